@@ -94,7 +94,7 @@ class Cycle:
 
     @cached_property
     def covered_seconds(self) -> list[float]:
-        """Per absence the time of the runs between the two uses."""
+        """Return per offload interval the seconds of the runs between its two uses."""
         until = [*accumulate(self.seconds, initial=0.0)]
         return [
             until[a.before] - until[a.after + 1] + until[-1] * (a.before <= a.after) for a in self.absences
@@ -117,7 +117,7 @@ class Cycle:
 
     @property
     def plain_peak(self) -> int:
-        """Bytes, where nothing ever leaves."""
+        """Return the peak in bytes if no weight ever leaves."""
         return max((self.idle, *self.need)) + sum(self.sizes) + self.unused_bytes
 
     @property
@@ -129,14 +129,14 @@ class Cycle:
         return least + sum(self.sizes)
 
     def covered(self, absence: Absence) -> list[range]:
-        """The runs between the two uses, as one or two stretches of the turn."""
+        """Return the runs between the two uses, as one or two ranges within the iteration."""
         if absence.after < absence.before:
             return [range(absence.after + 1, absence.before)]
         return [range(absence.after + 1, self.runs), range(absence.before)]
 
 
 def cycle_of(solver: str, problem: Problem) -> Cycle:
-    """Raises NotAcceptedError: no links, or nothing that could be moved."""
+    """Return the cycle of a problem. Raises NotAcceptedError: no links, or nothing that could be moved."""
     graph = problem.graph
     machine = problem.machine or graph.machine or Machine()
     up, down = machine.links.d2h, machine.links.h2d
@@ -176,14 +176,16 @@ def cycle_of(solver: str, problem: Problem) -> Cycle:
 
 
 def _host_limit(machine: Machine, unused: int) -> int | None:
-    """For the weights that move: all of them cross the links, those that nobody uses do not. Below zero where
-    the host does not hold the latter."""
+    """Return the bytes of the host for the weights that move; below zero if the unused ones alone do not fit.
+
+    All that move cross the links, which limits them to pinned memory; the unused ones do not.
+    """
     rest = None if machine.host_capacity is None else machine.host_capacity - unused
     return min((limit for limit in (rest, machine.pinned) if limit is not None), default=None)
 
 
 def _uses(graph: Graph) -> dict[int, list[int]]:
-    """Per persistent tensor, the operations that read or change it."""
+    """Return per persistent tensor the operations that read or change it."""
     uses: dict[int, list[int]] = {x: [] for x, is_weight in enumerate(graph.persistent.tolist()) if is_weight}
     for operation, inputs in enumerate(graph.input_lists):
         for x in inputs:
@@ -195,7 +197,8 @@ def _uses(graph: Graph) -> dict[int, list[int]]:
 def _absences(
     uses: Sequence[Sequence[int]], changed_by: Sequence[tuple[int, int]], runs: int
 ) -> list[Absence]:
-    """Between neighbouring uses, around the turn's end too, where a run stands between them."""
+    """Return the intervals between neighbouring uses with a run between them, around the iteration's end
+    too."""
     versions: dict[int, list[tuple[int, int]]] = {}
     for version, (weight, run) in enumerate(changed_by):
         versions.setdefault(weight, []).append((run, version))

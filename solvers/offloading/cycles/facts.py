@@ -64,7 +64,7 @@ def facts_of(cycle: Cycle) -> Facts:
 
 
 def _rows(run: Ints, runs: int) -> tuple[Ints, Ints]:
-    """The entries of each run, run after run, and where each run's begin."""
+    """Return the entries of each run, run after run, and where each run's begin."""
     first = np.zeros(runs + 1, np.int64)
     first[1:] = np.cumsum(np.bincount(run, minlength=runs))
     return first, np.argsort(run, kind="stable").astype(np.int64)

@@ -34,7 +34,8 @@ _WALKS = 17
 
 @compiled
 def period(facts: Facts, order: Ints, scratch: Scratch) -> float:
-    """Seconds of one turn in the steady state, REFUSED where the order breaks a rule or the limit."""
+    """Return the seconds of one iteration in the steady state; REFUSED if the order breaks a rule or the
+    limit."""
     if not _begin(facts, order, scratch) or not _walk(facts, order, scratch):
         return REFUSED
     return played(scratch.turn, TURNS)
@@ -84,8 +85,10 @@ def _begin(facts: Facts, order: Ints, scratch: Scratch) -> bool:
 
 @inner
 def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
-    """Which entry of the order waits for which, in the steady state; false where one breaks a rule, or does
-    not fit."""
+    """Find which entry of the order waits for which, in the steady state.
+
+    Returns False if an entry breaks a rule, or does not fit.
+    """
     runs, frozen = len(facts.seconds), len(facts.seconds) + len(facts.changed)
     limit, size, turn = facts.limit, facts.size, scratch.turn
     here, fresh, waiting, chosen = scratch.here, scratch.fresh, scratch.waiting, scratch.chosen

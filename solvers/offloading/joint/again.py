@@ -111,7 +111,7 @@ class Again:
         return changed
 
     def _needed(self, position: int) -> bool:
-        """Somebody reads what the run makes, before it is made anew."""
+        """Tell whether a later run reads what the run produces, before it is produced anew."""
         for x in self._written[self.state.runs[position][0]]:
             for other, touch in self.state.present(x):
                 if other > position:

@@ -103,7 +103,7 @@ class Anneal:
         state.forget()
 
     def run(self, progress: Callable[[], float]) -> None:
-        """Until `progress` reaches 1. The best is then in `state`."""
+        """Anneal until `progress` reaches 1. The best is then in `state`."""
         if self.again.optional:
             self.cool(progress)
             return
@@ -153,7 +153,8 @@ class Anneal:
 
     @cached_property
     def _usual_change(self) -> float:
-        """Seconds, by moves from where the search stands at first; they are taken back."""
+        """Return the median seconds by which moves from the first state make it slower; the moves are
+        undone."""
         slower: list[float] = []
         before = self.now
         for _ in range(_SAMPLE if len(self.state.absence_rows) else 0):
@@ -169,7 +170,7 @@ class Anneal:
         return Snapshot(list(state.runs), state.decided.copy(), self.now)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Also where a move was interrupted half way."""
+        """Return to a snapshot, also from a move that was interrupted half way."""
         self.state.reset(snapshot.runs, snapshot.decided)
         self.now = snapshot.outcome
 
@@ -198,7 +199,11 @@ class Anneal:
         return True
 
     def _switch(self) -> bool:
-        """An update to the other side of the bus; on the device what it changes comes for it, and leaves."""
+        """Move an update to the other side of the bus.
+
+        An update that moves to the device has the tensors that it changes fetched for it, and offloaded
+        after.
+        """
         position, state = self.random.choice(list(self.switchable)), self.state
         operation, before = state.runs[position]
         state.switch({position: 0 if before else self.switchable[position]})
@@ -214,7 +219,8 @@ class Anneal:
         return bool(changed) and self._fit(changed) and self._fill(changed)
 
     def _leave_or_stay(self) -> bool:
-        """One absence, or all of its tensor."""
+        """Offload the tensor of an interval, or of all intervals of that tensor; or keep it if it is
+        offloaded."""
         absence, other, state = self._any_absence(), self._any_absence(), self.state
         absence = self._stalling() or absence
         if absence is None or other is None:
@@ -238,7 +244,7 @@ class Anneal:
                 self.state.send([each.place], Memory.DISK if to_disk else Memory.HOST)
 
     def _lie_elsewhere(self) -> bool:
-        """On the disk instead of the host, or the reverse."""
+        """Move an offloaded tensor from the host to the disk, or the reverse."""
         absence, state = self._any_absence(), self.state
         if absence is None or absence.place not in state.away:
             return False
@@ -304,11 +310,14 @@ class Anneal:
         return Absence(*rows[self.random.randrange(len(rows))].item()) if len(rows) else None
 
     def _stalling(self) -> Absence | None:
-        """Now and then one that the device may wait for."""
+        """Return, now and then, an interval that the device may wait for."""
         return self.stalls.absence(self.now) if self.random.random() < _STALL else None
 
     def _covering(self, moment: int, staying: Collection[int]) -> Absence | None:
-        """One of a tensor that could leave and is there at a moment."""
+        """Return an interval, at random, of a tensor that could be offloaded and is resident at a moment.
+
+        Tensors outside `staying` come first.
+        """
         state, rows = self.state, self.state.absence_rows
         starts, ends = ends_of(state, rows)
         around = (starts <= moment + state.turn) & (moment + state.turn < ends)
@@ -324,10 +333,10 @@ class Anneal:
 
 
 def part_of(progress: Callable[[], float], begin: float, end: float) -> Callable[[], float]:
-    """From 0 to 1 while the other goes from one to the other."""
+    """Return a progress that goes from 0 to 1 while the given one goes from `begin` to `end`."""
     return lambda: (progress() - begin) / (end - begin)
 
 
 def _worth(outcome: Outcome) -> float:
-    """Seconds; less is better."""
+    """Return the objective of a state in seconds; less is better."""
     return outcome.seconds + _ELSEWHERE * outcome.elsewhere

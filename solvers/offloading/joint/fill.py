@@ -22,8 +22,11 @@ from .state import State
 
 
 def ends_of(state: State, absences: Any) -> tuple[Ints, Ints]:
-    """The moments from … to (excluded) at which each tensor would be there if it stayed: beyond the turn
-    where it goes around. absences: rows (tensor, after, before)."""
+    """Return the moments from … to (excluded) at which each tensor would be resident if it stayed.
+
+    They go beyond the iteration for a tensor that stays across its end. absences: rows (tensor, after,
+    before).
+    """
     before, runs = absences["before"], len(state.runs)
     return 2 * absences["after"] + 2, 2 * before + (before >= runs) * (state.turn - 2 * runs)
 
@@ -33,7 +36,7 @@ def send_all(state: State, chosen: Iterable[Absence]) -> None:
 
 
 def fill(state: State, chosen: Iterable[Absence], cap: float) -> None:
-    """Strike out absences while the memory stays below `cap`. chosen: absences, by preference."""
+    """Keep tensors on the device while memory stays below `cap`. chosen: offload intervals, by preference."""
     listed = list(dict.fromkeys(chosen))
     rows = np.array(listed, ABSENCE)
     starts, ends = ends_of(state, rows)
@@ -63,7 +66,7 @@ def _fit(starts: Ints, ends: Ints, sizes: Ints, curve: Ints, cap: float, kept: N
 
 
 def shortest_first(state: State, chosen: Sequence[Absence]) -> list[Absence]:
-    """By the seconds of computation that an absence spans, then by size."""
+    """Sort intervals by the seconds of computation that they span, then by size."""
     seconds = durations(state, chosen)
     sizes = state.graph.tensors.bytes
     keys = [
@@ -74,7 +77,8 @@ def shortest_first(state: State, chosen: Sequence[Absence]) -> list[Absence]:
 
 
 def orders(state: State, chosen: Sequence[Absence]) -> Iterator[list[Absence]]:
-    """Orders of preference: the shortest first; whole persistent tensors, evenly spread, last or first."""
+    """Yield orders of preference: the shortest first; whole persistent tensors, evenly spread, last or
+    first."""
     shortest = shortest_first(state, chosen)
     yield shortest
     passing = [absence for absence in shortest if not state.cyclic[absence.tensor]]
@@ -89,14 +93,14 @@ def orders(state: State, chosen: Sequence[Absence]) -> Iterator[list[Absence]]:
 
 
 def _spread(items: Sequence[int]) -> list[int]:
-    """So that every beginning of the list is spread evenly (van der Corput's sequence)."""
+    """Return an order in which every beginning of the list is spread evenly (van der Corput's sequence)."""
     bits = max(1, (len(items) - 1).bit_length())
     reversed_bits = [int(f"{index:0{bits}b}"[::-1], 2) for index in range(1 << bits)]
     return [items[index] for index in reversed_bits if index < len(items)]
 
 
 def durations(state: State, chosen: Sequence[Absence]) -> NDArray[np.float64]:
-    """Seconds on the compute queue between the uses at both ends of each absence."""
+    """Return the seconds on the compute queue between the uses at both ends of each interval."""
     runs, period = len(state.runs), float(state.starts[-1])
     after = np.array([absence.after for absence in chosen], np.int64)
     before = np.array([absence.before for absence in chosen], np.int64)

@@ -48,13 +48,15 @@ class Guide:
         self._place = {operation: place for place, (operation, _mode) in enumerate(drops.runs)}
 
     def preferred(self, state: State, absences: Sequence[Absence]) -> list[Absence]:
-        """First what the program keeps most of; of equal ones the shortest first, then the largest."""
+        """Sort intervals: first what the program keeps most of; of equal ones the shortest, then the
+        largest."""
         kept, seconds = self._kept(state, absences), durations(state, absences)
         sizes = state.graph.tensors.bytes[[absence.tensor for absence in absences]]
         return [absences[number] for number in np.lexsort((-sizes, seconds, -kept)).tolist()]
 
     def _kept(self, state: State, absences: Sequence[Absence]) -> Floats:
-        """The part on the device, in the mean over the moments that each spans."""
+        """Return the share that the program keeps on the device, as the mean over the moments that each
+        spans."""
         rows = np.array(absences, np.int64).reshape(-1, 3)
         after, before, runs = rows[:, 1, None], rows[:, 2, None], len(state.runs)
         inside = [(after < at) & (at < before) for at in (self._positions, self._positions + runs)]
@@ -62,7 +64,7 @@ class Guide:
         return np.round(_mean(there, inside[0] | inside[1], _KEPT_IF_UNKNOWN), _DIGITS)
 
     def choices(self, updates: Sequence[int]) -> Iterator[tuple[frozenset[int], frozenset[int]]]:
-        """Tensors to drop and updates for the CPU."""
+        """Yield pairs: the tensors to drop, and the updates for the CPU."""
         sides = dict.fromkeys((self._for_the_cpu(updates), frozenset[int]()))
         anywhere = self._anywhere()
         for on_cpu in sides:
@@ -70,8 +72,11 @@ class Guide:
                 yield frozenset(x for x, part in anywhere.items() if part < share), on_cpu
 
     def _anywhere(self) -> dict[int, float]:
-        """Per tensor that may be dropped and is needed in the backward part, how much of it is on the device
-        or below while it waits for that."""
+        """Return the share of each saved tensor that the program has anywhere while it waits for backward.
+
+        These are the tensors that may be dropped and are needed in the backward part; on the device or
+        below.
+        """
         drops, parts = self.drops, np.nan_to_num(self._there) + np.nan_to_num(self._below)
         found: dict[int, float] = {}
         for x in drops.saved:
@@ -104,7 +109,7 @@ def guided(
     seconds: float,
     cancelled: Callable[[], bool],
 ) -> Guide | None:
-    """None where the program has no answer within so many seconds. Raises KeyboardInterrupt."""
+    """Solve the program and return its advice; None without an answer in time. Raises KeyboardInterrupt."""
     order = [operation for operation, _mode in drops.runs]
     advice = fractions(drops.graph, order, machine, budget, seconds, cancelled)
     return Guide(drops, advice, places) if advice else None

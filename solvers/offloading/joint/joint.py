@@ -111,7 +111,8 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 def improved(problem: Problem, options: Options, known: Iterable[tuple[Schedule, float]]) -> Answer:
-    """Annealing of the fastest of these schedules; never slower than that. known: with their seconds."""
+    """Anneal the fastest of these schedules; the answer is never slower than that. known: with their
+    seconds."""
     clock, ordered = _Clock(options), sorted(known, key=lambda each: each[1])
     if clock.share >= 1.0:
         return _answer(problem, ordered[0][0], clock, False)
@@ -127,7 +128,7 @@ def improved(problem: Problem, options: Options, known: Iterable[tuple[Schedule,
 
 
 def require_links(name: str, problem: Problem) -> Machine:
-    """The machine. Raises NotAcceptedError where it can't move tensors."""
+    """Return the machine. Raises NotAcceptedError if it cannot move tensors."""
     machine = problem.machine or problem.graph.machine or Machine()
     if machine.links.d2h is None or machine.links.h2d is None:
         raise NotAcceptedError(f"{name} needs a machine with links d2h and h2d: without them use search")
@@ -159,7 +160,7 @@ def _annealed(
     openings: Sequence[Opening],
     interrupted: bool,
 ) -> tuple[Schedule, bool]:
-    """The best schedule from there, and whether it was ended by Ctrl-C."""
+    """Return the best schedule that annealing finds from there, and whether Ctrl-C ended it."""
     settings = options.chosen(Settings)
     graph, bound = problem.graph, time_bound(problem.graph)
     anneals = [Anneal(*opening, other_modes(graph), settings.seed) for opening in openings]

@@ -49,7 +49,8 @@ class Lineup:
 
     @property
     def starts(self) -> Floats:
-        """When each run starts on the compute queue were nothing waited for, and when the last ends."""
+        """Return when each run would start on the compute queue without waiting, and when the last would
+        end."""
         self._count()
         return self._starts
 
@@ -60,7 +61,7 @@ class Lineup:
         return self._before
 
     def present(self, tensor: int) -> list[tuple[int, Access]]:
-        """The runs that touch it, by position, and how."""
+        """Return the runs that touch a tensor, by position, with their accesses."""
         found: list[tuple[int, Access]] = []
         for position in self.touched.get(tensor, ()):
             run = self.runs[position]
@@ -70,11 +71,11 @@ class Lineup:
         return found
 
     def on_device(self, position: int) -> bool:
-        """It takes place, and there."""
+        """Tell whether the run takes place, on the device."""
         return self._on_device(self.runs[position])
 
     def workspace(self, position: int) -> int:
-        """Bytes on the device."""
+        """Return the bytes of a run's workspace on the device."""
         run = self.runs[position]
         return self.graph.workspace(*run) if self._on_device(run) else 0
 

@@ -81,7 +81,12 @@ def _read(
 def _placed(
     state: State, residence: Residency, places: Sequence[int], best: Outcome, enough: Callable[[], bool]
 ) -> Outcome:
-    """With its copies where they stand there, as far as that is reached."""
+    """Shift the transfers towards the slots that they have in the residency, and keep the best of some
+    rounds.
+
+    places: positions of the residency's runs in the state. best: the outcome without shifts.
+    enough: true once no further round is needed.
+    """
     slots = [*places, len(state.runs)]
     for (x, position), slot in residence.offload_slots.items():
         state.delay((x, places[position]), slots[slot])
@@ -110,7 +115,7 @@ def _placed(
 def _missed(
     state: State, residence: Residency, slots: Sequence[int], outcome: Outcome
 ) -> tuple[Mapping[TensorUse, int], Mapping[TensorUse, int]]:
-    """By how many slots too early each fetch stands that is not where it should, and each read from disk."""
+    """Return by how many slots each misplaced fetch, and each misplaced read from disk, comes too early."""
     now = recover_residency(state.graph, state.schedule(outcome))
 
     def at(slot: int, position: int) -> int:
@@ -127,10 +132,10 @@ def _missed(
 
 
 def _best(state: State) -> Outcome:
-    """By the look-ahead that suits best."""
+    """Return the outcome with the best look-ahead."""
     return min((state.evaluate(look_ahead) for look_ahead in LOOK_AHEADS), key=_worth)
 
 
 def _worth(outcome: Outcome) -> tuple[float, float]:
-    """Less is better."""
+    """Return the rank of an outcome; less is better."""
     return outcome.excess, outcome.seconds

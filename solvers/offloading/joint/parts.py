@@ -74,7 +74,7 @@ class Parts:
         self._kept: dict[tuple[Any, ...], Part] = {}
 
     def of(self, x: int, decided: Decisions) -> Part:
-        """Only what is decided for this tensor matters."""
+        """Return the contribution of tensor x; only the decisions about this tensor matter."""
         positions, runs = self.lineup.touched[x], self.lineup.runs
         places = [(x, position) for position in positions] or [(x, -1)]
         modes = tuple([runs[position][1] for position in positions])

@@ -22,7 +22,7 @@ class Rows:
 
     @property
     def used(self) -> Any:
-        """All that are used, and some that are not."""
+        """Return a view of all rows in use, with some unused ones among them."""
         return self._rows[: self._end]
 
     def put(self, tensor: int, rows: Any) -> None:

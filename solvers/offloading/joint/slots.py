@@ -75,7 +75,8 @@ class Slots:
     def _at_once(
         self, tensors: AbstractSet[int], waits: Mapping[int, tuple[int, int]]
     ) -> Mapping[int, AbstractSet[int]]:
-        """Where these go if each does as soon as its longest wait begins, or after its last use."""
+        """Return the tensors to free before each run if each goes once its longest wait begins, or after its
+        last use."""
         graph, last = self._drops.graph, dict[int, int]()
         for position, (operation, _mode) in enumerate(self._given):
             touched = (*graph.read_lists[operation], *graph.operations.writes[operation].tolist())
@@ -133,8 +134,11 @@ def _until(graph: Graph, runs: Sequence[Run]) -> list[int]:
 
 
 def optional(graph: Graph, runs: Sequence[Run]) -> list[int]:
-    """The positions of runs that may take place or not: all but the first of each operation that does, where
-    nobody changes what they make."""
+    """Return the positions of runs that may take place or be absent.
+
+    These are all but the first of each operation that takes place, if nothing changes its results in
+    place.
+    """
     done, found = set[int](), list[int]()
     for position, (operation, mode) in enumerate(runs):
         changed = any(len(graph.mutators[x]) for x in graph.operations.writes[operation].tolist())

@@ -41,19 +41,20 @@ def has_disk(state: State) -> bool:
 
 
 def may_lie_below(state: State, tensor: int) -> bool:
-    """Whether a tensor may lie below the host as it does: a persistent one starts there and nowhere else."""
+    """Tell whether a tensor may be below the host as decided: a persistent one must start there and nowhere
+    else."""
     starts = state.starts_on(tensor)
     return not state.cyclic[tensor] or (starts >= 1 << Memory.DISK and starts & (starts - 1) == 0)
 
 
 def _is_exceeded(state: State, memory: int, look_ahead: float) -> bool:
-    """More lies in a memory than it holds, or on the host than can be pinned."""
+    """Tell whether a memory holds more than its capacity, or the host more than can be pinned."""
     ledgers = [memory, PINNED] if memory == Memory.HOST else [memory]
     return bool((state.peaks(look_ahead)[ledgers] > state.instance.limits[ledgers]).any())
 
 
 def _longest(state: State, memory: int) -> list[TensorUse]:
-    """The absences that end in a memory, or above it, and may go deeper."""
+    """Return the intervals, longest first, whose tensor is in a memory or above it and may go deeper."""
     runs = len(state.runs)
     chosen = [
         each
@@ -67,12 +68,13 @@ def _longest(state: State, memory: int) -> list[TensorUse]:
 
 
 def _ends(memory: int) -> range:
-    """Where the absences end that a memory may send deeper: on the host all that leave, to choose anew."""
+    """Return the memories whose tensors may be sent deeper: on the host all offloaded ones, to choose
+    anew."""
     return range(memory, MOST_MEMORIES if memory == Memory.HOST else memory + 1)
 
 
 def _set(state: State, candidates: Sequence[TensorUse], count: int, memory: int) -> None:
-    """The first so many below a memory, the others in it."""
+    """Send the first `count` candidates below a memory, and the others to it."""
     state.send(candidates[:count], memory + 1)
     state.send(candidates[count:], memory)
     state.send([where for where in candidates[:count] if not may_lie_below(state, where[0])], memory)

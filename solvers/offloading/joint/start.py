@@ -65,7 +65,7 @@ class Start:
 
     @property
     def worth(self) -> tuple[float, float]:
-        """Less is better: bytes in excess, then seconds."""
+        """Return the rank of a start; less is better: bytes in excess, then seconds."""
         return self.outcome.excess, self.outcome.seconds
 
 
@@ -98,8 +98,11 @@ class Starts:
         self._tried: set[Choice] = set()
 
     def search(self, seconds: float) -> None:
-        """A first one, what is advised, then some shares, steps from the best of them that become smaller,
-        and kinds of tensors. seconds: that advice may take."""
+        """Search for the best choices.
+
+        In this order: a first one, the advised ones, some shares, steps from the best of them that become
+        smaller, and kinds of tensors. seconds: time limit for the advice.
+        """
         below = frozenset[int]()
         best = FIRST[0] if self.attempt(self.choice(*FIRST[0])) else (0.0, 0.0)
         self._take_advice(seconds)
@@ -136,7 +139,7 @@ class Starts:
 
     @property
     def found(self) -> list[Start]:
-        """The best of either kind; of one choice the better filling."""
+        """Return the best start of either kind; if both have the same choice, the better filling."""
         starts = sorted(filter(None, (self.best, self.advised)), key=lambda start: start.worth)
         return starts if len({start.choice for start in starts}) > 1 else starts[:1]
 
@@ -145,7 +148,7 @@ class Starts:
         return len(self._tried)
 
     def attempt(self, choice: Choice) -> bool:
-        """Whether it is the best so far."""
+        """Try a choice, and tell whether it is the best so far."""
         if choice in self._tried:
             return False
         if self.best is not None and not self.proceed():
@@ -175,7 +178,7 @@ class Starts:
         return Choice(frozenset(dropped), below.union(updates))
 
     def _by_kind(self) -> Iterator[Choice]:
-        """The best choice with the tensors of one kind all on one side, largest kinds first."""
+        """Yield the best choice with all tensors of one kind dropped, then with none, largest kinds first."""
         for kind in kinds(self.drops.saved, self.graph):
             for more in (True, False):
                 if self.best:
@@ -209,7 +212,8 @@ class Starts:
         return None if outcome.excess else Start(choice, outcome, state.residence)
 
     def _send_all(self) -> None:
-        """With as little moving as meets the budget, if anything does."""
+        """Offload all tensors from some size on: the largest such size that meets the budget, or the
+        smallest."""
         state = self.state
         for smallest in self.smallest:
             state.smallest = smallest
@@ -235,7 +239,7 @@ class Starts:
                     yield state.evaluate(look_ahead), dict(state.away)
 
     def _least(self) -> float:
-        """The device bytes with which it holds as it is; ∞ where another memory is too small."""
+        """Return the device bytes with which the state holds as it is; ∞ if another memory is too small."""
         state = self.state
         limits = state.instance.limits
         before, limits[Memory.DEVICE] = limits[Memory.DEVICE], state.demand
@@ -246,19 +250,20 @@ class Starts:
 
 
 def _smallest(graph: Graph, budget: int) -> int:
-    """The bytes of a tensor worth moving: all smaller ones together are a small share of the budget."""
+    """Return the bytes of a tensor worth moving: all smaller ones together are a small share of the
+    budget."""
     sizes = np.sort(graph.tensors.bytes)
     negligible = int(np.searchsorted(np.cumsum(sizes), NEGLIGIBLE * budget))
     return max(1, int(sizes[negligible])) if negligible < len(sizes) else 1
 
 
 def other_modes(graph: Graph) -> dict[int, int]:
-    """Per operation the mode in which it uses the host, where it has one to choose."""
+    """Return per operation the variant in which it uses the host, if it has one to choose."""
     return host_modes(graph) | written_modes(graph)
 
 
 def host_modes(graph: Graph) -> dict[int, int]:
-    """Per update with modes on the host the fastest of them; the last layers' updates first."""
+    """Return per update with variants on the host the fastest of them; the last layers' updates first."""
     found: dict[int, int] = {}
     for operation in graph.operations.modes:
         ways = ways_on_host(graph, operation)
@@ -268,8 +273,10 @@ def host_modes(graph: Graph) -> dict[int, int]:
 
 
 def written_modes(graph: Graph) -> dict[int, int]:
-    """Per backward operation with modes that make all it makes, alone and some of it in host memory, the
-    fastest of them."""
+    """Return per backward operation its fastest variant that writes some of its results in host memory.
+
+    Only variants count that produce all that the operation produces.
+    """
     found: dict[int, int] = {}
     for operation, modes in graph.operations.modes.items():
         made: list[int] = graph.operations.writes[operation].tolist()
@@ -285,7 +292,7 @@ def written_modes(graph: Graph) -> dict[int, int]:
 
 
 def kinds(tensors: Iterable[int], graph: Graph) -> list[frozenset[int]]:
-    """Tensors whose names differ in numbers only, the kinds with most bytes first."""
+    """Group tensors whose names differ in numbers only, the kinds with most bytes first."""
     groups: dict[str, set[int]] = {}
     for x in tensors:
         groups.setdefault(re.sub(r"\d+", "#", graph.tensors.name[x]), set()).add(x)

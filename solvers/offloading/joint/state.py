@@ -101,7 +101,7 @@ class State:
         self._change(self.decided.shift, {where: shift})
 
     def read_at(self, where: TensorUse, shift: int | None) -> None:
-        """Likewise the read from the disk for this use."""
+        """Let the read from the disk for this use run so many slots later; None: as it comes."""
         self._change(self.decided.read_shift, {where: shift})
 
     def switch(self, modes: Mapping[int, int]) -> None:
@@ -115,7 +115,7 @@ class State:
         self._renew_all(touched)
 
     def mark(self) -> int:
-        """For `rollback`."""
+        """Return the point of the journal to which `rollback` can return."""
         return len(self._journal)
 
     def rollback(self, mark: int) -> None:
@@ -182,17 +182,18 @@ class State:
 
     @property
     def curve(self) -> Ints:
-        """Device bytes at each moment with every fetch just before its use."""
+        """Return the device bytes at each moment, with every fetch just before its use."""
         return self._total.curve
 
     @property
     def demand(self) -> int:
-        """The most of these."""
+        """Return the most device bytes at any moment, with every fetch just before its use."""
         return int(self.curve.max(initial=0))
 
     @property
     def starts(self) -> Floats:
-        """When each run starts on the compute queue were nothing waited for, and when the last ends."""
+        """Return when each run would start on the compute queue without waiting, and when the last would
+        end."""
         return self._lineup.starts
 
     @property
@@ -216,14 +217,17 @@ class State:
         return [Absence(*row) for row in part.absences[self._useful(part.absences)].tolist()]
 
     def _useful(self, rows: Any) -> NDArray[np.bool_]:
-        """The tensor is large enough, and some run takes place between the two, as always between turns."""
+        """Tell per row whether the tensor is large enough and some run takes place between the two uses.
+
+        Between iterations the latter always holds.
+        """
         before, runs, count = rows["before"], len(self.runs), self._lineup.before
         apart = (before > runs) | (count[np.minimum(before, runs)] > count[rows["after"] + 1])
         return apart & (self.graph.tensors.bytes[rows["tensor"]] >= self._smallest)
 
     @property
     def smallest(self) -> int:
-        """Bytes of a tensor that can leave."""
+        """Return the bytes from which a tensor can be offloaded."""
         return self._smallest
 
     @smallest.setter
@@ -237,11 +241,12 @@ class State:
         self.send([*(absence.place for absence in self.absences), *unused])
 
     def present(self, tensor: int) -> list[tuple[int, Access]]:
-        """The runs that touch it, by position, and how."""
+        """Return the runs that touch a tensor, by position, with their accesses."""
         return self._lineup.present(tensor)
 
     def starts_on(self, tensor: int) -> int:
-        """The memories where it lies at first, as bits, with every fetch in the turn of its use."""
+        """Return the memories in which a tensor starts, as bits, with every fetch in the iteration of its
+        use."""
         return int(self._total.initial[tensor])
 
     def evaluate(self, look_ahead: float, reserve: float = 0.0) -> Outcome:
@@ -250,7 +255,7 @@ class State:
         return Outcome(seconds, inf if self._total.unsaid else excess, look_ahead, reserve, elsewhere)
 
     def peaks(self, look_ahead: float) -> Floats:
-        """Bytes at most in each memory, and pinned."""
+        """Return the peak bytes of each memory, and last of pinned memory."""
         return self._replayed(look_ahead, 0.0)[2:-1]
 
     def _replayed(self, look_ahead: float, reserve: float) -> Floats:
@@ -260,7 +265,7 @@ class State:
         return result
 
     def waits(self, outcome: Outcome) -> Floats:
-        """Per run the seconds that the device waits for it; 0 for those on the host."""
+        """Return per run the seconds that the device waits for it; 0 for those on the host."""
         found = np.zeros(len(self.runs))
         steps, starts = self.steps(outcome.look_ahead, outcome.reserve)
         seconds = np.zeros(len(steps))
@@ -270,7 +275,7 @@ class State:
         return found
 
     def steps(self, look_ahead: float, reserve: float) -> tuple[Ints, NDArray[np.uint8]]:
-        """Rows (verb, way or tensor, memory) and per tensor where it is at first."""
+        """Return rows (verb, variant or tensor, memory), and per tensor the memories in which it starts."""
         device, *below = self.instance.limits[:-2].tolist()  # but for the last memory, and what is pinned
         total, starts = self._total, self._total.initial.copy()
         moves, fetches = total.moves.used, total.fetches.used
@@ -289,13 +294,13 @@ class State:
         return steps[:count], starts
 
     def schedule(self, outcome: Outcome) -> Schedule:
-        """The schedule that was evaluated."""
+        """Return the schedule that was evaluated."""
         steps, starts = self.steps(outcome.look_ahead, outcome.reserve)
         return schedule_of_steps(self.graph, self.ways.runs, steps, starts)
 
     @property
     def residence(self) -> Residency:
-        """The decisions alone, by the runs that take place."""
+        """Return the decisions alone, by the runs that take place."""
         present = [position for position, run in enumerate(self.runs) if run[1] != ABSENT]
         number = {-1: -1, **{position: index for index, position in enumerate(present)}}
         away = {(x, number[after]): to for (x, after), to in self.away.items() if after in number}

@@ -21,8 +21,11 @@ Positions = dict[int, list[int]]
 
 
 def uses_of(graph: Graph, runs: Sequence[Run]) -> tuple[Positions, Positions]:
-    """The runs that read, change or make a tensor on the device, and those that do so on the CPU or make it
-    in host memory."""
+    """Return per tensor the runs that use it on the device, and those that use it on the host.
+
+    On the device: runs that read, change or produce it there. On the host: those that do so on the CPU or
+    write it in host memory.
+    """
     device: Positions = {}
     host: Positions = {}
     for position, (operation, mode) in enumerate(runs):
@@ -42,7 +45,7 @@ class Uses:
         self.device, self.host = uses_of(graph, plan.runs)
 
     def section_ends(self, x: int) -> list[int]:
-        """The last use on the device in each section that has one."""
+        """Return the last use on the device in each section that has one."""
         last = {self.plan.section(position): position for position in self.device.get(x, ())}
         return list(last.values())
 

@@ -11,7 +11,10 @@ STATES = ("auto", "host", "disk")
 
 
 def layers_updated_on_cpu(solver: str, problem: Problem) -> TrainingLayers:
-    """Raises NotAcceptedError where the graph is no chain of layers, or has not all updates on the CPU."""
+    """Return the layers of a graph whose updates can all run on the CPU.
+
+    Raises NotAcceptedError if the graph is not a chain of layers, or an update has no variant on the CPU.
+    """
     graph = problem.graph
     layers = training_layers(solver, graph)
     updates = [operation for layer in layers.layers for operation in layer.updates]
@@ -44,7 +47,8 @@ def check_updates_wait(solver: str, layers: TrainingLayers) -> None:
 
 
 def states_memory(solver: str, machine: Machine, chosen: str, layers: TrainingLayers) -> Memory:
-    """Raises NotAcceptedError where a disk is asked for and the machine has none."""
+    """Return the memory for model states. Raises NotAcceptedError if it is the disk and the machine has
+    none."""
     links = machine.links
     has_disk = links.disk_read is not None and links.disk_write is not None
     if chosen == "disk" and not has_disk:

@@ -32,7 +32,7 @@ def early_updates(graph: Graph, runs: Sequence[Run]) -> list[Run]:
 
 
 def movable_updates(graph: Graph) -> set[int]:
-    """The updates that no other operation waits for, but updates that none waits for either."""
+    """Return the updates that no other operation waits for, except updates that none waits for either."""
     drawn = _drawn(graph)
     moved = set(np.flatnonzero(graph.operations.phase == Phase.UPDATE).tolist())
     for operation in reversed(range(len(graph.operations))):
@@ -45,12 +45,12 @@ def movable_updates(graph: Graph) -> set[int]:
 
 
 def _drawn(graph: Graph) -> dict[int, int]:
-    """Per operation that draws random numbers, the one that draws before it."""
+    """Return per operation that draws random numbers the one that draws before it."""
     return {after: before for before, after in pairwise(np.flatnonzero(graph.operations.random).tolist())}
 
 
 def _before(graph: Graph, update: int) -> Iterator[int]:
-    """Operations that an update must not pass."""
+    """Yield the operations that an update must not pass."""
     for x in graph.read_lists[update]:
         yield from graph.producers[x].tolist()
         yield from _earlier(graph.mutators[x].tolist(), update)

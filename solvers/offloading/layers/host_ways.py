@@ -6,9 +6,9 @@ from ....graphs.graph import Graph, Kind
 
 
 def ways_on_host(graph: Graph, operation: int) -> list[tuple[float, int]]:
-    """The modes on the host that do all that the operation does, as (seconds, number of the mode).
+    """Return the variants on the host that do all that the operation does, as (seconds, number of the mode).
 
-    None where it uses the batch, which is on the device for good, or adds to what others make there.
+    None if it uses the batch, which stays on the device, or adds to what others produce there.
     """
     modes = graph.operations.modes.get(operation, ())
     written: list[int] = graph.operations.writes[operation].tolist()

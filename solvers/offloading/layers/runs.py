@@ -80,13 +80,14 @@ def always_kept(layers: TrainingLayers) -> set[int]:
 
 
 def all_kept(layers: TrainingLayers) -> set[int]:
-    """All that forward makes: nothing is recomputed."""
+    """Return all that forward produces: nothing is recomputed."""
     made = {x for layer in layers.layers for o in layer.forward for x, _bit in layers.graph.contributions(o)}
     return made | always_kept(layers)
 
 
 def recomputed(layers: TrainingLayers, number: int, kept: AbstractSet[int]) -> dict[int, set[int]]:
-    """The forward operations of a layer that its backward needs a second time, in order, and what of each."""
+    """Return the forward operations that a layer's backward recomputes, in order, with the results needed of
+    each."""
     graph, layer = layers.graph, layers.layers[number]
     return makers(
         graph, layer.forward, {x for o in layer.backward for x in graph.read_lists[o] if x not in kept}, kept
@@ -137,15 +138,17 @@ def _first_runs(layers: TrainingLayers, number: int, kept: AbstractSet[int]) -> 
 
 
 def _rest(layers: TrainingLayers, there: AbstractSet[int], *, host: bool) -> list[Run]:
-    """The operations that are not there, in the file's order."""
+    """Return the runs of the operations that are missing in `there`, in traced order."""
     rest = sorted(o for o in layers.order if o not in there)
     on_host = {o: layers.host_modes([o]) if host else None for o in rest}
     return [(on_host[o] or [(o, PLAIN)])[0] for o in rest]
 
 
 def _by_first_use(graph: Graph, runs: Sequence[Run], rest: list[Run]) -> list[Run]:
-    """In the order in which forward reads what is changed, as an optimizer walks over a model's parameters:
-    so the first waits for the last gradient. As they are, where one depends on another."""
+    """Sort updates by the first use of their weights, as an optimizer walks over a model's parameters.
+
+    So the first waits for the last gradient. They stay in order if one depends on another.
+    """
     changed = [x for o, _mode in rest for x in graph.mutate_lists[o]]
     others = [x for o, _mode in rest for x in set(graph.read_lists[o]) - set(graph.mutate_lists[o])]
     made = any(graph.contributions(o, mode) for o, mode in rest)

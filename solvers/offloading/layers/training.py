@@ -61,15 +61,16 @@ class TrainingLayers:
         return float(self.graph.operations.time[list(operations)].sum())
 
     def size(self, tensors: Iterable[int]) -> int:
-        """Bytes."""
+        """Return the bytes of tensors."""
         return int(self.graph.tensors.bytes[list(tensors)].sum())
 
     def sizes(self, tensors: Iterable[int]) -> list[int]:
-        """Bytes of each."""
+        """Return the bytes of each tensor."""
         return self.graph.tensors.bytes[list(tensors)].tolist()
 
     def host_modes(self, operations: Iterable[int]) -> list[tuple[int, int]] | None:
-        """Each operation with its fastest mode on the CPU, as runs; None where one has no such mode."""
+        """Return each operation with its fastest variant on the CPU, as runs; None if one has no such
+        variant."""
         runs: list[tuple[int, int]] = []
         for operation in operations:
             ways = ways_on_host(self.graph, operation)
@@ -88,8 +89,11 @@ class TrainingLayers:
 
 
 def training_layers(solver: str, graph: Graph) -> TrainingLayers:
-    """Raises NotAcceptedError where the graph is no chain of at least two layers with a backward part, or
-    other operations wait for an update, or one tensor has several."""
+    """Return the layers of a graph.
+
+    Raises NotAcceptedError if the graph is not a chain of at least two layers with a backward part, if other
+    operations wait for an update, or if one tensor has several updates.
+    """
     phase = graph.operations.phase
     require_backward(solver, graph)
     waited_for = set(np.flatnonzero(phase == Phase.UPDATE).tolist()) - movable_updates(graph)
@@ -129,7 +133,7 @@ def training_layers(solver: str, graph: Graph) -> TrainingLayers:
 
 
 def _first_readers(graph: Graph, chain: Chain) -> dict[int, int]:
-    """Per weight: the first block whose forward reads it; without one, the last whose backward does."""
+    """Return per weight the first block whose forward reads it; without one, the last whose backward does."""
     kind = graph.tensors.kind
     passes = [(number, block.forward) for number, block in enumerate(chain.blocks)]
     passes += [(number, block.backward) for number, block in reversed(list(enumerate(chain.blocks)))]
@@ -144,7 +148,8 @@ def _first_readers(graph: Graph, chain: Chain) -> dict[int, int]:
 
 
 def _updates(graph: Graph, chain: Chain, owner: dict[int, int]) -> list[list[int]]:
-    """Per block: the updates of its weights, in running order; what changes no weight is nobody's."""
+    """Return per block the updates of its weights, in running order; an update that changes no weight has no
+    block."""
     rows: list[list[int]] = [[] for _ in chain.blocks]
     for operation in chain.order():
         if graph.operations.phase[operation] == Phase.UPDATE:
@@ -160,7 +165,7 @@ def _of_kind(graph: Graph, lists: Iterable[Iterable[int]], kind: Kind) -> tuple[
 
 
 def _results(graph: Graph, operations: Iterable[int]) -> tuple[int, ...]:
-    """Without updates: the gradients that these operations leave as results."""
+    """Return the gradients that these operations leave as results, for graphs without updates."""
     results = set(graph.results)
     made = ([x for x, _bit in graph.contributions(o) if x in results] for o in operations)
     return _of_kind(graph, made, Kind.PARAMETER_GRADIENT)

@@ -114,7 +114,10 @@ class Amounts:
         return (low + high) // 2 if high - low > 1 else None
 
     def try_count(self, count: int, look_aheads: Sequence[float] = (LIKELY,)) -> None:
-        """Where no look-ahead fits, each fetch just before its use: the host may hold no more."""
+        """Simulate schedules with so many swaps, until one fits.
+
+        If no look-ahead fits, each fetch comes just before its use: the host may hold no more.
+        """
         self.tried.setdefault(count, inf)
         graph, machine, limit = self.problem.graph, self.machine, device_limit(self.problem)
         for way in self.ways(count):
@@ -127,7 +130,8 @@ class Amounts:
                 return
 
     def ways(self, count: int) -> Iterator[Residency]:
-        """More and more of the activations on the disk; what the device has room for is kept there."""
+        """Yield residencies with more and more activations on the disk; what the device has room for stays
+        there."""
         for way in self._all_away(count):
             graph, swapped = self.order.layers.graph, self.order.tensors(count)
             yield kept_on_device(graph, self.machine, way, swapped, self.room)
@@ -146,7 +150,8 @@ class Amounts:
             yield Residency(plan.runs, away | activation_absences(uses, self._where(uses, swapped, room)))
 
     def _where(self, uses: Uses, swapped: set[int], room: float) -> dict[int, Memory]:
-        """The activations made last in host memory, as far as there is room; the others on the disk."""
+        """Return per swapped activation its memory: the last ones in host memory, as far as there is room,
+        else disk."""
         where: dict[int, Memory] = {}
         sizes = self.order.layers.graph.tensors.bytes
         for x in sorted((x for x in swapped if x in uses.device), key=lambda x: -uses.device[x][0]):

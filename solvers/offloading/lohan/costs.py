@@ -53,7 +53,7 @@ class Traffic:
     late: bool = False
 
     def forward_seconds(self, swapped: int) -> float:
-        """(2), (4)."""
+        """Return the seconds of the forward part by (2), (4)."""
         swapped = max(0, swapped - self.on_device)
         on_disk = max(0.0, swapped - self.room)  # (3)
         return max(
@@ -64,7 +64,7 @@ class Traffic:
         )
 
     def backward_seconds(self, swapped: int, recomputed: float) -> float:
-        """(5)."""
+        """Return the seconds of the backward part by (5)."""
         swapped = max(0, swapped - self.on_device)
         on_disk = max(0.0, swapped - self.room)
         passing = (
@@ -85,7 +85,7 @@ class Traffic:
         return max(reading, writing) if self.duplex else reading + writing
 
     def seconds(self, swapped: int, recomputed: float) -> float:
-        """(1)."""
+        """Return the seconds of an iteration by (1)."""
         passes = self.forward_seconds(swapped) + self.backward_seconds(swapped, recomputed)
         return passes + self.update_seconds()
 

@@ -39,7 +39,7 @@ class Swap:
 
     @property
     def benefit(self) -> float:
-        """(6)."""
+        """Return the seconds saved per byte swapped (6)."""
         return self.seconds / max(self.bytes, 1)
 
 
@@ -81,7 +81,7 @@ class SwapOrder:
         return {x for swap in self.swaps[:count] for x in swap.tensors}.union(self.always)
 
     def prefixes(self, traffic: Traffic) -> list[Prefix]:
-        """T_iter of each prefix."""
+        """Return each prefix of the order with its T_iter."""
         seconds = [self._recomputing(number, self.kept) for number in range(len(self.layers.layers) - 1)]
         kept, swapped = set(self.kept), self.layers.size(self.always)
         sizes = accumulate((swap.bytes for swap in self.swaps), initial=swapped)
@@ -94,12 +94,12 @@ class SwapOrder:
         return found
 
     def _recomputing(self, number: int, kept: AbstractSet[int]) -> float:
-        """Seconds in which a layer recomputes all but what is kept."""
+        """Return the seconds in which a layer recomputes all but what is kept."""
         graph = self.layers.graph
         repeats = recomputed(self.layers, number, kept).items()
         return fsum(graph.seconds(o, lightest_mode(graph, o, wanted)) for o, wanted in repeats)
 
 
 def best_prefix(prefixes: Iterable[Prefix]) -> Prefix:
-    """The fastest; of equals the one that swaps least."""
+    """Return the fastest prefix; of equals the one that swaps least."""
     return min(prefixes, key=lambda prefix: (prefix.seconds, prefix.bytes))

@@ -37,7 +37,8 @@ _FETCHED_LATER = (Way.DFGB, Way.TWICE)
 
 
 def forward_estimate(costs: Sequence[Costs], ways: Sequence[Way]) -> tuple[float, float]:
-    """Seconds until the forward part ends, and until the link is free: T_all, and T_all - T_res."""
+    """Return the seconds until the forward part ends, and until the link is free: T_all, and T_all -
+    T_res."""
     compute = link = 0.0
     for layer, way in zip(costs, ways, strict=True):
         if way in _FETCHED_FIRST:
@@ -50,7 +51,7 @@ def forward_estimate(costs: Sequence[Costs], ways: Sequence[Way]) -> tuple[float
 
 
 def estimate(costs: Sequence[Costs], ways: Sequence[Way]) -> float:
-    """Seconds of the forward and the backward part."""
+    """Return the seconds of the forward and the backward part."""
     compute, link = forward_estimate(costs, ways)
     for layer, way in zip(reversed(costs), reversed(ways), strict=True):
         compute += layer.between_backward

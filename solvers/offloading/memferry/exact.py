@@ -50,10 +50,10 @@ def best_choice(
     states: int = 1000,
     proceed: Callable[[], bool] = lambda: True,
 ) -> Choice | None:
-    """None where no choice keeps the weights on the device within `room` bytes.
+    """Return the best choice that keeps the weights on the device within `room` bytes; None if there is none.
 
-    twice: a layer's weights may be fetched twice, and are in nobody's way between. known: a choice to start
-    from, within the room. proceed: false once the time is up; then the known one.
+    twice: a layer's weights may be fetched twice, and take no memory in between. known: a choice to start
+    from, within the room. proceed: false once the time is up; then the known one is returned.
     """
     least_time, least_room = _outlook(costs, twice)
     limit = inf if known is None else estimate(costs, known) * (1 + 1e-12)
@@ -95,7 +95,7 @@ def _ends(states: States, left: float = 0.0) -> NDArray[np.float64]:
 
 
 def _outlook(costs: Sequence[Costs], twice: bool) -> tuple[list[float], list[float]]:
-    """Per layer: the least seconds and bytes that it and all layers further in add."""
+    """Return per layer the least seconds and bytes that it and all layers further in add."""
     seconds, sizes = [0.0], [0.0]
     for layer in reversed(costs):
         alone = min(layer.forward, layer.direct_forward) + min(layer.backward, layer.direct_backward)
@@ -106,7 +106,8 @@ def _outlook(costs: Sequence[Costs], twice: bool) -> tuple[list[float], list[flo
 
 
 def _grown(front: States, layer: Costs, twice: bool) -> tuple[States, NDArray[np.int64], NDArray[np.int64]]:
-    """Every state with the layer in each of its ways; the state that each comes from; its way."""
+    """Return every state with the layer used in each of its ways, the state that each comes from, and its
+    way."""
     parts = [(_fetched(front, layer), Way.GFGB)]
     if layer.direct_forward < inf:
         if layer.direct_backward < inf:
@@ -145,7 +146,7 @@ def _twice(front: States, layer: Costs) -> States:
 
 
 def _fetched_first(front: States, layer: Costs) -> States:
-    """With its forward part, for which the weights are fetched."""
+    """Return the states after the layer's forward part, for which its weights are fetched."""
     rows = front.copy()
     rows[:, 1] += layer.fetch
     rows[:, 0] = np.maximum(rows[:, 0], rows[:, 1]) + layer.forward
@@ -159,14 +160,15 @@ def _direct_first(front: States, layer: Costs) -> States:
 
 
 def _fetched_later(front: States, layer: Costs) -> States:
-    """With its backward part, for which the weights are fetched; changes the rows."""
+    """Return the states after the layer's backward part, for which its weights are fetched; changes the
+    rows."""
     front[:, 2] += layer.backward
     front[:, 3] = layer.fetch + np.maximum(front[:, 2], front[:, 3])
     return front
 
 
 def _undominated(states: States) -> NDArray[np.int64]:
-    """The rows that no other row is as good as in everything; of equal rows the first."""
+    """Return the rows that no other row dominates, as good in everything; of equal rows the first."""
     order = np.lexsort(states.T[::-1])
     kept: list[int] = []
     front = np.empty_like(states)

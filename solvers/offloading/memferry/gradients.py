@@ -46,7 +46,7 @@ class GradientLayer:
 
 
 def gradient_layers(graph: Graph) -> list[GradientLayer]:
-    """In the order of their first makers."""
+    """Return the layers of gradients, in the order of their first producers."""
     made = {
         o: row
         for o, written in enumerate(graph.operations.writes.lists())
@@ -84,8 +84,10 @@ def written_below(graph: Graph, run: Run, gradients: Collection[int]) -> Run | N
 
 
 def kept_layers(layers: Sequence[GradientLayer], reserve: float, *, direct: bool) -> list[GradientLayer]:
-    """Those whose gradients stay on the device. reserve: share of all gradients' bytes. direct: the others
-    are written to the host, not copied."""
+    """Return the layers whose gradients stay on the device.
+
+    reserve: share of all gradients' bytes. direct: the others are written to the host, not copied.
+    """
     sizes = [layer.size for layer in layers]
     gains = [layer.gain if direct else float(layer.size) for layer in layers]
     chosen = kept_gradients(sizes, gains, int(reserve * sum(sizes)))
@@ -93,12 +95,12 @@ def kept_layers(layers: Sequence[GradientLayer], reserve: float, *, direct: bool
 
 
 def kept_gradients(sizes: Sequence[int], gains: Sequence[float], room: int, units: int = 2000) -> list[int]:
-    """GO-MemFerry: indices of the gradients to keep on the device, of at most `room` bytes together.
+    """Choose the gradients to keep on the device (GO-MemFerry): indices, of at most `room` bytes together.
 
     A knapsack, solved exactly by the paper's program D[i, j] = max(D[i-1, j], D[i-1, j - s_i] + gain_i). A
     gain (T_GBP - T_CBP, the seconds that a kept gradient saves) may be negative; such a gradient is never
-    kept. units: the room in at most so many; sizes are exact where they have a divisor that large, else
-    rounded up. O(n · units).
+    kept. units: the room is divided into at most so many; sizes are exact if they have a divisor that large,
+    else rounded up. O(n · units).
     """
     if room <= 0 or not sizes:
         return []

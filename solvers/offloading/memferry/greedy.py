@@ -56,7 +56,8 @@ class Forward:
         self.spare += spare
 
     def _backtrack(self, number: int) -> None:
-        """Turn earlier layers to DHA while that makes the wait for this layer's fetch cheaper; then wait."""
+        """Change earlier layers to DHA while that makes the wait for this layer's fetch cheaper; then
+        wait."""
         fetch = self.costs[number].fetch
         for earlier in range(self.first, number):
             if fetch <= self.spare:
@@ -76,7 +77,8 @@ class Forward:
 
 
 def with_returns(costs: Sequence[Costs], ways: Sequence[Way]) -> list[Way]:
-    """DFGB for the DHA layers whose backward then ends earlier; for all that have no direct backward."""
+    """Change to DFGB the DHA layers whose backward then ends earlier, and all that have no direct
+    backward."""
     result = list(ways)
     compute, link = forward_estimate(costs, ways)
     for number in reversed(range(len(costs))):

@@ -55,7 +55,7 @@ class WeightLayer:
 
 
 def weight_layers(graph: Graph, runs: Sequence[Run]) -> list[WeightLayer]:
-    """In the order of their first use; runs of updates are no uses."""
+    """Return the layers in the order of their first use; runs of updates do not count as uses."""
     phase, turn = graph.operations.phase, first_backward(graph, runs)
     readers = [p for p, (o, _mode) in enumerate(runs) if phase[o] != Phase.UPDATE and weights_read(graph, o)]
     group = groups(weights_read(graph, runs[p][0]) for p in readers)
@@ -83,8 +83,10 @@ def direct_run(graph: Graph, run: Run) -> Run | None:
 
 
 def variant(graph: Graph, run: Run, reads_host: set[int], writes_host: set[int]) -> Run | None:
-    """The fastest mode on the device that makes what the run makes, reads and writes these in host memory and
-    nothing else there."""
+    """Return a run's fastest variant on the device with the same results and just these uses of host memory.
+
+    None if there is none. reads_host, writes_host: the tensors read and written there.
+    """
     operation, mode_index = run
     modes = graph.operations.modes.get(operation, ())
     plain = graph.operations.writes[operation].tolist()
@@ -131,7 +133,8 @@ def _direct_seconds(graph: Graph, run: Run) -> float:
 
 
 def groups(rows: Iterable[Sequence[int]]) -> dict[int, int]:
-    """Per member of a row: one that stands for all that share rows with it, directly or over others."""
+    """Return per member of a row one member that stands for all that share rows with it, directly or over
+    others."""
     leader: dict[int, int] = {}
 
     def find(x: int) -> int:
@@ -149,8 +152,10 @@ def groups(rows: Iterable[Sequence[int]]) -> dict[int, int]:
 def _between(
     graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], seconds: Sequence[float]
 ) -> tuple[list[float], list[float]]:
-    """Per layer: the other computations after its first forward run, and before its first backward one, up to
-    where another layer's begin."""
+    """Return per layer the seconds of other computations until the next layer's, forward and backward.
+
+    Forward: after its first run. Backward: before its first run.
+    """
     turn = first_backward(graph, runs)
     starts_forward = {layer.forward[0]: number for number, layer in enumerate(layers) if layer.forward}
     starts_backward = {layer.backward[0]: number for number, layer in enumerate(layers) if layer.backward}

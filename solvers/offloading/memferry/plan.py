@@ -52,7 +52,7 @@ class Plan:
         self.costs: list[Costs] = costs_of(graph, self.runs, self.layers, linked.h2d)
 
     def _writing_below(self, runs: Sequence[Run]) -> list[Run]:
-        """With the gradients that nobody keeps written in host memory."""
+        """Return the runs with the gradients that are not kept written in host memory."""
         below = {o: layer.gradients for layer in self._below for o in layer.makers}
         return [
             (written_below(self.graph, run, below[run[0]]) if run[0] in below else None) or run
@@ -69,7 +69,8 @@ class Plan:
 
     @cached_property
     def computing(self) -> float:
-        """Seconds of all computations but updates, each in the faster way: no choice takes less."""
+        """Return the seconds of all computations but updates, each in the faster variant: no choice takes
+        less."""
         seconds = 0.0
         for run in self.runs:
             if self.graph.operations.phase[run[0]] != Phase.UPDATE:
@@ -81,28 +82,30 @@ class Plan:
         return [way] * len(self.costs)
 
     def least_on_device(self, *, twice: bool) -> list[Way]:
-        """Every layer in host memory all the time, where it can be; the others fetched, twice if allowed."""
+        """Return the choice of least memory: layers read in host memory if possible; else fetched, twice if
+        allowed."""
         direct = (layer.direct_forward + layer.direct_backward for layer in self.costs)
         otherwise = Way.TWICE if twice else Way.GFGB
         return [Way.DHA if np.isfinite(seconds) else otherwise for seconds in direct]
 
     def bytes_on_device(self, ways: Sequence[Way]) -> int:
-        """Bytes of the weights that are on the device from forward to backward."""
+        """Return the bytes of the weights that are on the device from forward to backward."""
         return sum(
             layer.size for layer, way in zip(self.costs, ways, strict=True) if way in (Way.GFGB, Way.DFGB)
         )
 
     def schedule(self, ways: Sequence[Way], budget: int) -> tuple[Schedule, Figures] | None:
-        """The fastest that is found; None where none fits."""
+        """Return the fastest schedule found; None if none fits."""
         return memferry_schedule(self.graph, self.linked.machine, budget, self.residence(ways), self.kept)
 
     def quick_seconds(self, ways: Sequence[Way], budget: int) -> float:
-        """Simulated with every fetch as early as memory allows; ∞ where that does not fit."""
+        """Simulate with every fetch as early as memory allows, and return the seconds; ∞ if that does not
+        fit."""
         found = place_prefetches(self.graph, self.linked.machine, budget, self.residence(ways), (inf,))
         return found[1].time if found else inf
 
     def other_ways(self, ways: Sequence[Way], *, twice: bool) -> Iterator[tuple[int, Way]]:
-        """Each layer, from the first, with each way that it could be used in and is not."""
+        """Yield each layer, from the first, with each way in which its weights could be used and are not."""
         for number, layer in enumerate(self.costs):
             possible = [Way.GFGB, Way.TWICE] if twice else [Way.GFGB]
             if np.isfinite(layer.direct_forward):

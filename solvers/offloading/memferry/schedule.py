@@ -53,7 +53,7 @@ def memferry_residence(
 def _away_between(
     graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], ways: Sequence[Way]
 ) -> list[TensorUse]:
-    """The last forward uses of weights that are fetched twice."""
+    """Return the last forward uses of weights that are fetched twice."""
     last: dict[int, int] = {}
     for layer, way in zip(layers, ways, strict=True):
         if way == Way.TWICE and layer.backward:
@@ -64,7 +64,7 @@ def _away_between(
 def memferry_schedule(
     graph: Graph, machine: Machine, budget: int, residence: Residency, kept: Collection[int]
 ) -> tuple[Schedule, Figures] | None:
-    """The fastest of those with several look-aheads; kept: gradients. None where none fits."""
+    """Return the fastest schedule for several look-aheads; None if none fits. kept: gradients."""
     found = place_prefetches(graph, machine, budget, residence)
     if found is None or not kept:
         return found
@@ -76,7 +76,8 @@ def memferry_schedule(
 
 
 def _keeping(schedule: Schedule, kept: Collection[int]) -> Schedule:
-    """Without the deletes of these tensors on the device: they vanish at the end."""
+    """Return the schedule without deletes of these tensors on the device: they stay until the iteration
+    ends."""
     steps = [
         step
         for step in schedule
@@ -86,9 +87,9 @@ def _keeping(schedule: Schedule, kept: Collection[int]) -> Schedule:
 
 
 def with_host_updates(solver: str, graph: Graph, runs: Sequence[Run]) -> list[Run]:
-    """The runs with every update in its fastest mode on the CPU; what changes buffers alone stays.
+    """Return the runs with every update in its fastest variant on the CPU; what changes buffers alone stays.
 
-    Raises NotAcceptedError where an update has no such mode.
+    Raises NotAcceptedError if an update has no such variant.
     """
     chosen: list[Run] = []
     for operation, mode_index in runs:

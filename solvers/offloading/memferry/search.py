@@ -136,7 +136,8 @@ class Search:
                 self._judge(plan, plan.all_in(Way.TWICE))
 
     def flip(self) -> None:
-        """Single layers in other ways, where the simulator finds that faster; so many at most."""
+        """Change the way of single layers if the simulator finds that faster; at most `flips` of them are
+        tried."""
         if self.best is None or self.settings.choice == "published":
             return
         plan, ways, left = self.best.plan, self.best.ways, self.settings.flips
@@ -152,7 +153,7 @@ class Search:
         self._judge(plan, ways)
 
     def _judge(self, plan: Plan, ways: list[Way], exact: bool = False) -> bool:
-        """Whether a schedule with these ways fits; the best is kept."""
+        """Simulate a choice, keep it if it is the best, and tell whether it fits."""
         key = plan, *ways
         if key not in self._seen:
             if self.best is not None and not self._proceed():
@@ -164,7 +165,7 @@ class Search:
         return self._seen[key]
 
     def refused(self) -> MemplanError:
-        """Why nothing fits."""
+        """Return the error that says why nothing fits."""
         published, twice = self.settings.choice == "published", self.settings.twice
         plan, machine = self.plans[0], self.plans[0].linked.machine
         ways = [
@@ -175,7 +176,7 @@ class Search:
         return refused(NAME, self.problem, machine, ways, beside=kept)
 
     def _gradient_ways(self) -> list[bool]:
-        """Whether gradients are written to the host by what makes them: what is to be tried."""
+        """Return the settings to try of whether producers write gradients to the host."""
         able = any(layer.direct for layer in gradient_layers(self.problem.graph))
         if self.settings.gradients == "direct" and not able:
             raise NotAcceptedError(

@@ -24,7 +24,7 @@ class Activation:
 
     @staticmethod
     def of_block(program: Columns, b: int) -> Activation:
-        """S_i^o and O_i^o: what an option keeps, on the device or not."""
+        """Add S_i^o and O_i^o of a block: what an option keeps, on the device or not."""
         options, chosen = program.iteration.blocks[b], program.choice[b]
         kept = [(c, o.kept_bytes / program.byte) for c, o in zip(chosen, options, strict=True)]
         made, needed = program.iteration.forward_step(b), program.iteration.backward_step(b)

@@ -65,7 +65,7 @@ class Columns:
     def row(
         self, name: str, entries: Iterable[tuple[int, float]], lower: float = -inf, upper: float = inf
     ) -> None:
-        """Entries of the same column are added up."""
+        """Add a row to the program. Entries of the same column are summed."""
         total: dict[int, float] = defaultdict(float)
         for column, value in entries:
             total[column] += value

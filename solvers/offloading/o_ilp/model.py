@@ -73,7 +73,7 @@ class OffloadProgram(Columns):
             self._disk()
 
     def _blocks(self) -> None:
-        """The options' seconds and peaks (4.16, 4.19, 4.20)."""
+        """Add the options' seconds and peaks (4.16, 4.19, 4.20)."""
         for b, (options, chosen) in enumerate(zip(self.iteration.blocks, self.choice, strict=True)):
             forward, backward = self.iteration.forward_step(b), self.iteration.backward_step(b)
             for option, c in zip(options, chosen, strict=True):
@@ -83,7 +83,7 @@ class OffloadProgram(Columns):
                 self.loads.device[backward].append((c, option.backward_peak / self.byte))
 
     def _over(self, terms: Terms, rate: float) -> Terms:
-        """Bytes as seconds on a link."""
+        """Convert bytes to seconds on a link."""
         factor = self.byte / rate / self.second
         return [(c, v * factor) for c, v in terms]
 

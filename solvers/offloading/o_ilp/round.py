@@ -29,7 +29,8 @@ class Choice:
 
 
 def rounded(program: OffloadProgram, x: Floats) -> Choice:
-    """Blocks from the first to the last, groups in the order in which they are updated."""
+    """Round a fractional answer: blocks from first to last, then groups in the order in which they are
+    updated."""
     sums: list[float] = []
     options: list[int] = []
     for columns in program.choice:
@@ -50,7 +51,7 @@ def rounded(program: OffloadProgram, x: Floats) -> Choice:
 
 
 def reserving(program: OffloadProgram, reserve_bytes: float) -> Program:
-    """The program with so much of the device left free (4.17)."""
+    """Return the program with so much of the device left free (4.17)."""
     written = program.program()
     lower, upper = written.lower.copy(), written.upper.copy()
     lower[program.reserve] = upper[program.reserve] = reserve_bytes / program.byte
@@ -58,7 +59,7 @@ def reserving(program: OffloadProgram, reserve_bytes: float) -> Program:
 
 
 def fixed(program: OffloadProgram, written: Program, choice: Choice) -> Program:
-    """With the choice made."""
+    """Return the program with the integers of a choice fixed."""
     lower, upper = written.lower.copy(), written.upper.copy()
     for columns, chosen in zip(program.choice, choice.options, strict=True):
         for number, column in enumerate(columns):
@@ -71,7 +72,7 @@ def fixed(program: OffloadProgram, written: Program, choice: Choice) -> Program:
 
 
 def choice_start(program: OffloadProgram, choice: Choice) -> dict[int, float]:
-    """The choice of options as a start for the integer program."""
+    """Return the choice of options as a warm start for the integer program."""
     return {
         column: float(number == chosen)
         for columns, chosen in zip(program.choice, choice.options, strict=True)

@@ -13,7 +13,7 @@ MOST = 20_000
 
 
 def select(sizes: Sequence[int], target: float) -> list[int]:
-    """The indices of a subset of at least `target` in all, as little above as possible; all, if too small."""
+    """Return the indices of a subset of at least `target`, as little above as possible; all if too small."""
     if target <= 0:
         return []
     total = sum(sizes)
@@ -24,13 +24,13 @@ def select(sizes: Sequence[int], target: float) -> list[int]:
 
 
 def nearest(sizes: Sequence[int], target: float) -> list[int]:
-    """The indices of a subset as near to `target` as possible."""
+    """Return the indices of a subset as near to `target` as possible."""
     sums = _sums(sizes, sum(sizes))
     return _members(sums[min(sums, key=lambda value: (abs(value - target), value))])
 
 
 def _sums(sizes: Sequence[int], total: int) -> dict[int, int]:
-    """Reachable sums, each with a subset as bits."""
+    """Return the reachable sums, each with a subset as bits."""
     sums = {0: 0}
     for index, size in enumerate(sizes):
         grown = {value + size: bits | 1 << index for value, bits in sums.items()}

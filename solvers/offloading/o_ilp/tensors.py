@@ -82,7 +82,7 @@ class Rounding:
     carry: dict[object, float] = field(default_factory=lambda: defaultdict[object, float](float))
 
     def share(self, key: object, sizes: Sequence[int], wanted: float) -> list[int]:
-        """Items of about `wanted` bytes and what is carried."""
+        """Choose items of about `wanted` bytes plus the carry, and carry the difference on."""
         total = sum(sizes)
         target = min(max(wanted + self.carry[key], 0.0), float(total))
         chosen = nearest(sizes, target)

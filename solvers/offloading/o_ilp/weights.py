@@ -52,7 +52,7 @@ class WeightStocks:
         return (self.origin + d) % self.steps
 
     def _part(self, sign: float) -> Terms:
-        """sign · X_w."""
+        """Return the terms of sign · X_w."""
         return [] if self.on_host is None else [(self.on_host, sign)]
 
     def _on_device(self, used: set[int]) -> None:
@@ -69,7 +69,7 @@ class WeightStocks:
             loads.h2d[t].append((fetched, self.size))
 
     def _leaving(self) -> None:
-        """4.7 and the gradients' bytes; 4.22."""
+        """Add rows for the weights that leave the device (4.7, 4.22), and the gradients' bytes."""
         program, share, loads = self.program, self.program.share, self.program.loads
         self.left = program.leaving(self.steps)
         for d in range(1, self.steps):
@@ -86,7 +86,7 @@ class WeightStocks:
         loads.compute[self.origin] += [(share, update), *self._part(-update)]  # 4.20
 
     def _host_update(self, on_host: int) -> None:
-        """4.11, 4.12, 4.13, 4.23."""
+        """Add rows for updates on the CPU (4.11, 4.12, 4.13, 4.23)."""
         program, share, loads = self.program, self.program.share, self.program.loads
         seconds = (self.group.host_seconds or 0.0) / program.second
         self.sent = [program.column() for _ in range(self.window + 1)]
@@ -115,7 +115,8 @@ class WeightStocks:
             loads.host[t_before] += [(sent, self.gradient), (self.updated[before], -self.gradient)]
 
     def _copies(self) -> None:
-        """The part with a copy on the host (4.18), and of that on the disk."""
+        """Add columns and rows for the share with a copy on the host (4.18), and the share of it on the
+        disk."""
         program, share = self.program, self.program.share
         if self.left:
             away: Terms = [(self.left[-1], -1.0), *self._part(-1.0)]
@@ -134,7 +135,7 @@ class WeightStocks:
 
 
 def disk_part(program: Columns, copy: int, size: float) -> int | None:
-    """The host's bytes for a copy, without its part on the disk."""
+    """Count a copy's bytes on the host, without its share on the disk, and return that share's column."""
     disk = program.column() if program.limits.has_disk else None
     terms: Terms = [(copy, size)]
     if disk is not None:

@@ -39,7 +39,8 @@ def tensor_absences(graph: Graph, program: OffloadProgram, choice: Choice, x: Fl
 
 
 def on_disk(graph: Graph, program: OffloadProgram, choice: Choice, x: Floats) -> set[int]:
-    """Tensors that lie on the disk while they are not used; of weights, those updated on the device."""
+    """Return the tensors that are on the disk while they are not used; of weights, those updated on the
+    device."""
     rounding, chosen = Rounding(), set[int]()
     for weights, states, hosted in zip(program.weights, program.states, choice.hosted, strict=True):
         parcels = weights.group.parcels
@@ -56,7 +57,7 @@ def on_disk(graph: Graph, program: OffloadProgram, choice: Choice, x: Floats) ->
 
 
 def _hosted_gradients(program: OffloadProgram, choice: Choice) -> set[int]:
-    """They go to the host anyway."""
+    """Return the gradients of updates on the CPU, which go to the host in any case."""
     groups = zip(program.iteration.groups, choice.hosted, strict=True)
     return {t for group, hosted in groups for number in hosted for t in group.parcels[number].gradients}
 
@@ -113,7 +114,7 @@ def _absences_of(
     rounding: Rounding,
     kind: str,
 ) -> Iterator[Absence]:
-    """Gap by gap between the steps that need all of them."""
+    """Yield the offload intervals of some tensors, gap by gap between the steps that need all of them."""
     total = float(sum(sizes))
     ends = [d for d in range(1, stocks.steps) if stocks.step(d) in stocks.group.uses and kind == "weights"]
     for gap, (start, end) in enumerate(pairwise([0, *ends, stocks.steps])):

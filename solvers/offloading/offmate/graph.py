@@ -93,7 +93,7 @@ def _chunks(graph: Graph, chain: Chain) -> list[tuple[int, ...]]:
 
 
 def _touched_in(graph: Graph, order: Sequence[Sequence[int]]) -> dict[int, list[int]]:
-    """Per tensor the steps that touch it, growing."""
+    """Return per tensor the steps that touch it, in increasing order."""
     touched: dict[int, list[int]] = {}
     for step, operations in enumerate(order):
         for x in {
@@ -106,7 +106,7 @@ def _touched_in(graph: Graph, order: Sequence[Sequence[int]]) -> dict[int, list[
 def _beside(
     graph: Graph, chain: Chain, touched: Mapping[int, list[int]], gradients: set[int], steps: int
 ) -> tuple[list[int], tuple[Carried, ...]]:
-    """Per step the bytes that the blocks' options don't count; and what may leave in between.
+    """Return per step the bytes that the blocks' options do not count, and what may leave in between.
 
     Shared tensors stay for the whole iteration, others from one touch to the next; results to the end.
     """
@@ -138,6 +138,6 @@ def _beside(
 
 
 def _fixed_bytes(graph: Graph) -> int:
-    """Batch, and persistent tensors that don't move."""
+    """Return the bytes of the batch and of persistent tensors that do not move."""
     moving = {x for parcel in parcels_of(graph) for x in (*parcel.weights, *parcel.states)}
     return sum(graph.tensors.bytes.item(x) for x in graph.resident.nonzero()[0].tolist() if x not in moving)

@@ -12,7 +12,8 @@ from ..o_ilp.iteration import Group, Parcel
 
 
 def parcels_of(graph: Graph) -> list[Parcel]:
-    """Weights and states that may move; one that changes anywhere but in one update stays on the device."""
+    """Return the weights and states that may move; one that changes anywhere but in one update stays on the
+    device."""
     kind, sizes = graph.tensors.kind, graph.tensors.bytes
     still = (Kind.PARAMETER, Kind.BUFFER)
     parcels = [
@@ -49,7 +50,7 @@ def parcels_of(graph: Graph) -> list[Parcel]:
 def groups_of(
     graph: Graph, parcels: Sequence[Parcel], touched: Mapping[int, list[int]], order: Sequence[Sequence[int]]
 ) -> tuple[Group, ...]:
-    """Parcels with the same steps, together."""
+    """Group parcels with the same steps."""
     step_of = {o: step for step, operations in enumerate(order) for o in operations}
     rows: dict[tuple[tuple[int, ...], int | None, bool], list[Parcel]] = defaultdict(list)
     for parcel in parcels:

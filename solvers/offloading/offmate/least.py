@@ -19,7 +19,10 @@ from ..o_ilp.iteration import Iteration, Option
 
 
 def least_residences(graph: Graph, iteration: Iteration, *, disk: bool) -> Iterator[Residency]:
-    """To the host; then to the disk, if there is one, as far as anything leaves."""
+    """Yield residencies that offload to the host, and to the disk if there is one.
+
+    All updates on the CPU come first, then none; blocks that keep least first, then those that keep most.
+    """
     for hosted in (True, False):
         for keeping in (False, True):
             runs = _runs(iteration, hosted=hosted, keeping=keeping)
@@ -45,7 +48,7 @@ def _runs(iteration: Iteration, *, hosted: bool, keeping: bool) -> list[Run]:
 
 
 def _away(graph: Graph, runs: list[Run], memory: Memory) -> dict[TensorUse, Memory]:
-    """Every use whose next one is not the next run's; of a result, its last."""
+    """Return every use whose next one is not the next run's as an offload; for a result, its last use too."""
     away: dict[TensorUse, Memory] = {}
     for lifetime in find_lifetimes(graph, runs):
         if lifetime.survives and graph.resident[lifetime.tensor]:  # the batch

@@ -128,7 +128,7 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 def _batch_line(iteration: Iteration, limits: Limits, seconds: float) -> str:
-    """The batch with the highest throughput (4.5.3), by the program with fractions."""
+    """Return a line about the batch with the highest throughput (4.5.3), by the program with fractions."""
     program = OffloadProgram(iteration, limits, smallest_share=1.0 / LARGEST_BATCH)
     written = program.program()
     x = relaxed(written, seconds)
@@ -154,7 +154,10 @@ def _limits(problem: Problem, linked: LinkedMachine, settings: Settings) -> Limi
 
 
 def _least(problem: Problem, linked: LinkedMachine, limits: Limits, iteration: Iteration) -> Found:
-    """The last resort. Raises InfeasibleError; NotAcceptedError where the host is too small."""
+    """Return the schedule of least memory, the last resort.
+
+    Raises InfeasibleError; NotAcceptedError if the host is too small.
+    """
     ways = list(least_residences(problem.graph, iteration, disk=limits.has_disk))
     for residence in ways:
         found = place_prefetches(problem.graph, linked.machine, limits.device_bytes, residence)

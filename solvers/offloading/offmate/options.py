@@ -84,7 +84,8 @@ def _places(
 
 
 def _from_programs(alike: Sequence[PlacedBlock], asked: Asked, proceed: Callable[[], bool]) -> list[Places]:
-    """Evenly spaced limits on what is kept, between all and the least."""
+    """Return options from integer programs, for evenly spaced limits on what is kept, between all and the
+    least."""
     if not asked.programs:
         return []
     kind = BlockOptions(alike, 1, proceed)
@@ -132,7 +133,7 @@ def _priced(block: PlacedBlock, places: Places, uncounted: AbstractSet[int]) -> 
 
 
 def _seconds(graph: Graph, runs: Iterable[Run]) -> float:
-    """Updates left out."""
+    """Return the seconds of runs, without updates."""
     phase = graph.operations.phase
     return fsum(graph.seconds(*run) for run in runs if phase[run[0]] != Phase.UPDATE)
 

@@ -27,7 +27,7 @@ from .updates import HostUpdate, start_steps
 def residence_of(
     graph: Graph, program: OffloadProgram, choice: Choice, x: Floats
 ) -> tuple[Residency, Residency]:
-    """The decisions without places of copies, and with the answer's."""
+    """Return the decisions of an answer twice: without slots for transfers, and with the answer's."""
     order = _steps(program, choice, x)
     runs = [run for step in order for run in step]
     starts = [0, *accumulate(len(step) for step in order)]

@@ -108,7 +108,11 @@ class Search:
             self.best = Found(*found, found[1].time, 0.0)
 
     def run(self, iteration: Iteration, reserves: Sequence[float] = RESERVES) -> None:
-        """Ends when no reserve is left, when what is found is close to the program's time, or time is up."""
+        """Search with one reserve after the other.
+
+        Ends when no reserve is left, when what is found is close to the program's time, or when time is
+        up.
+        """
         program = OffloadProgram(iteration, self.limits)
         self.relaxation = None
         choice: Choice | None = None
@@ -169,7 +173,8 @@ class Search:
         return None if x is None else _Answer(choice, x, chosen.objective(x) * program.second)
 
     def _place(self, program: OffloadProgram, answer: _Answer, reserve: float) -> bool:
-        """Copies placed operation by operation; and where the program has them. Whether any of it fits."""
+        """Simulate an answer with transfers placed operation by operation, and as in the program; tell if one
+        fits."""
         fits = False
         budget = self.limits.device_bytes
         free, stepped = residence_of(self.graph, program, answer.choice, answer.x)
@@ -188,7 +193,7 @@ class Search:
 
 
 def relaxed(written: Program, seconds: float) -> Floats | None:
-    """An answer with fractions, None where there is none or it isn't found in time."""
+    """Solve the program with fractions; None if there is no answer or it is not found in time."""
     answer = linear.relaxed(written, seconds)
     if answer.interrupted:
         raise KeyboardInterrupt

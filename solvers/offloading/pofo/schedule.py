@@ -22,7 +22,7 @@ from .segments import Segment
 def decided(
     segments: Sequence[Segment], table: ChainTable, chained: ChainProblem
 ) -> tuple[list[Move], set[int]]:
-    """The moves of a row of segments, and the tensors that it offloads."""
+    """Return the moves of a row of segments, and the tensors that it offloads."""
     forward: list[Move] = []
     backward: list[list[Move]] = []
     offloaded: set[int] = set()

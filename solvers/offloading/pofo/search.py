@@ -75,7 +75,7 @@ class Search:
             raise KeyboardInterrupt
 
     def _table(self, slots: int) -> PofoTable | None:
-        """Some slots beyond the budget; None where the time does not reach."""
+        """Compute the table, with some slots beyond the budget; None if time does not suffice."""
         costs = self.costs
         free = max(0, self.chained.limit - costs.resident_bytes)
         divisor = gcd(*costs.input_bytes.tolist(), *costs.saved_bytes[:-1].tolist())
@@ -96,7 +96,10 @@ class Search:
         return table
 
     def _largest_that_fits(self, table: PofoTable, drops: Sequence[int]) -> int:
-        """By bisection: what schedules take grows with the memory that the program is given, mostly."""
+        """Find the largest amount of memory whose schedule fits, by bisection; -1 if none does.
+
+        The memory that schedules need mostly grows with the amount that the program is given.
+        """
         low, high = 0, len(drops) - 1
         while low <= high and self._proceed():
             middle = (low + high) // 2
@@ -119,7 +122,11 @@ class Search:
             self._try(way)
 
     def memory_saving(self) -> list[Residency]:
-        """All saved and offloaded; as little as Rotor can do with; every block from its offloaded input."""
+        """Return three residencies that save memory.
+
+        All saved tensors offloaded; the least that Rotor needs; every block recomputed from its offloaded
+        input.
+        """
         chained, blocks = self.chained, self.chained.blocks
         saved = frozenset[int]().union(*(run.saved for run in chained.runs[:-1]))
         inputs = {block.output for block in chained.chain.blocks if block.output is not None}

@@ -48,11 +48,11 @@ class PofoTable:
         self.values: list[dict[Input, Values]] = [{} for _ in range(len(costs))]
 
     def _served(self, first: int, end: int) -> int:
-        """Slots that the link serves during these blocks; as many as a backlog may have are enough."""
+        """Return the slots that the link serves during these blocks, cut off above the largest backlog."""
         return int(min(self.served[end] - self.served[first], self.slots + 1))
 
     def fill(self) -> None:
-        """From the last block to the first; the first one's input is the batch."""
+        """Compute V from the last block to the first; the first one's input is the batch."""
         for i in reversed(range(len(self.costs))):
             for state in Input if i else (Input.FREE,):
                 best = self._final(i, state)
@@ -61,11 +61,12 @@ class PofoTable:
                 self.values[i][state] = self._with_waiting(best)
 
     def times(self) -> Values:
-        """By slots of memory: with fewer, the rest counts as kept from the start."""
+        """Return the least seconds by slots of memory: with fewer slots, the rest counts as kept from the
+        start."""
         return self.values[0][Input.FREE][::-1, 0]
 
     def segments(self, slots: int) -> list[Segment]:
-        """The segments of the best with so many slots, where that is finite."""
+        """Return the segments of the best answer with so many slots, if its time is finite."""
         found: list[Segment] = []
         i, state, kept, backlog = 0, Input.FREE, self.slots - slots, 0
         while True:
@@ -108,7 +109,7 @@ class PofoTable:
                 yield Choice(seconds, end, False, True, 0, own, served, Input.FREE, extra)
 
     def _values(self, choice: Choice) -> Values:
-        """Seconds from here on, by K and Q."""
+        """Return the seconds from here on, by K and Q."""
         later = self.values[choice.end][choice.after]
         backlogs = choice.backlog_after(self.backlogs)
         fits = backlogs <= self.slots
@@ -123,15 +124,15 @@ class PofoTable:
         return self._by_left(shifted(self.rotor.seconds(i, len(self.costs) - 1), self._extra(i, state)))
 
     def _extra(self, i: int, state: Input) -> int:
-        """An input that is not in K is on the device while its segment runs."""
+        """Return the slots of an input that is not in K: it is on the device while its segment runs."""
         return 0 if state == Input.KEPT else self.rotor.input[i]
 
     def _with_waiting(self, values: Values) -> Values:
-        """Both passes may wait until a byte of backlog is gone."""
+        """Return the values with waiting: both passes may wait until a byte of backlog is gone."""
         waiting = 2.0 * self.slot_seconds * self.backlogs.astype(np.float64)
         sooner: Values = np.minimum.accumulate(values - waiting, axis=1)
         return sooner + waiting
 
     def _slots(self, size: int) -> int:
-        """The least m that stands for at least so many bytes."""
+        """Return the least m that stands for at least so many bytes."""
         return max(0, -((self.rotor.spare_bytes - size) // self.rotor.slot_bytes))

@@ -32,7 +32,10 @@ def layer_figures(found: TrainingLayers, plan: LayerRuns, linked: LinkedMachine)
 
 
 def room_for_windows(found: TrainingLayers, runs: Sequence[Run], limit: int) -> int:
-    """Bytes. States that no window moves, since their updates have no mode on the host, take of it."""
+    """Return the bytes that windows may fill, without states that no window moves.
+
+    These are the states whose updates have no variant on the host.
+    """
     moved = [x for layer in found.layers for x in (*layer.weights, *layer.gradients, *layer.states)]
     fixed = [x for layer in found.layers if found.host_modes(layer.updates) is None for x in layer.states]
     return limit - peak_without(found.graph, runs, moved) - found.size(fixed)

@@ -81,11 +81,12 @@ class _Turn:
         self._starts = [*plan.starts[: self.layers], plan.first_backward, *plan.starts[self.layers : -1]]
 
     def first_run(self, step: int) -> int:
-        """Where the step begins; a step without runs is where the next one begins."""
+        """Return the position at which a step begins; a step without runs begins where the next one does."""
         return self._starts[step % (2 * self.layers)]
 
     def entered(self, weight: int, step: int, until: int) -> int | None:
-        """The step from which the weight is in the window for its use at `until`; None: it never left."""
+        """Return the step from which the weight is in the window for its use at `until`; None: it never
+        left."""
         for s in range(until, step, -1):
             if not self._with[weight] & set(self._window(s % (2 * self.layers))):
                 return s + 1

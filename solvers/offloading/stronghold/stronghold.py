@@ -162,7 +162,7 @@ class _Search:
                 return
 
     def refused(self) -> MemplanError:
-        """Why no window of one layer, or of the size asked for, fits."""
+        """Return the error that says why no window of one layer, or of the requested size, fits."""
         size = max(1, self.settings.window)
         smallest = [
             window_residence(self.layers, self._plan(checkpoint), size, states)
@@ -191,7 +191,10 @@ class _Search:
 
 
 def _memories(chosen: str, machine: Machine, layers: TrainingLayers) -> list[Memory]:
-    """Raises NotAcceptedError where a disk is asked for and the machine has none."""
+    """Return the memories to try for what is out of the window.
+
+    Raises NotAcceptedError if a disk is requested and the machine has none.
+    """
     if chosen != "auto":
         return [states_memory(NAME, machine, chosen, layers)]
     with_disk = machine.links.disk_read is not None and machine.links.disk_write is not None

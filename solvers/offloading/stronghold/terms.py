@@ -50,7 +50,7 @@ class LayerFigures:
 
 
 def iteration_seconds(layers: Sequence[LayerFigures], size: int, call_seconds: float = 0.0) -> float:
-    """The left side of (4): all computations, the calls, the updates on the device."""
+    """Return the left side of (4): all computations, the calls, the updates on the device."""
     passes = sum(layer.forward + layer.backward + 5 * call_seconds for layer in layers)
     return passes + _device_updates(layers, size)
 
@@ -64,7 +64,8 @@ def _device_updates(layers: Sequence[LayerFigures], size: int) -> float:
 
 
 def fits(layers: Sequence[LayerFigures], size: int, room: int) -> bool:
-    """(1c), (2c) at every place of the window, with the states of the first `size` layers."""
+    """Tell whether (1c), (2c) hold at every place of the window, with the states of the first `size`
+    layers."""
     states = sum(layer.states for layer in layers[:size])
     for window, following in _places(layers, size):
         buffer = following.weights if following else 0
@@ -78,7 +79,8 @@ def fits(layers: Sequence[LayerFigures], size: int, room: int) -> bool:
 
 
 def fetched_in_time(layers: Sequence[LayerFigures], size: int, call_seconds: float = 0.0) -> bool:
-    """(1b), (2b): the window's computations last as long as what moves meanwhile, at every place."""
+    """Tell whether (1b), (2b) hold: a window's computations last as long as what moves meanwhile, at every
+    place."""
     for window, following in _places(layers, size):
         busy = sum(layer.forward + 2 * call_seconds for layer in window)
         if following and busy < following.fetch:
@@ -94,7 +96,8 @@ def fetched_in_time(layers: Sequence[LayerFigures], size: int, call_seconds: flo
 
 
 def recycled_in_time(layers: Sequence[LayerFigures], size: int) -> bool:
-    """The soft (1d), (2d): each window's computations last as long as all its layers' transfers.
+    """Tell whether the soft (1d), (2d) hold: each window's computations last as long as its layers'
+    transfers.
 
     A copy on the host stays fresh until the update: in the forward part only the first m layers return.
     """
@@ -112,7 +115,8 @@ def recycled_in_time(layers: Sequence[LayerFigures], size: int) -> bool:
 
 
 def updated_in_time(layers: Sequence[LayerFigures], size: int) -> bool:
-    """(3), layer by layer: a CPU update is no longer than the passes of the layers before."""
+    """Tell whether (3) holds layer by layer: a CPU update is no longer than the passes of the layers
+    before."""
     available = _device_updates(layers, size)
     for number, layer in enumerate(layers):
         if number >= size and (layer.host_update or 0.0) > available:
@@ -122,7 +126,8 @@ def updated_in_time(layers: Sequence[LayerFigures], size: int) -> bool:
 
 
 def queue_in_time(layers: Sequence[LayerFigures], size: int) -> bool:
-    """(3) for one queue: from the last layer's gradients on, each update ends in time for its next fetch."""
+    """Tell whether (3) holds for one queue: from the last layer on, each update ends in time for its next
+    fetch."""
     clock = finished = 0.0
     ends: list[float] = []
     for number in reversed(range(len(layers))):
@@ -143,7 +148,7 @@ def queue_in_time(layers: Sequence[LayerFigures], size: int) -> bool:
 def _places(
     layers: Sequence[LayerFigures], size: int
 ) -> Iterator[tuple[Sequence[LayerFigures], LayerFigures | None]]:
-    """Every place of the window in a pass, and the layer that is fetched there, if one is left."""
+    """Yield every place of the window in a pass, and the layer that is fetched there, if one is left."""
     for first in range(max(1, len(layers) - size + 1)):
         end = first + size
         yield layers[first:end], layers[end] if end < len(layers) else None

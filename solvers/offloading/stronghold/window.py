@@ -47,7 +47,7 @@ class Window:
 
 
 def working_window(layers: Sequence[LayerFigures], room: int, call_seconds: float = 0.0) -> Window:
-    """The smallest window that hides everything; where none does, the largest that fits."""
+    """Return the smallest window that hides everything; if none does, the largest that fits."""
     sizes = range(1, len(layers) + 1)
     largest = bisect_left(sizes, True, key=lambda m: not fits(layers, m, room))
     needed = next((m for m in sizes if fetched_in_time(layers, m, call_seconds)), None)

@@ -35,7 +35,7 @@ class Orders(NamedTuple):
 
 
 def orders_from(facts: Facts, order: Ints, seconds: float) -> Orders:
-    """Both are this order. There is room for every run, copy and absence."""
+    """Return arrays in which both orders are this one, with room for every run, copy and offload interval."""
     room = np.zeros(len(facts.seconds) + len(facts.changed) + len(facts.weight) + 2, np.int64)
     room[: len(order)] = order
     length = np.full(1, len(order))
@@ -67,7 +67,10 @@ def anneal(
 
 @inner
 def _put(room: Ints, order: Ints) -> int:
-    """At its beginning; the length of that. An assignment of slices takes seconds to compile."""
+    """Write an order to the beginning of an array, and return its length.
+
+    A loop, since an assignment of slices takes seconds to compile.
+    """
     for place in range(len(order)):
         room[place] = order[place]
     return len(order)
@@ -106,7 +109,7 @@ def neighbour(facts: Facts, order: Ints, host_limit: int) -> Ints:
 
 @inner
 def moved(order: Ints, at: int, to: int) -> Ints:
-    """The entry at `at` stands at `to`."""
+    """Return the order with the entry at `at` moved to `to`."""
     after = order.copy()
     for place in range(at, to):
         after[place] = order[place + 1]
@@ -118,7 +121,10 @@ def moved(order: Ints, at: int, to: int) -> Ints:
 
 @inner
 def toggled(facts: Facts, order: Ints, absence: int, host_limit: int) -> Ints:
-    """With the absence chosen, its fetch at a random place before its use; or without it."""
+    """Return the order with an interval added, its fetch at a random place before its use; or removed.
+
+    Empty if the host has no room for one more weight.
+    """
     runs, frozen = len(facts.seconds), len(facts.seconds) + len(facts.changed)
     version, token = facts.version[absence], frozen + absence
     chosen = stored = False

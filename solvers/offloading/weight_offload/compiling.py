@@ -15,7 +15,7 @@ from .offload_greedy import Settings, solve
 
 
 def _problem() -> Problem:
-    """One that the greedy does not solve at once, so that it is searched."""
+    """Return a problem that the greedy does not solve at once, so that it is searched."""
     link = Link(1e9)
     graph = with_updates(chain(8), optimizer=ADAMW, when="in-backward", device_rate=1e9, host_rate=1e9)
     return Problem(graph, baseline(graph).peak * 7 // 10, Machine(links=Links(d2h=link, h2d=link)))

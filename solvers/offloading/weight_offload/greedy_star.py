@@ -54,8 +54,7 @@ def _schedules(cycle: Cycle) -> Iterator[Schedule]:
 
 
 def copied_each_time(cycle: Cycle, chosen: Iterable[int]) -> Cycle:
-    """The cycle as if each weight changed where it comes back from a chosen absence that is not the last of
-    its version."""
+    """Return the cycle as if weights changed where chosen intervals end, except the last of each version."""
     absences, changed_by = list(cycle.absences), list(cycle.changed_by)
     last: dict[int, int] = {}
 

@@ -27,7 +27,8 @@ _EPSILON = 1e-3
 
 
 def least_absences(cycle: Cycle, spare: float, seconds: float) -> list[int] | None:
-    """Their numbers; None where none suffice, or none are found in time."""
+    """Return the numbers of the intervals that keep links least busy; None if none suffice or time is too
+    short."""
     covers = [prompt_runs(cycle, absence) for absence in cycle.absences]
     exposed = [
         max(0.0, up + down - sum(cycle.seconds[run] for run in runs))
@@ -40,16 +41,18 @@ def least_absences(cycle: Cycle, spare: float, seconds: float) -> list[int] | No
 
 
 def link_bound(cycle: Cycle, seconds: float) -> float:
-    """Seconds that the busier link needs at least, where every operation runs once and in the file's order
-    and only weights move; ∞: they don't suffice. By list order alone, so it holds for all such
-    schedules."""
+    """Return the seconds that the busier link needs at least; ∞ if moving weights does not suffice.
+
+    Every operation runs once, in traced order, and only weights move. By list order alone, so the bound holds
+    for all such schedules.
+    """
     covers = [[run for stretch in cycle.covered(absence) for run in stretch] for absence in cycle.absences]
     result = _solved(cycle, covers, [0.0] * len(covers), 0.0, seconds, epsilon=0.0)
     return inf if result is None else max(0.0, result.bound)
 
 
 def _copies(cycle: Cycle) -> list[tuple[float, float]]:
-    """Per absence the seconds of its two copies."""
+    """Return per interval the seconds of its two copies."""
     return [(cycle.up[a.weight] * (a.version != FROZEN), cycle.down[a.weight]) for a in cycle.absences]
 
 
@@ -61,7 +64,7 @@ def _solved(
     seconds: float,
     epsilon: float = _EPSILON,
 ) -> Result | None:
-    """Column 0 is T, then follow the absences. None where a run does not fit."""
+    """Solve the integer program; None if a run does not fit. Column 0 is T, then follow the intervals."""
     model = Model()
     longest = model.column(0.0, 1e30, cost=1.0)
     chosen = [
@@ -110,7 +113,7 @@ def _memory(
 
 
 def prompt_runs(cycle: Cycle, absence: Absence) -> list[int]:
-    """The runs that the absence covers where fetches and copies take their time."""
+    """Return the runs that an interval covers, given that fetches and copies take time."""
     runs = cycle.runs
     covered = [run for stretch in cycle.covered(absence) for run in stretch]
     while covered and not cycle.seconds[covered[-1]] and not cycle.seconds[absence.before]:

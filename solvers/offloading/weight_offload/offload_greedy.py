@@ -78,7 +78,10 @@ class Settings(SolverSettings):
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    """Raises NotAcceptedError (no links, no weights, a host too small), InfeasibleError."""
+    """Solve by greedy and local search.
+
+    Raises NotAcceptedError (no links, no weights, a host too small), InfeasibleError.
+    """
     settings = options.chosen(Settings)
     cycle = cycle_of(NAME, problem)
     if cycle.plain_peak <= cycle.limit:
@@ -101,7 +104,10 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 def published(problem: Problem, cycle: Cycle) -> Answer:
-    """Raises InfeasibleError where Algorithm 1 finds too little, or Algorithm 2 no place for a fetch."""
+    """Solve by the printed greedy alone.
+
+    Raises InfeasibleError if Algorithm 1 finds too little, or Algorithm 2 no place for a fetch.
+    """
     orders = greedy_orders(cycle, [PUBLISHED])
     schedules = [schedule_of_order(cycle, order) for order in orders]
     if not schedules or seconds_of(problem, schedules[0]) == inf:
@@ -110,7 +116,7 @@ def published(problem: Problem, cycle: Cycle) -> Answer:
 
 
 def offer_starts(search: Search, cycle: Cycle) -> None:
-    """The greedy's orders, one of which is the search's best then; every weight moved where none holds."""
+    """Offer the greedy's orders to the search; if none holds, the order in which every weight moves."""
     for variants in (VARIANTS, CLOSE_VARIANTS):
         for variant in variants:
             for order in greedy_orders(cycle, [variant]):
@@ -125,8 +131,8 @@ def offer_starts(search: Search, cycle: Cycle) -> None:
 
 
 def offer_packed(search: Search, cycle: Cycle) -> None:
-    """From the absences that keep the links least busy: as they are, and in orders that fill windows
-    exactly."""
+    """Offer orders of the intervals that keep links least busy: by the greedy, and with exactly filled
+    windows."""
     for spare in SPARE:
         chosen = least_absences(cycle, spare, min(PROGRAM_SECONDS, search.left / 4))
         if chosen is None or moved_bytes(cycle, chosen) > search.host_limit:

@@ -31,7 +31,8 @@ _BINS = 4
 
 
 def packed_ranks(cycle: Cycle, chosen: Sequence[int], seconds: float) -> Iterator[dict[int, int]]:
-    """Ranks for the weights that leave and return together, one for each kind of bins that can be filled.
+    """Yield ranks for weights that leave and return together, one mapping for each kind of bins that can be
+    filled.
 
     seconds: the most that one integer program may take.
     """
@@ -43,7 +44,7 @@ def packed_ranks(cycle: Cycle, chosen: Sequence[int], seconds: float) -> Iterato
 
 
 def fill(sizes: Sequence[int], bins: Sequence[int], seconds: float) -> list[list[int]] | None:
-    """The sizes in groups, one for each bin and with its sum; None where that can't be, or isn't found."""
+    """Group the sizes, one group for each bin and with its sum; None if that is impossible, or not found."""
     if sum(sizes) != sum(bins):
         return None
     have = Counter(sizes)
@@ -71,7 +72,7 @@ def fill(sizes: Sequence[int], bins: Sequence[int], seconds: float) -> list[list
 
 
 def _patterns(total: int, sizes: Sequence[tuple[int, int]]) -> Iterator[dict[int, int]]:
-    """Multisets of the sizes (each with how many there are, largest first) that sum up to `total`."""
+    """Yield multisets of the sizes (each with how many there are, largest first) that sum up to `total`."""
     below = [*accumulate((size * count for size, count in reversed(sizes)), initial=0)][::-1]
 
     def extend(at: int, left: int, taken: dict[int, int]) -> Iterator[dict[int, int]]:
@@ -89,7 +90,8 @@ def _patterns(total: int, sizes: Sequence[tuple[int, int]]) -> Iterator[dict[int
 
 
 def _classes(cycle: Cycle, chosen: Sequence[int]) -> Iterator[tuple[list[int], tuple[int, int]]]:
-    """Weights of at least two sizes that leave at one instant and return at one, with these instants."""
+    """Yield weights of at least two sizes that leave at one instant and return at one, with these
+    instants."""
     busy = [*accumulate((seconds > 0.0 for seconds in cycle.seconds), initial=0)]
     classes: dict[tuple[int, int], list[int]] = {}
     for number in chosen:

@@ -42,7 +42,7 @@ def solved(
 
 
 def seconds_of(problem: Problem, schedule: Schedule) -> float:
-    """∞ where the simulator refuses it."""
+    """Return the simulated seconds; ∞ if the simulator finds the schedule invalid."""
     try:
         replay = simulate(problem.graph, schedule, budget=problem.budget, machine=problem.machine)
     except InvalidScheduleError:
@@ -51,9 +51,10 @@ def seconds_of(problem: Problem, schedule: Schedule) -> float:
 
 
 def refuse_if_too_small(solver: str, problem: Problem, cycle: Cycle) -> None:
-    """The device, even if every weight leaves whenever it can; the host, for what must leave at least.
+    """Raise an error if the device is too small for any choice, or the host for what must be offloaded at
+    least.
 
-    The least budget is only named where the host holds all that can leave.
+    The least budget is named only if the host holds all that can leave.
     """
     if cycle.limit < cycle.least_budget:
         everything = moved_bytes(cycle, range(len(cycle.absences)))

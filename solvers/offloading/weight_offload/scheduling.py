@@ -29,9 +29,9 @@ _TURNS = 10
 def greedy_order(
     cycle: Cycle, chosen: Sequence[int], ranks: Mapping[int, int] | None = None
 ) -> list[int] | None:
-    """The order (cycles/replay.py) of one turn, None where no turn repeats or the limit is passed.
+    """Return the order (cycles/replay.py) of one iteration; None if none repeats or the limit is passed.
 
-    ranks: per weight, its place among those that leave, or are needed, at the same instant.
+    ranks: per weight, its rank among those that leave, or are needed, at the same instant.
     """
     distances = _prefetch_distances(cycle, chosen, ranks)
     if distances is None:
@@ -97,7 +97,7 @@ class _Queues:
         self.used = sum(cycle.sizes) - sum(cycle.sizes[cycle.absences[a].weight] for a in self.away)
 
     def _count_version(self, number: int) -> None:
-        """The absence of each version that begins first."""
+        """Record the first interval of each version."""
         absence = self.cycle.absences[number]
         run = self.cycle.changed_by[absence.version][1]
         runs = self.cycle.runs
@@ -130,7 +130,7 @@ class _Queues:
         return order
 
     def _fetch(self, run: int, base: int, order: list[int]) -> bool:
-        """List the fetches that stand before the run; false where one that it needs does not fit."""
+        """List the fetches before the run; False if one that the run needs does not fit."""
         cycle = self.cycle
         due = {number for number in self.coming.get(run, []) if number in self.away}
         while self.fetches:
@@ -156,7 +156,7 @@ class _Queues:
         return not due
 
     def _worthwhile(self, run: int, base: int, size: int, start: float) -> bool:
-        """A fetch that can start at `start` starts before the run ends, and delays none that starts now."""
+        """Tell whether a fetch from `start` on begins before the run ends, and does not delay that run."""
         cycle = self.cycle
         begin = max([self.compute, *(self.fetched[a] for a in self.coming.get(run, []))])
         need = self.soon[run]
@@ -167,7 +167,7 @@ class _Queues:
         return (start < begin + cycle.seconds[run] or start <= self.compute) and beside <= begin
 
     def _upload(self, run: int, order: list[int]) -> None:
-        """Early uploads while the link would be idle during the run."""
+        """List early uploads while the link would be idle during the run."""
         end = self.compute + self.cycle.seconds[run]
         while self.uploads:
             version = self.uploads[0]
@@ -249,9 +249,9 @@ class _Queues:
 def _prefetch_distances(
     cycle: Cycle, chosen: Sequence[int], ranks: Mapping[int, int] | None
 ) -> dict[int, int] | None:
-    """Per chosen absence, by how many runs its prefetch may stand ahead of its use, in the order of need.
+    """Return per chosen interval by how many runs its prefetch may precede its use, in the order of need.
 
-    By list order alone: as far as the memory goes that the others leave; None where that is too little.
+    By list order alone: as far as the memory goes that the others leave; None if that is too little.
     """
     runs = cycle.runs
     room = cycle.limit - sum(cycle.sizes)
@@ -277,7 +277,7 @@ def _prefetch_distances(
 
 
 def _by_need(cycle: Cycle, chosen: Sequence[int], ranks: Mapping[int, int] | None) -> list[int]:
-    """By the run that needs the weight; where ranks are given, those needed at one instant by them."""
+    """Sort intervals by the run that needs the weight; those needed at one instant by `ranks`, if given."""
     busy = [*accumulate((seconds > 0.0 for seconds in cycle.seconds), initial=0)]
 
     def key(number: int) -> tuple[int, int, int, int]:

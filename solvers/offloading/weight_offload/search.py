@@ -57,7 +57,7 @@ class Search:
             period(self.facts, np.arange(len(self.facts.seconds)), self.turn)
 
     def _load(self) -> None:
-        """Likewise, for the search."""
+        """Load the compiled search, so that compiling takes none of the limited time."""
         if not anneal.signatures:  # pyright: ignore[reportFunctionMemberAccess]
             self.options.report(COMPILING)
             seed(0)
@@ -69,12 +69,12 @@ class Search:
 
     @property
     def left(self) -> float:
-        """Seconds."""
+        """Return the seconds that are left."""
         return max(0.0, self.end - monotonic())
 
     @property
     def done(self) -> bool:
-        """Nothing is faster, or the answer is wanted."""
+        """Tell whether the order is proven fastest, or the answer is wanted."""
         return (
             self.seconds <= self.floor * (1.0 + _PROVEN)
             or self.interrupted

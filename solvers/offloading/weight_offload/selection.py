@@ -52,7 +52,7 @@ class _Operations:
 
 
 def chosen_absences(cycle: Cycle, variant: Variant) -> list[int] | None:
-    """Their numbers in `cycle.absences`; None where all of them do not suffice."""
+    """Choose intervals by profit, as numbers in `cycle.absences`; None if all of them do not suffice."""
     operations = _operations(cycle, variant.spare)
     spans = _spans(cycle, operations)
     size = np.array([cycle.sizes[absence.weight] for absence in cycle.absences], np.float64)
@@ -111,7 +111,7 @@ def _spans(cycle: Cycle, operations: _Operations) -> _Spans:
 
 
 def _classes(size: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """The sizes that occur, the smallest of a class for all of it; and which of them each is."""
+    """Return representative sizes, the smallest of each class, and the class of each size."""
     distinct = np.unique(size)
     if len(distinct) > _SIZES:
         distinct = distinct[np.linspace(0, len(distinct) - 1, _SIZES).astype(np.int64)]
@@ -121,21 +121,21 @@ def _classes(size: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np
 def _benefit(
     excess: NDArray[np.float64], values: NDArray[np.float64], kind: NDArray[np.intp], spans: _Spans
 ) -> NDArray[np.float64]:
-    """Σ over the covered operations of min(E_o, |w|), per absence."""
+    """Return per interval Σ min(E_o, |w|) over the covered operations."""
     sums = np.zeros((len(values), len(excess) + 1))
     np.cumsum(np.minimum(excess, values[:, None]), axis=1, out=sums[:, 1:])
     return sums[kind, spans.last] - sums[kind, spans.first] + sums[kind, -1] * spans.wraps
 
 
 def _cover(excess: NDArray[np.float64], size: float, spans: _Spans, absence: int) -> None:
-    """E_o ← max(E_o - |w|, 0) for the covered operations."""
+    """Set E_o ← max(E_o - |w|, 0) for the covered operations."""
     first, last = spans.first[absence], spans.last[absence]
     for part in (slice(first, None), slice(last)) if spans.wraps[absence] else (slice(first, last),):
         excess[part] = np.maximum(excess[part] - size, 0.0)
 
 
 def _siblings(cycle: Cycle) -> dict[int, list[int]]:
-    """Per version its absences."""
+    """Return per version its intervals."""
     rows: dict[int, list[int]] = {}
     for number, absence in enumerate(cycle.absences):
         if absence.version != FROZEN:

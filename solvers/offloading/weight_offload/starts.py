@@ -19,7 +19,7 @@ CLOSE_VARIANTS = (Variant(0.0), Variant(0.0, patient=False))
 
 
 def greedy_orders(cycle: Cycle, variants: Sequence[Variant]) -> list[list[int]]:
-    """One for each variant that fits on the device and on the host."""
+    """Return one order for each variant that fits on the device and on the host."""
     orders: list[list[int]] = []
     for variant in variants:
         chosen = chosen_absences(cycle, variant)
@@ -32,7 +32,7 @@ def greedy_orders(cycle: Cycle, variants: Sequence[Variant]) -> list[list[int]]:
 
 
 def lazy_order(cycle: Cycle, chosen: Sequence[int]) -> list[int]:
-    """Each weight is fetched right before its use and copied to the host as soon as it has changed."""
+    """Return the order in which weights are fetched right before use and copied to the host once changed."""
     fetches: dict[int, list[int]] = {}
     stores: dict[int, list[int]] = {}
     fetch, store = cycle.runs + len(cycle.changed_by), cycle.runs

@@ -38,7 +38,7 @@ def activations_setting() -> str:
 
 
 def activation_rules(chosen: str) -> tuple[str, ...]:
-    """The rules to try in turn; `auto` for all of them, what costs least time first."""
+    """Return the rules to try in order; `auto` for all of them, those that cost least time first."""
     return ACTIVATIONS if chosen == "auto" else (chosen,)
 
 
@@ -67,7 +67,10 @@ def zero_residence(
 
 
 def _behind_updates(layers: TrainingLayers, uses: Uses) -> Iterator[tuple[TensorUse, int]]:
-    """Updated weights are fetched at once, in the turn before their first use."""
+    """Yield (use, slot) of weights updated on the CPU: each is fetched right after its update.
+
+    That is in the iteration before the weight's first use.
+    """
     for x in (x for layer in layers.layers for x in layer.weights):
         if x in uses.host and x in uses.device:
             yield (x, uses.device[x][0]), uses.host[x][-1] + 1
@@ -76,7 +79,10 @@ def _behind_updates(layers: TrainingLayers, uses: Uses) -> Iterator[tuple[Tensor
 def _one_layer_ahead(
     uses: Uses, plan: LayerRuns, away: dict[TensorUse, Memory]
 ) -> Iterator[tuple[TensorUse, int]]:
-    """For each first use after an absence that ends in a later section: the section before it."""
+    """Yield (use, slot) of each first use after an interval that ends in a later section.
+
+    The slot is the start of the section before the use.
+    """
     for x in dict.fromkeys(x for x, _position in away):
         for last, first in pairwise(uses.device.get(x, ())):
             section = plan.section(first)

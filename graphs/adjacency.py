@@ -32,7 +32,8 @@ class Adjacency:
 
     @staticmethod
     def of_pairs(rows: NDArray[np.integer], columns: NDArray[np.integer], count: int) -> Adjacency:
-        """From the row and the column of every entry, rows in increasing order; `count` rows."""
+        """Build an adjacency of `count` rows from the row and the column of every entry, rows in increasing
+        order."""
         start = np.zeros(count + 1, np.int64)
         np.cumsum(np.bincount(rows, minlength=count), out=start[1:])
         return Adjacency(start, columns.astype(np.int32))
@@ -49,23 +50,25 @@ class Adjacency:
         return (columns[start[i] : start[i + 1]] for i in range(len(self)))
 
     def lists(self) -> list[list[int]]:
-        """The rows as Python lists: what a loop over single entries reads fastest."""
+        """Return the rows as Python lists, which loops over single entries read fastest."""
         return list(self)
 
     def counts(self) -> NDArray[np.int64]:
         return np.diff(self.start)
 
     def rows(self) -> NDArray[np.int64]:
-        """The row of every entry, shape (entries,)."""
+        """Return the row of every entry, shape (entries,)."""
         return np.repeat(np.arange(len(self)), self.counts())
 
     def transpose(self, width: int) -> Adjacency:
-        """Row `j` of the result lists, in increasing order, the rows that hold column `j` (< width)."""
+        """Return the transpose: row `j` lists, in increasing order, the rows that hold column `j` (<
+        width)."""
         order = np.argsort(self.columns, kind="stable")
         return Adjacency.of_pairs(self.columns[order], self.rows()[order], width)
 
     def joined(self, other: Adjacency) -> Adjacency:
-        """Row by row the entries of both, each once, this one's first. No row of this one holds any twice."""
+        """Join row by row the entries of both, each once, this one's first. No row of this one holds any
+        twice."""
         if not len(other.columns):
             return self
         rows = np.concatenate([self.rows(), other.rows()])
@@ -77,7 +80,7 @@ class Adjacency:
         return Adjacency.of_pairs(rows[first], columns[first], len(self))
 
     def through(self, other: Adjacency) -> Adjacency:
-        """Row by row the entries of those rows of the other that it names."""
+        """Return row by row the entries of those rows of the other that it names."""
         counts = other.counts()[self.columns]
         skipped = other.start[self.columns] - (np.cumsum(counts) - counts)
         entries = np.arange(int(counts.sum())) + np.repeat(skipped, counts)

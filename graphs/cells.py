@@ -7,7 +7,10 @@ _FORMULA = ("=", "+", "-", "@")
 
 
 def cell_text(text: str) -> str:
-    """Control characters as escapes (ESC as \\\\x1b), so that no terminal acts on them; an apostrophe before
-    what a spreadsheet would compute."""
+    """Return text that is safe in a terminal and a spreadsheet.
+
+    Control characters are escaped (ESC as \\x1b), so that no terminal acts on them; an apostrophe comes
+    before what a spreadsheet would compute.
+    """
     plain = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
     return f"'{plain}" if plain.startswith(_FORMULA) else plain

@@ -45,10 +45,12 @@ def compiled(function: Function) -> Function:
 
 
 def inner(function: Function) -> Function:
-    """The function for compiled ones alone, kept as a part of them; called from Python it is Python.
+    """Mark a function for use by compiled ones alone, compiled as a part of them; called from Python it is
+    Python.
 
-    A way in from Python takes as long to compile as the function itself, and numba compiles what is called
-    anew for each number that stands in a call. This has no way in, and is compiled once for each type.
+    An entry point from Python takes as long to compile as the function itself, and numba recompiles what is
+    called for each number that stands in a call. This has no entry point, and is compiled once for each
+    type.
     """
     return register_jitable(nogil=True, no_cfunc_wrapper=True)(function)
 
@@ -112,7 +114,7 @@ class _Cache(FunctionCache):
 
 @cache
 def _folder(module: Path) -> Path | None:
-    """The folder in which the compiled code of a module is kept, made if needed; None if there can't be one.
+    """Return the folder of a module's compiled code, created if needed; None if there cannot be one.
 
     Its name is the hash of the module's name and of all sources that its compiled code is made of.
     """
@@ -123,8 +125,11 @@ def _folder(module: Path) -> Path | None:
 
 
 def sources(module: Path) -> list[Path]:
-    """The files that the compiled code of a module is made of: its own, this one, and where it is imported
-    from what its compiled functions and its constants name, and what that is made of in turn."""
+    """Return the files that the compiled code of a module is made of.
+
+    These are its own, this one, those that its compiled functions and constants import from, and what these
+    are made of in turn.
+    """
     found, waiting = {Path(__file__)}, [module]
     while waiting:
         path = waiting.pop()
@@ -136,7 +141,7 @@ def sources(module: Path) -> list[Path]:
 
 @cache
 def _named(module: Path) -> list[Path]:
-    """The files that a module's compiled functions and constants name things of."""
+    """Return the files that define what a module's compiled functions and constants name."""
     tree = ast.parse(module.read_bytes())
     names = {
         node.id

@@ -34,7 +34,7 @@ class Draft:
     def tensor(
         self, name: str, size_bytes: int, kind: Kind = Kind.ACTIVATION, layer: str | None = None
     ) -> int:
-        """Its index."""
+        """Add a tensor and return its index."""
         self._tensors.append((name, size_bytes, kind, layer))
         return len(self._tensors) - 1
 
@@ -57,7 +57,10 @@ class Draft:
         modes: Sequence[Mode] = (),
         launch: float = 0.0,
     ) -> int:
-        """Its index. Times in seconds, workspace in bytes, edges as tensor indices."""
+        """Add an operation and return its index.
+
+        Times in seconds, workspace in bytes, edges as tensor indices.
+        """
         self._names.append(name)
         self._phases.append(phase)
         self._times.append(time)

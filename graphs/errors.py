@@ -21,7 +21,7 @@ class MemplanError(Exception):
         return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in line)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Through pickle as it is, whatever its class takes to be made: errors travel between processes."""
+        """Support pickle, whatever arguments the class takes: errors travel between processes."""
         return _again, (type(self), self.args, vars(self))
 
 

@@ -16,11 +16,11 @@ MiB = 2**20
 def chain(
     blocks: int, *, seed: int = 0, uniform: bool = False, parameters: bool = True, fast_forward: bool = True
 ) -> Graph:
-    """The training of a chain of blocks: F_1 … F_L, the loss, B_L … B_1.
+    """Return the training graph of a chain of blocks: F_1 … F_L, the loss, B_L … B_1.
 
-    F_i reads x_{i-1} and makes x_i and a_i (saved for backward); B_i reads g_i, a_i, x_{i-1} and makes
+    F_i reads x_{i-1} and produces x_i and a_i (saved for backward); B_i reads g_i, a_i, x_{i-1} and produces
     g_{i-1} and the parameter's gradient. uniform: all blocks are equal, with times 1 and 2.
-    fast_forward: F_i has a mode that makes x_i alone.
+    fast_forward: F_i has a mode that produces x_i alone.
     """
     random = Random(seed)
 
@@ -83,7 +83,8 @@ def chain(
 
 
 def unet(depth: int, *, seed: int = 0) -> Graph:
-    """The training of a U-Net: `depth` levels down and up, each level's output skipping to its way up.
+    """Return the training graph of a U-Net: `depth` levels down and up, each level's output skipping to its
+    way up.
 
     Sizes halve from level to level. A skipped tensor has two readers, so its gradient is the sum of two
     contributions.
@@ -116,7 +117,7 @@ def unet(depth: int, *, seed: int = 0) -> Graph:
 
 
 def layered(operations: int, *, seed: int = 0, width: int = 10, inputs: int = 3) -> Graph:
-    """A random DAG in layers of `width` operations, each reading up to `inputs` earlier tensors.
+    """Return a random DAG in layers of `width` operations, each reading up to `inputs` earlier tensors.
 
     Most edges come from the layer before, some from any layer: no loss, and nothing need stay.
     """

@@ -70,7 +70,7 @@ class Mode:
 
     @property
     def uses_host(self) -> bool:
-        """It runs on the CPU, or reads or writes host memory."""
+        """Tell whether the variant runs on the CPU, or reads or writes host memory."""
         return self.on_host or bool(self.reads_host) or bool(self.writes_host)
 
     @property
@@ -188,38 +188,42 @@ class Graph:
 
     @cached_property
     def producers(self) -> Adjacency:
-        """Row x: the operations that write tensor x (its contributions), in file order."""
+        """Return the producers: row x holds the operations that write tensor x (its contributions), in traced
+        order."""
         return self.operations.writes.transpose(len(self.tensors))
 
     @cached_property
     def consumers(self) -> Adjacency:
-        """Row x: the operations that read tensor x, in file order (`mutates` not included)."""
+        """Return the consumers: row x holds the operations that read tensor x, in traced order, without
+        `mutates`."""
         return self.operations.reads.transpose(len(self.tensors))
 
     @cached_property
     def mutators(self) -> Adjacency:
-        """Row x: the operations that change tensor x in place, in file order."""
+        """Return the mutators: row x holds the operations that change tensor x in place, in traced order."""
         return self.operations.mutates.transpose(len(self.tensors))
 
     @cached_property
     def inputs(self) -> Adjacency:
-        """Row k: what must be there for operation k to run, what it reads and what it changes, each once."""
+        """Return the inputs: row k holds what operation k reads and what it changes, each once."""
         return self.operations.reads.joined(self.operations.mutates)
 
     @cached_property
     def users(self) -> Adjacency:
-        """Row x: the operations that read tensor x, then those that change it, each once."""
+        """Return the users: row x holds the operations that read tensor x, then those that change it, each
+        once."""
         return self.consumers.joined(self.mutators)
 
     @cached_property
     def persistent(self) -> NDArray[np.bool_]:
-        """Per tensor: parameter, buffer or optimizer state, alive from iteration to iteration."""
+        """Return per tensor whether it is a parameter, buffer or optimizer state: kept from iteration to
+        iteration."""
         kind = self.tensors.kind
         return (kind >= Kind.PARAMETER) & (kind <= Kind.OPTIMIZER_STATE)
 
     @cached_property
     def resident(self) -> NDArray[np.bool_]:
-        """Per tensor: there when an iteration starts (an input or persistent)."""
+        """Return per tensor whether it is there when an iteration starts (an input or persistent)."""
         return self.persistent | (self.tensors.kind == Kind.INPUT)
 
     @cached_property
@@ -238,7 +242,7 @@ class Graph:
 
     @cached_property
     def read_lists(self) -> list[list[int]]:
-        """`operations.reads` as Python lists, what loops over single entries read fastest."""
+        """Return `operations.reads` as Python lists, which loops over single entries read fastest."""
         return self.operations.reads.lists()
 
     @cached_property
@@ -247,15 +251,15 @@ class Graph:
 
     @cached_property
     def input_lists(self) -> list[list[int]]:
-        """`inputs` as Python lists."""
+        """Return `inputs` as Python lists."""
         rows = zip(self.read_lists, self.mutate_lists, strict=True)
         return [list(dict.fromkeys(reads + mutates)) for reads, mutates in rows]
 
     @cached_property
     def whole_contributions(self) -> list[int]:
-        """Per tensor: the set of all its contributions, bit k for its k-th producer in the file.
+        """Return per tensor the set of all its contributions: bit k for its k-th producer in traced order.
 
-        A tensor that nobody writes is one contribution, there from the start.
+        A tensor without producers is one contribution, there from the start.
         """
         return [(1 << max(1, count)) - 1 for count in self.producers.counts().tolist()]
 
@@ -287,7 +291,7 @@ class Graph:
         return self.operations.modes[operation][mode - 1].time
 
     def launch(self, operation: int, mode: int = 0) -> float:
-        """Seconds that the training thread takes to issue a run. mode: 0, or k for the k-th."""
+        """Return the seconds that the training thread takes to issue a run. mode: 0, or k for the k-th."""
         if mode == 0:
             return self.operations.launch.item(operation)
         return self.operations.modes[operation][mode - 1].launch
@@ -299,7 +303,7 @@ class Graph:
         return self.operations.modes[operation][mode - 1].workspace
 
     def on_host(self, operation: int, mode: int) -> bool:
-        """Whether a run takes place on the CPU."""
+        """Tell whether a run takes place on the CPU."""
         return mode != 0 and self.operations.modes[operation][mode - 1].on_host
 
     def made_on_host(self, operation: int, mode: int) -> tuple[int, ...]:

@@ -72,7 +72,7 @@ class Link:
 
     @cached_property
     def best_rate(self) -> float:
-        """Bytes/s that no copies exceed, whatever their sizes: what lower bounds count with."""
+        """Return the bytes/s that no copies exceed, whatever their sizes: the rate for lower bounds."""
         # Bytes over seconds is monotone on each line, so it is largest at an end of one, or without end.
         reached = (float(np.nextafter(size / seconds, np.inf)) for size, seconds in self.measured)
         return max([self.rate, *reached])
@@ -88,7 +88,8 @@ class Link:
 
     @cached_property
     def _line(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Sizes and seconds between which copies are on a line; a copy of no bytes takes the latency."""
+        """Return the sizes and seconds between which copy times are linear; a copy of no bytes takes the
+        latency."""
         sizes, seconds = zip((0, self.latency), *self.measured, strict=True)
         return np.array(sizes, np.float64), np.array(seconds, np.float64)
 
@@ -182,7 +183,7 @@ class Machine:
 
     @cached_property
     def hierarchy(self) -> Hierarchy:
-        """All memories in a row."""
+        """Return all memories in a row."""
         links = self.links
         return Hierarchy(
             (
@@ -204,5 +205,6 @@ class Machine:
 
     @property
     def crossing_capacity(self) -> int | None:
-        """Bytes of copies on the host that a schedule can have cross the links to and from the device."""
+        """Return the bytes of copies on the host that a schedule can have cross the links to and from the
+        device."""
         return min((size for size in (self.host_capacity, self.pinned) if size is not None), default=None)

@@ -12,7 +12,7 @@ from math import fsum, inf, isfinite, nextafter
 
 
 def float_below(value: Fraction) -> float:
-    """The largest float that is not above the value."""
+    """Return the largest float that is not above the value."""
     try:
         near = float(value)
     except OverflowError:
@@ -21,7 +21,7 @@ def float_below(value: Fraction) -> float:
 
 
 def sum_below(values: Iterable[float]) -> float:
-    """The largest float that is not above the exact sum; ±∞ where a term is infinite."""
+    """Return the largest float that is not above the exact sum; ±∞ if a term is infinite."""
     terms = [*values]
     if not all(map(isfinite, terms)):
         return sum(terms)
@@ -31,7 +31,7 @@ def sum_below(values: Iterable[float]) -> float:
 
 
 def product_below(one: float, other: float) -> float:
-    """The largest float that is not above the exact product; ±∞ where a factor is infinite."""
+    """Return the largest float that is not above the exact product; ±∞ if a factor is infinite."""
     if not (isfinite(one) and isfinite(other)):
         return one * other
     return float_below(Fraction(one) * Fraction(other))

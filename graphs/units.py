@@ -35,7 +35,7 @@ _DURATION = re.compile(rf"\s*({_NUMBER})\s*({'|'.join(_SECONDS)})\s*", re.ASCII)
 
 
 def parse_bytes(value: object) -> int:
-    """A number of bytes: 12000000000, '12GB', '11.5 GiB'. Fractions of a byte are dropped.
+    """Parse a number of bytes: 12000000000, '12GB', '11.5 GiB'. Fractions of a byte are dropped.
 
     Raises InputError: not a number, negative, not finite, an unknown unit.
     """
@@ -43,7 +43,8 @@ def parse_bytes(value: object) -> int:
 
 
 def parse_rate(value: object) -> float:
-    """A rate in bytes/s: 12e9, '12GB/s', '12 GiB', 0.5. Raises InputError like parse_bytes; 0 is no rate."""
+    """Parse a rate in bytes/s: 12e9, '12GB/s', '12 GiB', 0.5. Raises InputError like parse_bytes, and for
+    0."""
     rate = float(_quantity(value.removesuffix("/s") if isinstance(value, str) else value))
     if rate < _SLOWEST:
         raise InputError(f"{value!r} is not a rate: it must be above 0 ({_SLOWEST} or more)")
@@ -51,8 +52,10 @@ def parse_rate(value: object) -> float:
 
 
 def parse_seconds(value: object) -> float:
-    """A time in seconds: 2e-5, '20us', '20 µs', '1.5ms'. Raises InputError: not a time, negative, not finite,
-    more than an hour."""
+    """Parse a time in seconds: 2e-5, '20us', '20 µs', '1.5ms'.
+
+    Raises InputError: not a time, negative, not finite, more than an hour.
+    """
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match:
         number, unit = match.groups()
@@ -67,7 +70,7 @@ def parse_seconds(value: object) -> float:
 
 
 def bare_number(value: object) -> float | None:
-    """The number that has no unit, in a text or not; None for anything else."""
+    """Return the number that has no unit, in a text or not; None for anything else."""
     if isinstance(value, str):
         match = _BARE.fullmatch(value)
         return float(match[1]) if match else None
@@ -75,8 +78,8 @@ def bare_number(value: object) -> float | None:
 
 
 def span_readings(text: str) -> str | None:
-    """'60 for 1 minute, 0.001 for 1 millisecond': the seconds that a time with a unit may stand for; None
-    where it is none."""
+    """Return the seconds that a time may stand for: '60 for 1 minute, 0.001 for 1 millisecond'; None if not a
+    time."""
     match = _SPAN.fullmatch(text.lower())
     if not match:
         return None
@@ -86,7 +89,7 @@ def span_readings(text: str) -> str | None:
 
 
 def format_bytes(count: int) -> str:
-    """'11.18 GiB', with the largest unit that leaves at least 1."""
+    """Return '11.18 GiB', with the largest unit that leaves at least 1."""
     if count < 1024:
         return f"{count} B"
     power = max(k for k in range(1, 6) if count >= 1024**k or k == 1)
@@ -120,7 +123,7 @@ def _in_range(count: Decimal, value: object) -> Decimal:
 
 
 def duration(seconds: float) -> str:
-    """'1.20 ms': three digits, in the unit that fits."""
+    """Return '1.20 ms': three digits, in the unit that fits."""
     for unit, factor in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= factor:
             return f"{seconds / factor:,.{_places(seconds / factor)}f} {unit}"

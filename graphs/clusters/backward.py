@@ -27,7 +27,7 @@ _MOST = 64
 def backward_positions(
     graph: Graph, needs: Adjacency, forward: Operations, middle: Operations, backward: Operations
 ) -> Operations:
-    """Per backward operation its position in `forward`, which is in cluster order and not empty."""
+    """Return per backward operation its position in `forward`, which is in cluster order and not empty."""
     position = np.full(len(graph.operations), -1, np.int64)
     position[forward] = np.arange(len(forward))
     tied = _ties(graph, position >= 0)
@@ -46,7 +46,7 @@ def _columns(rows: Adjacency) -> tuple[NDArray[np.int64], Indices]:
 
 
 def _ties(graph: Graph, within: NDArray[np.bool_]) -> Adjacency:
-    """Per tensor: the forward operations that make or read it; none where they are too many."""
+    """Return per tensor the forward operations that produce or read it; none if they are too many."""
     reads, writes = graph.operations.reads, graph.operations.writes
     operation = np.concatenate([reads.rows(), writes.rows()])
     tensor = np.concatenate([reads.columns, writes.columns])
@@ -105,7 +105,7 @@ def _place(
 def _place_free(
     backward: Operations, placed: Operations, users_start: NDArray[np.int64], users: Indices
 ) -> None:
-    """Those left at -1 go to the first of their users to run, or to the position that runs last."""
+    """Place operations left at -1 with the first of their users to run, or at the position that runs last."""
     for row in range(len(backward) - 1, -1, -1):
         b = backward[row]
         if placed[b] < 0:

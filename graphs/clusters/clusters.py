@@ -65,8 +65,10 @@ class Partition:
         )
 
     def order(self) -> list[int]:
-        """All operations as the clusters run: forward from first to last, the middle, backward from last to
-        first, then `after`."""
+        """Return all operations as the clusters run.
+
+        Forward from first to last, the middle, backward from last to first, then `after`.
+        """
         backward = [o for row in reversed(self.backward.lists()) for o in row]
         return [*self.forward.tolist(), *self.middle.tolist(), *backward, *self.after.tolist()]
 
@@ -80,32 +82,36 @@ class Cluster:
 
     @property
     def canonical(self) -> Operations:
-        """Its operations in the order in which identical clusters correspond: forward, then backward, each in
-        file order."""
+        """Return its operations in the order in which identical clusters correspond.
+
+        Forward, then backward, each in traced order.
+        """
         return self.partition.identities.operations[self.index].astype(np.int64)
 
     @property
     def forward(self) -> Operations:
-        """Its forward operations, in file order."""
+        """Return its forward operations, in traced order."""
         return np.sort(self.partition.forward[self._positions])
 
     @property
     def backward(self) -> Operations:
-        """Its backward operations, in file order."""
+        """Return its backward operations, in traced order."""
         rows, at = self.partition.backward, self._positions
         return np.sort(rows.columns[rows.start[at.start] : rows.start[at.stop]].astype(np.int64))
 
     @property
     def children(self) -> tuple[Cluster, ...]:
-        """Empty for a forward operation with its backward operations."""
+        """Return its children; none for a forward operation with its backward operations."""
         return tuple(Cluster(self.partition, child) for child in self.partition.children[self.index].tolist())
 
     @property
     def identity(self) -> str:
-        """Equal for clusters whose operations and tensors are the same but for their names (operations in
-        canonical order, tensors as they are first used), with the same sizes and children of the same
-        structure; and whose times, operation by operation, differ in sum by at most `Partition.tolerance` of
-        the larger total."""
+        """Return a name that is equal for identical clusters.
+
+        Their operations and tensors are the same but for their names (operations in canonical order, tensors
+        as they are first used), with the same sizes and children of the same structure; and their times,
+        operation by operation, differ in sum by at most `Partition.tolerance` of the larger total.
+        """
         return self.partition.identities.name(self.index)
 
     def tensors(self) -> list[int]:
@@ -120,13 +126,14 @@ class Cluster:
         return list(seen)
 
     def times(self) -> NDArray[np.float64]:
-        """Per operation in canonical order: its time, averaged over the identical clusters. Seconds."""
+        """Return per operation in canonical order its time in seconds, averaged over the identical
+        clusters."""
         time = self.partition.graph.operations.time
         alike = self.partition.identities.alike(self.index)
         return np.mean([time[Cluster(self.partition, other).canonical] for other in alike.tolist()], axis=0)
 
     def walk(self) -> Iterator[Cluster]:
-        """The cluster and all below it but single operations, the larger first."""
+        """Yield the cluster and all below it except single operations, the larger first."""
         yield self
         for child in self.children:
             if child.children:

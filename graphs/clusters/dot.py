@@ -17,7 +17,10 @@ from .clusters import Cluster, Partition
 
 
 def dot(partition: Partition, depth: int) -> str:
-    """A directed graph, from the inputs down. depth: levels below the root whose inside is drawn."""
+    """Return the clusters as a directed graph in DOT, from the inputs down.
+
+    depth: levels below the root whose inside is drawn.
+    """
     graph = partition.graph
     at: dict[int, str] = {}
     body = list(_inside(partition.root, depth, at, "  "))
@@ -36,7 +39,7 @@ def dot(partition: Partition, depth: int) -> str:
 
 
 def _inside(cluster: Cluster, depth: int, at: dict[int, str], indent: str) -> Iterator[str]:
-    """Lines of its children. at: filled with the node that stands for each forward operation."""
+    """Yield the lines of its children. at: filled with the node that stands for each forward operation."""
     graph = cluster.partition.graph
     for child in cluster.children:
         forward = child.forward.tolist()
@@ -53,5 +56,5 @@ def _inside(cluster: Cluster, depth: int, at: dict[int, str], indent: str) -> It
 
 
 def _text(text: str) -> str:
-    """Quoted."""
+    """Return the text quoted."""
     return json.dumps(text, ensure_ascii=False)

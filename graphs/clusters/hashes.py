@@ -49,8 +49,11 @@ class _Edges(NamedTuple):
 def structure_hashes(
     graph: Graph, operations: Adjacency, position: Ints, first: Ints, end: Ints, children: Adjacency
 ) -> Hashes:
-    """Shape (clusters, 2). operations: per cluster, in canonical order. position: of each in cluster order.
-    first, end, children: as in `Partition`."""
+    """Return a hash of each cluster's anonymous structure, shape (clusters, 2).
+
+    operations: per cluster, in canonical order. position: of each in cluster order.
+    first, end, children: as in `Partition`.
+    """
     hashes = np.zeros((len(first), 2), np.uint64)
     _hash(
         operations.start,
@@ -75,7 +78,8 @@ def _edges(graph: Graph) -> _Edges:
 
 
 def _facts_of_operations(graph: Graph) -> Hashes:
-    """Shape (operations, 3): phase and flags, workspace, a hash of the modes."""
+    """Return the facts of each operation, shape (operations, 3): phase and flags, workspace, a hash of the
+    modes."""
     rows = graph.operations
     facts = np.zeros((len(rows), 3), np.uint64)
     facts[:, 0] = rows.phase + 4 * rows.recompute.astype(np.uint64) + 8 * rows.random.astype(np.uint64)
@@ -99,7 +103,10 @@ def _facts_of_operations(graph: Graph) -> Hashes:
 
 
 def _facts_of_tensors(graph: Graph) -> Hashes:
-    """Shape (tensors, 4): bytes; kind, and whether a result; how many write it; how many use it."""
+    """Return the facts of each tensor, shape (tensors, 4).
+
+    Bytes; kind, and whether it is a result; number of writes; number of uses.
+    """
     rows, count = graph.operations, len(graph.tensors)
     facts = np.empty((count, 4), np.uint64)
     result = np.zeros(count, np.uint64)

@@ -41,7 +41,7 @@ class Identities:
         return f"{first:016x}{second:016x}-{self._ordinal[cluster]}"
 
     def alike(self, cluster: int) -> Ints:
-        """The clusters identical to this one, itself included."""
+        """Return the clusters identical to this one, itself included."""
         at = np.searchsorted(self.kind[self._by_kind], [self.kind[cluster], self.kind[cluster] + 1])
         return self._by_kind[at[0] : at[1]]
 
@@ -51,7 +51,7 @@ class Identities:
 
     @cached_property
     def _ordinal(self) -> Ints:
-        """Per cluster: how many kinds of its structure come before its own."""
+        """Return per cluster the number of kinds of its structure that come before its own."""
         _values, structure = np.unique(self.hashes, axis=0, return_inverse=True)
         firsts = np.flatnonzero(self.kind == np.arange(len(self.kind)))
         order = firsts[np.argsort(structure[firsts], kind="stable")]
@@ -70,7 +70,7 @@ def identities(
     children: Adjacency,
     tolerance: float,
 ) -> Identities:
-    """Arguments as in `Partition`."""
+    """Find the identical clusters of a partition. Arguments as in `Partition`."""
     rows = graph.operations
     position = np.full(len(rows), -1, np.int64)
     position[forward] = np.arange(len(forward))

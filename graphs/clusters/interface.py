@@ -33,7 +33,7 @@ class Spans:
 
     @staticmethod
     def of(partition: Partition) -> Spans:
-        """Linear in the graph's edges."""
+        """Compute the spans of all tensors. Linear in the graph's edges."""
         graph, end = partition.graph, len(partition.forward)
         position = np.full(len(graph.operations), -1, np.int64)
         position[partition.forward] = np.arange(end)
@@ -45,7 +45,7 @@ class Spans:
         return Spans(made_first, made_last, used_first, used_last)
 
     def interface(self, cluster: Cluster) -> Interface:
-        """Linear in the cluster's edges."""
+        """Compute the bytes at the boundary of a cluster's forward part. Linear in the cluster's edges."""
         partition, inside = cluster.partition, cluster.forward
         operations, size = partition.graph.operations, partition.graph.tensors.bytes
         first, end = int(partition.first[cluster.index]), int(partition.end[cluster.index])
@@ -71,7 +71,7 @@ def _extremes(
 
 
 def _entries(rows: Adjacency, operations: Ints) -> NDArray[np.int32]:
-    """The columns of these rows, one after another."""
+    """Return the columns of these rows, one after another."""
     count = rows.start[operations + 1] - rows.start[operations]
     entry = np.repeat(rows.start[operations] - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
     return rows.columns[entry]

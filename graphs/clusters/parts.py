@@ -62,7 +62,8 @@ def parts(graph: Graph) -> Parts:
 
 
 def dependencies(graph: Graph) -> Adjacency:
-    """Row o: the operations that must run before o, each once, in file order."""
+    """Return the dependencies: row o holds the operations that must run before o, each once, in traced
+    order."""
     edges = [_from_makers(graph), _from_changes(graph), _from_random(graph)]
     before, after = (np.concatenate(column) for column in zip(*edges, strict=True))
     count = len(graph.operations)

@@ -24,7 +24,7 @@ class Tree:
 
     @property
     def grown(self) -> bool:
-        """Whether there is a cluster yet."""
+        """Tell whether there is a cluster yet."""
         return self._count > self.leaves
 
     def group(self, group: Ints, count: int) -> None:
@@ -39,7 +39,7 @@ class Tree:
         self._count += int((size > 1).sum())
 
     def partition(self, graph: Graph, parts: Parts, tolerance: float) -> Partition:
-        """With a root above the clusters at the top."""
+        """Return the partition, with a root above the clusters at the top."""
         columns = np.concatenate([*self._children, self._top])
         start = np.cumsum(np.concatenate([[0], *self._sizes, [len(self._top)]]))
         first, end = _ranges(Adjacency(start, columns.astype(np.int32)), self.leaves)
@@ -62,7 +62,7 @@ class Tree:
 
 
 def _ranges(children: Adjacency, leaves: int) -> tuple[Ints, Ints]:
-    """Per cluster its positions in cluster order."""
+    """Return per cluster its positions in cluster order."""
     size, first = np.ones(len(children), np.int64), np.zeros(len(children), np.int64)
     for cluster in range(leaves, len(children)):
         size[cluster] = size[children[cluster]].sum()
@@ -73,7 +73,7 @@ def _ranges(children: Adjacency, leaves: int) -> tuple[Ints, Ints]:
 
 
 def _backward(graph: Graph, parts: Parts, forward: Ints) -> Adjacency:
-    """Per position of the cluster order its backward operations."""
+    """Return per position of the cluster order its backward operations."""
     position = parts.backward[:0]
     if len(forward):
         position = backward_positions(graph, parts.needs, forward, parts.middle, parts.backward)

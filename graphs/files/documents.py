@@ -31,7 +31,7 @@ MOST_UNPACKED = 50
 
 
 def read_document(path: Path) -> object:
-    """The data in a file. Raises InputError with one line: the file and what is wrong with it."""
+    """Return the data in a file. Raises InputError with one line: the file and what is wrong with it."""
     suffix = document_suffix(path)
     raw = read_bytes(path, MOST_BYTES[suffix])
     try:
@@ -102,7 +102,7 @@ def _sweep(folder: Path) -> None:
 
 
 def document_suffix(path: Path) -> str:
-    """'.json', '.yaml' or '.yml'. Raises InputError for another suffix."""
+    """Return '.json', '.yaml' or '.yml'. Raises InputError for another suffix."""
     suffix = (path.with_suffix("") if path.suffix == ".gz" else path).suffix
     if suffix not in MOST_BYTES:
         raise InputError(f"{path}: the suffix must be .json, .yaml or .yml, with or without .gz")
@@ -110,7 +110,7 @@ def document_suffix(path: Path) -> str:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """A regular file of at most `most` bytes, unpacked where it ends in `.gz`. Raises InputError."""
+    """Return the bytes of a regular file, at most `most`, unpacked if it ends in `.gz`. Raises InputError."""
     packed = path.suffix == ".gz"
     size = regular_size(path)
     if not packed and size > most:  # it would be read for nothing
@@ -141,8 +141,11 @@ def _too_large(path: Path, most: int) -> InputError:
 
 
 def regular_size(path: Path) -> int:
-    """The bytes of a regular file, or of the one that a link leads to. To be asked before a file is opened:
-    opening a named pipe waits for a writer, and a device may have no end. Raises InputError."""
+    """Return the size of a regular file, or of the one that a link leads to. Raises InputError.
+
+    To be called before a file is opened: opening a named pipe waits for a writer, and a device may have no
+    end.
+    """
     try:
         about = path.stat()
     except FileNotFoundError:

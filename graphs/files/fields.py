@@ -26,7 +26,7 @@ def sequence(value: object, what: str) -> list[Any]:
 
 
 def check_fields(row: Row, required: Collection[str], optional: Collection[str]) -> None:
-    """Every required field is there, and no field that the format does not know."""
+    """Check that every required field is there, and no field that the format does not know."""
     for field in required:
         if field not in row:
             raise ValueError(f"field {field!r} is missing")
@@ -37,7 +37,7 @@ def check_fields(row: Row, required: Collection[str], optional: Collection[str])
 
 
 def twice(names: Iterable[str]) -> str:
-    """The first name that stands twice. There is one."""
+    """Return the first name that occurs twice. There must be one."""
     seen: set[str] = set()
     return next(name for name in names if name in seen or seen.add(name))
 
@@ -91,7 +91,7 @@ def word(value: object, field: str, words: Mapping[str, T]) -> T:
 
 
 def indices(value: object, field: str, index: Mapping[str, int]) -> list[int]:
-    """A list of tensor names, no name twice, as indices."""
+    """Return the indices of a list of tensor names, none of them twice."""
     found: list[int] = []
     for name in sequence(value, f"field {field!r}"):
         if not isinstance(name, str) or name not in index:

@@ -30,9 +30,10 @@ def save_graph(graph: Graph, path: str | Path) -> None:
 
 
 def graph_digest(graph: Graph) -> str:
-    """SHA-256 of what a schedule depends on: tensors, operations and results, not source or machine.
+    """Return the SHA-256 of what a schedule depends on: tensors, operations and results, not source or
+    machine.
 
-    The same whether the graph is kept as JSON or YAML.
+    It does not depend on whether the graph is kept as JSON or YAML.
     """
     digest, encode = hashlib.sha256(), json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
     for opening, rows in zip("[,,", rows_of(graph).values(), strict=True):
@@ -47,7 +48,7 @@ def graph_digest(graph: Graph) -> str:
 
 
 def graph_files(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The graphs among a folder's JSON and YAML files, and the others of these, by name."""
+    """Return the graphs among a folder's JSON and YAML files, and the others of these, by name."""
     graphs: list[Path] = []
     others: list[Path] = []
     for path in sorted(path for path in folder.iterdir() if path.is_file()):

@@ -38,7 +38,7 @@ _UPDATES = ("device", "host", "device_fused", "host_fused")
 
 
 def load_machine(path: Path) -> Machine:
-    """Raises InputError with one line: the file, the field, the fault."""
+    """Load a machine file. Raises InputError with one line: the file, the field, the fault."""
     try:
         document = read_document(path)
         machine = machine_from_document(document)
@@ -85,7 +85,7 @@ def _check_meant(document: Row) -> None:
 
 
 def _sizes(document: Row) -> Iterator[tuple[str, object]]:
-    """All numbers of bytes, each with its place in the document."""
+    """Yield all numbers of bytes, each with its place in the document."""
     for name in ("device", "host", "disk"):
         for field, value in cast(Row, document.get(name) or {}).items():
             yield f"{name}.{field}", value
@@ -94,7 +94,7 @@ def _sizes(document: Row) -> Iterator[tuple[str, object]]:
 
 
 def machine_from_document(document: object) -> Machine:
-    """Raises ValueError with the field and the fault."""
+    """Return the machine of a document. Raises ValueError with the field and the fault."""
     row = mapping(document, "a machine")
     check_fields(row, (), ("device", "host", "disk", "memories", "links", "updates"))
     links = _fields(row, "links", _LINKS)
@@ -114,7 +114,7 @@ def machine_from_document(document: object) -> Machine:
 
 
 def _below_host(row: Row, links: Row) -> list[Tier]:
-    """The memories below the host: one called disk, or those that are listed."""
+    """Return the memories below the host: one called disk, or those that are listed."""
     if row.get("memories") is None:
         read, write = (_link(links.get(name), name) for name in ("disk_read", "disk_write"))
         return [Tier("disk", _capacity(row.get("disk"), "disk"), write, read)]
@@ -199,7 +199,7 @@ def _fields(row: Row, field: str, names: tuple[str, ...]) -> Row:
 
 
 def _link(value: object, name: str) -> Link | None:
-    """A rate, or {rate, latency, measured}; of those between device and host also pageable."""
+    """Parse a link: a rate, or {rate, latency, measured}; between device and host also pageable."""
     if not isinstance(value, dict):
         rate = _rate(value, name)
         return None if rate is None else Link(rate)

@@ -133,7 +133,7 @@ def _operations(rows: list[Any], tensors: dict[str, int]) -> Operations:
 def _modes(
     row: Row, time: float, launch: float, workspace: int, writes: list[int], tensors: dict[str, int]
 ) -> tuple[Mode, ...]:
-    """The modes of one operation, what they don't change filled in from it."""
+    """Return the modes of one operation, with the fields that they leave out filled in from it."""
     found: list[Mode] = []
     for name, value in mapping(row["modes"], "field 'modes'").items():
         try:

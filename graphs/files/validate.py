@@ -14,7 +14,7 @@ MOST_BYTES = 2**61
 
 
 def validate(graph: Graph) -> None:
-    """Raises ValueError that names the operation (or result) and the fault."""
+    """Validate a graph. Raises ValueError that names the operation (or result) and the fault."""
     _sums_are_finite(graph)
     _one_loss(graph)
     _nothing_writes_residents(graph)
@@ -81,7 +81,7 @@ def _nothing_writes_residents(graph: Graph) -> None:
 
 
 def _reads_follow_writes(graph: Graph) -> None:
-    """Every contribution to a tensor stands before its first reader."""
+    """Check that every contribution to a tensor comes before its first reader."""
     operations = graph.operations
     written = np.full(len(graph.tensors), -1)
     np.maximum.at(written, operations.writes.columns, operations.writes.rows())

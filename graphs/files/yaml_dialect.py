@@ -59,7 +59,7 @@ def dump_yaml(document: object, stream: IO[str]) -> None:
 
 
 def load_yaml(text: str) -> object:
-    """Raises ValueError with one line where the text is no acceptable YAML."""
+    """Parse a YAML text. Raises ValueError with one line if the text is not acceptable YAML."""
     builder = _Builder()
     events: Iterable[Any] = cast(Any, yaml).parse(text, _LOADER)
     event: Any = None
@@ -104,7 +104,7 @@ class _Builder:
     anchors: dict[str, tuple[Any, int]] = field(default_factory=dict[str, tuple[Any, int]])
 
     def take(self, event: Any) -> None:
-        """Raises ValueError."""
+        """Take the next event of the parser. Raises ValueError."""
         if isinstance(event, yaml.ScalarEvent):
             self.nodes += 1
             self._add(self._anchored(event.anchor, _scalar(event), 1))

@@ -8,16 +8,17 @@ from stat import S_ISVTX
 
 
 def cache_folder() -> Path | None:
-    """XDG_CACHE_HOME or ~/.cache, in it `memplan`; None for a user without a home.
+    """Return the cache folder, `memplan` in XDG_CACHE_HOME or ~/.cache; None for a user without a home.
 
-    A relative XDG_CACHE_HOME is passed over, as the XDG base directory specification demands.
+    A relative XDG_CACHE_HOME is ignored, as the XDG base directory specification demands.
     """
     places = (os.environ.get("XDG_CACHE_HOME", ""), os.path.join(os.path.expanduser("~"), ".cache"))
     return next((Path(place, "memplan") for place in places if os.path.isabs(place)), None)
 
 
 def private_folder(folder: Path) -> Path | None:
-    """The folder, made where it is not there; None where it can't be, or others could change what is in it.
+    """Return the folder, created if it is missing; None if it cannot be, or if others could change its
+    content.
 
     Others must not be able to write in it, nor to replace it or a folder above it.
     """

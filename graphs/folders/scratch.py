@@ -27,7 +27,7 @@ class Scratch(TemporaryDirectory[str]):
     """A new folder memplan-KIND-… within `within`, by default where temporary files are."""
 
     def __init__(self, kind: str, within: Path | None = None) -> None:
-        """Raises OSError."""
+        """Create a scratch folder. Raises OSError."""
         sweep(within)
         super().__init__(prefix=f"memplan-{kind}-", dir=within, ignore_cleanup_errors=True)
         lock = _locked(Path(self.name))
@@ -56,7 +56,7 @@ def sweep(within: Path | None = None) -> None:
 
 
 def _locked(folder: Path) -> IO[bytes] | None:
-    """A file of that name is locked from its first moment on."""
+    """Create the folder's lock file, which is locked from its first moment on."""
     if _FCNTL is None:
         return None
     early = folder / f".{_LOCK}"
@@ -67,5 +67,5 @@ def _locked(folder: Path) -> IO[bytes] | None:
 
 
 def _lock(file: IO[bytes]) -> None:
-    """Until the file is closed. Raises OSError where another process has it."""
+    """Lock a file until it is closed. Raises OSError if another process has it locked."""
     _FCNTL.flock(file, _FCNTL.LOCK_EX | _FCNTL.LOCK_NB)

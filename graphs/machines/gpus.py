@@ -39,7 +39,7 @@ class Gpu:
 
     @property
     def key(self) -> str:
-        """`rtx4090`, `a100-40gb`: the name as one word."""
+        """Return the name as one word: `rtx4090`, `a100-40gb`."""
         return self.name.lower().replace("rtx ", "rtx").replace(" ", "-")
 
 
@@ -73,14 +73,15 @@ GPUS = (
 
 
 def closest(name: str, known: Mapping[str, str]) -> str:
-    """'close names: rtx4080, rtx4090', or 'known: …' with all. known: what to compare with -> to show."""
+    """Return a hint: 'close names: rtx4080, rtx4090', or 'known: …' with all. known: what to compare with ->
+    to show."""
     close = difflib.get_close_matches(spelling(name), known, n=3, cutoff=0.5)
     shown = dict.fromkeys(known[key] for key in close or known)
     return f"{'close names' if close else 'known'}: {', '.join(shown)}"
 
 
 def find_gpu(name: str) -> Gpu:
-    """The GPU of that name, with or without its memory: 'RTX 4090', 'rtx4090', 'NVIDIA A100-80GB'."""
+    """Return the GPU of that name, with or without its memory: 'RTX 4090', 'rtx4090', 'NVIDIA A100-80GB'."""
     gpu = spellings().get(spelling(name))
     if gpu is None:
         names = {key: gpu.key for key, gpu in spellings().items()}
@@ -89,11 +90,11 @@ def find_gpu(name: str) -> Gpu:
 
 
 def spellings() -> dict[str, Gpu]:
-    """Every spelling of a name, with its memory and without -> the GPU."""
+    """Return every spelling of a name, with its memory and without -> the GPU."""
     found = {spelling(f"{gpu.name} {gpu.memory // GIB}GB"): gpu for gpu in GPUS}
     return found | {spelling(gpu.name): gpu for gpu in GPUS}
 
 
 def spelling(name: str) -> str:
-    """A name without what people leave out."""
+    """Return a name without what people leave out."""
     return re.sub(r"nvidia|geforce|tesla|rtx|[^a-z0-9]", "", name.lower())

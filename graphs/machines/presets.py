@@ -47,13 +47,13 @@ class Preset:
 
 
 def presets() -> dict[str, Preset]:
-    """By name: one for each GPU, then the machines of papers that are named after their system."""
+    """Return the presets by name: one for each GPU, then the machines of papers named after their system."""
     measured = _from_papers()
     return {gpu.key: measured.get(gpu.key) or _from_data_sheet(gpu) for gpu in GPUS} | measured
 
 
 def find_preset(name: str) -> Preset:
-    """By its name or any spelling of its GPU's: 'lohan', 'rtx3060', 'NVIDIA A100-80GB'."""
+    """Return a preset by its name or any spelling of its GPU's: 'lohan', 'rtx3060', 'NVIDIA A100-80GB'."""
     known, gpus = presets(), spellings()
     preset = known.get(name.strip().lower())
     if preset is None and spelling(name) in gpus:

@@ -210,7 +210,7 @@ def _collect(
 
 @compiled
 def _score(level: Columns, notes: Notes, count: int, alpha: float) -> float:
-    """s_α (3.1) of the nodes collected, with one byte more; or that (*) does not hold."""
+    """Return s_α (3.1) of the collected nodes, with one byte more; or a mark that (*) does not hold."""
     nodes, mark, turn = notes.nodes, notes.mark, notes.turn[0]
     made, read = notes.made, notes.read
     lowest = nodes[0]
@@ -253,7 +253,8 @@ def _score(level: Columns, notes: Notes, count: int, alpha: float) -> float:
 
 @compiled
 def _join_tieless(level: Columns, groups: Groups, notes: Notes, lower: int) -> int:
-    """Nodes without values (a counter of batches) join a neighbour at no cost. How many did."""
+    """Join nodes without values (a counter of batches) to a neighbour, at no cost. Returns how many
+    joined."""
     count, joined = len(groups.group), 0
     for x in range(count):
         other = x + 1 if x + 1 < count else x - 1

@@ -59,7 +59,7 @@ class Level:
         return len(self.operations)
 
     def shared(self) -> Ints:
-        """Per node the last of `needs` that it does not follow, -1 where it follows all."""
+        """Return per node the last of `needs` that it does not follow, -1 if it follows all."""
         width = max(1, len(self))
         last = np.full(len(self), -1, np.int64)
         keys, along = (edges.rows() * width + edges.columns for edges in (self.needs, self.follows))
@@ -98,7 +98,7 @@ class Level:
 
 
 def level_of(graph: Graph, parts: Parts) -> Level:
-    """The level whose nodes are the forward operations, in file order."""
+    """Return the level whose nodes are the forward operations, in traced order."""
     operations, count, tensors = graph.operations, len(parts.forward), len(graph.tensors)
     node = np.full(len(operations), -1, np.int64)
     node[parts.forward] = np.arange(count)
@@ -130,14 +130,14 @@ def _shared(graph: Graph, parts: Parts) -> NDArray[np.bool_]:
 
 
 def _inside(node: Ints, edges: Sequence[Adjacency]) -> tuple[Ints, Indices]:
-    """(node, tensor) of all edges of operations that are nodes."""
+    """Return (node, tensor) of all edges of operations that are nodes."""
     nodes = np.concatenate([node[row.rows()] for row in edges])
     tensors = np.concatenate([row.columns for row in edges])
     return nodes[nodes >= 0], tensors[nodes >= 0]
 
 
 def _follows(needs: Adjacency, makes: Adjacency, reads: Adjacency, shared: NDArray[np.bool_]) -> Adjacency:
-    """The edges of `needs` along a value that is not shared; of many makers, from the last."""
+    """Return the edges of `needs` along a value that is not shared; of many producers, from the last."""
     count = len(needs)
     makers = makes.transpose(len(shared))
     entry = ~shared[reads.columns]
@@ -155,8 +155,10 @@ def _follows(needs: Adjacency, makes: Adjacency, reads: Adjacency, shared: NDArr
 def _values(
     makes: tuple[Ints, Indices], reads: tuple[Ints, Indices], count: int, leaves: NDArray[np.bool_]
 ) -> tuple[Adjacency, Adjacency, Ints, Ints, NDArray[np.bool_]]:
-    """reads, makes, makers, readers, leaves of a level: a node doesn't read what it makes, and makes what
-    others read."""
+    """Return reads, makes, makers, readers and leaves of a level.
+
+    A node does not read what it produces; of that, `makes` holds what others read.
+    """
     tensors = len(leaves)
     made = np.unique(makes[0] * tensors + makes[1])
     within = np.bincount(makes[1], minlength=tensors) > 0

@@ -50,8 +50,11 @@ TOP, LOWER, ALPHA, TOLERANCE = 20, 20, 0.5, 0.2
 def partition(
     graph: Graph, *, top: int = TOP, lower: int = LOWER, alpha: float = ALPHA, tolerance: float = TOLERANCE
 ) -> Partition:
-    """top, lower, alpha: M^t, M^l, α.  tolerance: how far the times of identical clusters may be apart, as a
-    part of their sum; inf: structure and sizes alone count, 0: times must be equal.
+    """Partition a graph into a hierarchy of clusters.
+
+    top, lower, alpha: M^t, M^l, α.
+    tolerance: how far the times of identical clusters may be apart, as a share of their sum; inf: structure
+    and sizes alone count, 0: times must be equal.
     """
     _check(top, lower, alpha, tolerance)
     part = parts(graph)

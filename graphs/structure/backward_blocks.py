@@ -41,7 +41,8 @@ class ForwardBlocks:
 def backward_blocks(
     graph: Graph, forward: ForwardBlocks, backward: Sequence[int]
 ) -> tuple[dict[int, int], list[tuple[int, int]]]:
-    """The block of each backward operation (in file order), and the ranges of blocks that must be one."""
+    """Return the block of each backward operation (in traced order), and the ranges of blocks that must be
+    one."""
     assignment = _Assignment(graph, forward, backward)
     for operation in backward:
         assignment.place(operation)
@@ -102,7 +103,10 @@ class _Assignment:
         return min(limits, default=_ANY)
 
     def _free(self, operation: int) -> int:
-        """Nothing in the chain limits the operation: any block, but first where it reads what will change."""
+        """Return the block of an operation that the chain does not limit.
+
+        It may be any block, but must be first if the operation reads what will change.
+        """
         awaited = any(x in self.used for x in self.graph.read_lists[operation])
         return self.forward.count - 1 if awaited else _ANY
 

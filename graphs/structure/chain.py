@@ -53,20 +53,20 @@ class Chain:
     after: tuple[int, ...]
 
     def joined(self, firsts: Sequence[int]) -> Chain:
-        """The chain with neighbouring blocks made one. firsts: the first block of each new one."""
+        """Return the chain with neighbouring blocks joined. firsts: the first block of each new one."""
         ends = [*firsts[1:], len(self.blocks)]
         blocks = (self.blocks[first:end] for first, end in zip(firsts, ends, strict=True))
         return Chain(tuple(_join(group) for group in blocks), self.shared, self.after)
 
     def order(self) -> list[int]:
-        """All operations: the blocks forward, then backward from last to first, then `after`."""
+        """Return all operations: the blocks forward, then backward from last to first, then `after`."""
         forward = [operation for block in self.blocks for operation in block.forward]
         backward = [operation for block in reversed(self.blocks) for operation in block.backward]
         return [*forward, *backward, *self.after]
 
 
 def chain_of(graph: Graph) -> Chain:
-    """The finest chain of blocks that the graph is, by the rules above."""
+    """Return the finest chain of blocks that the graph is, by the rules above."""
     forward, backward, after = _parts(graph)
     loss = np.flatnonzero(graph.operations.phase[forward] == Phase.LOSS)
     end = int(loss[0]) if len(loss) else max(0, len(forward) - 1)
@@ -91,7 +91,7 @@ def chain_of(graph: Graph) -> Chain:
 
 
 def _made_in_both(graph: Graph, forward: NDArray[np.int64], backward: NDArray[np.int64]) -> bool:
-    """Some tensor has contributions of both parts."""
+    """Tell whether some tensor has contributions of both parts."""
     writes = graph.operations.writes
     first, second = (writes.columns[np.isin(writes.rows(), part)] for part in (forward, backward))
     return bool(np.isin(first, second).any())
@@ -161,7 +161,7 @@ def _forward_blocks(graph: Graph, forward: NDArray[np.int64], end: int, cuts: Cu
 
 
 def _firsts(count: int, ranges: list[tuple[int, int]]) -> list[int]:
-    """The first block of each group, where the blocks first … last of each range become one."""
+    """Return the first block of each group, if the blocks first … last of each range become one."""
     inside = np.zeros(count + 1, np.int64)
     for first, last in ranges:
         inside[first + 1] += 1

@@ -20,7 +20,7 @@ from ..compiled import compiled
 
 
 def dominators(follows: Adjacency, least: int = 0) -> Ints:
-    """Per node its immediate dominator, -1 for the virtual source. Nodes are numbered in topological order.
+    """Return per node its immediate dominator, -1 for the virtual source. Nodes are in topological order.
 
     least: a predecessor with fewer ancestors than this, itself included, is a side branch (a mask made on the
     spot, a scalar), and does not count if another predecessor has as many.
@@ -78,7 +78,7 @@ def _ancestors(x: int, start: Ints, follows: Indices, least: int, marked: Ints, 
 
 @compiled
 def _common(a: int, b: int, parent: Ints, jump: Ints, depth: Ints) -> int:
-    """Their nearest common ancestor in the tree; -1 is its root, of depth 0."""
+    """Return the nearest common ancestor of two nodes in the tree; -1 is its root, of depth 0."""
     while a != b:
         if a < 0 or b < 0:
             return -1

@@ -131,9 +131,9 @@ def _take_back(spans: Spans, shared: Mask, must: Mask) -> Mask:
 
 
 def _cuts(spans: Spans, shared: Mask) -> tuple[Positions, Positions]:
-    """Positions that at most one tensor crosses, complete; and its row in `spans`, -1 where none does.
+    """Return all positions that at most one tensor crosses, and its row in `spans`, -1 if none does.
 
-    Of neighbouring cuts that the same tensor crosses, the first alone.
+    Of neighbouring cuts that the same tensor crosses, only the first counts.
     """
     own = ~shared
     rows = np.flatnonzero(own)
@@ -147,7 +147,7 @@ def _cuts(spans: Spans, shared: Mask) -> tuple[Positions, Positions]:
 
 
 def _count(length: int, first: Positions, last: Positions, weight: Positions | int = 1) -> Positions:
-    """Per position p, the sum of the weights of the intervals with first <= p < last."""
+    """Return per position p the sum of the weights of the intervals with first <= p < last."""
     change = np.zeros(length + 1, np.int64)
     np.add.at(change, first, weight)
     np.subtract.at(change, last, weight)
@@ -155,7 +155,7 @@ def _count(length: int, first: Positions, last: Positions, weight: Positions | i
 
 
 def _memory(spans: Spans, shared: Mask) -> float:
-    """The estimate E, in bytes."""
+    """Return the estimate E, in bytes."""
     positions, rows = _cuts(spans, shared)
     at_cut = np.where(rows >= 0, spans.bytes[rows], 0) if len(spans.bytes) else rows
     output = max(1.0, float(at_cut.mean())) if len(positions) else 1.0

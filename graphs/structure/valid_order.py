@@ -33,7 +33,7 @@ def _complete_when_used(graph: Graph, place: NDArray[np.int64]) -> bool:
 
 
 def _keeps_sides(graph: Graph, tensor: int, place: NDArray[np.int64]) -> bool:
-    """Every use of the tensor stands on the side of each change in place where the file has it."""
+    """Tell whether every use of the tensor is on the same side of each change in place as in traced order."""
     changes = graph.mutators[tensor]
     users = np.union1d(graph.consumers[tensor], changes)
     places = place[users]

@@ -64,14 +64,15 @@ def with_updates(
     gradients: Mapping[int, int] | None = None,
     clip_rate: float | None = None,
 ) -> Graph:
-    """The graph with updates, its results without the gradients. Tensors keep their indices.
+    """Return the graph with updates; its results lose the gradients. Tensors keep their indices.
 
     device_rate, host_rate: bytes of gradient per second; without a host rate there is no mode `host`.
     state_scale: bytes of each state per byte of gradient: 1 if they have one dtype, 2 for float32 states
     of bfloat16 weights. workspace_scale: likewise for an update's workspace, on either side.
-    gradients: per weight its gradient; by default found by name. clip_rate: bytes of gradient per second of
-    which the norm is taken; None does not clip, else the norm of all is a result. The source's fingerprint
-    goes: the program that it stands for has no updates. Raises InputError, one line.
+    gradients: per weight its gradient; by default found by name. clip_rate: bytes of gradient per second at
+    which the norm is computed; None does not clip, else the norm of all is a result. The source's fingerprint
+    is
+    removed: the program that it stands for has no updates. Raises InputError, one line.
     """
     pairs = gradients_by_name(graph) if gradients is None else gradients
     _check(graph, pairs)
@@ -103,7 +104,7 @@ def with_updates(
 
 
 def gradients_by_name(graph: Graph) -> dict[int, int]:
-    """Per weight its gradient among the results: `w.grad` or `dw` is that of `w`.
+    """Return per weight its gradient among the results: `w.grad` or `dw` is that of `w`.
 
     Raises InputError for a gradient without a weight of such a name.
     """
@@ -147,7 +148,7 @@ def _places(graph: Graph, complete: Mapping[int, int], when: When, clipped: int)
 
 
 def _last(*rows: Indices) -> int:
-    """The last of the operations in rows that each grow."""
+    """Return the last of the operations in rows that are each increasing."""
     return max((int(row[-1]) for row in rows if len(row)), default=-1)
 
 
@@ -185,7 +186,7 @@ class _Writer:
         return norm
 
     def clip(self, norms: Sequence[int]) -> tuple[int, int]:
-        """The norm of all, and the coefficient."""
+        """Add the clipping of gradients, and return the norm of all, and the coefficient."""
         made = tuple(self.draft.tensor(x, NUMBER_BYTES, Kind.GRADIENT) for x in ("grad_norm", "clip"))
         self.draft.operation("gradients/clip", time=0.0, reads=norms, writes=made, phase=Phase.BACKWARD)
         return made[0], made[1]

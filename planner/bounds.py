@@ -17,13 +17,14 @@ Ints = NDArray[np.int64]
 
 
 def memory_floor(graph: Graph, machine: Machine | None = None) -> int:
-    """Device bytes below which no schedule exists, in any order and with any recomputation.
+    """Return the minimum memory: device bytes below which no schedule exists, in any order, with
+    recomputation.
 
     While operation o runs, its inputs, outputs and workspace are on the device, and so is all that
-    never leaves it: the batch, and, where nothing comes from the host, the persistent tensors that some
-    operation needs there in each of its modes; others may lie on the host throughout. At the end the results
-    are there too, where nothing goes to the host and no mode makes them there. A mode that reads or writes
-    host memory, or runs on the host, needs less. Where the graph has only one schedule, its peak counts.
+    never leaves it: the batch, and, if nothing comes from the host, the persistent tensors that some
+    operation needs there in each of its modes; others may be on the host throughout. At the end the results
+    are there too, if nothing goes to the host and no mode produces them there. A mode that reads or writes
+    host memory, or runs on the host, needs less. If the graph has only one schedule, its peak counts.
     """
     machine = machine or graph.machine
     if (machine is None or machine.links == Links()) and has_one_schedule(graph):
@@ -41,12 +42,13 @@ def memory_floor(graph: Graph, machine: Machine | None = None) -> int:
 
 
 def least_memory(graph: Graph) -> int:
-    """Device bytes below which no schedule exists on any machine, with links of whatever rates."""
+    """Return the device bytes below which no schedule exists on any machine, with links of whatever rates."""
     return memory_floor(graph, Machine(links=Links(1.0, 1.0)))
 
 
 def offloads(machine: Machine | None) -> bool:
-    """Whether `memory_floor` counts on tensors leaving the device, or coming to it: there is a link."""
+    """Tell whether `memory_floor` assumes that tensors can leave the device, or come to it: there is a
+    link."""
     return machine is not None and not (machine.links.d2h is None and machine.links.h2d is None)
 
 
@@ -112,7 +114,7 @@ def backward_once(graph: Graph) -> Graph:
 
 
 def uses_host(graph: Graph) -> bool:
-    """An operation can be run in a way that uses the host."""
+    """Tell whether some operation has an execution variant that uses the host."""
     ways = (mode for modes in graph.operations.modes.values() for mode in modes)
     return any(mode.uses_host for mode in ways)
 
@@ -166,8 +168,11 @@ def _final(graph: Graph) -> Ints:
 
 
 def _needs(graph: Graph, extra: Ints, spans: _Spans) -> Ints:
-    """Per operation: bytes of its workspace, inputs and outputs, in the mode where they are least. extra: per
-    tensor, the bytes to count; nothing for those that the spans have there anyway."""
+    """Return per operation the bytes of workspace, inputs and outputs, in the variant in which they are
+    least.
+
+    extra: per tensor, the bytes to count; nothing is counted for tensors that the spans include.
+    """
     operations = graph.operations
 
     def add(rows: Ints, tensors: NDArray[np.integer]) -> None:
@@ -185,7 +190,7 @@ def _needs(graph: Graph, extra: Ints, spans: _Spans) -> Ints:
 
 
 def _needed(graph: Graph) -> NDArray[np.bool_]:
-    """Per tensor: some operation reads or changes it on the device in each of its modes."""
+    """Return per tensor whether some operation reads or changes it on the device in each of its variants."""
     operations = graph.operations
     needed = np.zeros(len(graph.tensors), np.bool_)
     for columns in (operations.reads, operations.mutates):
@@ -219,7 +224,7 @@ def _mode_need(graph: Graph, operation: int, mode: Mode, columns: _Columns) -> i
 
 
 def _changed_only(graph: Graph) -> tuple[Ints, NDArray[np.integer]]:
-    """Operations and the tensors that they change without reading them."""
+    """Return operations and the tensors that they change without reading them, as pairs of arrays."""
     mutates: Adjacency = graph.operations.mutates
     pairs = zip(mutates.rows().tolist(), mutates.columns.tolist(), strict=True)
     only = [(o, x) for o, x in pairs if x not in graph.operations.reads[o]]
@@ -228,10 +233,11 @@ def _changed_only(graph: Graph) -> tuple[Ints, NDArray[np.integer]]:
 
 
 def time_bound(graph: Graph) -> float:
-    """Seconds below which no schedule runs: every operation once, each in its fastest way; and each launched
-    once, all by one thread.
+    """Return the seconds below which no schedule runs.
 
-    The compute queue and the CPU's work side by side, so operations that may run on the host count for
+    Every operation runs once, in its fastest variant; and each is launched once, all by one thread.
+
+    The compute queue and the CPU work side by side, so operations that may run on the host count for
     neither alone: only what must run on the device does. Rounded to the nearest float, as the simulator
     rounds the time of a schedule that runs each once: rounding keeps the order of the two.
     """

@@ -52,14 +52,15 @@ class Budget:
             raise InputError(_reserve_readings(bare[1]))
 
     def bytes_of(self, plain_peak: int, resident: int) -> int:
-        """The budget in bytes; parts of a byte are dropped. resident: bytes that stay throughout."""
+        """Return the budget in bytes; fractions of a byte are dropped. resident: bytes that stay
+        throughout."""
         if self.size is not None:
             return self.size
         stays = resident if self.of_activations else 0
         return stays + int((plain_peak - stays) * self.percent / 100)
 
     def echo(self, plain_peak: int, resident: int) -> str:
-        """'12GB = 12,000,000,000 B = 11.18 GiB', with what a percentage is of."""
+        """Return '12GB = 12,000,000,000 B = 11.18 GiB', with what a percentage is of."""
         of_plain = f" of the plain peak ({format_bytes(plain_peak)})" if self.size is None else ""
         if self.of_activations:
             above = format_bytes(plain_peak - resident)
@@ -68,7 +69,7 @@ class Budget:
 
 
 def parse_budget(text: str) -> Budget:
-    """Raises InputError: no budget, none that is above 0, or a number with a fraction and no unit."""
+    """Parse a budget. Raises InputError: no budget, not above 0, or a number with a fraction and no unit."""
     bare = _BARE.fullmatch(text)
     if bare and Fraction(bare[1]).denominator > 1:
         raise InputError(_both_readings(bare[1]))
@@ -85,7 +86,7 @@ def parse_budget(text: str) -> Budget:
 
 
 def parse_reserve(text: str) -> Budget:
-    """Bytes to leave free, 0 too. Raises InputError like parse_budget."""
+    """Parse the bytes to leave free, 0 too. Raises InputError like parse_budget."""
     bare = _BARE.fullmatch(text)
     if bare and Fraction(bare[1]).denominator > 1:
         raise InputError(_reserve_readings(bare[1]))
@@ -102,7 +103,7 @@ def _reserve_readings(number: str) -> str:
 
 
 def _both_readings(number: str, size: int | None = None, *, shares: bool = True) -> str:
-    """Both ways to write a number without a unit that can't be meant. size: the bytes that it stands for."""
+    """Return a message with both meanings of a number without a unit. size: the bytes that it stands for."""
     share = f"{float(Fraction(number) * 100):g}%" if Fraction(number) < 1 else f"{number}%"
     said = "a budget without a unit is bytes, whole ones"
     if size is not None:
@@ -120,6 +121,6 @@ def device_budget(machine: Machine | None) -> Budget | None:
 
 
 def spelled(size: int) -> str:
-    """'12,000,000,000 B = 11.18 GiB'; a few bytes as '512 B'."""
+    """Return '12,000,000,000 B = 11.18 GiB'; a few bytes as '512 B'."""
     exact = f"{size:,} B"
     return exact if size < 1024 else f"{exact} = {format_bytes(size)}"

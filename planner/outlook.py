@@ -47,9 +47,12 @@ def memory_span(
     constant: int,
     reserved: Callable[[Lifetimes], int] | None,
 ) -> Span:
-    """Bytes of the device. worst: the graph with the largest workspaces. budget: that the schedule fits in.
-    machine: with a device of any size. constant: bytes that cuBLAS keeps. reserved: what an allocator takes
-    for such blocks; None: no more."""
+    """Return the low, expected and high device bytes of a schedule.
+
+    worst: the graph with the largest workspaces. budget: bytes that the schedule fits in.
+    machine: with a device of any size. constant: bytes that cuBLAS keeps.
+    reserved: what an allocator takes for such blocks; None: no more.
+    """
     rows = lifetimes(graph, schedule, budget=budget, machine=machine)
     tensors, all_there = rows.of(rows.tensor != WORKSPACE), int(rows.live().max(initial=0))
     room = budget + int((worst.operations.workspace - graph.operations.workspace).max(initial=0))

@@ -29,7 +29,10 @@ Gap = tuple[int, int, int]
 
 
 def without_repeats(graph: Graph, runs: Sequence[Run], limit: int, proceed: Callable[[], bool]) -> list[Run]:
-    """A sequence no slower, whose peak is no larger than `limit` bytes or than that of `runs`."""
+    """Remove recomputations from a sequence: the result is no slower, and its peak no larger.
+
+    The peak stays within `limit` bytes, or within that of `runs` if it is larger.
+    """
     best = prune(graph, runs)
     curve = _curve(graph, best)
     while proceed():
@@ -67,7 +70,7 @@ def without_most_repeats(
 
 
 def _longest_first(graph: Graph, runs: Sequence[Run]) -> list[int]:
-    """The places of the repeats; from the last on."""
+    """Return the positions of the recomputations, by seconds, the longest last (the end is popped first)."""
     seconds: list[float] = graph.repeat_seconds.tolist()
     return sorted(
         (place for place, _gaps in _repeats(graph, runs)), key=lambda place: seconds[runs[place][0]]
@@ -75,14 +78,14 @@ def _longest_first(graph: Graph, runs: Sequence[Run]) -> list[int]:
 
 
 def _curve(graph: Graph, runs: Sequence[Run]) -> NDArray[np.int64]:
-    """The device's bytes in each run."""
+    """Return the device's bytes in each run."""
     schedule = schedule_of(graph, runs)
     curve = simulate(graph, schedule, machine=Machine()).device_curve
     return curve[np.asarray(schedule.verbs) == Verb.COMPUTE]
 
 
 def _left_out(graph: Graph, runs: Sequence[Run], curve: NDArray[np.int64], limit: int) -> set[int]:
-    """The places of the repeats. Fills `curve`."""
+    """Return the positions of the recomputations that fit if left out. Fills `curve`."""
     seconds: list[float] = graph.repeat_seconds.tolist()
     repeats: list[tuple[float, int, list[Gap]]] = []
     for place, gaps in _repeats(graph, runs):
@@ -101,7 +104,8 @@ def _left_out(graph: Graph, runs: Sequence[Run], curve: NDArray[np.int64], limit
 
 
 def _repeats(graph: Graph, runs: Sequence[Run]) -> Iterator[tuple[int, list[Gap]]]:
-    """The places of the runs that make only what was made before, with what is to be kept for each."""
+    """Yield the positions of the runs that produce only what was produced before, with what to keep for
+    each."""
     sizes: list[int] = graph.tensors.bytes.tolist()
     touched = [-1] * len(sizes)
     parts = [0] * len(sizes)

@@ -32,17 +32,19 @@ class Report:
 
     @property
     def gap(self) -> float | None:
-        """See `optimality_gap`. None without a bound."""
+        """Return the optimality gap (`optimality_gap`). None without a bound."""
         return None if self.lower_bound is None else optimality_gap(self.figures.time, self.lower_bound)
 
     @property
     def above(self) -> float | None:
-        """By how much of the fastest time there can be the schedule is above it, at most: of a gap of a half
-        that is 1. None where no bound says so."""
+        """Return by how much, at most, the schedule is slower than the fastest possible, relative to that.
+
+        It is 1 for a gap of a half. None without a bound.
+        """
         return self.figures.time / self.lower_bound - 1 if self.lower_bound else None
 
     def predicted(self) -> dict[str, Any]:
-        """The `predicted` of plan-schedule/1: seconds and bytes."""
+        """Return the `predicted` of plan-schedule/1: seconds and bytes."""
         return {
             "time": self.figures.time,
             "peak": self.figures.peak,

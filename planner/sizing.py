@@ -77,12 +77,12 @@ class Known:
         self._found.append((len(graph.operations), schedule))
 
     def best(self, graph: Graph, machine: Machine, budget: int) -> Schedule | None:
-        """The fastest of those that this graph's sizes allow; None where there is none."""
+        """Return the fastest of the known schedules that this graph's sizes allow; None if there is none."""
         replayed = self._replayed(graph, machine, budget)
         return min(replayed, key=lambda pair: pair[1].time, default=(None, None))[0]
 
     def least(self, graph: Graph, machine: Machine) -> tuple[Schedule, Figures]:
-        """The one that needs the least device memory, the baseline among them."""
+        """Return the known schedule that needs the least device memory, the baseline among them."""
         plain = plain_schedule(graph), baseline(graph)
         replayed = self._replayed(graph, machine, None)
         return min((plain, *replayed), key=lambda pair: pair[1].least_budget)
@@ -111,7 +111,7 @@ class Known:
         return answer
 
     def beside(self, machine: Machine, solve: Solve) -> Solve:
-        """The solver's, or the fastest of those known where that is faster."""
+        """Return a solver that gives what `solve` finds, or the fastest known schedule if that is faster."""
 
         def answer(graph: Graph, budget: int) -> Schedule | None:
             self.noted(solve)(graph, budget)
@@ -120,7 +120,7 @@ class Known:
         return answer
 
     def noted(self, solve: Solve) -> Solve:
-        """The solver's, known from then on."""
+        """Return the solver, with what it finds known from then on."""
 
         def answer(graph: Graph, budget: int) -> Schedule | None:
             found = solve(graph, budget)
@@ -140,8 +140,7 @@ def trial(graph: Graph, machine: Machine, batch: int, budget: int, solve: Solve)
 
 
 def floor_of(graph: Graph, machine: Machine) -> int:
-    """Device bytes that no schedule can pass below: those of `memory_floor`, and the batch with what of the
-    persistent tensors no memory below the device can hold."""
+    """Return the larger of `memory_floor` and the resident bytes that no memory below the device can hold."""
     rest = graph.resident_bytes
     for tier in machine.hierarchy.tiers[Memory.HOST :]:
         if tier.write is None or tier.read is None:
@@ -174,8 +173,11 @@ def smallest_budget(
 def largest_batch(
     attempt: Callable[[int], Trial], start: int = 1, tolerance: float = TOLERANCE
 ) -> Iterator[Trial]:
-    """Every batch that is tried: from `start` doubled while they fit, then between the last that fits and the
-    first that does not, until none is left or they are within the tolerance."""
+    """Yield every batch that is tried: from `start` doubled while they fit, then by bisection.
+
+    Bisection is between the last batch that fits and the first that does not, until none is left or they are
+    within the tolerance.
+    """
     fits, next_one, fails = start - 1, start, LARGEST + 1
     while fits < next_one < fails:
         found = attempt(next_one)
@@ -190,7 +192,8 @@ def largest_batch(
 
 
 def given_batches(attempt: Callable[[int], Trial], batches: Iterable[int]) -> Iterator[Trial]:
-    """Those batches, growing, until one is hopeless: a larger one takes no less."""
+    """Yield the trials of these batches, growing, until one is proven infeasible: a larger one takes no
+    less."""
     for batch in sorted(set(batches)):
         found = attempt(batch)
         yield found

@@ -105,7 +105,7 @@ class _Assignment:
     def _free(self, operation: int) -> int:
         """Return the block of an operation that the chain does not limit.
 
-        It may be any block, but must be first if the operation reads what will change.
+        Any block; but the last, whose backward runs first, if the operation reads what is changed later.
         """
         awaited = any(x in self.used for x in self.graph.read_lists[operation])
         return self.forward.count - 1 if awaited else _ANY

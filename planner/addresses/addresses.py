@@ -64,7 +64,7 @@ def block_of(graph: Graph) -> int:
 
 
 def lay_out(rows: Lifetimes, target: int = 0, effort: int = EFFORT) -> Layout:
-    """A layout of no more than `target` bytes, or the smallest that is found."""
+    """Return a layout of no more than `target` bytes, or the smallest that is found."""
     best = Layout(rows, first_fit(rows))
     target = max(target, best.bound)
     if best.size <= target:
@@ -84,7 +84,8 @@ def lay_out(rows: Lifetimes, target: int = 0, effort: int = EFFORT) -> Layout:
 
 
 def _strip(rows: Lifetimes, among: NDArray[np.bool_], bound: int) -> tuple[NDArray[np.bool_], Layout]:
-    """The small copies, up to the largest size at which their strip costs little."""
+    """Return the small copies, up to the largest size at which their strip costs little, and the strip's
+    layout."""
     nothing = np.zeros(len(rows.size), np.bool_)
     best = nothing, Layout(rows.of(nothing), np.zeros(0, np.int64))
     highest = int(rows.of(among).live().max(initial=0)) + _STRIP * bound
@@ -100,7 +101,8 @@ def _strip(rows: Lifetimes, among: NDArray[np.bool_], bound: int) -> tuple[NDArr
 
 
 def _smaller_and_smaller(rows: Lifetimes, target: int, known: int, effort: int) -> Iterator[Ints]:
-    """Ever better offsets, the last within `target` bytes if all goes well. known: bytes that are reached.
+    """Yield ever better offsets, the last within `target` bytes if all goes well. known: bytes that are
+    reached.
 
     Half of the tries are at the target. The others halve the way from what is reached to what is not.
     """

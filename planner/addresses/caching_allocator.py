@@ -62,7 +62,7 @@ class CachingAllocator:
         self._segments: dict[int, int] = {}
 
     def malloc(self, size: int, stream: int = 0) -> Chunk:
-        """Raises NoRoomError."""
+        """Allocate bytes on a stream. Raises NoRoomError."""
         rounded = round_up(size, BLOCK)
         small = rounded <= SMALL
         chunk = self._fitting(rounded, stream, small) or self._new_segment(rounded, stream, small)
@@ -85,7 +85,7 @@ class CachingAllocator:
         pool.append(chunk)
 
     def count(self, chunk: Chunk) -> None:
-        """It is handed out."""
+        """Count a chunk as allocated."""
         self.allocated += chunk.size
         self.allocated_peak = max(self.allocated_peak, self.allocated)
         self.requested += chunk.requested
@@ -96,14 +96,14 @@ class CachingAllocator:
         self.requested -= chunk.requested
 
     def release_cached(self) -> None:
-        """Segments that are wholly free go back to the device."""
+        """Return segments that are wholly free to the device."""
         for pool in self._free.values():
             for chunk in [chunk for chunk in pool if chunk.before is None and chunk.after is None]:
                 pool.remove(chunk)
                 self.release(chunk.start)
 
     def segment(self, size: int) -> int:
-        """The address of a new one. Raises NoRoomError."""
+        """Reserve a new segment and return its address. Raises NoRoomError."""
         start = self._address(size)
         if start is None:
             self.release_cached()
@@ -116,7 +116,7 @@ class CachingAllocator:
         return start
 
     def release(self, start: int) -> None:
-        """A segment goes back to the device."""
+        """Return a segment to the device."""
         self.reserved -= self._segments.pop(start)
 
     def _pool(self, chunk: Chunk) -> list[Chunk]:
@@ -136,7 +136,7 @@ class CachingAllocator:
         return Chunk(self.segment(segment), segment, stream, small=small)
 
     def _address(self, size: int) -> int | None:
-        """The first gap between segments; addresses go to twice the capacity, memory does not."""
+        """Return the first gap between segments; addresses go to twice the capacity, memory does not."""
         if self.reserved + size > self.capacity:
             return None
         start = 0
@@ -156,7 +156,7 @@ class CachingAllocator:
 
 
 def _unite(chunk: Chunk, other: Chunk) -> None:
-    """chunk takes in a neighbour."""
+    """Merge a neighbour into a chunk."""
     if other is chunk.before:
         chunk.start, chunk.before = other.start, other.before
         if other.before is not None:

@@ -17,7 +17,7 @@ from .lifetimes import Lifetimes
 
 
 def first_fit(rows: Lifetimes) -> Ints:
-    """Offsets, those of the best of the orders."""
+    """Return the offsets of the best of the orders."""
     best, least = np.zeros(len(rows.size), np.int64), -1
     for order in orders(rows):
         offsets = np.zeros(len(rows.size), np.int64)
@@ -42,7 +42,7 @@ def orders(rows: Lifetimes) -> Iterator[Ints]:
 
 
 def most_beside(rows: Lifetimes) -> Ints:
-    """Per copy the most bytes that are there in one step of its life."""
+    """Return per copy the most bytes that are resident in one step of its lifetime."""
     live = rows.live()
     twice = np.concatenate([live, live, live[:1]])
     ends = np.stack([rows.start, rows.end], axis=1).ravel()
@@ -51,7 +51,7 @@ def most_beside(rows: Lifetimes) -> Ints:
 
 @inner
 def meet(s: int, e: int, t: int, f: int, turn: int) -> bool:
-    """Whether two arcs of a cycle of `turn` steps share a step."""
+    """Tell whether two arcs of a cycle of `turn` steps share a step."""
     return (s < f and t < e) or s + turn < f or t + turn < e
 
 

@@ -60,25 +60,25 @@ class Layout:
 
     @cached_property
     def bound(self) -> int:
-        """No arena is smaller: the most bytes that are there in one step."""
+        """Return a lower bound on the arena: the most bytes that are resident in one step."""
         return int(self.lifetimes.live().max(initial=0))
 
     def at(self, tensor: int, step: int) -> int | None:
-        """The offset of the copy that a step makes, also where the copy before stays until then."""
+        """Return the offset of the copy that a step makes, also if the copy before stays until then."""
         place = self._places.get((tensor, step))
         return None if place is None else place[0]
 
     def place(self, tensor: int, step: int) -> Place | None:
-        """From which offset to which that copy lies, or the WORKSPACE of a step."""
+        """Return the address range of the copy that a step makes, or of the step's WORKSPACE."""
         return self._places.get((tensor, step))
 
     def initial(self, tensor: int) -> int | None:
-        """The offset of the copy that is there when a turn starts; None where there is none."""
+        """Return the offset of the copy that is resident when an iteration starts; None if there is none."""
         place = self.initial_places.get(tensor)
         return None if place is None else place[0]
 
     def overlap(self) -> tuple[int, int] | None:
-        """Two rows that share a byte in some step; None as it should be."""
+        """Return two rows that share a byte in some step; None in a valid layout."""
         rows = self.lifetimes
         order = np.argsort(self.offsets, kind="stable")
         tops = self.offsets + rows.size
@@ -93,7 +93,7 @@ class Layout:
 
     @cached_property
     def initial_places(self) -> dict[int, Place]:
-        """Per tensor where the copy lies that is there when a turn starts."""
+        """Return per tensor the address range of the copy that is resident when an iteration starts."""
         rows = self.lifetimes
         there = (rows.end > rows.turn) | (rows.end - rows.start == rows.turn)
         return dict(zip(rows.tensor[there].tolist(), self._spans(there), strict=True))

@@ -48,7 +48,7 @@ class Lifetimes(NamedTuple):
     turn: int
 
     def live(self) -> Ints:
-        """Bytes per step."""
+        """Return the bytes per step."""
         turns = int(self.end.max(initial=0)) // max(1, self.turn) + 1
         changes = np.zeros(turns * self.turn + 1, np.int64)
         np.add.at(changes, self.start, self.size)
@@ -63,12 +63,12 @@ class Lifetimes(NamedTuple):
         return (self.end - 1 - step) // self.turn - (self.start - 1 - step) // self.turn
 
     def meet(self, i: int, j: int) -> bool:
-        """Whether two rows, none longer than a turn, are there in one step."""
+        """Tell whether two rows, none longer than an iteration, are resident in one step."""
         (s, e), (t, f) = ((int(self.start[row]), int(self.end[row])) for row in (i, j))
         return (s < f and t < e) or s + self.turn < f or t + self.turn < e
 
     def of(self, rows: NDArray[np.bool_]) -> Lifetimes:
-        """Some of them."""
+        """Return some of the rows."""
         return Lifetimes(self.tensor[rows], self.size[rows], self.start[rows], self.end[rows], self.turn)
 
     def cut(self) -> Lifetimes:
@@ -76,7 +76,7 @@ class Lifetimes(NamedTuple):
         return self._replace(end=np.minimum(self.end, self.start + self.turn))
 
     def rounded(self, alignment: int) -> Lifetimes:
-        """With sizes in whole multiples of `alignment` bytes."""
+        """Return the lifetimes with sizes in whole multiples of `alignment` bytes."""
         return self._replace(size=-(-self.size // alignment) * alignment)
 
 
@@ -88,9 +88,12 @@ def lifetimes(
     budget: int | None = None,
     machine: Machine | None = None,
 ) -> Lifetimes:
-    """Those of the steady state. memory: or PINNED, for the pinned copies on the host. budget: device bytes,
-    None for no limit: with less room allocations wait for more transfers, and copies go earlier. Workspaces
-    are the device's alone. Raises InvalidScheduleError."""
+    """Compute the lifetimes of all copies in a memory, in the steady state. Raises InvalidScheduleError.
+
+    memory: or PINNED, for the pinned copies on the host.
+    budget: device bytes, None for no limit: with less memory allocations wait for more transfers, and copies
+    are freed earlier. Workspaces are the device's alone.
+    """
     walk = _Recorder(graph, schedule, memory, budget=budget, machine=machine or graph.machine)
     settle(walk)
     turn, first = len(schedule), walk.now
@@ -129,7 +132,7 @@ class _Recorder(Walk):
         self.there = {x: -1 for x, memories in self.places.items() if self._of in memories and self._noted(x)}
 
     def _noted(self, x: int) -> bool:
-        """Whether a copy that is there is one of these."""
+        """Tell whether a resident copy is one of those to record."""
         return self._memory != PINNED or x in self.pinned
 
     @property

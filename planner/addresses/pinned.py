@@ -24,8 +24,10 @@ _LOOSE, _EFFORT = 1.02, 50_000_000
 
 
 def pinned_room(graph: Graph, schedule: Schedule, *, budget: int | None, machine: Machine) -> int:
-    """The fewest bytes of pinned host memory with which the schedule takes no more time, but for a
-    thousandth, than with all that the machine has. Raises InvalidScheduleError."""
+    """Return the fewest bytes of pinned host memory with which the schedule is as fast as with all there is.
+
+    A thousandth of the time is allowed for. Raises InvalidScheduleError.
+    """
     figures = simulate(graph, schedule, budget=budget, machine=machine).figures
     slowest = figures.time * (1 + _TOLERANCE)
 
@@ -39,9 +41,13 @@ def pinned_room(graph: Graph, schedule: Schedule, *, budget: int | None, machine
 def pinned_layout(
     graph: Graph, schedule: Schedule, *, budget: int | None, machine: Machine
 ) -> tuple[Machine, Layout]:
-    """The machine with no more pinned memory than is needed, and where the pinned copies lie in it. The
-    layout may take somewhat more: copies are placed as they fit. Where a disk is used they begin at whole
-    pages, if that takes little more: it then takes them from where they are. Raises InvalidScheduleError."""
+    """Return the machine with no more pinned memory than is needed, and the layout of the pinned copies in
+    it.
+
+    The layout may take somewhat more: copies are placed as they fit. If a disk is used they begin at whole
+    pages,
+    provided that takes little more: the disk then takes them without a copy. Raises InvalidScheduleError.
+    """
     room = pinned_room(graph, schedule, budget=budget, machine=machine)
     less = replace(machine, pinned=room)
     target = int(room * _LOOSE) if machine.pinned is None else min(machine.pinned, int(room * _LOOSE))

@@ -9,7 +9,10 @@ _CLOSE = 1 / 64
 
 
 def least_room(least: int, enough: int, holds: Callable[[int], bool]) -> int:
-    """The fewest bytes for which `holds`, or hardly more. least: fewer are impossible. enough: it holds."""
+    """Return the fewest bytes for which `holds`, or hardly more.
+
+    least: fewer are impossible. enough: it holds.
+    """
     low = least - 1
     while enough - low > max(1, enough * _CLOSE):
         middle = max((low + enough) // 2, least)

@@ -23,7 +23,7 @@ _SETTLE = 300
 
 
 def within(rows: Lifetimes, capacity: int, rounds: int, seed: int, hardest: bool) -> Ints | None:
-    """Offsets within `capacity` bytes; None where they are not found.
+    """Return offsets within `capacity` bytes; None if they are not found.
 
     hardest: the copy of most weight is placed next, else any.
     """
@@ -121,10 +121,11 @@ def _cheapest(
     high: Ints,
     highs: int,
 ) -> tuple[int, float]:
-    """Where what is met weighs least, one of several by chance; 0.0 where it meets nothing.
+    """Return the offset at which the copies met weigh least, one of several by chance, and that weight.
 
-    low, high: what it may meet, by offset and by top. One is met from a byte above `offset - size` up to a
-    byte below its top; so the weight falls at tops only, and rises just above the others.
+    The weight is 0.0 if it meets nothing. low, high: what it may meet, by offset and by top. One is met from
+    a byte above `offset - size` up to a byte below its top; so the weight falls at tops only, and rises just
+    above the others.
     """
     last = capacity - size
     entering = leaving = 0
@@ -173,7 +174,7 @@ def _settle(
     capacity: int,
     upwards: bool,
 ) -> None:
-    """All that is placed falls, one after the other: down, or up to the capacity."""
+    """Let all placed copies fall, one after the other: down to 0, or up to the capacity."""
     fallen = np.empty(placed, np.int64)
     for number in range(placed):
         i = high[placed - 1 - number] if upwards else low[number]

@@ -114,7 +114,7 @@ def _limits(machine: Machine, budget: int) -> NDArray[np.float64]:
 
 
 def _copies(graph: Graph, machine: Machine) -> NDArray[np.float64]:
-    """Seconds by queue and tensor, ∞ where the machine has no link. Computing queues have none."""
+    """Return seconds by queue and tensor, ∞ if the machine has no link. Computing queues have none."""
     queues = range(Queue.D2H, read_queue(len(machine.hierarchy) - 1))
     seconds = np.full((queues.stop, len(graph.tensors)), inf)
     for queue in queues:

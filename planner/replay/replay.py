@@ -71,12 +71,12 @@ def replay(
     stalls: Floats,
     turns: int,
 ) -> None:
-    """Replay one turn and write down what it takes.
+    """Simulate one iteration and write its figures into `result`.
 
-    result: from `figures_for`; takes seconds of a turn, bytes in excess of the limits, the peak per memory,
-    the most that is pinned (0 where that has no limit), seconds of all that is not on the compute queue.
+    result: from `figures_for`; takes seconds of an iteration, bytes in excess of the limits, the peak per
+    memory, the most that is pinned (0 if that has no limit), seconds of all that is not on the compute queue.
     stalls: takes per run on the device, in the steps' order, how long its queue waits for it, if it has room.
-    turns: played at most.
+    turns: iterations simulated at most.
     """
     ledgers = len(instance.limits)
     turn, peaks = _room_for(instance, steps), np.zeros(ledgers)
@@ -111,7 +111,10 @@ def _add_stalls(instance: Instance, steps: Ints, turn: Turn, stalls: Floats) -> 
 
 @inner
 def _rows_of(way: Any) -> int:
-    """A run that writes host memory from the device takes two, the first for that room alone."""
+    """Return the number of rows of a run.
+
+    A run that writes host memory from the device takes two, the first for that memory alone.
+    """
     return 2 if way.host_writes_end > way.host_writes_start else 1
 
 
@@ -273,7 +276,8 @@ def _room_for(instance: Instance, steps: Ints) -> Turn:
 
 @inner
 def _moving(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn) -> Ints:
-    """Per tensor its number among those that move, or -1; their sizes and their number into `turn`."""
+    """Return per tensor its number among those that move, or -1; their sizes and their number go into
+    `turn`."""
     ways, members = instance.ways, instance.members
     moving = np.full(len(instance.tensors), -1)
     for x in range(len(moving)):

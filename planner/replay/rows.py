@@ -63,7 +63,7 @@ class Turn(NamedTuple):
 
 @inner
 def empty_turn(rows: int, events: int, moving: int, queues: int) -> Turn:
-    """With room for so many; a row waits for one row of each queue at most."""
+    """Return an empty iteration with room for so many; a row waits for one row of each queue at most."""
     return Turn(
         np.empty((rows + 1, 5), np.int64),
         np.empty((rows + 1, 3)),

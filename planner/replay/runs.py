@@ -74,8 +74,11 @@ _known: WeakKeyDictionary[Graph, _Known | None] = WeakKeyDictionary()
 
 
 def figures_of_runs(graph: Graph, runs: Sequence[Run] | Ints) -> RunFigures | None:
-    """None where this can't tell: a run does not find its inputs, the host is used, or a tensor has too many
-    contributions. runs: also as an array, shape (runs, 2)."""
+    """Return the figures of a sequence of runs; None if they cannot be computed here.
+
+    That is so if a run does not find its inputs, the host is used, or a tensor has too many contributions.
+    runs: also as an array, shape (runs, 2).
+    """
     if graph not in _known:
         _known[graph] = _ways_of(graph)
     known = _known[graph]
@@ -210,7 +213,7 @@ def _prune(ways: Ways, rows: Ints, kept: NDArray[np.bool_], begin: Ints, end: In
 
 @inner
 def _note(ways: Ways, need: Ints, dead: Ints, fill: int, x: int) -> int:
-    """Tensor x, where nobody needs it any more and it may go."""
+    """Add tensor x to `dead` if no later run needs it and it may be deleted; return the new length."""
     if need[x] or ways.resident[x]:
         return fill
     dead[fill] = x

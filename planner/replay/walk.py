@@ -48,12 +48,12 @@ _BOTH = 1 << _HOLDS_SOURCE | 1 << _HOLDS_TARGET
 
 
 def _into(memory: int) -> int:
-    """The links to a memory, as bits: from above and from below."""
+    """Return the links to a memory, as bits: from above and from below."""
     return (1 << 2 * (memory - 1) if memory else 0) | 1 << 2 * memory + 1
 
 
 def _out_of(memory: int) -> int:
-    """The links from a memory, as bits: down and up."""
+    """Return the links from a memory, as bits: down and up."""
     return 1 << 2 * memory | (1 << 2 * memory - 1 if memory else 0)
 
 
@@ -249,7 +249,7 @@ def _settle(pending: Any, first: Ints, last: Ints, rests: Ints, held: Floats, ol
 
 @inner
 def _newest_of(entry: Ints) -> int:
-    """The newest transfer that a pending delete waits for."""
+    """Return the newest transfer that a pending delete waits for."""
     found = entry[_TRANSFERS]
     for part in range(_TRANSFERS + 1, len(entry)):
         found = max(found, entry[part])

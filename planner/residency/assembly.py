@@ -63,7 +63,7 @@ def assemble(
 
 @inner
 def _order_by_need(fetches: Any, period: int) -> Ints:
-    """The rows in use, by use, then by tensor."""
+    """Return the rows in use, sorted by use, then by tensor."""
     count, first = 0, np.zeros(period + 1, np.int64)
     for row in range(len(fetches)):
         if fetches[row].use >= 0:
@@ -106,8 +106,10 @@ def _find_wanted_slots(
 
 @inner
 def _last_slot_by(due: float, starts: Floats, period: int) -> int:
-    """The moment of the last slot, of this iteration or the one before, that starts by a time; that of the
-    first if none does."""
+    """Return the moment of the last slot that starts by a time, of this iteration or the one before.
+
+    If none does, that of the first.
+    """
     if due < -starts[-1]:
         return -period
     base = 0 if due >= 0 else -1
@@ -152,7 +154,7 @@ def _place(fetches: Any, order: Ints, curves: Ints, caps: Floats, moments: Ints)
 
 @inner
 def _slots_later(moment: int, shift: int, period: int) -> int:
-    """The moment so many slots later."""
+    """Return the moment so many slots later."""
     slots = period // 2 + 1
     slot = moment // period * slots + moment % period // 2 + shift
     return slot // slots * period + slot % slots * 2
@@ -160,8 +162,8 @@ def _slots_later(moment: int, shift: int, period: int) -> int:
 
 @inner
 def _first_that_fits(fetch: Any, moment: int, curve: Ints, cap: float) -> int:
-    """The moment of the first slot from `moment` on in which the copy can be fetched, and from which there is
-    room up to its use."""
+    """Return the first slot from `moment` on in which the copy can be fetched and has memory up to its
+    use."""
     period = len(curve)
     moment = min(max(moment, fetch.earliest), fetch.use - 1)
     moment += moment % period % 2
@@ -181,7 +183,7 @@ def _occupy(curve: Ints, start: int, end: int, size: int) -> None:
 
 @inner
 def _last_above(curve: Ints, start: int, end: int, limit: float) -> int:
-    """The last moment from `start` to `end` (excluded) with more than that, or start − 1."""
+    """Return the last moment from `start` to `end` (excluded) with more than that, or start − 1."""
     (low, high), (after, last) = _wrapped(start, end, len(curve))
     for moment in range(last - 1, after - 1, -1):
         if curve[moment] > limit:
@@ -194,8 +196,10 @@ def _last_above(curve: Ints, start: int, end: int, limit: float) -> int:
 
 @inner
 def _wrapped(start: int, end: int, period: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Two parts of one iteration: that in the iteration of `start`, and what goes beyond it, if anything.
-    From start to end is less than an iteration."""
+    """Split a range of moments at the iteration's end: the range in the iteration of `start`, and the rest.
+
+    From start to end is less than an iteration.
+    """
     low = start % period
     high = low + max(0, end - start)
     return (low, min(high, period)), (0, max(high - period, 0))
@@ -257,8 +261,11 @@ def _merge(
 
 @inner
 def _key(kind: int, order: int, tensor: int, memory: int) -> int:
-    """Sorts by kind, order, tensor, memory: below 16, 2³⁰, 2²⁶ and 8 they fill 63 bits. No two steps of a
-    slot have the same key, so no sort can leave them in either order."""
+    """Return a key that sorts by kind, order, tensor, memory.
+
+    Below 16, 2³⁰, 2²⁶ and 8 they fill 63 bits. No two steps of a slot have the same key, so no sort can leave
+    them in either order.
+    """
     return ((kind << 30 | order) << 26 | tensor) << 3 | memory
 
 

@@ -84,7 +84,8 @@ class _Version:
     closing: Event | None
 
     def accesses(self, *, upper: bool) -> list[Event]:
-        """The accesses to one memory, with the changes at both ends if they are there and need a copy."""
+        """Return the accesses to one memory, with the changes at both ends if they are there and need a
+        copy."""
         ends = [] if self.closing is None or self.closing.anew else [self.closing]
         return [event for event in (self.source, *self.uses, *ends) if event.upper == upper]
 
@@ -188,7 +189,7 @@ def _fetch(copies: Copies, use: int, requests: Requests) -> int:
 
 
 def _end(use: int, stored: int | None) -> int:
-    """The end of an upper copy: after its use, and not before the copy down has been started."""
+    """Return the end of an upper copy: after its use, and not before the copy down has been started."""
     return use + 1 if stored is None else max(use + 1, stored)
 
 

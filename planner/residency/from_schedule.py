@@ -111,6 +111,6 @@ def _fetched(
 
 
 def _within(positions: Sequence[int], after: int, before: int, runs: int) -> bool:
-    """Whether something happens after run `after` and before run `before`, which may be in the next
+    """Tell whether something happens after run `after` and before run `before`, maybe of the next
     iteration."""
     return any(after <= p < before or after <= p + runs < before for p in positions)

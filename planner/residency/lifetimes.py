@@ -60,7 +60,7 @@ class Access(NamedTuple):
 
 
 def count_moments(runs: int) -> int:
-    """The moments of an iteration of so many runs: one more slot than runs."""
+    """Return the number of moments of an iteration of so many runs: one more slot than runs."""
     return 2 * runs + 1
 
 
@@ -73,7 +73,7 @@ def run_moment(position: int) -> int:
 
 
 def position_of(moment: int) -> int:
-    """The position of the run at a moment, or of the run after a slot, within an iteration."""
+    """Return the position of the run at a moment, or of the run after a slot, within an iteration."""
     return moment // 2
 
 
@@ -147,7 +147,8 @@ def tensor_lifetimes(graph: Graph, x: int, accesses: Sequence[tuple[int, Access]
 
 
 def _memories(graph: Graph, operation: int, mode: int) -> tuple[Memory, tuple[int, ...]]:
-    """The memory in which a run takes place, and the tensors that it reads in host memory in any case."""
+    """Return the memory in which a run takes place, and the tensors that it reads in host memory in any
+    case."""
     if mode == PLAIN:
         return Memory.DEVICE, ()
     found = graph.operations.modes[operation][mode - 1]

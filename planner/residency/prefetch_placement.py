@@ -68,7 +68,7 @@ class ResidencyTransfers:
 
     @property
     def device_peak(self) -> int:
-        """Bytes: the least budget that the residency needs."""
+        """Return the bytes of the least budget that the residency needs."""
         return int(self.device_curve.max(initial=0))
 
     def steps(self, look_ahead: float, caps: Sequence[float]) -> tuple[Ints, NDArray[np.uint8]]:
@@ -91,7 +91,7 @@ class ResidencyTransfers:
         return steps[:count], initial
 
     def schedule(self, steps: Ints, initial: NDArray[np.uint8]) -> Schedule:
-        """The schedule of such steps. Raises InvalidScheduleError."""
+        """Return the schedule of such steps. Raises InvalidScheduleError."""
         return schedule_of_steps(self.graph, self.runs, steps, initial)
 
 
@@ -173,7 +173,7 @@ def schedule_of_steps(graph: Graph, runs: Sequence[Run], steps: Ints, initial: N
 
 
 def may_start(memories: int) -> bool:
-    """Whether a tensor may start in these memories: in one at most, or on device and host. memories: as bits.
+    """Tell whether a tensor may start in these memories, as bits: in one at most, or on device and host.
 
     The schedule file has words for others, too; what is placed here does not use them.
     """
@@ -181,7 +181,8 @@ def may_start(memories: int) -> bool:
 
 
 def start_times(graph: Graph, runs: Sequence[Run]) -> list[float]:
-    """Seconds at which each run starts on the compute queue if nothing waits; then the end of the last."""
+    """Return the seconds at which each run starts on the compute queue if nothing waits; then the last one's
+    end."""
     clock, starts = 0.0, list[float]()
     for operation, mode in runs:
         starts.append(clock)
@@ -191,12 +192,12 @@ def start_times(graph: Graph, runs: Sequence[Run]) -> list[float]:
 
 
 def device_workspace(graph: Graph, run: Run) -> int:
-    """Bytes that a run takes on the device for itself; 0 for a run on the host."""
+    """Return the bytes that a run takes on the device for itself; 0 for a run on the host."""
     return 0 if graph.on_host(*run) else graph.workspace(*run)
 
 
 def _by_tensor(graph: Graph, residency: Residency) -> Iterator[tuple[int, list[Any]]]:
-    """Each tensor with its lifetimes, in order."""
+    """Yield each tensor with its lifetimes, in order."""
     found: dict[int, list[Any]] = {}
     for lifetime in find_lifetimes(graph, residency.runs):
         found.setdefault(lifetime.tensor, []).insert(0, lifetime)

@@ -59,7 +59,7 @@ def derive_all_copies(residency: Residency, lifetime: Lifetime, memories: int) -
 
 
 def slot_before_use(slot: int, use: int, moments: int) -> int:
-    """The moment of a slot that serves a use: a slot after the use is in the iteration before."""
+    """Return the moment of a slot that serves a use: a slot after the use is in the iteration before."""
     return slot_moment(slot) - moments * (slot > position_of(use))
 
 
@@ -98,7 +98,7 @@ def _requests(residency: Residency, lifetime: Lifetime, to: int) -> Requests:
         return moment % moments % 2 == 0
 
     def last_device_use(moment: int) -> TensorUse:
-        """The last before a moment."""
+        """Return the last use on the device before a moment."""
         use = max((use for use in device if use < moment % moments), default=device[-1])
         return tensor, position_of(use)
 

@@ -139,8 +139,11 @@ def _fetches(lifetime: Lifetime, copies: Sequence[Copies], moments: int) -> Iter
 
 
 def _lower_copy(copies: Copies, moment: int, moments: int) -> tuple[bool, int]:
-    """Whether the copy below the device for a fetch just after a moment is read from the memory below it for
-    the fetch alone, and from when on it can be there: an iteration ahead if nothing stands against it."""
+    """Tell whether a fetch just after a moment has a copy below read for it alone, and from when on.
+
+    The copy is in the memory below the device, read from the one below that. It can be there an iteration
+    ahead if nothing stands against it.
+    """
     gone = 0
     for copy in copies.upper:
         if copy.use is not None and copy.use % moments == moment:
@@ -158,7 +161,7 @@ def _lower_copy(copies: Copies, moment: int, moments: int) -> tuple[bool, int]:
 def _row(
     x: int, sizes: Sequence[int], hierarchy: Hierarchy, residency: Residency, fetch: _Fetch
 ) -> tuple[Any, ...]:
-    """A row of `fetch_type`."""
+    """Return a row of `fetch_type`."""
     hops = len(hierarchy) - 1
     moments, place, size = count_moments(len(residency.runs)), (x, position_of(fetch.use)), sizes[x]
     placed = [AS_EARLY_AS_WANTED] * hops
@@ -223,7 +226,7 @@ def _wrapped(start: int, end: int, moments: int) -> Iterator[tuple[int, int]]:
 
 
 def _memories_at_start(copies: Sequence[Copies], moments: int) -> int:
-    """The memories with a copy of a persistent tensor between two iterations, as bits."""
+    """Return the memories with a copy of a persistent tensor between two iterations, as bits."""
 
     def stays(copy: Interval) -> bool:
         return copy.end is None or copy.start // moments < copy.end // moments

@@ -58,7 +58,7 @@ def load_schedule(path: str | Path, graph: Graph) -> ScheduleFile:
 
 
 def schedule_from_document(document: object, graph: Graph, where: str) -> ScheduleFile:
-    """The schedule a document holds. where: the file, for the InputError that names the fault."""
+    """Return the schedule that a document holds. where: the file, for the InputError that names the fault."""
     try:
         row = mapping(document, "a schedule")
         if row.get("format") != FORMAT:
@@ -124,13 +124,15 @@ def _addresses(row: Any) -> Addresses | None:
 
 
 def _names(machine: Machine | None, graph: Graph) -> tuple[str, ...]:
-    """The names of the memories in a row."""
+    """Return the names of the memories in a row."""
     return (machine or graph.machine or Machine()).hierarchy.names
 
 
 def _targets(verb: Verb, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The memories that a step may name: an offload copies to one from the memory above, a prefetch from the
-    memory below."""
+    """Return the memories that a step may name.
+
+    An offload copies to one from the memory above, a prefetch from the memory below.
+    """
     return {Verb.DELETE: names, Verb.OFFLOAD: names[1:], Verb.PREFETCH: names[:-1]}[verb]
 
 

@@ -75,8 +75,11 @@ class Initial:
         *,
         groups: Iterable[tuple[tuple[int, ...], Iterable[int]]] = (),
     ) -> None:
-        """host, disk, both: tensors on the host alone, on the disk alone, and on the device and the host.
-        groups: the same for any memories."""
+        """Set where persistent tensors start.
+
+        host, disk, both: tensors on the host alone, on the disk alone, and on the device and the host.
+        groups: the same for any memories.
+        """
         tensors: dict[tuple[int, ...], list[int]] = {}
         named = (((Memory.HOST,), host), ((Memory.DISK,), disk), ((Memory.DEVICE, Memory.HOST), both))
         for memories, some in (*named, *groups):
@@ -102,17 +105,17 @@ class Initial:
 
     @property
     def host(self) -> frozenset[int]:
-        """Tensors on the host alone."""
+        """Return the tensors on the host alone."""
         return self.at(Memory.HOST)
 
     @property
     def disk(self) -> frozenset[int]:
-        """Tensors on the memory below the host alone."""
+        """Return the tensors on the memory below the host alone."""
         return self.at(Memory.DISK)
 
     @property
     def both(self) -> frozenset[int]:
-        """Tensors on the device and on the host."""
+        """Return the tensors on the device and on the host."""
         return self.at(Memory.DEVICE, Memory.HOST)
 
 
@@ -150,7 +153,7 @@ class Schedule:
         return 1 + max(deepest, int(places.max(initial=0)))
 
     def rows(self) -> Iterator[tuple[int, int, int]]:
-        """The steps as bare integers, what a loop over many reads fastest."""
+        """Yield the steps as bare integers, which loops over many read fastest."""
         return zip(self.verbs.tolist(), self.targets.tolist(), self.wheres.tolist(), strict=True)
 
     def __iter__(self) -> Iterator[Step]:

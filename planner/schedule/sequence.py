@@ -22,17 +22,18 @@ def in_plain_mode(operations: Iterable[int]) -> list[Run]:
 
 
 def runs_of(schedule: Schedule) -> list[Run]:
-    """A schedule's computations, in order."""
+    """Return a schedule's computations, in order."""
     return [(target, where) for verb, target, where in schedule.rows() if verb == Verb.COMPUTE]
 
 
 def prune(graph: Graph, runs: Sequence[Run]) -> list[Run]:
-    """The runs without the repeats that make no contribution needed later."""
+    """Return the runs without the repeats that make no contribution needed later."""
     return [run for run, _dead in _needed(graph, runs)]
 
 
 def schedule_of(graph: Graph, runs: Sequence[Run]) -> Schedule:
-    """The pruned sequence as a schedule on the device alone, each tensor deleted as early as possible."""
+    """Return the pruned sequence as a schedule on the device alone, each tensor deleted as early as
+    possible."""
     resident: list[bool] = graph.resident.tolist()
     steps: list[Step] = []
     for (operation, mode), dead in _needed(graph, runs):

@@ -94,15 +94,15 @@ class Played(NamedTuple):
 
 
 def play(queues: Sequence[int], seconds: Sequence[float], launches: Sequence[float], waits: Waits) -> Played:
-    """One iteration of the cycle after the other, until they repeat.
+    """Simulate one iteration of the cycle after the other, until they repeat.
 
     queues: per step its queue, -1 for a step that takes no queue (a delete). seconds: per step. launches:
-    per step what the thread takes to launch it, 0 for what is no computation.
+    per step what the thread takes to launch it, 0 for what is not a computation.
 
     Iterations follow each other without a barrier, but none starts, on any queue, before the transfers of
     the one before the last have ended: what they hold cannot grow for ever. They are played until every wait
     reaches back to one that was, and every queue's free time grows by the same amount twice; the slowest
-    queue's growth is the period. Where the growth alternates for ever (a periodic regime longer than one
+    queue's growth is the period. If the growth alternates for ever (a periodic regime longer than one
     iteration), it is the mean growth of the second half.
     """
     free = [0.0] * (max([len(Queue) - 1, *queues]) + 2)
@@ -136,7 +136,7 @@ def _one_iteration(
     before: Sequence[Sequence[float]],
     fence: float,
 ) -> list[float]:
-    """The ends of the steps, `free` moved on. before: the ends in the iterations before.
+    """Return the ends of an iteration's steps, and advance `free`. before: the ends in the iterations before.
 
     fence: no step starts earlier.
     """

@@ -36,7 +36,7 @@ class Copies:
         self.flights: Users = {}
 
     def memories(self, x: int) -> list[int]:
-        """Where tensor x has a copy, complete or not, fresh or not."""
+        """Return the memories in which tensor x has a copy, complete or not, fresh or not."""
         return [memory for memory, have in enumerate(self.have) if have[x]]
 
     def readable(self, copy: Copy) -> bool:
@@ -44,7 +44,8 @@ class Copies:
         return self.have[memory][x] == self.whole[x] and copy not in self.stale
 
     def await_makers(self, copy: Copy, queue: int, waits: list[int]) -> None:
-        """A step on `queue` reads `copy`: it waits for what made it, which then is no longer in flight.
+        """Let a step on `queue` that reads `copy` wait for what produced it, which then is no longer in
+        flight.
 
         For a copy on the device only the compute queue's waiting makes its memory safe to reuse.
         """
@@ -57,13 +58,14 @@ class Copies:
                         self._land(side, maker, step)
 
     def await_users(self, copy: Copy, waits: list[int]) -> None:
-        """A step writes over `copy`: it waits for the transfers that still read or make it; they are over."""
+        """Let a step that writes over `copy` wait for the transfers that still read or make it; they are over
+        then."""
         for queue, step in list(self.flights.get(copy, {}).items()):
             waits.append(step)
             self.land(copy[1], queue, step)
 
     def land(self, x: int, queue: int, step: int) -> None:
-        """The transfer `step` of tensor x on `queue` is over, for all its copies."""
+        """End the transfer `step` of tensor x on `queue`, for all its copies."""
         for memory in range(len(self.have)):
             self._land((memory, x), queue, step)
 
@@ -73,7 +75,7 @@ class Copies:
             del flights[queue]
 
     def land_before(self, step: int) -> None:
-        """All transfers before `step` are over."""
+        """End all transfers before `step`."""
         for copy, flights in self.flights.items():
             self.flights[copy] = {queue: transfer for queue, transfer in flights.items() if transfer >= step}
 
@@ -93,7 +95,7 @@ class Copies:
         self.have[memory][x] |= bit
 
     def change_in_place(self, copy: Copy, queue: int, step: int) -> None:
-        """Every other copy of the tensor is stale from now on."""
+        """Change `copy` in place: every other copy of the tensor is stale from now on."""
         memory, x = copy
         self.stale.update((other, x) for other in self.memories(x) if other != memory)
         self.made.pop(copy, None)
@@ -110,7 +112,7 @@ class Copies:
             self.flights.setdefault((memory, x), {})[queue] = step
 
     def drop(self, copy: Copy) -> tuple[int, ...]:
-        """Forget a copy; the transfers of it that are still in flight."""
+        """Forget a copy, and return the transfers of it that are still in flight."""
         memory, x = copy
         self.have[memory][x] = 0
         if not (self.made or self.flights or self.stale):

@@ -18,8 +18,11 @@ from .walk import Walk
 def byte_curves(
     graph: Graph, schedule: Schedule, *, budget: int | None = None, machine: Machine | None = None
 ) -> Ints:
-    """Shape (memories + 1, steps), in the steady state: a row a memory, in their order, and last, at PINNED,
-    what is pinned of the host. The first is `Replay.device_curve`. Arguments and errors as `simulate`."""
+    """Return the bytes in use per memory and step in the steady state, shape (memories + 1, steps).
+
+    A row per memory, in their order; the last one, at PINNED, is what is pinned of the host. The first is
+    `Replay.device_curve`. Arguments and errors as `simulate`.
+    """
     walk = _Counting(graph, schedule, budget=budget, machine=machine or graph.machine)
     settle(walk)
     return np.array(walk.rows, np.int64).reshape(-1, len(walk.ledgers)).T

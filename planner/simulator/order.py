@@ -26,7 +26,7 @@ class Guards:
         self.restart()
 
     def restart(self) -> None:
-        """A new iteration: nothing has run."""
+        """Begin a new iteration: nothing has run."""
         self._ran = bytearray(len(self._once))
         self._next_random = 0
 
@@ -54,9 +54,9 @@ class Guards:
 
 
 def _sides_of_changes(graph: Graph) -> Iterator[tuple[int, int, int | None, int | None]]:
-    """(operation, tensor, the last change before it in the file, the first after it).
+    """Yield (operation, tensor, the last change before it in traced order, the first after it).
 
-    Changes of one tensor keep the file's order among themselves, so the nearest ones are enough.
+    Changes of one tensor keep traced order among themselves, so the nearest ones are enough.
     """
     for tensor in set(graph.operations.mutates.columns.tolist()):
         changes: list[int] = graph.mutators[tensor].tolist()

@@ -93,7 +93,7 @@ def _events(graph: Graph, number: int, step: Step) -> Iterator[tuple[int, _Event
 
 
 def _needless(events: Sequence[_Event], homes: Sequence[int]) -> set[int]:
-    """Steps of a persistent tensor that can go together, the first that are found."""
+    """Return steps of a persistent tensor that can be removed together: the first that are found."""
     fresh = set(homes)
     made: dict[int, int] = {}  # copies that nobody has used, by the transfer
     left: dict[int, int] = {}  # copies deleted since the last change, where the tensor is at home

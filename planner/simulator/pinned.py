@@ -21,7 +21,10 @@ START = -1
 
 
 def pinned_copies(graph: Graph, schedule: Schedule) -> frozenset[tuple[int, int]]:
-    """Each by the step that makes it, or START, and its tensor. Of a schedule that breaks rules: any."""
+    """Return the pinned copies, each by the step that makes it, or START, and its tensor.
+
+    For a schedule that breaks rules the result is arbitrary.
+    """
     in_modes = (schedule.verbs == Verb.COMPUTE) & (schedule.wheres != PLAIN)
     if not ((schedule.verbs > Verb.DELETE) | in_modes).any():
         return frozenset()

@@ -49,7 +49,7 @@ class Figures:
 
     @property
     def peaks(self) -> tuple[int, ...]:
-        """The peak of each memory, in the order of the row."""
+        """Return the peak of each memory, in the order of the row."""
         return (self.peak, self.host_peak, self.disk_peak, *self.deeper_peaks)
 
 
@@ -97,8 +97,10 @@ def simulate(
 def figures_of(
     graph: Graph, schedule: Schedule, *, budget: int | None = None, machine: Machine | None = None
 ) -> Figures:
-    """The figures of `simulate`, which plays it once where the same is asked twice in a row: from then on the
-    schedule can't be written."""
+    """Return the figures of `simulate`, computed once if the same is asked twice in a row.
+
+    The schedule is made read-only, so that they stay right.
+    """
     question = ref(graph), budget, machine
     known = _judged.get(schedule)
     if known is None or known[0] != question:

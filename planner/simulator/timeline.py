@@ -50,7 +50,7 @@ class Timeline:
 def timeline(
     graph: Graph, schedule: Schedule, *, budget: int | None = None, machine: Machine | None = None
 ) -> Timeline:
-    """Arguments and errors as `simulate`."""
+    """Return the timeline of a schedule in the steady state. Arguments and errors as `simulate`."""
     walk = Walk(graph, schedule, budget=budget, machine=machine or graph.machine)
     settle(walk)
     played = play(walk.queues, walk.seconds, walk.launches, walk.waits)
@@ -63,12 +63,12 @@ def timeline(
 
 
 def _passed(queue: Ints, end: Floats, zero: float) -> Floats:
-    """Per step the end of the last computation up to it."""
+    """Return per step the end of the last computation up to it."""
     return np.maximum.accumulate(np.where(queue == Queue.COMPUTE, end, zero))
 
 
 def _waits(walk: Walk, played: Played) -> tuple[Floats, Ints]:
-    """idle and cause."""
+    """Return idle and cause of each step."""
     steps, ends = len(walk.queues), played.ends
     free = list(played.free[0])
     idle, cause = np.zeros(steps), np.full(steps, NOTHING)

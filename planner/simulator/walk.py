@@ -73,7 +73,8 @@ class Walk:
         return self._left_over()
 
     def _pass_fence(self) -> None:
-        """An iteration starts when the transfers of the one before the last have ended (clock.py)."""
+        """Pass the fence: an iteration starts when the transfers of the one before the last have ended
+        (clock.py)."""
         last = -len(self.schedule)
         self.copies.land_before(last)
         for ledger in self.ledgers:
@@ -149,7 +150,7 @@ class Walk:
         self.curve.append(device.used + (transient if memory == Memory.DEVICE else 0))
 
     def _write_host(self, made: Sequence[tuple[int, int]], waits: list[int]) -> None:
-        """The device makes contributions in host memory, which is pinned; no link's queue is used."""
+        """Let the device write contributions in host memory, which is pinned; no link's queue is used."""
         kept = transient = 0
         for x, bit in made:
             if self._unpinned:
@@ -234,7 +235,7 @@ class Walk:
         self.launches.append(launch)
 
     def _pin(self, x: int, step: int, memory: int) -> int:
-        """The bytes that a copy which begins now takes of pinned memory."""
+        """Return the bytes of pinned memory that a copy which begins now takes."""
         if memory != Memory.HOST or (step, x) not in self._pinned_copies:
             return 0
         self.pinned.add(x)

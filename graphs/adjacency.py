@@ -13,7 +13,7 @@ Indices = NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Adjacency:
-    """Row `i` holds `columns[start[i]:start[i + 1]]`.
+    """Rows of numbers in one flat array: row `i` holds `columns[start[i]:start[i + 1]]`.
 
     start: int64, shape (rows + 1,).  columns: int32, shape (entries,).
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _FORMULA = ("=", "+", "-", "@")
-"""What a spreadsheet takes for the beginning of a formula."""
+"""Characters that a spreadsheet takes for the beginning of a formula."""
 
 
 def cell_text(text: str) -> str:

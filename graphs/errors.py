@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 LONGEST_LINE = 1000
-"""Characters; of a longer line the middle is left out."""
+"""Most characters of a line; the middle of a longer one is left out."""
 
 
 class MemplanError(Exception):
@@ -37,7 +37,7 @@ class InputError(MemplanError):
 
 
 class MismatchError(MemplanError):
-    """Graph, model, schedule and machine do not belong together."""
+    """An error: graph, model, schedule and machine do not belong together."""
 
 
 class DifferenceError(MemplanError):
@@ -45,4 +45,4 @@ class DifferenceError(MemplanError):
 
 
 class MissingPackageError(MemplanError):
-    """A needed package or external solver is not installed."""
+    """An error: a needed package or external solver is not installed."""

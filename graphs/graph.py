@@ -52,7 +52,7 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True)
 class Mode:
-    """Another way to run an operation, with the fields it changes already filled in.
+    """An execution variant of an operation, with the fields it changes already filled in.
 
     time: seconds.  workspace: bytes.  writes, reads_host: tensor indices; `reads_host` are read where
     they lie in host memory, `writes_host` (of `writes`) are made there.  on_host: runs on the CPU, inputs and
@@ -107,7 +107,7 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tensors:
-    """The tensor columns, one entry a tensor. bytes: int64. kind: uint8, values of `Kind`."""
+    """The tensor columns, one entry per tensor. bytes: int64. kind: uint8, values of `Kind`."""
 
     name: Sequence[str]
     bytes: NDArray[np.int64]

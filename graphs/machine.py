@@ -35,7 +35,7 @@ class Memory(IntEnum):
 
 @dataclass(frozen=True)
 class Link:
-    """A way from one memory to the next. Nothing else knows how long a copy takes.
+    """A link from one memory to the next. Nothing else knows how long a copy takes.
 
     rate: bytes/s, of large copies. latency: seconds that each copy takes in addition to its bytes.
     pageable: the rate from and to host memory that is not pinned; None if unknown.
@@ -96,7 +96,8 @@ class Link:
 
 @dataclass(frozen=True, init=False)
 class Links:
-    """None where the machine has no such link. A bare number is a rate in bytes/s, without latency."""
+    """The links of a machine, None if it has no such link. A bare number is a rate in bytes/s, without
+    latency."""
 
     d2h: Link | None
     h2d: Link | None
@@ -163,7 +164,7 @@ class Updates:
 
 @dataclass(frozen=True)
 class Machine:
-    """Capacities in bytes; None where unknown, and then unlimited.
+    """A machine's capacities in bytes and its links; an unknown capacity is None, which means unlimited.
 
     updates: no rule of schedules knows them; from them come the times of update operations that nobody has
     measured. pinned: bytes of host memory that can be pinned, of those that its capacity has. unpinned:

@@ -120,7 +120,8 @@ def uses_host(graph: Graph) -> bool:
 
 
 class _Spans(NamedTuple):
-    """Per tensor: its copy is there while operations first to last run, whatever they touch."""
+    """The span in which each tensor must be resident: while operations first to last run, whatever they
+    touch."""
 
     first: Ints
     last: Ints

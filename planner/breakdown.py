@@ -16,7 +16,7 @@ from .addresses.lifetimes import WORKSPACE, lifetimes
 from .schedule.schedule import Schedule, Verb
 
 KINDS = ("weights", "gradients", "optimizer states", "activations", "workspace")
-"""activations: with their gradients and the batch."""
+"""The kinds of the breakdown. Activations include their gradients and the batch."""
 REST = "(no module)"
 
 _COLUMN = {

@@ -1,4 +1,4 @@
-"""Why a schedule is refused."""
+"""The rules of schedules, and the error that names the one a schedule breaks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RULES = {
     "results": "the results are on some memory, complete and fresh, at the end",
     "persistent-return": "persistent tensors end, fresh, where they began",
 }
-"""The rules of plan-schedule/1, by the names that refusals carry."""
+"""The rules of plan-schedule/1, by the names that errors carry."""
 
 
 class InvalidScheduleError(MemplanError):

@@ -25,7 +25,7 @@ from .schedule.sequence import Run, prune, schedule_of
 from .simulator.simulate import simulate
 
 Gap = tuple[int, int, int]
-"""A tensor is not there in the runs first … last; its bytes."""
+"""The runs first … last in which a tensor is not resident, and its bytes."""
 
 
 def without_repeats(graph: Graph, runs: Sequence[Run], limit: int, proceed: Callable[[], bool]) -> list[Run]:

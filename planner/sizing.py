@@ -35,7 +35,7 @@ LARGEST = 2**20
 """Batches above are not tried: such a model needs next to no memory for a sample."""
 
 Solve = Callable[[Graph, int], Schedule | None]
-"""A schedule of the graph within a budget (bytes); None where none is found."""
+"""A function that returns a schedule of the graph within a budget (bytes); None if none is found."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Trial:
 
 
 class Known:
-    """Schedules that were found, for any batch and machine, each with how many operations its graph has."""
+    """Schedules found so far, for any batch and machine, each with its graph's number of operations."""
 
     def __init__(self) -> None:
         self._found: list[tuple[int, Schedule]] = []

@@ -39,7 +39,8 @@ class _Tree(NamedTuple):
 
 
 class _Edges(NamedTuple):
-    """Row by row what an operation reads, changes and writes. role: 0, 1, 2 for these."""
+    """The edges of all operations, row by row. role: 0 if an operation reads the tensor, 1 changes, 2
+    writes."""
 
     start: Ints
     tensor: Indices

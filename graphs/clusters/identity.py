@@ -28,8 +28,10 @@ _KINDS_COMPARED = 32
 
 @dataclass(frozen=True, eq=False)
 class Identities:
-    """Per cluster: hashes: of its structure, shape (clusters, 2).  kind: the number of the first cluster that
-    is identical.  operations: row by row, in canonical order.
+    """The structure hashes of clusters, and which are identical.
+
+    hashes: of each structure, shape (clusters, 2). kind: per cluster the number of the first cluster that is
+    identical. operations: row by row, in canonical order.
     """
 
     hashes: Hashes

@@ -14,8 +14,12 @@ from .clusters import Cluster, Partition
 
 
 class Interface(NamedTuple):
-    """Bytes read that forward operations outside make; bytes made that such read, or the loss, or that are
-    results. No batch, no persistent tensors: they are there anyway."""
+    """Bytes that cross the boundary of a cluster's forward part.
+
+    reads: tensors read that forward operations outside produce.
+    makes: tensors produced that those or the loss read, or that are results.
+    Batch and persistent tensors do not count: they are there anyway.
+    """
 
     reads: int
     makes: int
@@ -23,8 +27,11 @@ class Interface(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Per tensor the first and last positions in cluster order where it is made and where it is used, the
-    middle and the end of the iteration last of all. Nowhere: `made_last`, `used_last` are -1."""
+    """Per tensor the first and last positions in cluster order at which it is produced and at which it is
+    used.
+
+    The middle and the end of the iteration come last of all. Without any, `made_last`, `used_last` are -1.
+    """
 
     made_first: Ints
     made_last: Ints

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory, gettempdir
 from typing import IO, Any
 
 _FCNTL: Any = import_module("fcntl") if os.name == "posix" else None
-"""Elsewhere nothing is swept."""
+"""The module for locks; None on systems without it, where nothing is swept."""
 
 _LOCK = "in-use"
 

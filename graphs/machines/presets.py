@@ -26,9 +26,10 @@ from ..machine import Links, Machine, Updates
 from .gpus import GPUS, Gpu, closest, find_gpu, spelling, spellings
 
 PCIE_BYTES_PER_SECOND = {3: 15.75e9, 4: 31.5e9, 5: 63.0e9}
-"""By generation: 16 lanes, one direction, after the line code (PCI Express base specification)."""
+"""Bytes/s by generation: 16 lanes, one direction, after the line code (PCI Express base specification)."""
 PCIE_EFFICIENCY = 0.8
-"""What packet headers and flow control leave of it to large copies from pinned memory: a rule of thumb."""
+"""Share of it that packet headers and flow control leave to large copies from pinned memory: a rule of
+thumb."""
 PASSES = 360e9 / 16.6e9
 HOST_UPDATES = 1.1e9
 

@@ -38,7 +38,7 @@ class Columns(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """Per node: operations: how many of the graph are in it.  needs: the nodes that must run before it.
+    """The graph of one level. Per node: operations: their number.  needs: the nodes that must run before it.
     follows: those of `needs` whose values it reads, but for shared ones.  reads, makes: its values.
 
     Per tensor: makers, readers: how many nodes contribute to it, read it.  leaves: something outside reads

@@ -32,8 +32,8 @@ from .valid_order import is_valid_order
 
 @dataclass(frozen=True)
 class Block:
-    """Operations in the order in which they run. output: the tensor that the next block reads; None for
-    the last block, and where the next block reads shared tensors alone."""
+    """A block of a chain: operations in the order in which they run. output: the tensor that the next block
+    reads; None for the last block, and where the next block reads shared tensors alone."""
 
     forward: tuple[int, ...]
     backward: tuple[int, ...]

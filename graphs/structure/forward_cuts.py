@@ -35,8 +35,9 @@ _TAKEN_BACK = 32
 
 @dataclass(frozen=True)
 class Spans:
-    """Per tensor made in the forward part, positions in the forward order: `made` first, `complete` from,
-    `read` last (forward readers only; `complete` where there are none). saved: read in backward too."""
+    """The lifetimes of tensors produced in the forward part, as positions in the forward order: `made` first,
+    `complete` from, `read` last (forward readers only; `complete` where there are none). saved: read in
+    backward too."""
 
     length: int
     end: int

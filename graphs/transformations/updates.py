@@ -49,7 +49,7 @@ ADAMW, SGD = Optimizer("adamw", ("exp_avg", "exp_avg_sq")), Optimizer("sgd")
 HOST_MODE = "host"
 
 NUMBER_BYTES = 4
-"""Of a norm."""
+"""Bytes of a norm."""
 
 
 def with_updates(

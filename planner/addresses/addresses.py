@@ -32,10 +32,10 @@ EFFORT = 400_000_000
 """Rounds times copies that a search may take: about 4 seconds."""
 
 _ROUNDS, _TRIES = 30_000, 40
-"""Of one try at most; and tries at most."""
+"""Rounds of one try, and tries, at most."""
 
 _STRIP = 0.005
-"""What a strip may cost, of the bound."""
+"""What a strip may cost, as a share of the bound."""
 
 
 def rows_of(

@@ -29,7 +29,7 @@ _ITERATIONS = 2
 
 
 class NoRoomError(Exception):
-    """No segment of this size can be had."""
+    """Raised if no segment of this size can be reserved."""
 
 
 class Chunk:

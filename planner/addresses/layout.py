@@ -16,7 +16,7 @@ from .lifetimes import WORKSPACE, Lifetimes
 RULE = "addresses"
 
 Place = tuple[int, int]
-"""From an offset to another, which is not part of it."""
+"""An address range: its first offset, and the one after its last."""
 
 
 class Layout:

@@ -35,7 +35,8 @@ WORKSPACE = -1
 
 
 class Lifetimes(NamedTuple):
-    """Columns, a row a copy: first what is always there, then by start, and of one start by tensor.
+    """Lifetimes of copies as columns, a row per copy: first what is always there, then by start, and of one
+    start by tensor.
 
     tensor: its number; WORKSPACE for a computation's workspace. size: bytes, not 0. start, end: steps,
     0 ≤ start < turn, start < end; in step `end` it is not there any more.
@@ -108,7 +109,7 @@ def lifetimes(
 
 
 class _Life(NamedTuple):
-    """Steps since the first turn began."""
+    """The lifetime of one copy, in steps since the first iteration began."""
 
     tensor: int
     size: int
@@ -117,8 +118,11 @@ class _Life(NamedTuple):
 
 
 class _Recorder(Walk):
-    """A walk that notes the copies of one memory. there: per tensor since when, below 0 for always.
-    gone: those that were. now: the next step, counted from the first turn on."""
+    """A memory pass that records the copies of one memory.
+
+    there: per resident tensor since when, below 0 for always. gone: lifetimes that have ended.
+    now: the next step, counted from the first iteration on.
+    """
 
     def __init__(
         self, graph: Graph, schedule: Schedule, memory: int, *, budget: int | None, machine: Machine | None

@@ -17,7 +17,7 @@ PAGE = 4096
 """Bytes. A disk takes memory that begins at one without a copy in between (runtime/storage/disk.py)."""
 
 _TOLERANCE = 1e-3
-"""Of the time of a turn that less memory may cost."""
+"""Share of an iteration's time that less memory may cost."""
 
 _LOOSE, _EFFORT = 1.02, 50_000_000
 """Slack: the factor by which addresses may exceed the bytes, and the effort to reach it: half a second."""

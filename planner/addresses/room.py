@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 _CLOSE = 1 / 64
-"""Of the bytes that are enough: so close is the least."""
+"""Tolerance of the search, as a share of the bytes that are enough."""
 
 
 def least_room(least: int, enough: int, holds: Callable[[int], bool]) -> int:

@@ -10,7 +10,7 @@ from ..simulator.clock import Queue
 from .rows import LAUNCH, QUEUE, RUN, WAIT, Turn
 
 TURNS = 40
-"""The most turns that a search plays; then the growth is the mean of the last half."""
+"""The most iterations that a search simulates; then the growth is the mean of the last half."""
 
 _SAME = 1e-9
 _COMPUTE, _D2H, _H2D = int(Queue.COMPUTE), int(Queue.D2H), int(Queue.H2D)

@@ -49,7 +49,7 @@ _TENSOR = np.dtype([("size", np.int64), ("whole", np.int64), ("persistent", np.b
 
 
 class Ways:
-    """The ways of a graph's operations: number[operation, mode]."""
+    """The execution variants of a graph's operations: number[operation, mode]."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

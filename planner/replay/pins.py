@@ -14,9 +14,9 @@ from .rows import COMPUTE, DELETE, DEVICE, HOST, OFFLOAD, PREFETCH
 
 Flags = NDArray[np.bool_]
 _CROSS, _MAKE, _DROP = range(3)
-"""What happens to a copy on the host: it crosses the link; a step makes it; it is deleted."""
+"""Events of a copy on the host: it crosses the link; a step makes it; it is deleted."""
 _KINDS = 4
-"""An event is `_KINDS` · tensor + kind."""
+"""Number of kinds: an event is `_KINDS` · tensor + kind."""
 
 
 @inner

@@ -47,14 +47,14 @@ from .walk import walk
 
 _COMPUTE, _CPU = int(Queue.COMPUTE), int(Queue.CPU)
 _VANISH = -1
-"""The verb of what goes at the end of the list, from every memory."""
+"""The verb of the deletes at the end of the list, from every memory."""
 
 _SECONDS, _EXCESS, _PEAKS = range(3)
 _ELSEWHERE = -1
-"""The places of a replay's figures."""
+"""Indices into a replay's figures."""
 
 UNASKED = np.empty(0)
-"""Stalls that nobody asks for."""
+"""Stalls, if they are not requested."""
 
 
 def figures_for(instance: Instance) -> Floats:

@@ -29,11 +29,11 @@ from .tensor_transfers import MOVE, TensorTransfers, derive_transfers, fetch_typ
 LOOK_AHEADS = (0.0, 1.0, 1.5, 3.0, inf)
 
 LONGEST_LOOK_AHEAD = 1e9
-"""What an infinite look-ahead counts as: ∞ · 0 s is no number."""
+"""Value of an infinite look-ahead in computations: ∞ · 0 s is not a number."""
 
 
 class ResidencyTransfers:
-    """The transfers of a residency, as far as they do not depend on where prefetches stand.
+    """The transfers of a residency, as far as they do not depend on the slots of prefetches.
 
     moves, fetches: rows of tensor_transfers.py.
     curves: bytes in each memory but the last, the rows, by moment, with every fetch just before its use.

@@ -22,13 +22,13 @@ _REQUIRED = ("format", "graph", "steps")
 _OPTIONAL = ("budget", "machine", "solver", "predicted", "initial", "addresses")
 _VERBS = {verb.word: verb for verb in Verb}
 _DEFAULT = {Verb.DELETE: Memory.DEVICE, Verb.OFFLOAD: Memory.HOST, Verb.PREFETCH: Memory.DEVICE}
-"""The memory where a step names none."""
+"""The memory of a step that names none."""
 _BOTH = "both"
 """The word of `initial` for the device and the host; for any other memories it is their names with a +."""
 
 
 class Addresses(NamedTuple):
-    """Where the device's copies lie. arena: bytes. offsets: bytes, one a copy (planner/addresses)."""
+    """Addresses of the device's copies. arena: bytes. offsets: bytes, one per copy (planner/addresses)."""
 
     arena: int
     offsets: tuple[int, ...]

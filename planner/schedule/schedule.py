@@ -59,7 +59,7 @@ def prefetch(tensor: int, to: int = Memory.DEVICE) -> Step:
 
 @dataclass(frozen=True, init=False)
 class Initial:
-    """Where persistent tensors lie when an iteration starts; those not named are on the device.
+    """The memories of persistent tensors when an iteration starts; those not named are on the device.
 
     groups: pairs of some memories, in the order of the row, and the tensors with a copy in each of them. By
     memories; none is empty.

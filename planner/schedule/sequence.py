@@ -1,4 +1,4 @@
-"""From a sequence of operations, with repeats, to a schedule with the deletes that cost least memory.
+"""Conversion of a sequence of operations, with repeats, to a schedule with the deletes of least memory.
 
 A sequence fixes when everything is made. Then each tensor is best deleted right after its last use
 before it is made anew: any later only costs memory. Runs that make nothing needed are dropped first.

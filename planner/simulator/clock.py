@@ -1,4 +1,4 @@
-"""When each step runs: queues, each first in first out. Decides time, and nothing about memory.
+"""The times of steps: queues, each first in first out. Decides time, and nothing about memory.
 
 Two queues compute, and two copy between each pair of neighbouring memories, one in each direction. One more
 is the training thread, which launches the computations in list order, for the device and for the CPU alike:

@@ -1,4 +1,4 @@
-"""Which copies of which tensors are where, and which steps others must wait for still use them.
+"""The copies of tensors in each memory, and the steps still using them, for which others must wait.
 
 A copy is a tensor in a memory. `have[memory][tensor]` is the set of contributions in that copy (bits,
 0: no copy); it is complete when it equals `whole[tensor]`. `stale` holds the copies made before their

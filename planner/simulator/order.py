@@ -12,7 +12,7 @@ Fault = tuple[str, str, int | None]
 
 
 class Guards:
-    """Which operations have run, and so which may run now."""
+    """The operations that have run, and so those that may run now."""
 
     def __init__(self, graph: Graph) -> None:
         operations = graph.operations

@@ -1,4 +1,4 @@
-"""The schedule of a part of a graph: that of the whole, without what the part has not.
+"""The schedule of a part of a graph: that of the whole, without what the part does not contain.
 
 A part has the whole's tensors under the same numbers, and some of its operations. Steps that compute others
 go, and steps of tensors that only those touch. What is left keeps every rule, needs no larger budget, and has

@@ -1,4 +1,4 @@
-"""Which copies in host memory are pinned: those that cross the link to or from the device.
+"""The copies in host memory that are pinned: those that cross the link to or from the device.
 
 A copy there lives from the step that makes it to its delete, around the turn's end too where it stays. It is
 pinned, all that time, where in this life a transfer from or to the device reads or fills it, or a computation
@@ -17,7 +17,7 @@ PINNED = -1
 """The ledger of pinned memory: the last, after those of the memories."""
 
 START = -1
-"""The place of copies that are there when a turn starts."""
+"""The step number of copies that are there when an iteration starts."""
 
 
 def pinned_copies(graph: Graph, schedule: Schedule) -> frozenset[tuple[int, int]]:

@@ -55,7 +55,10 @@ class Figures:
 
 @dataclass(frozen=True, repr=False)
 class Replay:
-    """figures; device_curve: int64, shape (steps,): device bytes while each step runs."""
+    """The result of `simulate`.
+
+    figures: time and peaks. device_curve: int64, shape (steps,): device bytes while each step runs.
+    """
 
     figures: Figures
     device_curve: NDArray[np.int64]

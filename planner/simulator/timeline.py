@@ -1,4 +1,4 @@
-"""When the steps of one iteration run in the steady state, and why a queue stood still before one.
+"""The times of one iteration's steps in the steady state, and why a queue was idle before one.
 
     D2H       ▒▒▒▒▒▒▒
     compute   ████·······████████        the second computation waited 7 for the copy: cause D2H
@@ -31,7 +31,8 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Timeline:
-    """Arrays of shape (steps,), seconds; 0 is when the compute queue ended the iteration before.
+    """The times of a schedule's steps: arrays of shape (steps,), seconds; 0 is when the compute queue ended
+    the iteration before.
 
     queue: a Queue, NOTHING for a delete, which takes no time: it comes after the computation before it.
     idle: how long the queue stood still before the step. cause: why: the Queue of what it waited for last,

@@ -1,4 +1,4 @@
-"""Order decides memory: one pass over the steps that checks every rule and counts every byte."""
+"""The memory pass: one pass over the steps in order that checks every rule and counts every byte."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from .pinned import PINNED, START, pinned_copies
 
 
 class Walk:
-    """One replay. After each `turn`: `queues`, `seconds`, `launches` and `waits` per step for the clock,
-    `curve` (device bytes while each step runs), `ledgers` with the peaks so far."""
+    """The memory pass over a schedule.
+
+    After each `turn`: `queues`, `seconds`, `launches` and `waits` per step for the clock, `curve` (device
+    bytes while each step runs), `ledgers` with the peaks so far.
+    """
 
     def __init__(
         self, graph: Graph, schedule: Schedule, *, budget: int | None, machine: Machine | None

@@ -41,8 +41,11 @@ FROZEN = -1
 
 
 class Absence(NamedTuple):
-    """Between the run `after`, a use of the weight, and its next use, the run `before` (of the next turn
-    where that is no later). version: its number in `Cycle.changed_by`, or FROZEN."""
+    """An offload interval of a weight, between two uses.
+
+    It goes from the run `after`, a use of the weight, to its next use, the run `before` (of the next
+    iteration if that is no later). version: its number in `Cycle.changed_by`, or FROZEN.
+    """
 
     weight: int
     after: int

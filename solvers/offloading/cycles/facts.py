@@ -1,4 +1,4 @@
-"""A cycle as arrays for compiled code, and the arrays in which it notes what stands where."""
+"""A cycle as arrays for compiled code, and arrays for the state of a walk over an order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an order of runs and transfers to the schedule: with the deletes, and where the weights start."""
+"""Construction of the schedule from an order of runs and transfers: with deletes, and where weights start."""
 
 from __future__ import annotations
 

@@ -56,17 +56,18 @@ _STALL = 0.2
 (stalls.py)."""
 
 _WIDE = 0.2
-"""The share of transfers placed otherwise that go farther: up to half a turn, every length as likely."""
+"""The share of transfers placed otherwise that go farther: up to half an iteration, every length as
+likely."""
 
 _DOWN, _READ = 0.3, 0.5
-"""The shares of these that are copies down; and of the others, where the tensor is on the disk, reads from
-there."""
+"""Shares of these that are copies down; and of the others, if the tensor is on the disk, reads from there."""
 
 _WHOLE, _EXCHANGE = 0.3, 0.15
-"""The shares of the rest that concern all absences of a tensor; and those where another leaves instead."""
+"""Shares of the rest that concern all intervals of a tensor; and those in which another tensor leaves
+instead."""
 
 _DEEPER = 0.3
-"""The share of activations that leave for the disk, where something does."""
+"""Share of activations that are offloaded to the disk, if anything is."""
 
 _LOOK_AHEADS = (0.5, 1.0, 1.25, 1.5, 2.0, 3.0, 6.0)
 _RESERVES = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0)

@@ -24,13 +24,13 @@ from .parts import Absence
 from .state import State
 
 _SHARES = (0.25, 0.5, 0.75, 0.95)
-"""Of a tensor: where less is anywhere, it is dropped."""
+"""Shares of a tensor: if less than that is anywhere, it is dropped."""
 
 _KEPT_IF_UNKNOWN = 1.5
-"""More than all: an absence between two moments is short."""
+"""Share of an interval between two moments of the program; above 1, since such an interval is short."""
 
 _DIGITS = 3
-"""Of parts that count: the others are the solver's noise."""
+"""Digits of shares that count: the others are the solver's noise."""
 
 
 class Guide:

@@ -51,20 +51,20 @@ from .start import Starts, other_modes
 NAME = "joint"
 
 _START_SHARE = 0.5
-"""Of the time limit, for the starts."""
+"""Share of the time limit for the starts."""
 
 _ADVICE_SHARE, _ADVICE_SECONDS = 0.25, 20.0
-"""Of the time limit, for the offloading program that advises starts; and at most."""
+"""Share of the time limit for the offloading program that advises starts; and seconds at most."""
 
 _FIRST_SHARE = 0.15
-"""Of the annealing, for each start where there are several; the best of what they come to goes on."""
+"""Share of the annealing for each start if there are several; the best of their results continues."""
 
 _READ_SHARE = 0.1
 """Share of the time limit. After it no further schedule is read if one is there to start from, and no more
 shifts are sought for that one's transfers."""
 
 _MOST_MOVES, _MOST_RUNS, _MOST_CHOICES = 200_000, 50_000_000, 60
-"""Without a time limit: moves of the annealing, runs that they replay, and starts."""
+"""Limits that replace a time limit: moves of the annealing, runs that they replay, and starts."""
 
 _ENOUGH = 1e-6
 """A schedule this close to the time of all operations is the fastest."""

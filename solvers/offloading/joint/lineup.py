@@ -1,4 +1,4 @@
-"""The runs of a state, in their line: which take place, when each starts, and what each touches."""
+"""The runs of a state, in order: which take place, when each starts, and what each touches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ....planner.residency.lifetimes import Access, find_accesses
 from ....planner.schedule.sequence import Run
 
 ABSENT = -1
-"""The mode of a run that may take place there, and does not."""
+"""The mode of a run that could take place, and does not."""
 
 
 class Lineup:

@@ -1,4 +1,4 @@
-"""A state of the joint search from a schedule that some solver found: decisions, and where copies stand.
+"""A state of the joint search from a schedule that some solver found: decisions, and slots of copies.
 
 The search places fetches, and reads from the disk, by look-ahead and order of need, and some so many slots
 later than that (State.move, State.read_at). With which of these shifts all stand where the schedule has them

@@ -24,8 +24,11 @@ _MOST_KEPT = 100_000
 
 
 class Absence(NamedTuple):
-    """Between two uses of a tensor on the device. before: beyond the runs' number for a use in the next turn;
-    the number itself for the end of the turn."""
+    """An offload interval of a tensor, between two uses on the device.
+
+    before: beyond the runs' number for a use in the next iteration; the number itself for the iteration's
+    end.
+    """
 
     tensor: int
     after: int

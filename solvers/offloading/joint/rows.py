@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 _SPARE = 2
-"""Rows more than needed, where a tensor's are put anew."""
+"""Spare rows when the rows of a tensor are moved."""
 
 
 class Rows:

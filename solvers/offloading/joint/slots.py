@@ -21,7 +21,7 @@ from .drops import Drops
 from .lineup import ABSENT
 
 _LONG = 8
-"""A gap is long from so many runs on."""
+"""Runs from which on a gap is long."""
 
 
 class Slots:

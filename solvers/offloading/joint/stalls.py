@@ -1,4 +1,4 @@
-"""Where the device waits, and which absences may be the cause: those with a transfer not long before.
+"""The device's waits, and the offload intervals that may cause them: those with a transfer not long before.
 
 A run waits for what is fetched for it, for all that is fetched before that, or for the room that a copy down
 leaves; so the nearer in runs a transfer is asked for, the likelier is its absence drawn. Waits are looked at
@@ -16,16 +16,16 @@ from .parts import Absence
 from .state import Outcome, State
 
 _OFTEN = 25
-"""So many draws are made from one look."""
+"""Draws that are made before the waits are computed anew."""
 
 _COMES = 0.7
-"""How likely it is sought among what comes back, not what goes."""
+"""Probability of a search among tensors that come back, not those that leave."""
 
 _TRIES = 8
 """Number of these that are tried until one is offloaded."""
 
 _NEAREST = 2
-"""Runs before a wait that are looked at, at least."""
+"""Runs before a wait that are searched, at least."""
 
 
 class Stalls:

@@ -29,16 +29,16 @@ FIRST = ((0.25, 0.25), (0.0, 0.0), (0.5, 0.25), (1.0, 0.25), (1.0, 1.0))
 """Shares tried first: of the bytes that may be dropped, of the updates that may run on the host."""
 
 WIDTHS = (0.25, 0.125, 0.0625, 0.03125)
-"""Of the steps from there."""
+"""Widths of the steps from there."""
 
 LEVELS = 16
 """Number of shares of bytes for which the runs that recompute the tensors have slots of their own."""
 
 NEGLIGIBLE = 2e-3
-"""Of the budget: tensors that take less than that all together never leave."""
+"""Share of the budget: tensors that take less than that all together never leave."""
 
 ROOMS = (0.0, 2.0)
-"""What filling leaves free, in sizes of the largest tensor that can leave."""
+"""Bytes that filling leaves free, in sizes of the largest tensor that can be offloaded."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,10 @@ class Start:
 
 
 class Starts:
-    """advised, best: of the choices that the program advises, and of the others that were tried. least: the
-    smallest budget with which one of them holds, in bytes.
+    """A search for the best starts.
 
+    advised, best: of the choices that the program advises, and of the others that were tried.
+    least: the smallest budget with which one of them holds, in bytes.
     complete: no choice was left out because time was over. proceed: false once it is.
     """
 

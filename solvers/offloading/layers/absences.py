@@ -17,7 +17,7 @@ from .runs import LayerRuns
 from .training import TrainingLayers
 
 Positions = dict[int, list[int]]
-"""By tensor, those of some runs, in order."""
+"""Per tensor the positions of some runs, in order."""
 
 
 def uses_of(graph: Graph, runs: Sequence[Run]) -> tuple[Positions, Positions]:
@@ -38,7 +38,7 @@ def uses_of(graph: Graph, runs: Sequence[Run]) -> tuple[Positions, Positions]:
 
 
 class Uses:
-    """Those of the runs of layers."""
+    """The uses of tensors by the runs of layers."""
 
     def __init__(self, graph: Graph, plan: LayerRuns) -> None:
         self.plan = plan

@@ -7,7 +7,7 @@ from ...problem import NotAcceptedError, Problem
 from .training import TrainingLayers, training_layers
 
 STATES = ("auto", "host", "disk")
-"""Where model states may be asked to lie."""
+"""Memories that can be requested for model states."""
 
 
 def layers_updated_on_cpu(solver: str, problem: Problem) -> TrainingLayers:

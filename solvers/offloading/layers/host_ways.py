@@ -1,4 +1,4 @@
-"""The ways to run an update on the CPU."""
+"""The execution variants of an update on the CPU."""
 
 from __future__ import annotations
 

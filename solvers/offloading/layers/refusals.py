@@ -1,4 +1,4 @@
-"""Where no way of moving tensors fits the device: the least budget that one of them needs, or that the host
+"""Errors if no way of moving tensors fits the device: the least budget that one needs, or that the host
 and the disk are too small for all of them."""
 
 from __future__ import annotations

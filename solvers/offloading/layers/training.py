@@ -27,7 +27,7 @@ from .host_ways import ways_on_host
 
 @dataclass(frozen=True)
 class Layer:
-    """Operations in the order in which they run, tensors by number.
+    """One layer: operations in the order in which they run, tensors by number.
 
     forward: with the loss in the last layer. backward: without the updates among it. updates: wherever they
     stand. weights: parameters, changed or not. gradients: of these weights. states: of the optimizer.

@@ -29,7 +29,7 @@ LIKELY = 1.5
 """The look-ahead with which amounts are compared."""
 
 _IN_FLIGHT = (3, 6, 12)
-"""How many layers' states the host keeps room for: more where less does not hold."""
+"""Layers whose states the host keeps room for: more if less does not hold."""
 
 
 class Amounts:

@@ -1,4 +1,4 @@
-"""LoHan's Algorithm 1: which activations are swapped, in the order of the time that each byte saves.
+"""LoHan's Algorithm 1: the activations to swap, in the order of the time that each byte saves.
 
 Liao et al. (arXiv:2403.06504), section IV-D. A layer of the paper is here a forward operation, its activation
 what backward reads of its outputs. OB (6) = seconds to recompute them from the others / their bytes.
@@ -45,7 +45,8 @@ class Swap:
 
 @dataclass(frozen=True)
 class Prefix:
-    """The first `count` swaps. bytes: swapped in all. recomputed: seconds. seconds: T_iter."""
+    """A prefix of the order: the first `count` swaps. bytes: swapped in all. recomputed: seconds. seconds:
+    T_iter."""
 
     count: int
     bytes: int

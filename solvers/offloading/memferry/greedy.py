@@ -30,7 +30,7 @@ def greedy(costs: Sequence[Costs]) -> list[Way]:
 
 
 class Forward:
-    """Algorithm 1. ways: GFGB or DHA. total: seconds of the forward part (T_all)."""
+    """The forward part by Algorithm 1. ways: GFGB or DHA. total: seconds of the forward part (T_all)."""
 
     def __init__(self, costs: Sequence[Costs]) -> None:
         self.costs = costs

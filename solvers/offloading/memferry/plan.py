@@ -1,4 +1,4 @@
-"""One way to run an iteration, and all that MemFerry can make of it."""
+"""One iteration's runs, and the schedules that MemFerry can make of it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from .plan import Plan
 NAME = "memferry"
 
 _ROOMS = 5
-"""So often the room for weights is made smaller where what the model chose does not fit."""
+"""Times that the room for weights is made smaller if the model's choice does not fit."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ....planner.schedule.sequence import Run
 
 @dataclass(frozen=True)
 class Option:
-    """A way to run a block (an option o of the thesis, 4.4), updates not in its seconds.
+    """An execution variant of a block (an option o of the thesis, 4.4), updates not in its seconds.
 
     T_t^o: forward_seconds, backward_seconds.  S_i^o: kept_bytes, what waits between the two parts, the
     block's input among it.  Peaks: bytes while a part runs, without batch, persistent tensors, weight

@@ -10,7 +10,8 @@ from .weights import WeightStocks, disk_part
 
 
 class StateStocks:
-    """StoO_t, PrfO_t: stored, fetched. left[d]: the new version, copied out before step d."""
+    """Columns of a group's optimizer states. StoO_t, PrfO_t: stored, fetched. left[d]: the new version,
+    copied out before step d."""
 
     def __init__(self, program: Columns, weights: WeightStocks) -> None:
         self.size = weights.group.state_bytes / program.byte

@@ -1,4 +1,4 @@
-"""From fractions to whole tensors: Algorithm 8 of the thesis (4.6), for one group of tensors.
+"""Rounding of fractions to whole tensors: Algorithm 8 of the thesis (4.6), for one group of tensors.
 
 Steps are counted from the one where all tensors are on the device. In each, tensors are chosen by SELECT
 (subset_sum.py) so that at least as much has left, and is gone, as the program wants, and at most as much
@@ -23,8 +23,11 @@ LITTLE = 1e-6
 
 
 class Absence(NamedTuple):
-    """Item `item` is copied out in step `out` (or an earlier one; -1: there is a copy from the start), not on
-    the device from step `gone` on, and copied back in step `back`, needed in the next."""
+    """An offload interval of item `item`.
+
+    It is copied out in step `out` (or an earlier one; -1: there is a copy from the start), not on the device
+    from step `gone` on, and copied back in step `back`, needed in the next.
+    """
 
     item: int
     out: int

@@ -1,4 +1,4 @@
-"""From a training graph to the steps, groups and options of O-ILP.
+"""Conversion of a training graph to the steps, groups and options of O-ILP.
 
 The blocks are those of the graph's chain, updates early (layers/early_updates.py); what stays after the
 backward part runs in steps of its own. Gradients that are results, and tensors that several blocks share,

@@ -53,10 +53,10 @@ from .search import COARSE_RESERVES, Found, Search, relaxed
 NAME = "offmate"
 
 COARSE = (20,)
-"""Blocks of programs that are solved in little time."""
+"""Numbers of blocks for which a program is solved in little time."""
 
 LARGEST_BATCH = 16
-"""The batch factor lies between 1 / this and this."""
+"""Limit of the batch factor, which is between 1 / this and this."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from ...stages.scan import scan
 from ..o_ilp.iteration import Option
 
 PAPER = 3
-"""The thesis' options a block."""
+"""The thesis' options per block."""
 
 
 @dataclass(frozen=True)

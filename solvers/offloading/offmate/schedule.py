@@ -1,5 +1,5 @@
-"""From an answer of O-ILP to runs and absences of whole tensors: planner/residency/residency.py makes the
-schedule.
+"""Conversion of an answer of O-ILP to runs and offload intervals of whole tensors:
+planner/residency/residency.py makes the schedule.
 
 Which tensors are offloaded between two uses follows the answer (absences.py); so does where CPU updates
 stand (updates.py). When copies start is left to planner/residency/prefetch_placement.py, operation by

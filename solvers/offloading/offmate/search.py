@@ -36,10 +36,10 @@ from ..o_ilp.round import Choice, choice_start, fixed, reserving, rounded
 from .schedule import residence_of
 
 RESERVES = (0.0, 0.05, 0.1, 0.2, 0.02, 0.3, 0.15, 0.4)
-"""Parts of the device left to the places of whole tensors, in the order in which they are tried."""
+"""Shares of the device left free for rounding to whole tensors, in the order in which they are tried."""
 
 COARSE_RESERVES = (0.0, 0.1)
-"""Those of a program that only has to give a first answer."""
+"""Reserves of a program that only has to give a first answer."""
 
 SMALL = 4_000
 """Columns of programs that are also solved with their integers."""
@@ -48,10 +48,10 @@ CLOSE = 0.01
 """A schedule this much slower than the program with fractions is good enough."""
 
 PATIENCE = 2
-"""So many reserves in a row may fit and bring nothing better."""
+"""Reserves in a row that may fit without anything better."""
 
 _TOLERANCE = 1e-4
-"""By how much an answer with fractions may leave a row."""
+"""Violation of a row that an answer with fractions may have."""
 
 
 @dataclass(frozen=True)

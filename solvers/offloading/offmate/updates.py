@@ -1,4 +1,4 @@
-"""When the CPU runs which update: in the order of their deadlines, among those whose gradient is there.
+"""The order of updates on the CPU: by their deadlines, among those whose gradient is there.
 
 A weight updated on the CPU is needed next by the first step that uses it in the next iteration (f_w);
 blocks with a lower number have less time between their backward and their next forward (thesis, 4.6).

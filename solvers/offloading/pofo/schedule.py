@@ -1,4 +1,4 @@
-"""From POFO's segments to runs, and to the tensors offloaded between uses."""
+"""Conversion of POFO's segments to runs, and to the tensors offloaded between uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""POFO's answers for all amounts of memory, tried: which fit, and how long they take when simulated."""
+"""Simulation of POFO's answers for all amounts of memory: which fit, and how long they take."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .schedule import decided, residence
 from .table import PofoTable
 
 LIKELY = 1.5
-"""The look-ahead with which ways are compared."""
+"""The look-ahead with which residencies are compared."""
 
 
 class Search:

@@ -13,7 +13,7 @@ Values = NDArray[np.float64]
 
 
 class Input(IntEnum):
-    """Where a segment's input is counted."""
+    """The place in which a segment's input is counted."""
 
     FREE = 0
     KEPT = 1
@@ -22,8 +22,8 @@ class Input(IntEnum):
 
 @dataclass(frozen=True)
 class Segment:
-    """Blocks first … end-1. saved: (a). sent: what it keeps is offloaded. memory: slots for Rotor's program
-    in (b) and in the last segment."""
+    """A segment: blocks first … end-1. saved: (a). sent: what it keeps is offloaded. memory: slots for
+    Rotor's program in (b) and in the last segment."""
 
     first: int
     end: int

@@ -1,4 +1,4 @@
-"""The working window, once around the iteration, as runs and absences.
+"""The working window, once around the iteration, as runs and offload intervals.
 
     step      0   1   2 … n-1 │ n … 2n-3  2n-2  2n-1       window of m = 2
     runs      F0  F1  F2      │       B2    B1    B0

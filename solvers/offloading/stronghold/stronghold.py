@@ -55,7 +55,7 @@ from .window import Window, working_window
 NAME = "stronghold"
 
 _TRIED = 32
-"""So many sizes are simulated at most."""
+"""Window sizes that are simulated at most."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which absences: those that keep the links least busy, by an integer program.
+"""Choice of the offload intervals that keep the links least busy, by an integer program.
 
     minimise  T + Σ_a exposed_a x_a + ε (Σ up + Σ down)
     where     T ≥ Σ_v up_v y_v,  T ≥ Σ_a down_a x_a,  x_a ≤ y_version(a),  and for each run

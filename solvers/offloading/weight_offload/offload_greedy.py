@@ -1,4 +1,4 @@
-"""Weight offloading: which weights leave the device between their uses, and when each transfer stands.
+"""Weight offloading: which weights leave the device between their uses, and when each transfer runs.
 
 Minimises the period of the training cycle within the budget: the paper's OFF(L, M_GPU, β), strongly NP-hard
 by 3-partition. Assumed: every operation runs once, in the file's order; activations stay, updates run on the

@@ -27,7 +27,7 @@ from ..cycles.cycle import Cycle
 
 _PATTERNS = 30_000
 _BINS = 4
-"""So many kinds of bins are tried for a class, those that the most transfers or runs suggest first."""
+"""Kinds of bins that are tried for a class, those that the most transfers or runs suggest first."""
 
 
 def packed_ranks(cycle: Cycle, chosen: Sequence[int], seconds: float) -> Iterator[dict[int, int]]:

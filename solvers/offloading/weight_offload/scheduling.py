@@ -1,4 +1,4 @@
-"""When the transfers stand: each at its earliest time, in an order fixed beforehand (Algorithm 2).
+"""Placement of the transfers: each at its earliest time, in an order fixed beforehand (Algorithm 2).
 
 Fetches in the order in which they are needed; copies to the host in the order in which the weights change,
 those of weights that leave only later (an early upload, the paper's waiting list) whenever the link would be

@@ -21,7 +21,7 @@ from ..cycles.replay import period
 from .anneal import anneal, orders_from, seed
 
 HOT, COLD = 3e-3, 3e-5
-"""Where the temperature starts and ends, as parts of the period."""
+"""The temperature at the start and the end, as shares of the period."""
 
 _WORK = 200_000_000
 """Entries of orders that one annealing replays at most."""
@@ -29,7 +29,7 @@ _WORK = 200_000_000
 _CHUNK_SECONDS = 0.1
 _PROVEN = 1e-9
 _PATIENCE = 2
-"""So many repetitions without gain end the search before its time."""
+"""Repetitions without gain that end the search before its time."""
 
 
 class Search:

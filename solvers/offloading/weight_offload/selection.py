@@ -1,4 +1,4 @@
-"""Which absences: the greedy selection by profit for each byte moved (Algorithm 1).
+"""Greedy choice of offload intervals by profit for each byte moved (Algorithm 1).
 
 Every operation has an excess, the bytes above the limit were every weight there. An absence's profit is the
 excess that it takes from the operations it covers, for each byte that it moves: 2 |w|, or |w| alone where
@@ -45,7 +45,7 @@ class Variant:
 
 @dataclass(frozen=True, eq=False)
 class _Operations:
-    """Runs that use the same weights, one after the other, count as one operation (B_i is several runs)."""
+    """Operations of the cycle: neighbouring runs that use the same weights are one (B_i is several runs)."""
 
     of_run: NDArray[np.int64]
     excess: NDArray[np.float64]
@@ -97,7 +97,7 @@ def _operations(cycle: Cycle, spare: float) -> _Operations:
 
 
 class _Spans(NamedTuple):
-    """Per absence the operations that it covers: first … last - 1, around the turn's end where it wraps."""
+    """The operations that each interval covers: first … last - 1, around the iteration's end if it wraps."""
 
     first: NDArray[np.int64]
     last: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Orders to begin with: greedy selection and placing in several variants, and every weight moved lazily."""
+"""Initial orders: greedy selection and placing in several variants, and every weight moved lazily."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .scheduling import greedy_order
 from .selection import Variant, chosen_absences, moved_bytes
 
 PUBLISHED = Variant(1.0, patient=False)
-"""The excess as it is printed, and no filter by time."""
+"""The printed variant: the excess as it is printed, and no filter by time."""
 
 VARIANTS = (Variant(2.0), Variant(1.0), PUBLISHED)
-"""Room for two transfers, for one; with and without the filter by time."""
+"""Variants with room for two transfers, for one; with and without the filter by time."""
 
 CLOSE_VARIANTS = (Variant(0.0), Variant(0.0, patient=False))
 """Variants without room in addition to what the runs need: tried if the others find nothing."""

@@ -60,7 +60,7 @@ def is_compiled(function: Callable[..., Any]) -> bool:
     compiler: Any = function
     if compiler.signatures:
         return True
-    folder = compiler._cache.cache_path  # None where nothing is kept
+    folder = compiler._cache.cache_path  # None if nothing is kept
     return folder is not None and any(Path(folder).glob(f"*.{function.__name__}-*.nbc"))
 
 

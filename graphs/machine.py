@@ -120,8 +120,8 @@ class Links:
 class Tier:
     """One memory of the row, and the links that join it to the memory above it.
 
-    capacity: bytes; None where unknown, and then unlimited. write: the link from the memory above. read: the
-    link to it. None where the machine has no such link.
+    capacity: bytes; None if unknown, and then unlimited. write: the link from the memory above. read: the
+    link to it. None if the machine has no such link.
     """
 
     name: str

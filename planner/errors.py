@@ -31,7 +31,7 @@ class InvalidScheduleError(MemplanError):
     """A schedule that breaks a rule.
 
     rule: a key of RULES.  step: index in the list, None for a fault of the whole.
-    tensor: the tensor's name, None where no single tensor is at fault.
+    tensor: the tensor's name, None if no single tensor is at fault.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ nothing proves nothing: the smallest budget is the smallest that *it* finds, and
 
 Most of these questions need no solver. A batch whose baseline fits, fits. And a model's graphs differ
 from batch to batch in numbers alone, so a schedule of one is a schedule of all: what was found for one batch
-is replayed on the next (`Known`), and only where none fits the solver is asked.
+is simulated on the next (`Known`), and only if none fits the solver is called.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where each backward operation belongs: the position, in cluster order, of the forward operation it serves.
+"""The position of each backward operation, in cluster order: that of the forward operation it serves.
 
 Forward tensors (and weights) that a backward operation reads tie it to the operations that make or read
 them. It serves the one to which most of them tie it, the last such that does not come after the backward

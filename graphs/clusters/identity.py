@@ -114,7 +114,7 @@ def _fill(
 def _compare(
     structure: Ints, start: Ints, operations: Indices, time: NDArray[np.float64], tolerance: float, kind: Ints
 ) -> None:
-    """Write per cluster the first that is identical. structure: equal where the structure is.  kind: its own
+    """Write per cluster the first that is identical. structure: equal for equal structures.  kind: its own
     number for each."""
     clusters = len(kind)
     first, compared = np.full(clusters, -1), np.zeros(clusters, np.int64)

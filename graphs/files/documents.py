@@ -54,7 +54,7 @@ def read_document(path: Path) -> object:
 
 
 def write_document(document: object, path: Path) -> None:
-    """Write `document` whole or not at all. Raises InputError where the place can't be written."""
+    """Write `document` whole or not at all. Raises InputError if the path cannot be written."""
     suffix = document_suffix(path)
     buffer = io.StringIO()
     try:

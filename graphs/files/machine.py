@@ -4,7 +4,7 @@ device: {capacity: 12GB}
 host: {capacity: 64GB, pinned: 16GB}
 disk: {capacity: 1TB}
 links: {d2h: {rate: 12e9, pageable: 4e9}, h2d: {rate: 12e9, latency: 20us, pageable: 5e9}, disk_read: 3e9}
-                                           # bytes/s, seconds; pageable: where host memory is not pinned;
+                                           # bytes/s, seconds; pageable: if host memory is not pinned;
                                            # measured: [[1MB, 110us], …], copies of these sizes
 updates: {device: 16.6e9, host: 1.1e9}     # bytes of float32 weights per second by AdamW; device_fused and
                                            # host_fused: by its fused kernel
@@ -33,7 +33,7 @@ _LINKS = ("d2h", "h2d", "disk_read", "disk_write")
 _MOST_LISTED = MOST_MEMORIES - Memory.DISK
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 _RESERVED = ("device", "host", "both", "pinned")
-"""Words that mean something else where a schedule names a memory."""
+"""Words with another meaning where a schedule names a memory."""
 _UPDATES = ("device", "host", "device_fused", "host_fused")
 
 

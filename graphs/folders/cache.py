@@ -1,4 +1,4 @@
-"""Where this user's caches lie, and whether only this user can write there."""
+"""The folder of this user's caches, and whether only this user can write there."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ A candidate, by its node x and the dominator a of what x follows (-1: the virtua
     {x and its ancestors after a}, without x, with a, or both (3.3.1);  and {x, x + 1}
 
 Nodes are numbered in a valid order, and 'after' is meant in it: a candidate reaches no further back than a,
-even where its nodes need something from there (a shared tensor, the order of random numbers). Where x itself
+even where its nodes need something from there (a shared tensor, the order of random numbers). If x itself
 reads a shared tensor made after a, its producer stands for a, and stays outside. The last kind is new:
-where no dominator is near, there is always a pair to merge.
+if no dominator is near, there is always a pair to merge.
 
 Groups stay convex, together too, because each fulfils
 

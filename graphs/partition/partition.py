@@ -5,7 +5,7 @@ lie between a node and the closest dominator of its predecessors; the candidate 
 
     s_α(C) = (bytes that go in or out of C) · (operations in C)^α                                      (3.1)
 
-is merged first, into groups of at most M^l nodes; then groups become nodes, until at most M^t are left. Where
+is merged first, into groups of at most M^l nodes; then groups become nodes, until at most M^t are left. If
 the loss parts the graph, what comes before it is grouped; the backward part follows (clusters/backward.py).
 
     paper   here
@@ -17,7 +17,7 @@ Where we differ, and why:
 - a(x) is a dominator, not an ancestor: else groups need not be convex (structure/dominators.py);
 - shared tensors (masks, an encoder's output), the order of random numbers, and side branches of a few
   operations tie nothing together where dominators are sought (level.py);
-- x and its neighbour x + 1 are a candidate too: where skip connections leave no dominators, the phases would
+- x and its neighbour x + 1 are a candidate too: if skip connections leave no dominators, the phases would
   never end without; what then keeps groups convex is (*) of groups.py;
 - above the first level, a group may have twice the nodes that M^t asks for on average, but no more: the first
   operations read little, score well, and would else end in one large cluster;

@@ -6,9 +6,9 @@ Each operation gets the last block (the first to run backward) that
 
     k <= the least block of the backward operations it reads from
     k <= the block inside which the forward tensors lie that it reads
-    k <= i + 1 where it reads no more of the forward part than the cut x_i between blocks i and i + 1
+    k <= i + 1 if it reads no more of the forward part than the cut x_i between blocks i and i + 1
 
-and where it then still reads a tensor that lies elsewhere, the blocks between are to be one. An operation
+and if it then still reads a tensor from elsewhere, the blocks between must be one. An operation
 that depends on none of this (constants) goes to the first block to run backward that reads it. Changes in
 place stay on their side of every other use. Linear in the edges.
 """

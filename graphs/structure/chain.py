@@ -1,4 +1,4 @@
-"""A training graph as a chain of blocks, where it is one.
+"""A training graph as a chain of blocks, if it is one.
 
     input ─▶ block 0 ─x_0─▶ block 1 ─x_1─▶ … ─▶ block L-1 with the loss
                ▲ B_0   ◀g_0─  B_1   ◀g_1─ …       B_{L-1}
@@ -33,7 +33,7 @@ from .valid_order import is_valid_order
 @dataclass(frozen=True)
 class Block:
     """A block of a chain: operations in the order in which they run. output: the tensor that the next block
-    reads; None for the last block, and where the next block reads shared tensors alone."""
+    reads; None for the last block, and if the next block reads shared tensors alone."""
 
     forward: tuple[int, ...]
     backward: tuple[int, ...]

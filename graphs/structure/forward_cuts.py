@@ -1,4 +1,4 @@
-"""Where the forward order can be cut: positions that one tensor alone crosses.
+"""The cuts of the forward order: positions that one tensor alone crosses.
 
 A tensor crosses position p when an operation up to p makes it and a later forward operation reads it.
 Batch and persistent tensors do not count, nor do *shared* tensors, which are kept for the whole
@@ -36,7 +36,7 @@ _TAKEN_BACK = 32
 @dataclass(frozen=True)
 class Spans:
     """The lifetimes of tensors produced in the forward part, as positions in the forward order: `made` first,
-    `complete` from, `read` last (forward readers only; `complete` where there are none). saved: read in
+    `complete` from, `read` last (forward readers only; `complete` if there are none). saved: read in
     backward too."""
 
     length: int

@@ -1,4 +1,4 @@
-"""Where each copy lies: offsets in one arena for each memory (dynamic storage allocation).
+"""Addresses of copies: offsets in one arena for each memory (dynamic storage allocation).
 
 schedule ──lifetimes──▶ arcs of the cycle ──first fit, then search──▶ Layout: an offset for each arc
 

@@ -1,4 +1,4 @@
-"""Addresses for a schedule: first fit, and where that is too large a search.
+"""Addresses for a schedule: first fit, and a search if that is too large.
 
 What is always there lies at the bottom. Above it comes a strip for small copies: among large ones each would
 shift what lies above it by a little, and leave gaps that nothing fits in. Above the strip lies the rest:

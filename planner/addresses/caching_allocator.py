@@ -6,10 +6,10 @@ The rules are those of `c10/cuda/CUDACachingAllocator.cpp` with its default sett
 - up to 1 MiB a block comes from segments of 2 MiB, below 10 MiB from segments of 20 MiB, else from one of its
   own, rounded up to 2 MiB;
 - the smallest free block of the stream that fits is taken, in the order of addresses among equals;
-- what is left of it becomes a free block of its own where it has 512 bytes (in small segments) or more than
+- what is left of it becomes a separate free block if it has 512 bytes (in small segments) or more than
   1 MiB (in large ones), else it is part of the block, and counts;
 - a block that is given back is united with free neighbours in its segment, and stays with its stream;
-- where the device has no room for a segment, those that are wholly free are returned to it first.
+- if the device has no room for a segment, those that are wholly free are returned to it first.
 """
 
 from __future__ import annotations

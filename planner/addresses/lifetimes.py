@@ -1,7 +1,7 @@
 """From when to when each copy of a memory is there, and how many bytes it takes.
 
 A schedule is a cycle: a lifetime is an arc on it. Steps are counted from 0 to `turn`; a copy that is there
-when the turn ends goes on into the next.
+when the iteration ends goes on into the next.
 
     step      0 1 2 3 4 5 6 7 | 0 1 2 …        turn = 8
     w         ────╮     ╭─────|────╮           start 5, end 8 + 2: prefetched at step 5, deleted at step 2

@@ -1,4 +1,4 @@
-"""Where pinned copies lie on the host: in the smallest piece of memory that costs no time."""
+"""Addresses of pinned copies on the host: in the smallest block of memory that costs no time."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Copies wait in a queue. One is taken and goes where the copies that it meets weigh least; these are ejected
 and wait once more. A copy that had to eject others gains weight, so what is hard to place is ejected less and
-less, and the search does not go in circles. From time to time all that is placed falls, down and up in turn,
-which joins small gaps. The idea of weights that grow is that of breakout and guided local search.
+less, and the search does not go in circles. From time to time all that is placed falls, alternately down and
+up, which joins small gaps. The idea of weights that grow is that of breakout and guided local search.
 """
 
 from __future__ import annotations

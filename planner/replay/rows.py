@@ -30,7 +30,7 @@ write_queue, read_queue = inner(judge.write_queue), inner(judge.read_queue)
 
 QUEUE, MEMORY, DEMAND, EVENTS_END, PINNED_DEMAND = range(5)
 """The columns of a row. DEMAND: bytes in MEMORY while it runs, were all deletes immediate. EVENTS_END: of its
-events in the flat list. PINNED_DEMAND: bytes that would be pinned, 0 where it makes no copy that is."""
+events in the flat list. PINNED_DEMAND: bytes that would be pinned, 0 if it makes no such copy."""
 
 RUN, LAUNCH, WAIT = range(3)
 """The columns of a row's seconds: what it takes on its queue, and the training thread to launch it; how long

@@ -3,7 +3,7 @@
 Of a queue's rows only the newest is waited for: it ends last. The state of a moving tensor is one number: per
 link whether its newest transfer still holds its source and its target, and whether it made the copy that is
 there (copies.py in planner/simulator). Link 2 m goes from memory m down, link 2 m + 1 up to it; the queue of
-a link is _LINKS + its number. Linear in rows, events and turns.
+a link is _LINKS + its number. Linear in rows, events and iterations.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _SIZE, _TENSOR, _TRANSFERS = range(3)
 def walk(turn: Turn, limits: Floats, peaks: Floats) -> int:
     """Fill `turn.first` and `turn.waits` with the waits of the steady state; their number.
 
-    limits: bytes per memory, and those pinned. peaks: likewise, raised to the turn's. Where an allocation
+    limits: bytes per memory, and those pinned. peaks: likewise, raised to the iteration's. If an allocation
     does not fit, it takes what there is.
     """
     rows, events, sizes = turn.rows, turn.events, turn.size
@@ -258,7 +258,7 @@ def _newest_of(entry: Ints) -> int:
 
 @inner
 def _left_over(state: Ints, pending: Any, first: Ints, last: Ints, rests: Ints, end: int, left: Ints) -> int:
-    """Write what the next turn waits for, counted from its start; the length of that."""
+    """Write what the next iteration waits for, counted from its start, and return its length."""
     length, width = len(state), rests.shape[1]
     for tensor in range(length):
         left[tensor] = state[tensor]

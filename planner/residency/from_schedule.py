@@ -1,4 +1,4 @@
-"""Recovers a residency from a schedule: its runs, which tensors are offloaded when, and where copies stand.
+"""Recovery of a residency from a schedule: its runs, which tensors are offloaded when, and slots of copies.
 
 The reverse of build_schedule, but for the order of steps before the same run, for reads from the disk that a
 run in host memory needs, and for copies below the disk: these may move once more than they did.

@@ -112,7 +112,7 @@ def find_lifetimes(graph: Graph, runs: Sequence[Run]) -> list[Lifetime]:
 def tensor_lifetimes(graph: Graph, x: int, accesses: Sequence[tuple[int, Access]]) -> list[Lifetime]:
     """Find the lifetimes of one tensor, the last first.
 
-    A backward scan like that of schedule/sequence.py: a tensor is dead where nobody needs it before it is
+    A backward scan like that of schedule/sequence.py: a tensor is dead if no run needs it before it is
     computed anew.
 
     accesses: with their moments, in order.

@@ -51,7 +51,7 @@ def fetch_type(hops: int) -> Any:
     use, earliest: moments; `earliest`, before which no copy can stand, may be in the iteration before.
     source: the memory that is copied from at first.
     Per hop: shift, how many slots later it stands than look-ahead and the order of need say, out of that
-    order; moment, where it stands in any case, or AS_EARLY_AS_WANTED; seconds that the copy takes.
+    order; moment, a fixed one, or AS_EARLY_AS_WANTED; seconds that the copy takes.
     """
     return np.dtype(
         [

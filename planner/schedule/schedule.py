@@ -96,7 +96,7 @@ class Initial:
         return frozenset(x for where, tensors in self.groups if memory in where for x in tensors)
 
     def memories(self, x: int) -> tuple[int, ...]:
-        """Return where a persistent tensor lies."""
+        """Return the memories of a persistent tensor."""
         return next((where for where, tensors in self.groups if x in tensors), (Memory.DEVICE,))
 
     @property

@@ -52,7 +52,7 @@ def transfer_queue(verb: int, where: int) -> int:
 
 
 def link_of(hierarchy: Hierarchy, queue: int) -> Link | None:
-    """Return the link of a transfer queue, None where the machine has none."""
+    """Return the link of a transfer queue, None if the machine has none."""
     pair, upwards = divmod(queue - Queue.D2H, 2)
     if not 0 <= pair < len(hierarchy) - 1:
         return None

@@ -33,7 +33,7 @@ class Ledger:
     def claim(self, kept: int, transient: int) -> list[int]:
         """Allocate `kept` bytes to stay and `transient` for the running step; the transfers to wait for.
 
-        Only where `fits(kept + transient)`.
+        Only if `fits(kept + transient)`.
         """
         waits: list[int] = []
         missing = self.used + sum(size for size, _ in self.rests) + kept + transient - self.limit
@@ -54,7 +54,7 @@ class Ledger:
         return waits
 
     def free(self, size: int, transfers: tuple[int, ...] = ()) -> None:
-        """Delete `size` bytes, at once or, where `transfers` are in flight, when they have ended."""
+        """Delete `size` bytes, at once or, if `transfers` are in flight, when they have ended."""
         self.settled -= size
         if transfers and size:
             self.pending.append((size, transfers))

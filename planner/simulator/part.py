@@ -6,7 +6,7 @@ each persistent tensor start and end where it does in the whole: the two can fol
 
     whole   … prefetch m, update w m, offload m, delete m        m, a state, lies on the host
     part    … prefetch m,             offload m, delete m        needless: nobody looks at it, and
-            …                                                    it still lies where it is copied to
+            …                                                    it is still where it is copied to
 
 Needless transfers go too, unless a memory below the device has no room for what then stays there.
 """
@@ -96,7 +96,7 @@ def _needless(events: Sequence[_Event], homes: Sequence[int]) -> set[int]:
     """Return steps of a persistent tensor that can be removed together: the first that are found."""
     fresh = set(homes)
     made: dict[int, int] = {}  # copies that nobody has used, by the transfer
-    left: dict[int, int] = {}  # copies deleted since the last change, where the tensor is at home
+    left: dict[int, int] = {}  # copies deleted since the last change, in memories in which the tensor starts
     for event in events:
         memory = event.memory
         if event.source is not None:

@@ -36,7 +36,7 @@ class Timeline:
 
     queue: a Queue, NOTHING for a delete, which takes no time: it comes after the computation before it.
     idle: how long the queue stood still before the step. cause: why: the Queue of what it waited for last,
-    LAUNCH, FENCE, or NOTHING where it did not wait. period: seconds of an iteration;
+    LAUNCH, FENCE, or NOTHING if it did not wait. period: seconds of an iteration;
     what is under way at its end goes on into the next.
     """
 

@@ -1,16 +1,16 @@
 """The period of a schedule that moves weights, compiled: for offload-greedy, greedy-star and l2l.
 
-A turn of training is a cycle of runs; an order says where in it the copies stand; `period` answers with the
-seconds of a turn in the steady state, or ∞ where the order breaks a rule or the limit. Assumed: every
+An iteration of training is a cycle of runs; an order says when in it the copies run; `period` returns the
+seconds of an iteration in the steady state, or ∞ if the order breaks a rule or the limit. Assumed: every
 operation runs once, in the file's order, on the device; only persistent tensors move, whole, on two links of
 fixed rates. The symbols of the paper (Beaumont et al. 2022, hal-03580767, section 3) stand in cycle.py.
 
-    cycle.py    begin here: uses, versions and absences of weights, read from any graph
+    cycle.py    begin here: uses, versions and offload intervals of weights, read from any graph
     facts.py    the same as arrays, and scratch arrays
     replay.py   what an order is, and its period by the simulator's rules; planner/replay has the clock
     steps.py    from an order to the schedule that the simulator judges
 
-A replay is linear in the order times the turns played (40 at most).
+A replay is linear in the order times the iterations played (40 at most).
 
 Doors: cycle, facts, replay, steps.
 """

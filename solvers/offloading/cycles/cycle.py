@@ -2,22 +2,22 @@
 
     run      0    1    2    3    4    5    6    7  │ 0 …
              F1   F2   F3   loss B3   B2   B1      │ F1
-    weight 2      use ───(2,1)───────  use ─────(2,0)────▶ use of the next turn
+    weight 2      use ───(2,1)───────  use ─────(2,0)────▶ use of the next iteration
 
 All operations run once, in the file's order. Any persistent tensor is a weight here (optimizer states and
-buffers too), and any stretch of the cycle between two of its uses is an absence: a chain of layers has two
-for each weight, a weight read by several layers more, one that only its update reads has one. So the
+buffers too), and any stretch of the cycle between two of its uses is an offload interval: a chain of layers
+has two for each weight, a weight read by several layers more, one that only its update reads has one. So the
 paper's instance is read from every graph, whatever a layer consists of.
 
-A weight's version begins with the run that changes it. One copy to the host serves all absences of a
+A weight's version begins with the run that changes it. One copy to the host serves all intervals of a
 version; a weight that nothing changes (frozen) needs none at all.
 
 | paper       | here                                                        |
 | u_o         | seconds of a run                                            |
 | M_o         | need + the weights that the run uses, bytes                 |
 | |w_i|       | size; up and down: its seconds on the two links, |w_i| / β  |
-| (i, 1)      | the absence between F_i and B_i                             |
-| (i, 0)      | the absence between B_i and F_i                             |
+| (i, 1)      | the offload interval between F_i and B_i                    |
+| (i, 0)      | the offload interval between B_i and F_i                    |
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from .cycle import Cycle
 
 class Facts(NamedTuple):
     """A `Cycle` as arrays; seconds: shape (runs, 2), RUN and LAUNCH of a `Turn`; `first`, `leaving`: per run,
-    its absences' numbers in one flat row."""
+    the numbers of its offload intervals in one flat row."""
 
     limit: int
     idle: int

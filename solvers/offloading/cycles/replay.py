@@ -1,11 +1,11 @@
 """The period of a cycle of runs and transfers, by the simulator's rules, in compiled code.
 
-An order is the turn's list as numbers: a run, then `runs + v` for the copy of version v to the host, then
-`runs + versions + a` for the fetch that ends absence a. Deletes follow from it: a weight leaves after the
-last use before its absence, and not before its copy to the host is on its way; a fetch or a run that finds
-no room waits for the oldest of those copies (planner/simulator/walk.py). Here is what waits for what, when
-planner/replay/clock.py plays it. The simulator has the last word on what is built from an order. Linear in
-the order and the turns.
+An order is the iteration's list as numbers: a run, then `runs + v` for the copy of version v to the host,
+then `runs + versions + a` for the fetch that ends interval a. Deletes follow from it: a weight leaves after
+the last use before its interval, and not before its copy to the host is on its way; a fetch or a run that
+finds no room waits for the oldest of those copies (planner/simulator/walk.py). Here is what waits for what,
+when planner/replay/clock.py plays it. The simulator has the last word on what is built from an order. Linear
+in the order and the iterations.
 
 The walk is not planner/replay/walk.py: if only weights move, over two links, the state after an iteration is
 two numbers, and a row waits for one copy of each link at most. Read into rows for that walk, an order takes
@@ -43,7 +43,7 @@ def period(facts: Facts, order: Ints, scratch: Scratch) -> float:
 
 @inner
 def _begin(facts: Facts, order: Ints, scratch: Scratch) -> bool:
-    """Set `scratch` to where every weight stands when a turn ends; false where an absence is chosen twice."""
+    """Set `scratch` to the state when an iteration ends; return false if an interval is chosen twice."""
     runs, versions = len(facts.seconds), len(facts.changed)
     here, fresh, waiting, chosen = scratch.here, scratch.fresh, scratch.waiting, scratch.chosen
     away_in = scratch.away_in

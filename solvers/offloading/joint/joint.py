@@ -10,7 +10,7 @@ run on the CPU, some as a linear program advises; then annealing of the best, or
 solver found. Nothing is proven here; the gap is to the bounds.
 
 Assumed: links both ways. First runs keep the file's order, but for updates, or that of the other solver's
-schedule. A tensor can be recomputed where slots.py has a slot for it, and once more wherever that schedule
+schedule. A tensor can be recomputed in the slots of slots.py, and once more wherever that schedule
 does so. Tensors move whole. No paper has this: the method is memplan's own, explained in docs/offloading.md.
 
     drops.py      begin here: which activations a start recomputes, and the runs that follow
@@ -23,7 +23,8 @@ does so. Tensors move whole. No paper has this: the method is memplan's own, exp
                   stalls.py, where the device waits
     planner/residency/assembly.py, from a state to the steps of its schedule; planner/replay, their period
 
-Per evaluation O(steps · turns) in compiled code: 0.4 ms for 1,300 operations and 2,600 transfers and deletes.
+Per evaluation O(steps · iterations) in compiled code: 0.4 ms for 1,300 operations and 2,600 transfers and
+deletes.
 """
 
 from __future__ import annotations

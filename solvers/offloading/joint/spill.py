@@ -17,7 +17,7 @@ from .state import State
 
 
 def spill(state: State, look_ahead: float = 1.0) -> None:
-    """Send the fewest of the longest absences deeper with which each memory's capacity holds, if any."""
+    """Send the fewest of the longest intervals deeper with which each memory's capacity holds, if any."""
     for memory, below in enumerate(state.machine.hierarchy.tiers[Memory.DISK :], Memory.HOST):
         if below.read is None or below.write is None:
             return

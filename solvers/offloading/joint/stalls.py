@@ -1,7 +1,7 @@
 """The device's waits, and the offload intervals that may cause them: those with a transfer not long before.
 
 A run waits for what is fetched for it, for all that is fetched before that, or for the room that a copy down
-leaves; so the nearer in runs a transfer is asked for, the likelier is its absence drawn. Waits are looked at
+leaves; so the nearer in runs a transfer is, the likelier is its interval drawn. Waits are computed
 anew every so often: a search changes them slowly.
 """
 

@@ -84,7 +84,8 @@ class Starts:
         self.modes = other_modes(graph)
         negligible = _smallest(graph, budget)
         self.smallest = sorted({max(negligible, worth_moving(machine)), negligible, 1}, reverse=True)
-        """What may leave has so many bytes: more of it where the budget can't be met without."""
+        """Least bytes of tensors that may leave, tried in order: smaller ones only if the budget cannot be
+        met without."""
         runs = drops.runs
         self.slots = Slots(
             drops, runs, [self.choice(level / LEVELS, 0.0).dropped for level in range(1, LEVELS + 1)]

@@ -85,7 +85,7 @@ class State:
         self._change(self.decided.away, dict.fromkeys(places, to))
 
     def send_as(self, away: Mapping[TensorUse, int]) -> None:
-        """Let tensors leave, each to where it says."""
+        """Let tensors leave after these uses, each to the memory given."""
         self._change(self.decided.away, away)
 
     def keep(self, places: Iterable[TensorUse]) -> None:
@@ -93,7 +93,7 @@ class State:
         self._change(self.decided.away, dict.fromkeys(places))
 
     def delay(self, where: TensorUse, slot: int | None) -> None:
-        """Let the copy down for this absence stand before another run; None: at once."""
+        """Let the copy down for this interval run before another run; None: at once."""
         self._change(self.decided.leave, {where: slot})
 
     def move(self, where: TensorUse, shift: int | None) -> None:

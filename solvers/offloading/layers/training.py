@@ -31,7 +31,7 @@ class Layer:
 
     forward: with the loss in the last layer. backward: without the updates among it. updates: wherever they
     stand. weights: parameters, changed or not. gradients: of these weights. states: of the optimizer.
-    output: the tensor that the next layer reads, None where there is none or only shared ones.
+    output: the tensor that the next layer reads, None if there is none or only shared ones.
     """
 
     forward: tuple[int, ...]

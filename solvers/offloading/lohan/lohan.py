@@ -2,7 +2,7 @@
 
 Minimises T_iter (costs.py) over A_G2M, how many activations are swapped, the rest being recomputed; then the
 simulated period, within the device's budget. Assumed: a chain of layers whose updates all run on the CPU.
-Weights come layer by layer from the disk (the host, where there is none), in forward and once more in
+Weights come layer by layer from the disk (the host, if there is none), in forward and once more in
 backward;
 a gradient goes to the host once it is complete, where its update runs at once: reading states from the disk,
 updating and writing back go on side by side for different weights (section IV-C).
@@ -25,7 +25,7 @@ From decisions to a schedule. The paper says how much is swapped, not what goes 
 of the first layers, with the longest offload intervals, go there once the host is full. When updates and
 fetches run is worked out by planner/residency/prefetch_placement.py. The estimate assumes that everything
 overlaps; so other amounts around it are simulated too (`amounts`), and the fastest schedule is the answer.
-Where nothing need move, nothing moves; of what would, some is kept on the device where that has room (in the
+If nothing need move, nothing moves; of what would, some is kept on the device if that has room (in the
 paper: keep=0).
 
 Its variants (V-D, V-E): `updates=late` is LoHan+ZeRO, whose first update waits for the last gradient; there

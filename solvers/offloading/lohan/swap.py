@@ -7,7 +7,7 @@ always swapped; the last layer keeps all. O(n log n) for n operations besides re
 
 Corrected. Printed, T_min starts at infinity, so the amount swapped so far is never compared with one layer
 more, and the test A >= A_interBlock counts the layer that is then left out. Here every prefix of the order,
-that of A_interBlock alone included, is weighed. T_iter is convex in A only along this order and only where
+that of A_interBlock alone included, is weighed. T_iter is convex in A only along this order and only if
 seconds add up (7); over all subsets the best prefix is not always the best, though close.
 """
 

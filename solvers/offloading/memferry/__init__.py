@@ -1,1 +1,1 @@
-"""MemFerry: weights that come or are read where they lie."""
+"""MemFerry: weights that are fetched, or read in host memory."""

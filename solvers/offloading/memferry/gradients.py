@@ -3,8 +3,8 @@
 A layer here is the gradients that operations make together, as for weights (layers.py). Its operations write
 all of these in host memory, in modes that do just that, or none.
 
-Where gradients are made on the device and copied, none saves more than another: as many bytes as may stay do.
-In the paper's MemFerry all buffers stay.
+If gradients are produced on the device and copied, none saves more than another: as many bytes as may stay
+do. In the paper's MemFerry all buffers stay.
 
 | paper           | here                                                                 |
 |-----------------|----------------------------------------------------------------------|

@@ -12,7 +12,7 @@ Where we differ from the print: line 3 compares with the seconds that the fetch 
 0); backtracking tries the GFGB layers in [tag, l-1] alone, from the last that waited (whose wait goes with
 its turn; turns before it give less than `gain` says), and counts what it has turned in T_all; line 30
 assigns T_all and T_res, it does not add to them. So T_all is what the model takes. The paper has no
-algorithm for DFGB: this one goes through the backward part and fetches a DHA layer's weights where that ends
+algorithm for DFGB: this one goes through the backward part and fetches a DHA layer's weights if that ends
 its backward earlier.
 """
 

@@ -7,12 +7,12 @@ them. Any graph with a forward and a backward part has such layers, a chain or n
 |----------------|----------------------|----------------------------------------------------------|
 | T_trans(l)     | fetch                | seconds, of the weights' copies over h2d                 |
 | T_FP, T_BP     | forward, backward    | seconds, weights on the device                           |
-| T^H_FP, T^H_BP | direct_forward, …    | seconds, weights read in host memory; ∞ where they can't |
+| T^H_FP, T^H_BP | direct_forward, …    | seconds, weights read in host memory; ∞ if they can't    |
 | T(A_l,l+1)     | between, between_…   | seconds of others until the next layer's first, each way |
 | S_l            | size                 | bytes                                                    |
 
 A forward operation that is recomputed after the first backward one counts as backward. A weight that several
-operations of one pass read (tied weights) is charged where the first of them stands.
+operations of one pass read (tied weights) is charged to the first of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MemFerry: some weights come to the device, others are read where they lie in host memory.
+"""MemFerry: some weights come to the device, others are read in host memory.
 
 Minimises the seconds of the forward and the backward part (estimate.py) over one way for each of L layers,
 within the room that the budget leaves for weights; then the simulated period. Assumed: weights and optimizer
@@ -28,7 +28,7 @@ computation, INFOCOM 2025.
 
 With `exact` the simulator takes the fastest of it, the published choice and the same one for all layers, and
 changes single layers while that helps (`flips` simulations): gradients and updates, which the model leaves
-out, share the machine. Gradients leave right after what produces them, or never come to the device where
+out, share the machine. Gradients leave right after what produces them, or never come to the device if
 operations have modes that write them to the host (`writes_host`); by default both are tried. Activations
 stay (keep), or only each layer's output does and the layer is recomputed (checkpoint, for chains); auto tries
 both.

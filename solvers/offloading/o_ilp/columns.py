@@ -37,7 +37,7 @@ class Loads:
 class Columns:
     """The program while it is written. loads: what its parts have put on each resource so far.
 
-    smallest_share: of r, 1 where the batch is given. whole: options are chosen, not mixed. rows: by equation.
+    smallest_share: of r, 1 if the batch is given. whole: options are chosen, not mixed. rows: by equation.
     """
 
     iteration: Iteration

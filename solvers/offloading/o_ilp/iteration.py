@@ -35,7 +35,7 @@ class Option:
 class Parcel:
     """Weights that one update changes, or a frozen weight alone. Tensors and operations by number.
 
-    host_run: the update on the CPU, None where it can't run there; it takes host_seconds. bytes: weights'.
+    host_run: the update on the CPU, None if it can't run there; it takes host_seconds. bytes: weights'.
     """
 
     weights: tuple[int, ...]
@@ -52,7 +52,7 @@ class Group:
     """Parcels with the same steps: what the thesis calls a parameter w.
 
     |w|: bytes.  |w|_g: gradient_bytes.  k|w|_g: state_bytes.  P_t: uses, steps that need it on the device.
-    g_w: last, the step that updates it; None where it is frozen.  |w|_g / α_G, |w|_g / α_C: device_seconds,
+    g_w: last, the step that updates it; None if it is frozen.  |w|_g / α_G, |w|_g / α_C: device_seconds,
     host_seconds (None: not on the CPU).
     """
 

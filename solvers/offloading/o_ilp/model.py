@@ -23,7 +23,7 @@ schedules that use stale or lost data:
 
 A disk (not in the thesis) takes part of the host's copies; its traffic is bounded over the iteration.
 
-Batch size (4.5.3): r = 1 / batch factor is a column, fixed to 1 where the batch is given; r bounds all that
+Batch size (4.5.3): r = 1 / batch factor is a column, fixed to 1 if the batch is given; r bounds all that
 belongs to weights, and M_GPU, M_CPU and H are scaled by it.
 
 Cumulated sums are stocks: columns that grow from step to step, so rows have few entries. Time, bytes in units

@@ -1,6 +1,6 @@
 """Rounding of fractions to whole tensors: Algorithm 8 of the thesis (4.6), for one group of tensors.
 
-Steps are counted from the one where all tensors are on the device. In each, tensors are chosen by SELECT
+Steps are counted from the one in which all tensors are on the device. In each, tensors are chosen by SELECT
 (subset_sum.py) so that at least as much has left, and is gone, as the program wants, and at most as much
 comes back. As what leaves in a step is there until its end (4.7 read strictly), the deletes of a step choose
 among what left in earlier ones. O(steps) subset-sum problems.

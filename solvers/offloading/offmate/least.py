@@ -2,7 +2,7 @@
 
 Blocks run as thrifty as they can, all updates are on the CPU or none is, and every tensor leaves the device
 between two uses that are not neighbours, operation by operation. What the simulator then asks for is the
-smallest budget that Offmate can reach, and the last resort where the program's answers don't fit.
+smallest budget that Offmate can reach, and the last resort if the program's answers don't fit.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class Search:
             yield answer
             return
         if self.settings.write and len(written.cost) > SMALL:
-            write(written, self.settings.write)  # else written where it is solved with its integers
+            write(written, self.settings.write)  # else written when it is solved with its integers
         x = relaxed(written, self.remaining())
         if x is None:
             return

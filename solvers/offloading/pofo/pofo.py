@@ -2,7 +2,7 @@
 
 Minimises the seconds of an iteration within the device's budget: per block, what is kept, recomputed, or
 offloaded. Weights, gradients and optimizer states stay on the device. The program's assumptions on memory
-and links, and where it is our reading rather than the paper's recurrence, stand in table.py; what the paper
+and links, and where it is a reading rather than the paper's recurrence, are in table.py; what the paper
 claims of its answers is checked in docs/results.md.
 
 Reference: O. Beaumont, L. Eyraud-Dubois, A. Shilova, Efficient combination of rematerialization and
@@ -20,13 +20,13 @@ offloading for training DNNs, NeurIPS 34, 2021, pp. 23844-23857.
 
     table.py      begin here: the program, on the costs of chains/costs.py and Rotor's table
     segments.py   what it chooses among
-    schedule.py   from segments to runs and absences
+    schedule.py   from segments to runs and offload intervals
     search.py     its answers for all amounts of memory, simulated
 
 From decisions to a schedule. The program's memory is continuous, a tensor's is not, and it rounds sizes up:
 so it goes on beyond the budget, and of its answers for all amounts of memory the largest that fits is found
 by bisection. That and its neighbours are simulated, Rotor's own answer too, and the fastest is taken. An
-offloaded tensor leaves between the two uses that lie farthest apart. Where none fits, three that save
+offloaded tensor leaves between the two uses that lie farthest apart. If none fits, three that save
 memory first are tried. Complexity: the table's (table.py), and `tries` ways that are simulated.
 """
 

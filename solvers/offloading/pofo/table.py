@@ -13,7 +13,7 @@ Assumed, as there: offloads happen in forward and prefetches in backward; memory
 by byte as a copy goes on. Backward is forward's mirror image: what is to be prefetched before it reaches a
 boundary is no more than the backlog of offloads that forward had there, as long as each segment's backward
 takes no less than its forward. So one backlog Q stands for both passes, served at the slower link for the
-shorter of a block's two times; where it takes memory that is needed both passes wait, 2 / β a byte.
+shorter of a block's two times; if it takes memory that is needed both passes wait, 2 / β a byte.
 
     V_f(i, K, Q) = least seconds of all that is left when forward reaches block i, with K bytes kept on the
                    device and a backlog of Q; f: where x_i is: counted nowhere yet, in K, or offloaded

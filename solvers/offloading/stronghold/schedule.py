@@ -9,7 +9,7 @@ device, where all others' updates run on the CPU if they can; the last m stay fr
 Gradients that nothing updates from are results, and leave after the window. A weight that several layers
 read (tied) is in the window with each of them.
 
-Where the disk holds what is out of the window (III-G), weights go there after forward and after their
+If the disk holds what is out of the window (III-G), weights go there after forward and after their
 update, and come to the host ahead of their fetch; from backward to the update they wait on the host. States
 of updates on the CPU come from the disk for them and go back.
 """

@@ -1,7 +1,7 @@
 """STRONGHOLD: a working window of layers moves over the device, forward and back.
 
 Minimises m, the layers in the window, under P1, P2 and (3): transfers and CPU updates are hidden by
-computations, and the window fits within S_avail. Where no window hides all, the largest that fits is taken.
+computations, and the window fits within S_avail. If no window hides all, the largest that fits is taken.
 Assumed: a chain of layers; weights are fetched one layer ahead of the window and leave after it, gradients
 go to the host, where the CPU updates the weights alongside backward; the first window's layers stay on
 the device and are updated there.
@@ -14,13 +14,13 @@ The paper's symbols, and where we differ from the print: terms.py.
     terms.py      begin here: the terms of P1, P2 and (3)
     layers.py     their figures, from the graph
     window.py     the size that follows
-    schedule.py   where the window stands at every run, as runs and absences
+    schedule.py   the window at every run, as runs and offload intervals
 
 The analytic model is no proof: transfers share their links first in first out, a computation waits for
 memory as well, and the model's memory is a sum of maxima. So the simulator judges: windows that do not fit
 after all are made smaller. `windows = simulated` tries up to 32 sizes and takes the fastest. Activations
 stay (keep), or only each layer's output does and the layer is recomputed (checkpoint, as in the paper's
-evaluation); auto tries both. The disk (III-G) holds what is out of the window where it is asked for, or where
+evaluation); auto tries both. The disk (III-G) holds what is out of the window if that is requested, or if
 the host is too small; the model's terms do not know of it, as in the paper. Complexity: window.py, and one
 simulation for each size tried.
 

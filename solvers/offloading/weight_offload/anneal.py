@@ -1,7 +1,7 @@
 """Local search over orders of runs and transfers, on the period that the simulator's rules give.
 
-Four moves: a transfer stands elsewhere; two transfers of a kind change places; an absence begins or ends to
-be chosen; one absence is chosen instead of another. Accepted by simulated annealing (Kirkpatrick, Gelatt,
+Four moves: a transfer moves; two transfers of a kind are exchanged; an offload interval begins or ends to
+be chosen; one interval is chosen instead of another. Accepted by simulated annealing (Kirkpatrick, Gelatt,
 Vecchi, Science 220, 1983). Each move costs one replay, linear in the order.
 """
 

@@ -1,8 +1,8 @@
 """Greedy*: the greedy of weight offloading without the discounted communication, a baseline.
 
-Minimised, assumed, symbols and where to read: as in offload_greedy.py, but for this. A second absence of a
-version counts in full when absences are chosen (`discount`), and is placed and paid for: the weight counts as
-changed where it comes back (`copied_each_time`), so that Algorithm 2 copies it to the host once more. The
+Minimised, assumed, symbols and where to read: as in offload_greedy.py, but for this. A second interval of a
+version counts in full when intervals are chosen (`discount`), and is placed and paid for: the weight counts
+as changed when it comes back (`copied_each_time`), so that Algorithm 2 copies it to the host once more. The
 fastest of the variants that hold is taken; nothing is searched then. Complexity: that of Algorithms 1 and 2
 there, and one simulation for each variant.
 

@@ -4,7 +4,7 @@
     where     T ≥ Σ_v up_v y_v,  T ≥ Σ_a down_a x_a,  x_a ≤ y_version(a),  and for each run
               need + Σ sizes - Σ_{a covers the run} |w_a| x_a ≤ limit - spare · own weight
 
-x_a: the absence is chosen; y_v: version v is copied to the host; exposed: by how much the copies take longer
+x_a: the interval is chosen; y_v: version v is copied to the host; exposed: by how much the copies take longer
 than the runs between. What a run covers is stricter than in Algorithm 1, whose selection is by list order
 alone: during runs that take no time nothing can be fetched, so a weight that one of them needs is there
 before the first; and what changes during them does not leave before they are over.

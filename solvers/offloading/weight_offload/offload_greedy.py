@@ -19,15 +19,15 @@ large DNN models, 2022, hal-03580767.
 | WL                     | `uploads` in scheduling.py                        |
 
     ../cycles      first: what is read from a graph, and what an order is
-    selection.py   Algorithm 1: absences by profit for each byte moved
+    selection.py   Algorithm 1: offload intervals by profit for each byte moved
     scheduling.py  Algorithm 2: each transfer at its earliest time
     starts.py      both in several variants, and every weight moved lazily
-    least.py       absences that keep the links least busy, by an integer program
+    least.py       intervals that keep the links least busy, by an integer program
     packing.py     orders that fill the windows between computations exactly
     search.py      the best order so far, improved by anneal.py
     result.py      refusals; greedy_star.py, l2l.py: two baselines with the same files
 
-Algorithms 1 and 2 are the published greedy, its slips corrected (said where they stand): O(L²) and linear
+Algorithms 1 and 2 are the published greedy, its slips corrected (named in their files): O(L²) and linear
 for each variant; `moves=0` ends there, `choice=published` with the one variant that is printed. The integer
 programs are exponential at worst, stopped after 3 s each. A move of the search costs one replay of the cycle.
 """

@@ -1,7 +1,7 @@
 """Orders of transfers that fill the windows between computations exactly: the problem's hard core.
 
 Transfers of a queue that become possible at the same instant and are needed at the same instant (only runs
-that take no time lie between) may be put in any order; where both links are busy all the time, the order
+that take no time lie between) may be put in any order; if both links are busy all the time, the order
 decides: what is freed and what is fetched between two demands for memory must be the demand to the byte
 (Beaumont et al. 2022, Theorem 1: 3-partition). So each such class is packed into bins that it fills
 exactly:
@@ -10,7 +10,7 @@ exactly:
 - or those of the runs that follow the class's instant, one after the other.
 
 A packing is a cover by multisets of sizes with a bin's sum (enumerated, `_PATTERNS` at most), found by an
-integer program: Σ_p count_p · pattern_p = how many there are of each size (Gilmore, Gomory 1961). Where
+integer program: Σ_p count_p · pattern_p = how many there are of each size (Gilmore, Gomory 1961). If
 none is exact the order stays; the local search works on what has slack.
 """
 

@@ -6,8 +6,8 @@ idle. A transfer stands before the run during which it can start. A fetch must f
 by list order, and must not delay the run before which it stands.
 
 The paper starts at B_L and tries every cut of the cycle: what has been moved before. Here the cycle is
-played, turn after turn, until a turn places what the one before placed: the cut that the rules lead to.
-Linear in the runs and transfers of the turns played.
+played, iteration after iteration, until one places what the one before placed: the cut that the rules lead
+to. Linear in the runs and transfers of the iterations played.
 
 Slips of the printed algorithm, corrected: it compares a time with a size (|w| / β is meant); a weight that is
 on the host already leaves after its forward and the end of its upload; "earliest time feasible" means up to

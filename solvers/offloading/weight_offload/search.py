@@ -1,6 +1,6 @@
 """The best order found: annealing from the best start, repeated with other random numbers while that helps.
 
-Compiled code runs for a part of a second at a time, then this looks at the clock. Ends at once where the
+Compiled code runs for a part of a second at a time, then this looks at the clock. Ends at once if the
 period is the time of all runs: no schedule is faster.
 """
 

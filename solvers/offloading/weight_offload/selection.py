@@ -1,17 +1,18 @@
 """Greedy choice of offload intervals by profit for each byte moved (Algorithm 1).
 
-Every operation has an excess, the bytes above the limit were every weight there. An absence's profit is the
-excess that it takes from the operations it covers, for each byte that it moves: 2 |w|, or |w| alone where
-another absence of the same version is chosen already (the discounted communication: one copy to the host
-serves both) or where the weight is frozen. The most profitable is chosen until no excess is left.
+Every operation has an excess, the bytes above the limit if every weight were there. An interval's profit is
+the
+excess that it takes from the operations it covers, for each byte that it moves: 2 |w|, or |w| alone if
+another interval of the same version is chosen already (the discounted communication: one copy to the host
+serves both) or if the weight is frozen. The most profitable is chosen until no excess is left.
 
-O(absences · (operations + absences)) for each of the sizes that occur; sizes are put into `_SIZES` classes.
+O(intervals · (operations + intervals)) for each of the sizes that occur; sizes are put into `_SIZES` classes.
 
 Where this differs from the paper, and why:
 
 - the printed E_o counts the operation's own weight twice (M_o of eq. (1) has it already). Counted once,
   nothing is left for a transfer under way; what is counted more is room for some. `spare`: how often more.
-- an absence whose runs take less time than its two copies, 2 |w| / β, exposes them: it is taken only where
+- an interval whose runs take less time than its two copies, 2 |w| / β, exposes them: it is taken only if
   the others do not suffice (`patient`). So is one of a weight that latencies make too expensive (links.py).
 """
 

@@ -10,7 +10,7 @@ arXiv:2101.06840.
 
     layers.py          the rules, for zero_infinity.py too; what the simulator does not know of the systems
     zero_infinity.py   weights leave too
-    ../layers          layers, runs and absences, from which the rules are made
+    ../layers          layers, runs and offload intervals, from which the rules are made
 
 Linear in the graph's edges, plus one simulation for each rule on activations that is tried.
 """

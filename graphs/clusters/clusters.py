@@ -30,9 +30,9 @@ class Partition:
     order with its backward operations; the others hold at least one child each; the last is the root.
 
     forward: operations in cluster order.  backward: row i holds the backward operations at position i, in
-    file order.  first, end: per cluster, its positions.  children: per cluster, in cluster order.
+    traced order.  first, end: per cluster, its positions.  children: per cluster, in cluster order.
     middle: the loss and what lies between the forward and the backward part.  after: what runs after all
-    backward operations (updates, buffers copied back).  Both in file order.
+    backward operations (updates, buffers copied back).  Both in traced order.
     tolerance: how far the times of identical clusters may be apart (see `identity`).
     """
 

@@ -1,6 +1,6 @@
 """Which clusters are identical: the same anonymous structure and sizes, and times close enough.
 
-Operations correspond by canonical order (forward, then backward, in file order), tensors by the order in
+Operations correspond by canonical order (forward, then backward, in traced order), tensors by the order in
 which they first appear: no isomorphism is searched for. Structures are compared by hash (hashes.py).
 
 Times, which are measured, come second: clusters of one structure are gone through from the first to the last,

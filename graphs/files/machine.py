@@ -49,7 +49,7 @@ def load_machine(path: Path) -> Machine:
 
 
 _SLOW = 1e6
-"""Bytes a second: no link or processor of a machine that trains is as slow."""
+"""Bytes per second: no link or processor of a machine that trains is as slow."""
 _LONG = 1.0
 """Seconds: no copy waits so long before it begins."""
 

@@ -17,7 +17,7 @@ def is_valid_order(graph: Graph, order: Sequence[int]) -> bool:
     random = place[graph.operations.random]
     return bool(
         _complete_when_used(graph, place)
-        and np.all(np.diff(random) > 0)  # first runs keep the file's order
+        and np.all(np.diff(random) > 0)  # first runs keep traced order
         and all(_keeps_sides(graph, x, place) for x in {x for row in graph.mutate_lists for x in row})
     )
 

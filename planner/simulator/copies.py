@@ -4,7 +4,7 @@ A copy is a tensor in a memory. `have[memory][tensor]` is the set of contributio
 0: no copy); it is complete when it equals `whole[tensor]`. `stale` holds the copies made before their
 tensor was changed in place elsewhere.
 
-`made[copy]` says which steps made it (one a queue, the newest), but for what the compute queue made on the
+`made[copy]` says which steps made it (one per queue, the newest), but for what the compute queue made on the
 device: a reader waits for them. `flights[copy]` says which transfers read or make it and have not been waited
 for: a delete waits for them. Both hold step numbers of this iteration, below 0 for the one before.
 """

@@ -7,7 +7,7 @@ Two passes that share nothing but a list of waits:
 
 So time can never change memory. An iteration is one period of a cycle: if transfers are under way
 when the list ends, it is walked once more from the state it left, until that repeats (the steady state).
-A schedule without transfers is walked once, in about 5 microseconds a step.
+A schedule without transfers is walked once, in about 5 microseconds per step.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
              F1   F2   F3   loss B3   B2   B1      │ F1
     weight 2      use ───(2,1)───────  use ─────(2,0)────▶ use of the next iteration
 
-All operations run once, in the file's order. Any persistent tensor is a weight here (optimizer states and
+All operations run once, in traced order. Any persistent tensor is a weight here (optimizer states and
 buffers too), and any stretch of the cycle between two of its uses is an offload interval: a chain of layers
 has two for each weight, a weight read by several layers more, one that only its update reads has one. So the
 paper's instance is read from every graph, whatever a layer consists of.

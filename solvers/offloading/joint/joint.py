@@ -9,7 +9,7 @@ host's capacity. Two phases share the time: greedy starts over how much is recom
 run on the CPU, some as a linear program advises; then annealing of the best, or of a schedule that another
 solver found. Nothing is proven here; the gap is to the bounds.
 
-Assumed: links both ways. First runs keep the file's order, but for updates, or that of the other solver's
+Assumed: links both ways. First runs keep traced order, but for updates, or that of the other solver's
 schedule. A tensor can be recomputed in the slots of slots.py, and once more wherever that schedule
 does so. Tensors move whole. No paper has this: the method is memplan's own, explained in docs/offloading.md.
 

@@ -10,7 +10,7 @@ state after some layers, all of them smaller-is-better:
 
 A choice ends at max(compute + rest, link + links_rest). Dominated states go, and those that cannot beat the
 best known; so the answer is optimal for the model, unless more than `states` are left at some layer: then
-those that promise most are kept, and `exact` says so. O(L S²) for S states a layer.
+those that promise most are kept, and `exact` says so. O(L S²) for S states per layer.
 """
 
 from __future__ import annotations

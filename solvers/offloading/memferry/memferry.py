@@ -21,10 +21,10 @@ computation, INFOCOM 2025.
     layers.py     begin here: layers and what each way costs
     estimate.py   the model: what a choice of ways costs
     greedy.py     `choice = published`: Algorithm 1 with backtracking, corrected; greedy DFGB; O(L²)
-    exact.py      `choice = exact`, the default: the best of all ways; O(L S²) for S states a layer
+    exact.py      `choice = exact`, the default: the best of all ways; O(L S²) for S states per layer
     gradients.py  GO-MemFerry: which gradients operations write to the host, which are kept; O(n · units)
     plan.py       one way to run an iteration; schedule.py, its schedule
-    search.py     the options; choices judged by the simulator
+    search.py     the options; choices validated by the simulator
 
 With `exact` the simulator takes the fastest of it, the published choice and the same one for all layers, and
 changes single layers while that helps (`flips` simulations): gradients and updates, which the model leaves

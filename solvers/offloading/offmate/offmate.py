@@ -3,7 +3,7 @@
 Minimises the time of an iteration within the device's budget and the memory of host and disk. A program over
 the steps of an iteration (O-ILP: ../o_ilp, with its assumptions and the thesis' symbols) decides which
 fractions of what are where; whole tensors follow, then copies operation by operation, which the simulator
-judges. Takes any training graph: its blocks are those of its chain.
+validates. Takes any training graph: its blocks are those of its chain.
 
 References: X. Zhao, Optimizing memory usage when training deep neural networks, thesis, 2024, tel-04890912,
 chapter 4; X. Zhao, L. Eyraud-Dubois, T. Le Hellard, J. Gusak, O. Beaumont, Offmate: full fine-tuning of LLMs

@@ -1,7 +1,7 @@
 """Weight offloading: which weights leave the device between their uses, and when each transfer runs.
 
 Minimises the period of the training cycle within the budget: the paper's OFF(L, M_GPU, β), strongly NP-hard
-by 3-partition. Assumed: every operation runs once, in the file's order; activations stay, updates run on the
+by 3-partition. Assumed: every operation runs once, in traced order; activations stay, updates run on the
 device; a weight, whole, may be offloaded between any two uses; the links have fixed rates and do not slow
 each other. The paper's chain of L layers is any graph here.
 

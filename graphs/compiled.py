@@ -1,6 +1,6 @@
 """Numba's compiler, with a cache that notices a change in any of the files that are compiled together.
 
-Numba names what it keeps by the path of the file that a function stands in, and misses changes in the
+Numba names cached code by the path of the file that defines a function, and misses changes in the
 functions that it calls. Here each module has a folder, in the user's cache or in NUMBA_CACHE_DIR, named by
 the hash of all sources that its compiled code is made of, found by imports. So nothing stale is run, other
 copies of the same sources share the code, and a package that is installed read-only compiles once as well.
@@ -49,7 +49,7 @@ def inner(function: Function) -> Function:
     Python.
 
     An entry point from Python takes as long to compile as the function itself, and numba recompiles what is
-    called for each number that stands in a call. This has no entry point, and is compiled once for each
+    called for each literal number in a call. This has no entry point, and is compiled once for each
     type.
     """
     return register_jitable(nogil=True, no_cfunc_wrapper=True)(function)
@@ -90,7 +90,7 @@ class _CompileResults(CompileResultCacheImpl):
 
 
 class _Cache(FunctionCache):
-    """Numba's cache of one function. A fault of the cache is no fault of the program."""
+    """Numba's cache of one function. A fault of the cache does not stop the program."""
 
     _impl_class = _CompileResults
 

@@ -2,7 +2,7 @@
 
 The graph is bipartite (the papers' FB-graph): operations (cNodes) read and write tensors (aNodes).
 Everything is kept in columns, so a million operations fit in memory; `Tensor` and `Operation` are
-views made on demand. Operations stand in the order in which eager PyTorch runs them, a valid
+views made on demand. Operations are in the order in which eager PyTorch runs them, a valid
 topological order. Meaning of every field: docs/formats.md.
 """
 

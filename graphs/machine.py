@@ -2,7 +2,7 @@
 
     device ◀──h2d──▶ host ◀──disk_read, disk_write──▶ disk ◀──read, write──▶ … deeper tiers
 
-The memories stand in a row; a link joins each to its neighbours alone. Code that moves and counts tensors
+The memories form a row; a link joins each to its neighbours alone. Code that moves and counts tensors
 knows a memory by its place in the row, an int, and asks the `Hierarchy` for all else. `Memory` names the
 first three places.
 """

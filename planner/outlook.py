@@ -2,7 +2,7 @@
 
 memory   low        the tensors alone
          expected   and the workspaces of kernels, and what cuBLAS keeps
-         high       and the largest workspaces a kernel may choose; without a plan also what lies free between
+         high       and the largest workspaces a kernel may choose; without a plan also what is free between
                     the blocks of PyTorch's caching allocator, whose rules are replayed. A plan leaves nothing
                     free there: `plan solve --static-layout` gives each tensor its place within the budget
 time     low        at the data sheet's full rates, which nothing passes: COMPUTE_EFFICIENCY, 0.7, of expected

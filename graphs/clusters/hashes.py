@@ -2,8 +2,8 @@
 
 A cluster is read as a stream of numbers: its operations in canonical order, each with its flags, workspace,
 modes and the child it is in, and its tensors by the order in which they appear, each with its bytes, kind and
-whether others make it, read it, or want it at the end; children add their own hashes. 128 bits. Linear in the
-edges, for each level.
+whether others produce it or read it, or it is a result; children add their own hashes. 128 bits. Linear in
+the edges, for each level.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """YAML as we read and write it: data only, without objects, with YAML 1.2's words and numbers.
 
-PyYAML follows YAML 1.1, where `on` is a boolean and `12e9` is text; our files have both. Data is built from
-the parser's events, without PyYAML's tree of nodes: that takes 200 bytes and more a byte of text. Aliases are
-accepted only as far as they don't multiply the document (the 'billion laughs'), and of tags the core ones.
+PyYAML follows YAML 1.1, where `on` is a boolean and `12e9` is text; memplan's files have both. Data is built
+from the parser's events, without PyYAML's tree of nodes: that takes 200 bytes and more a byte of text.
+Aliases are accepted only as far as they don't multiply the document (the 'billion laughs'), and of tags the
+core ones.
 """
 
 from __future__ import annotations

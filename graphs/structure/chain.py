@@ -11,8 +11,8 @@ to a block (backward_blocks.py), and blocks that the backward part ties together
 - running the blocks forward, then their backward parts from last to first, then `after`, is a valid order;
 - what a block's backward reads from the forward part is its own, its input or its output.
 
-Any graph gives a chain; one that is no chain gives a single block, and so does one whose changes in place, or
-forward operations after backward ones, don't go with the second, or whose parts add to the same tensor.
+Any graph gives a chain; one that is not a chain gives a single block, and so does one whose changes in place,
+or forward operations after backward ones, don't go with the second, or whose parts add to the same tensor.
 Near-linear in the edges.
 """
 

@@ -1,7 +1,7 @@
 """Addresses for a schedule: first fit, and a search if that is too large.
 
-What is always there lies at the bottom. Above it comes a strip for small copies: among large ones each would
-shift what lies above it by a little, and leave gaps that nothing fits in. Above the strip lies the rest:
+Copies that are always resident are at the bottom. Above comes a strip for small copies: among large ones each
+would shift what is above it by a little, and leave gaps that nothing fits in. Above the strip is the rest:
 
     offset  ┌──────────────────────────────┐
             │  ▟▀▙  large copies  ▄▄▟▙  ▟▀ │   first fit, then ejection chains (search.py)

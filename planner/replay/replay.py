@@ -120,8 +120,8 @@ def _rows_of(way: Any) -> int:
 
 @inner
 def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn, starting: Floats) -> float:
-    """Fill `turn`, and `starting` with what is there at first; the most bytes above a limit, were all deletes
-    immediate."""
+    """Fill `turn`, and `starting` with what is there at first; the most bytes above a limit, if all deletes
+    were immediate."""
     tensors, ways, members, limits = instance.tensors, instance.ways, instance.members, instance.limits
     events = turn.events
     count, length = len(tensors), len(steps)

@@ -29,8 +29,8 @@ write_queue, read_queue = inner(judge.write_queue), inner(judge.read_queue)
 """The numbers of the queues of copies to a memory, as compiled code calls them."""
 
 QUEUE, MEMORY, DEMAND, EVENTS_END, PINNED_DEMAND = range(5)
-"""The columns of a row. DEMAND: bytes in MEMORY while it runs, were all deletes immediate. EVENTS_END: of its
-events in the flat list. PINNED_DEMAND: bytes that would be pinned, 0 if it makes no such copy."""
+"""The columns of a row. DEMAND: bytes in MEMORY while it runs, if all deletes were immediate. EVENTS_END: of
+its events in the flat list. PINNED_DEMAND: bytes that would be pinned, 0 if it makes no such copy."""
 
 RUN, LAUNCH, WAIT = range(3)
 """The columns of a row's seconds: what it takes on its queue, and the training thread to launch it; how long

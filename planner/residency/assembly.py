@@ -121,8 +121,8 @@ def _last_slot_by(due: float, starts: Floats, period: int) -> int:
 def _place(fetches: Any, order: Ints, curves: Ints, caps: Floats, moments: Ints) -> None:
     """Move `moments` from the wanted slots to the placed ones. curves: changed.
 
-    A fetch with a shift stands so many slots later, one with a moment there; neither holds up those that keep
-    the order. What is read from a memory is in the one above from then to its use.
+    A fetch with a shift comes so many slots later, one with a moment at that moment; neither holds up those
+    that keep the order. What is read from a memory is in the one above from then to its use.
     """
     period = curves.shape[1]
     before = np.full(len(curves), -period)
@@ -130,7 +130,7 @@ def _place(fetches: Any, order: Ints, curves: Ints, caps: Floats, moments: Ints)
         fetch = fetches[order[index]]
         latest, is_given = fetch.use - 1, False
         for hop in range(fetch.source):
-            # The last copy of the chain comes first here: those that feed it stand before it,
+            # The last copy of the chain comes first here: those that feed it come before it,
             if fetch.moment[hop] != MOMENT_IS_FREE:
                 moments[index, hop] = fetch.moment[hop]
             else:

@@ -4,7 +4,7 @@ Applied twice: to the device above the host, then to the host above the disk, wi
 the host as the accesses of the second. A version begins when the tensor changes; within it one copy downwards
 serves all offload intervals, and the copy below stays fresh until the next change.
 
-Copies up (fetches) stand just before their uses here: prefetch_placement.py moves them ahead.
+Copies up (fetches) come just before their uses here: prefetch_placement.py moves them ahead.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Requests:
     """A solver's decisions about one tensor, by the moments of its uses in the upper memory.
 
     offloads(a, b): whether the upper copy leaves between the use at a and the next at b. b is None if there
-    is none; (-1, None) asks for a tensor that nobody uses.
+    is none; (-1, None) asks for a tensor without uses.
     copy_down(a): moment within an iteration of the copy down for that, at the earliest when the version
     begins; None: right after the use.
     fetch(b): moment of the copy up for the use at b; None: just before the use.

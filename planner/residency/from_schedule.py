@@ -21,7 +21,7 @@ def recover_residency(graph: Graph, schedule: Schedule) -> Residency:
 
     A tensor is offloaded after a use if its copy there is deleted before its next use; to the deepest memory
     that it was copied to or read from meanwhile. All fetches get their slots, and all reads from the disk for
-    one; reads from deeper memories stand in the slots of those that they feed.
+    one; reads from deeper memories are in the slots of those that they feed.
     """
     runs = runs_of(schedule)
     gone: dict[tuple[int, int], list[int]] = {}

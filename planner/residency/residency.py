@@ -31,7 +31,7 @@ class Residency:
     offloaded: after which use a tensor leaves its memory, and where it then is: a memory below. After a use
     on the device the device copy leaves; after a use on the host (an optimizer state) the host copy. It is
     back for its next use, if any. Only for uses at which the tensor is complete.
-    offload_slots: before which run the copy down for that stands: anywhere between the change that begins the
+    offload_slots: before which run the copy down for that runs: anywhere between the change that begins the
     version and the next use; by default right after the use.
     prefetch_slots: before which run the copy for a use is fetched; by default, before the run itself. A slot
     after that run is in the iteration before. For a use on the host: when it is read from the disk.
@@ -123,7 +123,7 @@ def _requests(residency: Residency, lifetime: Lifetime, to: int) -> Requests:
     def offloads_deeper(start: int, end: int | None) -> bool:
         if not lifetime.uses:
             return residency.offloaded.get((tensor, -1), Memory.DEVICE) >= to
-        # A copy is held for a copy up that is under way; and the copy down stands a moment after `start`.
+        # A copy is held for a copy up that is under way; and the copy down comes a moment after `start`.
         if end is not None and (end - start <= 1 or not is_transfer(end)):
             return False
         until = (start if end is None else end) % moments

@@ -23,7 +23,7 @@ class StepKind(IntEnum):
     """The kinds of steps before one run, in their order there: what leaves first, then what comes.
 
     WRITE: to any memory below the host. READ: to the host; the kinds before it are reads to deeper memories,
-    which stand before those that they feed.
+    which come before those that they feed.
     """
 
     DELETE_USED = 0
@@ -48,9 +48,9 @@ def fetch_type(hops: int) -> Any:
 
     hops: the most copies one after the other, one less than the machine's memories; hop h copies to memory h.
 
-    use, earliest: moments; `earliest`, before which no copy can stand, may be in the iteration before.
+    use, earliest: moments; `earliest`, before which no copy can come, may be in the iteration before.
     source: the memory that is copied from at first.
-    Per hop: shift, how many slots later it stands than look-ahead and the order of need say, out of that
+    Per hop: shift, how many slots later it comes than look-ahead and the order of need say, out of that
     order; moment, a fixed one, or AS_EARLY_AS_WANTED; seconds that the copy takes.
     """
     return np.dtype(
@@ -114,7 +114,7 @@ def derive_transfers(
 
 
 def _fetches(lifetime: Lifetime, copies: Sequence[Copies], moments: int) -> Iterator[_Fetch]:
-    """Find the fetches of a lifetime, and how early each can stand: after the device copy before it has gone,
+    """Find the fetches of a lifetime, and how early each can come: after the device copy before it has gone,
     after the last change below, and not before the copies that it reads can be there."""
     intervals = [
         interval for interval in copies[Memory.DEVICE].upper if interval.end is not None or interval.fetched
@@ -151,7 +151,7 @@ def _lower_copy(copies: Copies, moment: int, moments: int) -> tuple[bool, int]:
             # iteration: a tensor starts in one memory, or on device and host (`may_start`).
             return True, max(0, gone - (copy.use - moment))
         if copy.end is not None:
-            gone = copy.end - copy.end % moments % 2  # in the slot of the delete, which stands before reads
+            gone = copy.end - copy.end % moments % 2  # in the slot of the delete, which comes before reads
         for start, end in ((copy.start, copy.end), (copy.start - moments, copy.end and copy.end - moments)):
             if copy.fetched and start <= moment and (end is None or moment < end):
                 return False, start  # read for another use before

@@ -88,7 +88,7 @@ class Initial:
         object.__setattr__(self, "groups", tuple(rows))
 
     def at(self, *memories: int) -> frozenset[int]:
-        """Return the tensors that lie in exactly these memories."""
+        """Return the tensors that are in exactly these memories."""
         return dict(self.groups).get(memories, frozenset[int]())
 
     def on(self, memory: int) -> frozenset[int]:

@@ -5,7 +5,7 @@ go, and steps of tensors that only those touch. What is left keeps every rule, n
 each persistent tensor start and end where it does in the whole: the two can follow each other.
 
     whole   … prefetch m, update w m, offload m, delete m        m, a state, lies on the host
-    part    … prefetch m,             offload m, delete m        needless: nobody looks at it, and
+    part    … prefetch m,             offload m, delete m        needless: nothing reads it, and
             …                                                    it is still where it is copied to
 
 Needless transfers go too, unless a memory below the device has no room for what then stays there.
@@ -95,7 +95,7 @@ def _events(graph: Graph, number: int, step: Step) -> Iterator[tuple[int, _Event
 def _needless(events: Sequence[_Event], homes: Sequence[int]) -> set[int]:
     """Return steps of a persistent tensor that can be removed together: the first that are found."""
     fresh = set(homes)
-    made: dict[int, int] = {}  # copies that nobody has used, by the transfer
+    made: dict[int, int] = {}  # copies that nothing has used, by the transfer
     left: dict[int, int] = {}  # copies deleted since the last change, in memories in which the tensor starts
     for event in events:
         memory = event.memory

@@ -1,6 +1,6 @@
 """The copies in host memory that are pinned: those that cross the link to or from the device.
 
-A copy there lives from the step that makes it to its delete, around the iteration's end too if it stays. It
+A copy there exists from the step that makes it to its delete, around the iteration's end too if it stays. It
 is pinned, all that time, if in this lifetime a transfer from or to the device reads or fills it, or a
 computation on the device reads or writes it there. What goes between the host and the memory below it alone,
 and what only the CPU computes with, is not.

@@ -254,7 +254,7 @@ class Anneal:
         return on_disk or may_lie_below(state, absence.tensor)
 
     def _place_otherwise(self) -> bool:
-        """Let a copy down, a fetch, or a read from the disk stand elsewhere."""
+        """Move a copy down, a fetch, or a read from the disk to another slot."""
         state = self.state
         absence = self._any_absence()
         if absence is None or absence.place not in state.away:

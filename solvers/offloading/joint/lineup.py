@@ -40,7 +40,7 @@ class Lineup:
         self._counted = False
 
     def put(self, position: int, mode: int) -> Iterable[int]:
-        """Run what stands there in another mode. Gives what the operation touches."""
+        """Change the variant of the run at a position, and return what the operation touches."""
         run = self.runs[position][0], mode
         self.runs[position] = run
         self.ways[position], self._durations[position] = self._way(run), self._seconds(run)

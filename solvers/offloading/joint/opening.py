@@ -1,7 +1,7 @@
 """A state of the joint search from a schedule that some solver found: decisions, and slots of copies.
 
 The search places fetches, and reads from the disk, by look-ahead and order of need, and some so many slots
-later than that (State.move, State.read_at). With which of these shifts all stand where the schedule has them
+later than that (State.move, State.read_at). The shifts with which all are where the schedule has them
 is sought in a few rounds, each of which corrects what the last one missed. The faster of this and of none is
 taken.
 """

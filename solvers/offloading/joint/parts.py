@@ -99,7 +99,7 @@ class Parts:
         for fetch in transfers.fetches:
             place = x, position_of(fetch["use"])
             shifts = decided.shift.get(place, 0), decided.read_shift.get(place, 0)
-            fetch["shift"][: len(shifts)] = shifts  # reads to deeper memories stand as they come
+            fetch["shift"][: len(shifts)] = shifts  # reads to deeper memories are not shifted
         absences = [absence for lifetime in lifetimes for absence in self._absences(lifetime)]
         return Part(transfers, np.array(absences, ABSENCE))
 

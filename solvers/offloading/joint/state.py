@@ -97,7 +97,7 @@ class State:
         self._change(self.decided.leave, {where: slot})
 
     def move(self, where: TensorUse, shift: int | None) -> None:
-        """Let the fetch for this use stand so many slots later, whatever the others do; None: as it comes."""
+        """Let the fetch for this use come so many slots later, whatever the others do; None: as it comes."""
         self._change(self.decided.shift, {where: shift})
 
     def read_at(self, where: TensorUse, shift: int | None) -> None:
@@ -105,7 +105,8 @@ class State:
         self._change(self.decided.read_shift, {where: shift})
 
     def switch(self, modes: Mapping[int, int]) -> None:
-        """Run what stands at these positions in other modes, on the other side of the bus, or not at all."""
+        """Run the operations at these positions in other variants, on the other side of the bus, or not at
+        all."""
         touched = set[int]()
         for position, mode in modes.items():
             before = self.runs[position][1]

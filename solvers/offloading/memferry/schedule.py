@@ -1,6 +1,6 @@
 """MemFerry's decisions as runs with their modes, and the schedules that follow.
 
-What the paper leaves to its runtime is derived here. The weights' home is the host, where the CPU updates
+What the paper leaves to its runtime is derived here. The weights are kept on the host, where the CPU updates
 them; GFGB layers come to the device before their forward, DFGB layers before their backward, DHA layers
 never: the mode of each run says so. Optimizer states never leave the host. A gradient goes to the host once
 it is complete, alongside the next computations, so that only what is on its way takes memory; or its

@@ -7,7 +7,7 @@ DNNs" (NeurIPS 2021). Minimises the seconds of an iteration in which forward lea
     (b) blocks i … j-1 that keep their input x_i alone, recomputed by Rotor's program when backward comes,
 
 each kept on the device or offloaded, and ends with blocks i … L-1 that Rotor's program turns around. This is
-our reading of the paper's idea on Rotor's costs (chains/costs.py), not its own recurrence.
+a reading of the paper's idea on Rotor's costs (chains/costs.py), not its own recurrence.
 
 Assumed, as there: offloads happen in forward and prefetches in backward; memory is given back and taken byte
 by byte as a copy goes on. Backward is forward's mirror image: what is to be prefetched before it reaches a

@@ -16,7 +16,7 @@ The paper's symbols, and where we differ from the print: terms.py.
     window.py     the size that follows
     schedule.py   the window at every run, as runs and offload intervals
 
-The analytic model is no proof: transfers share their links first in first out, a computation waits for
+The analytic model is not a proof: transfers share their links first in first out, a computation waits for
 memory as well, and the model's memory is a sum of maxima. So the simulator validates: windows that do not fit
 after all are made smaller. `windows = simulated` tries up to 32 sizes and takes the fastest. Activations
 stay (keep), or only each layer's output does and the layer is recomputed (checkpoint, as in the paper's

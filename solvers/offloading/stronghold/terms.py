@@ -19,7 +19,7 @@ Where we differ from the print (m layers 0 … m in P1, 0 … m-1 in P2): m laye
 window. (1c) and (2c) both count the buffer of the layer that is fetched, and the states of the first m
 layers, which are updated on the device. (2b) asks for the longer of fetching the next layer and returning
 the last one. A layer's backward takes t_bp + 3 t_async. (3) gives layer k the time of the layers before it,
-and is asked of the one queue of updates too: each layer alone can be in time when the queue is late.
+and is required of the one queue of updates too: each layer alone can be in time when the queue is late.
 O(n m) for each term.
 """
 

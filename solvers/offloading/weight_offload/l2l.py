@@ -1,4 +1,4 @@
-"""L2L: every weight lives on the host, and is on the device only while its layer runs.
+"""L2L: every weight is kept on the host, and is on the device only while its layer runs.
 
 Nothing is minimised: a baseline, if the schedule that keeps everything does not fit. Assumed as in
 offload_greedy.py, where the room's files are listed; this one needs starts.py (`lazy_order`) alone. A weight

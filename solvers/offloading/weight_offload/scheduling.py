@@ -2,8 +2,8 @@
 
 Fetches in the order in which they are needed; copies to the host in the order in which the weights change,
 those of weights that leave only later (an early upload, the paper's waiting list) whenever the link would be
-idle. A transfer stands before the run during which it can start. A fetch must fit from there up to its use,
-by list order, and must not delay the run before which it stands.
+idle. A transfer comes before the run during which it can start. A fetch must fit from there up to its use,
+by list order, and must not delay the run before which it comes.
 
 The paper starts at B_L and tries every cut of the cycle: what has been moved before. Here the cycle is
 played, iteration after iteration, until one places what the one before placed: the cut that the rules lead
@@ -11,7 +11,7 @@ to. Linear in the runs and transfers of the iterations played.
 
 Slips of the printed algorithm, corrected: it compares a time with a size (|w| / β is meant); a weight that is
 on the host already leaves after its forward and the end of its upload; "earliest time feasible" means up to
-the use; uploads on the waiting list may also stand before forward runs.
+the use; uploads on the waiting list may also come before forward runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ZeRO-Infinity: weights too lie on the host or the disk, and come layer by layer, one layer ahead.
+"""ZeRO-Infinity: weights too are on the host or the disk, and come layer by layer, one layer ahead.
 
 Nothing is minimised: a baseline, as users have it today. Every weight leaves after each use of its layer
 whether the memory is short or not, the next layer's is fetched while one layer runs, and the updates run on

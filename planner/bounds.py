@@ -157,6 +157,8 @@ def _final(graph: Graph) -> Ints:
     operations, count = graph.operations, len(graph.operations)
     once = ~operations.recompute | (operations.mutates.counts() > 0)
     final = np.where(once, np.arange(count), count)
+    # Keys tensor · count + row: sorted by tensor, then in traced order, so one search finds the first change
+    # after a use.
     changes = np.sort(operations.mutates.columns.astype(np.int64) * count + operations.mutates.rows())
     if len(changes):
         ends = np.append(changes, np.iinfo(np.int64).max)

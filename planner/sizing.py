@@ -161,6 +161,7 @@ def smallest_budget(
     best, failed = tightened(graph, machine, first), first.floor - 1
     yield best
     while best.budget - failed > max(1.0, tolerance * failed):
+        # The geometric mean, since the tolerance is relative: it halves the logarithm of the ratio.
         middle = max(failed + 1, isqrt(max(failed, 1) * best.budget))
         found = trial(graph, machine, first.batch, middle, solve)
         if found.schedule is None:

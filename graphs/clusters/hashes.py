@@ -171,6 +171,7 @@ def _hash(
         for o in row:
             for k in range(edges.start[o], edges.start[o + 1]):
                 x = edges.tensor[k]
+                # Only what this cluster touched: clearing whole arrays would cost clusters × tensors.
                 makers[x], users[x], number[x] = 0, 0, -1
 
 

@@ -55,6 +55,7 @@ def _dominators(start: Ints, follows: Indices, least: int, parent: Ints) -> None
             even = depth[a] - (depth[far] if far >= 0 else 0)
             further = -1 if far < 0 else jump[far]
             beyond = (depth[far] if far >= 0 else 0) - (depth[further] if further >= 0 else 0)
+            # Skew binary numbers: two jumps of equal length become one, so any ancestor is O(log n) jumps up.
             jump[x] = further if far >= 0 and even == beyond else a
 
 

@@ -115,6 +115,7 @@ def _smaller_and_smaller(rows: Lifetimes, target: int, known: int, effort: int) 
         capacity = (least if number % 2 == 0 else (known + failed) // 2) // unit * unit
         found = within(rows, capacity, rounds, number, number // 2 % 2 == 0)
         if found is not None:
+            # A failure is not a proof, so after a success capacities down to `least` are tried once more.
             known, failed = int((found + rows.size).max()), least
             yield found
         elif number % 2:

@@ -32,6 +32,7 @@ def period(turn: Turn, most: int) -> float:
     for place in range(first[count]):
         if waits[place] < 0:
             back = max(back, -(waits[place] // count))
+    # A ring of the last iterations: no wait reaches further back.
     ends = np.zeros((back + 1, count))
     free, begin = np.zeros(queues + 1), np.zeros(queues + 1)
     growth, half = np.zeros(queues + 1), np.zeros(queues + 1)

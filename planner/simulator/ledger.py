@@ -44,6 +44,8 @@ class Ledger:
                 size, transfers = self.pending.popleft()
                 self.used -= size
             if size > missing:
+                # The rest of this delete is not counted any more, but an allocation that takes it waits for
+                # it too.
                 self.rests.appendleft((int(size - missing), transfers))
             missing -= size
             waits.extend(transfers)

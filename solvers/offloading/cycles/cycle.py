@@ -110,6 +110,7 @@ class Cycle:
             absence, size = self.absences[number], self.sizes[self.absences[number].weight]
             change[absence.after + 1] += size
             change[absence.before] -= size
+            # Around the iteration's end: the weight is offloaded from the first run on, too.
             if absence.before <= absence.after:
                 change[0] += size
         return [*accumulate(change[:-1])]

@@ -54,6 +54,7 @@ def _fit(starts: Ints, ends: Ints, sizes: Ints, curve: Ints, cap: float, kept: N
     """
     turn = len(curve)
     for number in range(len(starts)):
+        # An interval may go beyond the iteration's end: its moments there are those of the next iteration.
         fits = True
         for moment in range(starts[number], ends[number]):
             if curve[moment % turn] + sizes[number] > cap:

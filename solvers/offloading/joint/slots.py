@@ -48,6 +48,7 @@ class Slots:
         self._of: dict[int, list[tuple[int, int]]] = {}
         for position, run in enumerate(runs):
             for maker in sorted(slots[position]):
+                # After a change in place of what it touches, the operation would compute something else.
                 if position <= until[maker]:
                     self._of.setdefault(maker, []).append((position, len(self.runs)))
                     self.runs.append((maker, ABSENT))

@@ -66,6 +66,7 @@ def best_choice(
         grown, parents, ways = _grown(front, layer, twice)
         promise = _ends(grown, least_time[number + 1])
         alive = (promise <= limit) & (grown[:, 4] + least_room[number + 1] <= room)
+        # Without a limit on room, a state with less of it must not survive for that alone.
         if room == inf:
             grown[:, 4] = 0.0
         kept = np.flatnonzero(alive)

@@ -128,6 +128,7 @@ class Search:
             )
             if choice is None or self._judge(plan, choice.ways, choice.exact):
                 break
+            # The choice fits by the model and not when simulated, so the model gets less room.
             room = plan.bytes_on_device(choice.ways) * 3 // 4
         self._judge(plan, plan.all_in(Way.GFGB))
         if plan.bytes_on_device(plan.all_in(Way.GFGB)) > self.limit - plan.beside:

@@ -7,7 +7,7 @@ schedules that use stale or lost data:
 
 | eq.        | here                                                                                      |
 |------------|-------------------------------------------------------------------------------------------|
-| 4.4        | Opt exists between g_w and f_w in cyclic order, not outside                                |
+| 4.4        | Opt exists between g_w and f_w in cyclic order, not outside                               |
 | 4.7, 4.8   | what leaves in a step is there until its end: only earlier steps count                    |
 | 4.11, 4.13 | a weight comes back after its CPU update, for t > g_w; 4.11 follows                       |
 | 4.12       | the CPU update of a step uses gradients that have left in earlier steps                   |

@@ -36,6 +36,7 @@ def rounded(program: OffloadProgram, x: Floats) -> Choice:
     for columns in program.choice:
         sums = [a + b for a, b in zip_longest(sums, (float(x[c]) for c in columns), fillvalue=0.0)]
         chosen = max(range(len(columns)), key=lambda o: (x[columns[o]] > 1e-3, sums[o]))
+        # The difference between the fractions and the choice is carried to the next block.
         sums[chosen] -= 1.0
         options.append(chosen)
     rounding, groups = Rounding(), program.iteration.groups

@@ -16,7 +16,7 @@ on a single GPU by re-materialization and offloading, 2024.
 | 4.5    | o_ilp/model.py: the program, with what had to be corrected                          |
 | 4.5.3  | `batch`: the best batch, reported                                                   |
 | 4.6    | o_ilp/round.py, tensors.py; absences.py: of whole tensors; updates.py: CPU order    |
-| –      | schedule.py: runs and intervals; placed by planner/residency/prefetch_placement.py            |
+| –      | schedule.py: runs and intervals; placed by planner/residency/prefetch_placement.py  |
 | –      | search.py: the loop around all this; least.py, its last resort                      |
 
 Beyond the thesis: more options a block; activations leave and return over any steps, by parts; copies start

@@ -130,6 +130,8 @@ class PofoTable:
     def _with_waiting(self, values: Values) -> Values:
         """Return the values with waiting: both passes may wait until a byte of backlog is gone."""
         waiting = 2.0 * self.slot_seconds * self.backlogs.astype(np.float64)
+        # Waiting from backlog q down to q' costs 2 (q - q') slots of link time: this is the minimum over q'
+        # <= q.
         sooner: Values = np.minimum.accumulate(values - waiting, axis=1)
         return sooner + waiting
 

@@ -99,6 +99,7 @@ def _memory(
     for run, absences in enumerate(covering):
         own = spare * sum(cycle.sizes[weight] for weight in cycle.used_by[run])
         excess = cycle.need[run] + sum(cycle.sizes) + own - cycle.limit
+        # Runs that the same intervals cover have the same left side: only the largest excess binds.
         key = tuple(absences)
         tightest[key] = max(tightest.get(key, 0.0), excess)
     unit = 1.0 / max(1, cycle.limit)

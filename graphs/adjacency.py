@@ -67,8 +67,10 @@ class Adjacency:
         return Adjacency.of_pairs(self.columns[order], self.rows()[order], width)
 
     def joined(self, other: Adjacency) -> Adjacency:
-        """Join row by row the entries of both, each once, this one's first. No row of this one holds any
-        twice."""
+        """Join row by row the entries of both, each once, this one's first.
+
+        No row of this one holds any twice.
+        """
         if not len(other.columns):
             return self
         rows = np.concatenate([self.rows(), other.rows()])

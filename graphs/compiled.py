@@ -45,9 +45,9 @@ def compiled(function: Function) -> Function:
 
 
 def inner(function: Function) -> Function:
-    """Mark a function for use by compiled ones alone, compiled as a part of them; called from Python it is
-    Python.
+    """Mark a function for use by compiled ones alone, compiled as a part of them.
 
+    Called from Python it is Python.
     An entry point from Python takes as long to compile as the function itself, and numba recompiles what is
     called for each literal number in a call. This has no entry point, and is compiled once for each
     type.
@@ -95,8 +95,10 @@ class _Cache(FunctionCache):
     _impl_class = _CompileResults
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the code kept for the signature; None if there is none, or if it is broken or another
-        signature's."""
+        """Return the code kept for the signature.
+
+        None if there is none, or if it is broken or another signature's.
+        """
         try:
             found: Any = super().load_overload(sig, target_context)
             if found is None or tuple(cast("Any", found).signature.args) == tuple(getattr(sig, "args", sig)):

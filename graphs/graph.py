@@ -276,8 +276,10 @@ class Graph:
         return table
 
     def contributions(self, operation: int, mode: int = 0) -> list[tuple[int, int]]:
-        """Return what a run produces: pairs (tensor, its contribution as a bit). mode: 0, or k for the
-        k-th."""
+        """Return what a run produces: pairs (tensor, its contribution as a bit).
+
+        mode: 0, or k for the k-th.
+        """
         made = self._plain_contributions[operation]
         if mode == 0:
             return made

@@ -88,16 +88,20 @@ class Link:
 
     @cached_property
     def _line(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the sizes and seconds between which copy times are linear; a copy of no bytes takes the
-        latency."""
+        """Return the sizes and seconds between which copy times are linear.
+
+        A copy of no bytes takes the latency.
+        """
         sizes, seconds = zip((0, self.latency), *self.measured, strict=True)
         return np.array(sizes, np.float64), np.array(seconds, np.float64)
 
 
 @dataclass(frozen=True, init=False)
 class Links:
-    """The links of a machine, None if it has no such link. A bare number is a rate in bytes/s, without
-    latency."""
+    """The links of a machine, None if it has no such link.
+
+    A bare number is a rate in bytes/s, without latency.
+    """
 
     d2h: Link | None
     h2d: Link | None
@@ -196,8 +200,10 @@ class Machine:
         )
 
     def without_pinned(self) -> Machine | None:
-        """Return the same machine without pinned memory, with slower copies; None if their rate is
-        unknown."""
+        """Return the same machine without pinned memory, with slower copies.
+
+        None if their rate is unknown.
+        """
         links, d2h, h2d = self.links, self.links.d2h, self.links.h2d
         if d2h is None or h2d is None or d2h.pageable is None or h2d.pageable is None:
             return None

@@ -43,8 +43,10 @@ def parse_bytes(value: object) -> int:
 
 
 def parse_rate(value: object) -> float:
-    """Parse a rate in bytes/s: 12e9, '12GB/s', '12 GiB', 0.5. Raises InputError like parse_bytes, and for
-    0."""
+    """Parse a rate in bytes/s: 12e9, '12GB/s', '12 GiB', 0.5.
+
+    Raises InputError like parse_bytes, and for 0.
+    """
     rate = float(_quantity(value.removesuffix("/s") if isinstance(value, str) else value))
     if rate < _SLOWEST:
         raise InputError(f"{value!r} is not a rate: it must be above 0 ({_SLOWEST} or more)")
@@ -78,8 +80,10 @@ def bare_number(value: object) -> float | None:
 
 
 def span_readings(text: str) -> str | None:
-    """Return the seconds that a time may stand for: '60 for 1 minute, 0.001 for 1 millisecond'; None if not a
-    time."""
+    """Return the seconds that a time may stand for: '60 for 1 minute, 0.001 for 1 millisecond'.
+
+    None if not a time.
+    """
     match = _SPAN.fullmatch(text.lower())
     if not match:
         return None

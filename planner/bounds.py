@@ -133,8 +133,10 @@ class _Spans(NamedTuple):
 
     @staticmethod
     def of(graph: Graph) -> _Spans:
-        """Return spans from the first contribution that cannot be recomputed to the last use; of results, to
-        the end."""
+        """Return spans from the first contribution that cannot be recomputed to the last use.
+
+        A result's span goes to the end.
+        """
         first, last = _Spans.none(graph)
         final, writes = _final(graph), graph.operations.writes
         np.minimum.at(first, writes.columns, final[writes.rows()])
@@ -148,9 +150,9 @@ class _Spans(NamedTuple):
 
 
 def _final(graph: Graph) -> Ints:
-    """Return per operation o the operation from whose run on o cannot be recomputed; their number if it
-    always can.
+    """Return per operation o the operation from whose run on o cannot be recomputed.
 
+    It is the number of operations if o always can be recomputed.
     That is o itself if it runs once, else the first operation after it in traced order that changes what it
     touches.
     """

@@ -52,8 +52,10 @@ class Budget:
             raise InputError(_reserve_readings(bare[1]))
 
     def bytes_of(self, plain_peak: int, resident: int) -> int:
-        """Return the budget in bytes; fractions of a byte are dropped. resident: bytes that stay
-        throughout."""
+        """Return the budget in bytes; fractions of a byte are dropped.
+
+        resident: bytes that stay throughout.
+        """
         if self.size is not None:
             return self.size
         stays = resident if self.of_activations else 0

@@ -132,8 +132,10 @@ class Known:
 
 
 def trial(graph: Graph, machine: Machine, batch: int, budget: int, solve: Solve) -> Trial:
-    """Solve for a batch within a budget. The solver is not called if the budget is below the minimum
-    memory."""
+    """Solve for a batch within a budget.
+
+    The solver is not called if the budget is below the minimum memory.
+    """
     asked = Trial(batch, budget, floor_of(graph, machine), baseline(graph))
     schedule = None if asked.hopeless else solve(graph, budget)
     return asked if schedule is None else _within(graph, machine, budget, replace(asked, schedule=schedule))

@@ -39,8 +39,10 @@ class _Tree(NamedTuple):
 
 
 class _Edges(NamedTuple):
-    """The edges of all operations, row by row. role: 0 if an operation reads the tensor, 1 changes, 2
-    writes."""
+    """The edges of all operations, row by row.
+
+    role: 0 if an operation reads the tensor, 1 changes, 2 writes.
+    """
 
     start: Ints
     tensor: Indices

@@ -114,8 +114,10 @@ def _fill(
 def _compare(
     structure: Ints, start: Ints, operations: Indices, time: NDArray[np.float64], tolerance: float, kind: Ints
 ) -> None:
-    """Write per cluster the first that is identical. structure: equal for equal structures.  kind: its own
-    number for each."""
+    """Write per cluster the first that is identical.
+
+    structure: equal for equal structures.  kind: its own number for each.
+    """
     clusters = len(kind)
     first, compared = np.full(clusters, -1), np.zeros(clusters, np.int64)
     following, latest = np.full(clusters, -1), np.full(clusters, -1)

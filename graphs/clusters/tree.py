@@ -13,8 +13,10 @@ from .parts import Parts
 
 
 class Tree:
-    """Clusters 0 … leaves - 1 are the forward operations in traced order; then come the others, lower
-    first."""
+    """Clusters 0 … leaves - 1 are the forward operations in traced order.
+
+    The others follow, lower ones first.
+    """
 
     def __init__(self, leaves: int) -> None:
         self.leaves = leaves

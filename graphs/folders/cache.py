@@ -17,9 +17,9 @@ def cache_folder() -> Path | None:
 
 
 def private_folder(folder: Path) -> Path | None:
-    """Return the folder, created if it is missing; None if it cannot be, or if others could change its
-    content.
+    """Return the folder, created if it is missing.
 
+    None if it cannot be, or if others could change its content.
     Others must not be able to write in it, nor to replace it or a folder above it.
     """
     try:

@@ -73,8 +73,10 @@ GPUS = (
 
 
 def closest(name: str, known: Mapping[str, str]) -> str:
-    """Return a hint: 'close names: rtx4080, rtx4090', or 'known: …' with all. known: what to compare with ->
-    to show."""
+    """Return a hint: 'close names: rtx4080, rtx4090', or 'known: …' with all.
+
+    known: what to compare with -> to show.
+    """
     close = difflib.get_close_matches(spelling(name), known, n=3, cutoff=0.5)
     shown = dict.fromkeys(known[key] for key in close or known)
     return f"{'close names' if close else 'known'}: {', '.join(shown)}"

@@ -253,8 +253,10 @@ def _score(level: Columns, notes: Notes, count: int, alpha: float) -> float:
 
 @compiled
 def _join_tieless(level: Columns, groups: Groups, notes: Notes, lower: int) -> int:
-    """Join nodes without values (a counter of batches) to a neighbour, at no cost. Returns how many
-    joined."""
+    """Join nodes without values (a counter of batches) to a neighbour, at no cost.
+
+    Returns how many joined.
+    """
     count, joined = len(groups.group), 0
     for x in range(count):
         other = x + 1 if x + 1 < count else x - 1

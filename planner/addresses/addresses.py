@@ -101,9 +101,9 @@ def _strip(rows: Lifetimes, among: NDArray[np.bool_], bound: int) -> tuple[NDArr
 
 
 def _smaller_and_smaller(rows: Lifetimes, target: int, known: int, effort: int) -> Iterator[Ints]:
-    """Yield ever better offsets, the last within `target` bytes if all goes well. known: bytes that are
-    reached.
+    """Yield ever better offsets, the last within `target` bytes if all goes well.
 
+    known: bytes that are reached.
     Half of the tries are at the target. The others halve the way from what is reached to what is not.
     """
     least = failed = max(target, int(rows.live().max(initial=0)))

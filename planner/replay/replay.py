@@ -120,8 +120,10 @@ def _rows_of(way: Any) -> int:
 
 @inner
 def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn, starting: Floats) -> float:
-    """Fill `turn`, and `starting` with what is there at first; the most bytes above a limit, if all deletes
-    were immediate."""
+    """Fill `turn`, and `starting` with what is there at first.
+
+    Returns the most bytes above a limit, if all deletes were immediate.
+    """
     tensors, ways, members, limits = instance.tensors, instance.ways, instance.members, instance.limits
     events = turn.events
     count, length = len(tensors), len(steps)
@@ -276,8 +278,10 @@ def _room_for(instance: Instance, steps: Ints) -> Turn:
 
 @inner
 def _moving(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn) -> Ints:
-    """Return per tensor its number among those that move, or -1; their sizes and their number go into
-    `turn`."""
+    """Return per tensor its number among those that move, or -1.
+
+    Their sizes and their number go into `turn`.
+    """
     ways, members = instance.ways, instance.members
     moving = np.full(len(instance.tensors), -1)
     for x in range(len(moving)):

@@ -181,8 +181,10 @@ def may_start(memories: int) -> bool:
 
 
 def start_times(graph: Graph, runs: Sequence[Run]) -> list[float]:
-    """Return the seconds at which each run starts on the compute queue if nothing waits; then the last one's
-    end."""
+    """Return the seconds at which each run starts on the compute queue if nothing waits.
+
+    The last entry is the end of the last run.
+    """
     clock, starts = 0.0, list[float]()
     for operation, mode in runs:
         starts.append(clock)

@@ -58,8 +58,10 @@ class Copies:
                         self._land(side, maker, step)
 
     def await_users(self, copy: Copy, waits: list[int]) -> None:
-        """Let a step that writes over `copy` wait for the transfers that still read or make it; they are over
-        then."""
+        """Let a step that writes over `copy` wait for the transfers that still read or make it.
+
+        These transfers are over then.
+        """
         for queue, step in list(self.flights.get(copy, {}).items()):
             waits.append(step)
             self.land(copy[1], queue, step)
@@ -80,9 +82,9 @@ class Copies:
             self.flights[copy] = {queue: transfer for queue, transfer in flights.items() if transfer >= step}
 
     def contribute(self, copy: Copy, bit: int, queue: int, step: int, waits: list[int]) -> None:
-        """Add a contribution by step `step` on `queue`; readers wait for it, unless the device produces it
-        there.
+        """Add a contribution by step `step` on `queue`.
 
+        Readers wait for it, unless the device produces it there.
         A contribution that is already there was recomputed and dropped: nobody waits for it.
         """
         memory, x = copy

@@ -31,9 +31,9 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Timeline:
-    """The times of a schedule's steps: arrays of shape (steps,), seconds; 0 is when the compute queue ended
-    the iteration before.
+    """The times of a schedule's steps: arrays of shape (steps,), seconds.
 
+    0 is when the compute queue ended the iteration before.
     queue: a Queue, NOTHING for a delete, which takes no time: it comes after the computation before it.
     idle: how long the queue stood still before the step. cause: why: the Queue of what it waited for last,
     LAUNCH, FENCE, or NOTHING if it did not wait. period: seconds of an iteration;

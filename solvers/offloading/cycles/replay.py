@@ -34,8 +34,10 @@ _WALKS = 17
 
 @compiled
 def period(facts: Facts, order: Ints, scratch: Scratch) -> float:
-    """Return the seconds of one iteration in the steady state; REFUSED if the order breaks a rule or the
-    limit."""
+    """Return the seconds of one iteration in the steady state.
+
+    REFUSED if the order breaks a rule or the limit.
+    """
     if not _begin(facts, order, scratch) or not _walk(facts, order, scratch):
         return REFUSED
     return played(scratch.turn, TURNS)

@@ -63,8 +63,9 @@ _DOWN, _READ = 0.3, 0.5
 """Shares of these that are copies down; and of the others, if the tensor is on the disk, reads from there."""
 
 _WHOLE, _EXCHANGE = 0.3, 0.15
-"""Shares of the rest that concern all intervals of a tensor; and those in which another tensor leaves
-instead."""
+"""Shares of the rest that concern all intervals of a tensor, and
+of those in which another tensor leaves instead.
+"""
 
 _DEEPER = 0.3
 """Share of activations that are offloaded to the disk, if anything is."""
@@ -115,8 +116,10 @@ class Anneal:
         self.cool(part_of(progress, _HEATS * _HEAT, 1.0), WARM)
 
     def cool(self, progress: Callable[[], float], warm: float = HOT) -> None:
-        """Anneal once, from the current state. warm: initial temperature if nothing can be recomputed, in
-        units as HOT."""
+        """Anneal once, from the current state.
+
+        warm: initial temperature if nothing can be recomputed, in units as HOT.
+        """
         change, period = self._usual_change, self.now.seconds
         hot = warm * change
         if self.again.optional:
@@ -154,8 +157,10 @@ class Anneal:
 
     @cached_property
     def _usual_change(self) -> float:
-        """Return the median seconds by which moves from the first state make it slower; the moves are
-        undone."""
+        """Return the median seconds by which moves from the first state make it slower.
+
+        The moves are undone.
+        """
         slower: list[float] = []
         before = self.now
         for _ in range(_SAMPLE if len(self.state.absence_rows) else 0):
@@ -220,8 +225,10 @@ class Anneal:
         return bool(changed) and self._fit(changed) and self._fill(changed)
 
     def _leave_or_stay(self) -> bool:
-        """Offload the tensor of an interval, or of all intervals of that tensor; or keep it if it is
-        offloaded."""
+        """Offload the tensor of an interval, or of all intervals of that tensor.
+
+        A tensor that is offloaded is kept instead.
+        """
         absence, other, state = self._any_absence(), self._any_absence(), self.state
         absence = self._stalling() or absence
         if absence is None or other is None:

@@ -78,8 +78,10 @@ def shortest_first(state: State, chosen: Sequence[Absence]) -> list[Absence]:
 
 
 def orders(state: State, chosen: Sequence[Absence]) -> Iterator[list[Absence]]:
-    """Yield orders of preference: the shortest first; whole persistent tensors, evenly spread, last or
-    first."""
+    """Yield orders of preference for intervals.
+
+    The shortest first; whole persistent tensors, evenly spread, last or first.
+    """
     shortest = shortest_first(state, chosen)
     yield shortest
     passing = [absence for absence in shortest if not state.cyclic[absence.tensor]]

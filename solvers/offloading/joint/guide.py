@@ -48,8 +48,10 @@ class Guide:
         self._place = {operation: place for place, (operation, _mode) in enumerate(drops.runs)}
 
     def preferred(self, state: State, absences: Sequence[Absence]) -> list[Absence]:
-        """Sort intervals: first what the program keeps most of; of equal ones the shortest, then the
-        largest."""
+        """Sort intervals by the share that the program keeps, the largest first.
+
+        Of equal ones the shortest comes first, then the largest.
+        """
         kept, seconds = self._kept(state, absences), durations(state, absences)
         sizes = state.graph.tensors.bytes[[absence.tensor for absence in absences]]
         return [absences[number] for number in np.lexsort((-sizes, seconds, -kept)).tolist()]

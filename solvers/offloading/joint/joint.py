@@ -112,8 +112,10 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 def improved(problem: Problem, options: Options, known: Iterable[tuple[Schedule, float]]) -> Answer:
-    """Anneal the fastest of these schedules; the answer is never slower than that. known: with their
-    seconds."""
+    """Anneal the fastest of these schedules; the answer is never slower than that.
+
+    known: with their seconds.
+    """
     clock, ordered = _Clock(options), sorted(known, key=lambda each: each[1])
     if clock.share >= 1.0:
         return _answer(problem, ordered[0][0], clock, False)

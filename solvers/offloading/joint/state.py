@@ -199,8 +199,10 @@ class State:
 
     @property
     def absences(self) -> list[Absence]:
-        """Return the offload intervals between uses on the device; a run and the next one have none between
-        them."""
+        """Return the offload intervals between uses on the device.
+
+        A run and the next one have none between them.
+        """
         return [Absence(*row) for row in self.absence_rows.tolist()]
 
     @property

@@ -47,8 +47,10 @@ def check_updates_wait(solver: str, layers: TrainingLayers) -> None:
 
 
 def states_memory(solver: str, machine: Machine, chosen: str, layers: TrainingLayers) -> Memory:
-    """Return the memory for model states. Raises NotAcceptedError if it is the disk and the machine has
-    none."""
+    """Return the memory for model states.
+
+    Raises NotAcceptedError if it is the disk and the machine has none.
+    """
     links = machine.links
     has_disk = links.disk_read is not None and links.disk_write is not None
     if chosen == "disk" and not has_disk:

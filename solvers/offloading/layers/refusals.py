@@ -62,8 +62,10 @@ def _spelled(host: int | None, disk: int | None, pinned: int | None) -> str:
 
 
 def _room_of(problem: Problem, machine: Machine, way: Residency) -> tuple[int, int, int] | None:
-    """Return the least host, disk and pinned bytes with which a way holds; None if a schedule cannot say
-    it."""
+    """Return the least host, disk and pinned bytes with which a way holds.
+
+    None if a schedule cannot say it.
+    """
     try:
         schedule = build_schedule(problem.graph, way)
     except InvalidScheduleError:

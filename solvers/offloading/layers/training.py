@@ -69,8 +69,10 @@ class TrainingLayers:
         return self.graph.tensors.bytes[list(tensors)].tolist()
 
     def host_modes(self, operations: Iterable[int]) -> list[tuple[int, int]] | None:
-        """Return each operation with its fastest variant on the CPU, as runs; None if one has no such
-        variant."""
+        """Return each operation with its fastest variant on the CPU, as runs.
+
+        None if one has no such variant.
+        """
         runs: list[tuple[int, int]] = []
         for operation in operations:
             ways = ways_on_host(self.graph, operation)
@@ -148,8 +150,10 @@ def _first_readers(graph: Graph, chain: Chain) -> dict[int, int]:
 
 
 def _updates(graph: Graph, chain: Chain, owner: dict[int, int]) -> list[list[int]]:
-    """Return per block the updates of its weights, in running order; an update that changes no weight has no
-    block."""
+    """Return per block the updates of its weights, in running order.
+
+    An update that changes no weight has no block.
+    """
     rows: list[list[int]] = [[] for _ in chain.blocks]
     for operation in chain.order():
         if graph.operations.phase[operation] == Phase.UPDATE:

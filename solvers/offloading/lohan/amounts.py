@@ -130,8 +130,10 @@ class Amounts:
                 return
 
     def ways(self, count: int) -> Iterator[Residency]:
-        """Yield residencies with more and more activations on the disk; what the device has room for stays
-        there."""
+        """Yield residencies with more and more activations on the disk.
+
+        What the device has room for stays there.
+        """
         for way in self._all_away(count):
             graph, swapped = self.order.layers.graph, self.order.tensors(count)
             yield kept_on_device(graph, self.machine, way, swapped, self.room)

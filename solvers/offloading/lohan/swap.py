@@ -45,8 +45,10 @@ class Swap:
 
 @dataclass(frozen=True)
 class Prefix:
-    """A prefix of the order: the first `count` swaps. bytes: swapped in all. recomputed: seconds. seconds:
-    T_iter."""
+    """A prefix of the order: the first `count` swaps.
+
+    bytes: swapped in all. recomputed: seconds. seconds: T_iter.
+    """
 
     count: int
     bytes: int

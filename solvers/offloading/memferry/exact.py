@@ -161,8 +161,10 @@ def _direct_first(front: States, layer: Costs) -> States:
 
 
 def _fetched_later(front: States, layer: Costs) -> States:
-    """Return the states after the layer's backward part, for which its weights are fetched; changes the
-    rows."""
+    """Return the states after the layer's backward part, for which its weights are fetched.
+
+    Changes the rows.
+    """
     front[:, 2] += layer.backward
     front[:, 3] = layer.fetch + np.maximum(front[:, 2], front[:, 3])
     return front

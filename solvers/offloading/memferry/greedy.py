@@ -1,6 +1,6 @@
-"""MemFerry's Algorithm 1 with backtracking, corrected, and its greedy choice of DFGB layers. O(L²) for L
-layers.
+"""MemFerry's Algorithm 1 with backtracking, corrected, and its greedy choice of DFGB layers.
 
+O(L²) for L layers.
 | paper       | here       |                                                            |
 |-------------|------------|------------------------------------------------------------|
 | T_all       | total      | seconds of the forward part so far                         |
@@ -56,8 +56,10 @@ class Forward:
         self.spare += spare
 
     def _backtrack(self, number: int) -> None:
-        """Change earlier layers to DHA while that makes the wait for this layer's fetch cheaper; then
-        wait."""
+        """Change earlier layers to DHA while that makes the wait for this layer's fetch cheaper.
+
+        What is left of the wait is added.
+        """
         fetch = self.costs[number].fetch
         for earlier in range(self.first, number):
             if fetch <= self.spare:

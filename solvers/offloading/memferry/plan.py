@@ -82,8 +82,10 @@ class Plan:
         return [way] * len(self.costs)
 
     def least_on_device(self, *, twice: bool) -> list[Way]:
-        """Return the choice of least memory: layers read in host memory if possible; else fetched, twice if
-        allowed."""
+        """Return the choice of least memory.
+
+        Layers are read in host memory if possible, else fetched, twice if allowed.
+        """
         direct = (layer.direct_forward + layer.direct_backward for layer in self.costs)
         otherwise = Way.TWICE if twice else Way.GFGB
         return [Way.DHA if np.isfinite(seconds) else otherwise for seconds in direct]
@@ -99,8 +101,10 @@ class Plan:
         return memferry_schedule(self.graph, self.linked.machine, budget, self.residence(ways), self.kept)
 
     def quick_seconds(self, ways: Sequence[Way], budget: int) -> float:
-        """Simulate with every fetch as early as memory allows, and return the seconds; ∞ if that does not
-        fit."""
+        """Simulate with every fetch as early as memory allows, and return the seconds.
+
+        ∞ if that does not fit.
+        """
         found = place_prefetches(self.graph, self.linked.machine, budget, self.residence(ways), (inf,))
         return found[1].time if found else inf
 

@@ -137,8 +137,10 @@ class Search:
                 self._judge(plan, plan.all_in(Way.TWICE))
 
     def flip(self) -> None:
-        """Change the way of single layers if the simulator finds that faster; at most `flips` of them are
-        tried."""
+        """Change the way of single layers if the simulator finds that faster.
+
+        At most `flips` of them are tried.
+        """
         if self.best is None or self.settings.choice == "published":
             return
         plan, ways, left = self.best.plan, self.best.ways, self.settings.flips

@@ -1,6 +1,6 @@
-"""Rounding of O-ILP's fractions to integers: an option per block, an update per parcel; then the rest is
-re-solved.
+"""Rounding of O-ILP's fractions to integers: an option per block, an update per parcel.
 
+Then the rest is re-solved.
 Errors are handed on from block to block (error diffusion), so identical blocks with the same fractions get
 the options in turn, and links and memory stay evenly loaded.
 """

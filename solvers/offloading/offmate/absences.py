@@ -20,8 +20,10 @@ from ..o_ilp.weights import WeightStocks
 
 
 def tensor_absences(graph: Graph, program: OffloadProgram, choice: Choice, x: Floats) -> Iterator[Absence]:
-    """Yield the offload intervals of all groups, states and activations, in steps of the cycle. item: the
-    tensor."""
+    """Yield the offload intervals of all groups, states and activations, in steps of the cycle.
+
+    item: the tensor.
+    """
     rounding = Rounding()
     order = sorted(range(len(program.weights)), key=lambda g: program.weights[g].origin)
     for g in order:
@@ -39,8 +41,10 @@ def tensor_absences(graph: Graph, program: OffloadProgram, choice: Choice, x: Fl
 
 
 def on_disk(graph: Graph, program: OffloadProgram, choice: Choice, x: Floats) -> set[int]:
-    """Return the tensors that are on the disk while they are not used; of weights, those updated on the
-    device."""
+    """Return the tensors that are on the disk while they are not used.
+
+    Of the weights, only those updated on the device are among them.
+    """
     rounding, chosen = Rounding(), set[int]()
     for weights, states, hosted in zip(program.weights, program.states, choice.hosted, strict=True):
         parcels = weights.group.parcels

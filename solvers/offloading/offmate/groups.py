@@ -12,8 +12,10 @@ from ..o_ilp.iteration import Group, Parcel
 
 
 def parcels_of(graph: Graph) -> list[Parcel]:
-    """Return the weights and states that may move; one that changes anywhere but in one update stays on the
-    device."""
+    """Return the weights and states that may move.
+
+    One that changes anywhere but in one update stays on the device.
+    """
     kind, sizes = graph.tensors.kind, graph.tensors.bytes
     still = (Kind.PARAMETER, Kind.BUFFER)
     parcels = [

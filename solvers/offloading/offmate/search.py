@@ -173,8 +173,10 @@ class Search:
         return None if x is None else _Answer(choice, x, chosen.objective(x) * program.second)
 
     def _place(self, program: OffloadProgram, answer: _Answer, reserve: float) -> bool:
-        """Simulate an answer with transfers placed operation by operation, and as in the program; tell if one
-        fits."""
+        """Simulate an answer with transfers placed operation by operation, and as in the program.
+
+        Tell if one fits.
+        """
         fits = False
         budget = self.limits.device_bytes
         free, stepped = residence_of(self.graph, program, answer.choice, answer.x)

@@ -28,8 +28,10 @@ class HostUpdate:
 
 
 def start_steps(updates: Sequence[HostUpdate], times: Sequence[float]) -> list[tuple[int, int]]:
-    """Return pairs (step, number of the update) in the order in which they start. Step `len(times)`: after
-    all."""
+    """Return pairs (step, number of the update) in the order in which they start.
+
+    Step `len(times)`: after all.
+    """
     starts = [0.0, *accumulate(times)]
     now = 0.0
     order: list[tuple[int, int]] = []

@@ -52,8 +52,10 @@ class Choice:
     extra: int
 
     def backlog_after(self, before: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the backlog after the segment. A saved block's data is ready at its end, an input at its
-        start."""
+        """Return the backlog after the segment.
+
+        A saved block's data is ready at its end, an input at its start.
+        """
         if self.saved:
             return np.maximum(0, before - self.served) + self.backlog
         return np.maximum(0, before + self.backlog - self.served)

@@ -85,8 +85,10 @@ class _Turn:
         return self._starts[step % (2 * self.layers)]
 
     def entered(self, weight: int, step: int, until: int) -> int | None:
-        """Return the step from which the weight is in the window for its use at `until`; None: it never
-        left."""
+        """Return the step from which the weight is in the window for its use at `until`.
+
+        None: it never left.
+        """
         for s in range(until, step, -1):
             if not self._with[weight] & set(self._window(s % (2 * self.layers))):
                 return s + 1

@@ -25,8 +25,10 @@ def seed(number: int) -> None:
 
 
 class Orders(NamedTuple):
-    """The current order of the search, and the best: of each the first `length` entries. seconds: the
-    best's."""
+    """The current order of the search, and the best: of each the first `length` entries.
+
+    seconds: the best's.
+    """
 
     now: Ints
     now_length: Ints

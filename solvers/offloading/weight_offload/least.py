@@ -27,8 +27,10 @@ _EPSILON = 1e-3
 
 
 def least_absences(cycle: Cycle, spare: float, seconds: float) -> list[int] | None:
-    """Return the numbers of the intervals that keep links least busy; None if none suffice or time is too
-    short."""
+    """Return the numbers of the intervals that keep links least busy.
+
+    None if none suffice or time is too short.
+    """
     covers = [prompt_runs(cycle, absence) for absence in cycle.absences]
     exposed = [
         max(0.0, up + down - sum(cycle.seconds[run] for run in runs))

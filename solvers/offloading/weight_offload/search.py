@@ -92,8 +92,10 @@ class Search:
         return True
 
     def anneal(self, moves: int, number: int) -> None:
-        """Anneal once, and repeat while the limit leaves time and it helps. number: seed of the random
-        numbers."""
+        """Anneal once, and repeat while the limit leaves time and it helps.
+
+        number: seed of the random numbers.
+        """
         without_gain = 0
         self._load()
         while not self.done and without_gain < _PATIENCE and self.best is not None:

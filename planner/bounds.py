@@ -152,9 +152,8 @@ class _Spans(NamedTuple):
 def _final(graph: Graph) -> Ints:
     """Return per operation o the operation from whose run on o cannot be recomputed.
 
-    It is the number of operations if o always can be recomputed.
     That is o itself if it runs once, else the first operation after it in traced order that changes what it
-    touches.
+    touches; the number of operations if there is none.
     """
     operations, count = graph.operations, len(graph.operations)
     once = ~operations.recompute | (operations.mutates.counts() > 0)

@@ -61,7 +61,10 @@ def planned_target(target: Any, arguments: tuple[Any, ...]) -> Any:
 
 
 def batch_norm(target: Any, arguments: tuple[Any, ...]) -> Any:
-    """What `target` returns. The change of its statistics, if any, is one of its own, declared."""
+    """Run a batch norm and return what `target` returns.
+
+    The change of its statistics, if any, is a separate in-place operation, as a schema declares it.
+    """
     functional = planned_target(target, arguments)
     if functional is target:
         return target(*arguments)

@@ -50,7 +50,7 @@ def _filled(ends: Tensor, size: int, rows: int) -> Tensor:
 
 
 def _rows(first: Tensor, second: Tensor) -> int:
-    """Of all groups together: the side of the products that is divided."""
+    """Return the length of the dimension that the groups divide, summed over all groups."""
     if first.dim() == 3:
         return int(second.shape[1])
     return int(first.shape[0] if second.dim() == 3 else first.shape[1])

@@ -36,14 +36,22 @@ from .placement import Placement
 
 
 class Code(NamedTuple):
-    """source: of a function `step`. names: its free names. residents: the values that it is given."""
+    """The source of a schedule's function and what it needs to run.
+
+    source: of a function `step`.
+    names: its free names and what they stand for.
+    residents: the values that it takes.
+    """
 
     source: str
     names: Mapping[str, Any]
     residents: tuple[int, ...]
 
     def compile(self, **tools: Any) -> Callable[..., Any]:
-        """tools: more free names."""
+        """Compile the source and return the function `step`.
+
+        tools: further free names.
+        """
         names = {**self.names, **tools}
         exec(compile(self.source, "<memplan schedule>", "exec"), names)
         return names.pop("step")  # else it would hold itself, and what it holds
@@ -77,7 +85,11 @@ def generate(
 
 
 class Writer:
-    """held: per storage that is there, its values that have a local variable. step: of the schedule, now."""
+    """Writer of a schedule's source, line by line.
+
+    held: per storage that is resident, its values that have a local variable.
+    step: index of the schedule's step that is being written.
+    """
 
     def __init__(
         self,
@@ -103,7 +115,11 @@ class Writer:
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────
 
     def compute(self, index: int, operation: Operation | None = None) -> None:
-        """operation: another form of the one with that index."""
+        """Write a computation.
+
+        index: of the operation in the program.
+        operation: another form of that operation, by default the one that the device launches.
+        """
         operation = operation or self.launched(self.program.operations[index])
         self.mark()
         for value in values_read(operation.call):
@@ -140,7 +156,7 @@ class Writer:
         return operation._replace(call=replace(operation.call, target=target))
 
     def _keep(self, operation: Operation) -> None:
-        """What the operation changes goes to the journal first."""
+        """Write the call that notes in the journal what the operation is about to change in place."""
         if operation.mutates:
             values = {self.program.values[value].storage: value for value in values_read(operation.call)}
             self.lines.append(f"keep({', '.join(f'({x}, v{values[x]})' for x in operation.mutates)})")

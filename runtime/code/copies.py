@@ -31,7 +31,10 @@ def variable(memory: int, x: int) -> str:
 
 
 class CopyWriter(Writer):
-    """there: copies that have a variable d, h or k. awaited: tickets the compute queue has waited for.
+    """Writer of the lines for copies, deletes and waits.
+
+    there: copies that have a variable d, h or k.
+    awaited: tickets that the compute queue has waited for.
 
     files_are_late: some take room on the disk that a job lets go of: then each takes it when it is written,
     in the order of the queue that writes.
@@ -145,7 +148,10 @@ class CopyWriter(Writer):
             self.lines.append(f"k{x} = file({size}){late}")
 
     def address(self, step: int, x: int) -> str:
-        """Of a copy on the host that is made in a step: its offset and its room there, if it has one."""
+        """Return, as further arguments, the offset and size that the plan gives the host copy made at `step`.
+
+        Returns an empty string if the copy has no planned address.
+        """
         offset = None if self.addresses is None else self.addresses.at(x, step)
         return "" if offset is None else f", {offset}, {self.sizes[x]}"
 
@@ -204,7 +210,7 @@ class CopyWriter(Writer):
 
 
 def tuple_of(names: Iterable[str]) -> str:
-    """What stands between the brackets."""
+    """Return the names as the inside of a tuple: each followed by a comma and a space."""
     return "".join(f"{name}, " for name in names)
 
 

@@ -69,7 +69,11 @@ class CpuOperation:
         inputs: Sequence[Block],
         results: dict[int, Block],
     ) -> None:
-        """keep: called for what is about to be changed. results: by storage, the blocks to fill."""
+        """Run the operation on blocks in host memory.
+
+        keep: called with each storage that is about to be changed, and its block.
+        results: by storage, the blocks to fill.
+        """
         blocks = dict(zip(self.inputs, inputs, strict=True))
         for storage in self._mutates:
             keep(storage, blocks[storage])

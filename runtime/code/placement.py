@@ -21,7 +21,10 @@ NOWHERE: Request = (0, 0)
 
 
 class Placement:
-    """size: bytes of the arena; 0 where nothing comes and goes."""
+    """Planned bytes and arena offset of each allocation on the device.
+
+    size: bytes of the arena; 0 if nothing comes and goes.
+    """
 
     def __init__(self, program: Program, schedule: Schedule, layout: Layout) -> None:
         rows = layout.lifetimes
@@ -44,16 +47,21 @@ class Placement:
         self._sizes = [storage.bytes for storage in program.storages]
 
     def copy(self, step: int, x: int) -> Request:
-        """Of a copy that a step makes."""
+        """Return the planned size and offset of the copy of tensor `x` that `step` makes."""
         return self._places.get((x, step), NOWHERE)
 
     def initial(self, x: int) -> Request:
-        """Of the copy that is there when a turn starts, of a tensor that moves."""
+        """Return the planned size and offset of the copy of `x`, a moved tensor, with which an iteration
+        starts.
+        """
         return self._initial.get(x, NOWHERE)
 
     def computation(self, step: int, writes: Sequence[int], there: set[int]) -> list[Request]:
-        """Of what an operation makes, in order, then of its workspace. there: those of its results that are
-        there already. They are made anew and dropped, and lie in what is planned for the workspace."""
+        """Return the planned sizes and offsets of an operation's results, in order, then of its workspace.
+
+        there: those of its results that are resident already. They are made once more and dropped, and lie in
+            the range that is planned for the workspace.
+        """
         room, offset = self._places.get((WORKSPACE, step), NOWHERE)
         found: list[Request] = []
         for x in writes:

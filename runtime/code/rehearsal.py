@@ -91,7 +91,11 @@ class Rehearsal(Walk):
         addresses: Layout | None = None,
         layout: Layout | None = None,
     ) -> None:
-        """addresses: of pinned copies. layout: of what is on the device."""
+        """Simulate one iteration.
+
+        addresses: of pinned host copies, None if they have none.
+        layout: of the device's memory, None if it is not planned.
+        """
         self._addresses, self._layout = addresses, layout
         self._lies: dict[int, tuple[int, int]] = {}
         self._left: dict[tuple[int, int], tuple[int, int]] = {}
@@ -201,7 +205,12 @@ class Rehearsal(Walk):
         ends.deletes.append((self._number - number, key))
 
     def _lay(self, x: int) -> None:
-        """What comes at this step, a copy or a workspace, has its addresses for itself."""
+        """End the pending deletes whose address range overlaps that of the copy or workspace that this step
+        allocates.
+
+        A delete stays pending until the compute queue has waited for its transfers. Until then its bytes are
+        still read or written, so the new allocation may not share addresses with them.
+        """
         if self._layout is None or (place := self._layout.place(x, self.step)) is None:
             return
         ledger, leaving = self.ledgers[Memory.DEVICE], self._leaving[Memory.DEVICE]

@@ -56,9 +56,15 @@ def generate_turn(
     addresses: Layout | None = None,
     placement: Placement | None = None,
 ) -> Code:
-    """carried: the copies of persistent tensors that the turns hand on. addresses: of pinned copies. timed,
-    placement: as of `generate`; what runs on the CPU is then `timed((operation, mode), call)`. Raises
-    MemplanError for a mode that can't be run."""
+    """Generate the code of one iteration of a schedule with transfers.
+
+    carried: the copies of persistent tensors that iterations hand on to each other.
+    addresses: of pinned host copies.
+    timed, placement: as in `generate`; with `timed`, what runs on the CPU is `timed((operation, mode),
+        call)`.
+
+    Raises MemplanError for an execution variant that can't be run.
+    """
     writer = _TurnWriter(
         program,
         graph,

@@ -1,9 +1,9 @@
-"""How exact compiled operations are, beside PyTorch's own, and that an iteration of them is the same.
+"""Accuracy of compiled operations compared with PyTorch's own, and a check that iterations with them agree.
 
-Inductor adds up in another order than PyTorch's kernels, so the bits differ. Neither is exact; what counts is
-that the one is not much further from exact than the other. That is looked at kernel by kernel, on what an
-iteration really gives it: over a whole iteration one rounding may turn the sign that a ReLU asks for, and
-nothing could be told of the gradients behind it.
+Inductor adds up in another order than PyTorch's kernels, so the bits differ. Neither is exact. What counts is
+that the one is not much further from exact than the other. Each kernel is checked alone, on what an iteration
+really passes to it: over a whole iteration one rounding may turn the sign that a ReLU tests, and then the
+gradients after it could not be compared.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ except up to `MOST` times what eager's changes by where inputs and weights are o
 
 
 class Accuracy(NamedTuple):
-    """compared: results of kernels. ratio: their error against float64 over eager's own (root mean
-    squares)."""
+    """Error of compiled kernels compared with eager's.
+
+    compared: number of kernels' results.
+    ratio: their error against float64 over eager's own (root mean squares).
+    """
 
     compared: int
     ratio: float
@@ -159,7 +162,7 @@ class _Run:
         self._let_go(operation.reads)
 
     def _let_go(self, storages: Iterable[int]) -> None:
-        """Of one use of each."""
+        """Count one use of each storage as done, and drop the values of those that are not used any more."""
         for x in storages:
             self._left[x] -= 1
             if not self._left[x]:

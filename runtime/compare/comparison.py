@@ -35,18 +35,21 @@ STEADY = 4
 
 
 class Comparison(NamedTuple):
-    """first: the first tensor that differs: `loss`, or a name among all that it makes or changes; or None.
+    """Result of comparing planned iterations with eager PyTorch's.
 
-    largest: the largest difference of any element in `first`.  compared: how many tensors.
+    first: the first tensor that differs: `loss`, or a name among all that it makes or changes; or None.
+    largest: the largest difference of any element in `first`.
+    compared: how many tensors.
     compiling: eager took the path on which `torch.compiler.is_compiling()` is true, as the trace did.
     plain: eager ran the functions of the model's own checkpoints once, as the trace did.
-    spreads: the tensors in which eager differs from itself, the same iteration run again, and by how much at
-    most; the largest first.
+    spreads: the tensors in which eager differs from itself when the same iteration is repeated, and by how
+        much at most; the largest first.
     suspects: what may make the difference.
     steady: eager drew no random numbers but PyTorch's, and changed nothing in Python's state any more once it
-    had run: as far as it can be seen, its later iterations are like these.
-    compiled: of compiled operations, how exact they are; they are compared with themselves without a plan.
-    eager: what an iteration of eager takes, None where that was not measured.
+        had run: as far as it can be seen, its later iterations are like these.
+    compiled: how exact compiled operations are, if there are any; they are compared with themselves without a
+        plan.
+    eager: cost of an iteration of eager PyTorch, None if it was not measured.
     """
 
     first: str | None
@@ -136,7 +139,7 @@ def compare(
 
 
 def between(iteration: Iteration, one: Sequence[PlannedStep], other: Sequence[PlannedStep]) -> Comparison:
-    """As `compare`, of the turns of two plans of one program."""
+    """Compare the iterations of two plans of one program with each other, as `compare` does with eager's."""
     first, second = (_planned(iteration, turns[-1], turns)[0] for turns in (one, other))
     return _difference(first, second)
 
@@ -144,7 +147,10 @@ def between(iteration: Iteration, one: Sequence[PlannedStep], other: Sequence[Pl
 def _planned(
     iteration: Iteration, step: PlannedStep, turns: Sequence[PlannedStep]
 ) -> tuple[dict[str, Tensor], list[Outcome], set[str]]:
-    """What the turns make, the outcome of each, and the names of what updates change."""
+    """Run planned iterations, then undo them.
+
+    Returns all that they make or change, by name, the outcome of each, and the names of what updates change.
+    """
     with _alone(iteration, step, [each.program for each in turns]):
         outcomes = [each.run(iteration.inputs) for each in turns]
         for each in {*turns}:
@@ -158,8 +164,13 @@ def _eager(
     updating: Sequence[bool],
     measuring: EagerCost | None = None,
 ) -> tuple[dict[str, Tensor], list[str], bool]:
-    """What eager makes, the paths of all that it changes in Python's state, and whether it is `steady`.
-    updating: by iteration."""
+    """Run iterations of eager PyTorch, then undo them.
+
+    updating: by iteration, whether it updates the weights.
+
+    Returns all that they make or change, by name; the paths of what they change in Python's state; and
+    whether eager is `steady`, see Comparison.
+    """
     sums: dict[str, Tensor] = {}
     firsts: dict[Tensor, Tensor] = {}
     outcomes: list[Outcome] = []
@@ -226,8 +237,10 @@ def _within_its_own(
 
 
 def _roundings(tensors: Mapping[str, Tensor]) -> dict[str, float]:
-    """How large differences by rounding may be. Gradients are measured by the largest of all: one that should
-    be zero is nothing but roundings."""
+    """Return per tensor the difference that rounding alone can make.
+
+    Gradients are measured by the largest of all: one that should be zero consists of nothing but roundings.
+    """
     sizes = {name: float(x.double().abs().max()) if x.numel() else 0.0 for name, x in tensors.items()}
     steepest = max((size for name, size in sizes.items() if name.endswith(_GRADIENT)), default=0.0)
     return {
@@ -242,7 +255,7 @@ def _close(one: Tensor, other: Tensor, tolerance: float) -> bool:
 
 
 def _suspects(iteration: Iteration, changes: Sequence[str]) -> tuple[str, ...]:
-    """What an iteration does that a plan of it does not."""
+    """List what an iteration does that a plan of it does not."""
     draws = [f"it draws {numbers}" for numbers in (PYTHON_NUMBERS, NUMPY_NUMBERS) if numbers in changes]
     changed = [change for change in changes if change not in (PYTHON_NUMBERS, NUMPY_NUMBERS)]
     more = f" and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
@@ -273,7 +286,10 @@ def _left(iteration: Iteration, program: Program, eager: Outcome) -> Outcome:
 def _everything(
     iteration: Iteration, program: Program, outcomes: list[Outcome], changed: Sequence[str] = ()
 ) -> dict[str, Tensor]:
-    """changed: names of parameters that have changed, beside those that the program changes."""
+    """Collect all that iterations make or change: losses, outputs, gradients, buffers, weights, states.
+
+    changed: names of parameters that have changed, in addition to those that the program changes.
+    """
     *before, last = outcomes
     named = {f"loss {number}": outcome.loss for number, outcome in enumerate(before, start=1)}
     norms = [outcome.grad_norm for outcome in outcomes if outcome.grad_norm is not None]

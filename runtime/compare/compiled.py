@@ -19,7 +19,11 @@ from .comparison import CYCLE, Comparison, between, compare
 
 
 class Compiled(NamedTuple):
-    """plain: the program before it was compiled. kernels: of the compiled one."""
+    """A program with compiled operations and what it was made of.
+
+    plain: the program before it was compiled.
+    kernels: of the compiled one.
+    """
 
     plain: Program
     kernels: Kernels
@@ -44,7 +48,10 @@ def compare_compiled(
 def compare_traced(
     iteration: Iteration, step: PlannedStep, compiled: Compiled, turns: Sequence[PlannedStep] | None = None
 ) -> Comparison:
-    """What was compiled beside eager, bit by bit, in plain order. turns: of the compiled step."""
+    """Compare the traced program, uncompiled and in traced order, with eager PyTorch, bit by bit.
+
+    turns: iterations of the compiled step.
+    """
     turns = (step,) * CYCLE if turns is None else turns
     plain = _in_plain_order(iteration, compiled.plain, step, turns)
     return compare(iteration, plain[turns.index(step)], plain)

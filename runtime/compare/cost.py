@@ -1,4 +1,4 @@
-"""What an iteration of eager PyTorch costs, compared with a plan of it.
+"""The cost of an iteration of eager PyTorch, compared with a plan of it.
 
 A budget's share is one of the baseline: the traced program that keeps everything. Eager PyTorch may take
 less than that: a model's own checkpoints are left out of a trace, packed sequences are traced step by step.

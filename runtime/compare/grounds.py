@@ -131,7 +131,7 @@ def _reached(iteration: Iteration) -> Iterator[str]:
 
 
 def _parts(thing: Any) -> Parts:
-    """As a walk's; what is of this package is an end."""
+    """Yield what a thing holds, for a walk that also follows code; things of this package are ends."""
     kind = thing if isinstance(thing, FunctionType | type) else type(thing)
     if str(kind.__module__).partition(".")[0] == _OURS:
         return
@@ -163,7 +163,7 @@ def _what(thing: Any) -> str:
 
 @cache
 def code_hash(code: CodeType) -> str:
-    """Of what it does: neither its file nor its lines, so a comment changes nothing."""
+    """Return a hash of what the code does: without its file and lines, so that a comment changes nothing."""
     constants = [
         code_hash(each) if isinstance(each, CodeType) else _constant(each) for each in code.co_consts
     ]
@@ -198,7 +198,10 @@ def _users_files() -> list[str] | None:
 
 @cache
 def _libraries() -> tuple[str, ...]:
-    """Of those that are loaded when it is first asked: planning itself loads more. PyTorch has a version."""
+    """List the versions of Python and PyTorch, and of other libraries the files with size and time.
+
+    Only libraries that are loaded at the first call count, as planning itself loads more.
+    """
     stated = [f"Python {sys.version}", f"PyTorch {torch.__version__} {torch.version.git_version}"]
     files = {file for name, file in _modules() if file and _is_of_others(name, file)}
     for file in sorted(files | set(torch.ops.loaded_libraries)):
@@ -233,7 +236,7 @@ def process_began() -> float:
 
 
 def _settings(device: str) -> Iterator[str]:
-    """Of PyTorch, and of the environment that kernels read."""
+    """Yield PyTorch's settings for the device, and the environment variables that kernels read."""
     cuda, cudnn, mkldnn = torch.backends.cuda, torch.backends.cudnn, torch.backends.mkldnn
     yield repr(
         [

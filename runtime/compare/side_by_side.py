@@ -22,8 +22,11 @@ from .verdict import compare_if_it_fits
 
 
 class Measured(NamedTuple):
-    """seconds: of an iteration, the median of the windows. peaks: the device's with parameters, buffers
-    and inputs."""
+    """Time and peak memory of measured iterations.
+
+    seconds: of an iteration, the median of the windows.
+    peaks: the device's with parameters, buffers and inputs.
+    """
 
     seconds: float
     peaks: Peaks
@@ -34,9 +37,10 @@ class Measured(NamedTuple):
 
 
 class SideBySide(NamedTuple):
-    """loss: the planned iteration's, from the random state in which the comparison began.
+    """Planned iterations and eager PyTorch's, measured in one process.
 
-    comparison, eager: None where there is not memory enough for an iteration without a plan.
+    loss: the planned iteration's, from the random state in which the comparison began.
+    comparison, eager: None if there is not memory enough for an iteration without a plan.
     """
 
     comparison: Comparison | None

@@ -1,7 +1,7 @@
-"""What the runtime asks of the device that computes.
+"""Interface of the device that computes, as the runtime uses it.
 
-A `Device` does at once what it is told, as the CPU does. On a `StreamDevice` computations and copies are only
-queued: each stream runs what it was given in order, beside the others and beside the threads of the host.
+A `Device` runs each request at once, as the CPU does. On a `StreamDevice` computations and copies are only
+queued: each stream runs its requests in order, concurrently with other streams and with the host's threads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Event(Protocol):
 
 class Stream(Protocol):
     def wait_event(self, event: Event) -> None:
-        """What the stream is given from now on waits for where the event was recorded last."""
+        """Make all later work of the stream wait for the point at which the event was last recorded."""
         ...
 
     def record_event(self) -> Event: ...
@@ -60,7 +60,11 @@ class PinError(MemplanError):
 
 
 class Timed(NamedTuple):
-    """Of one call. seconds: the device computes. launch: the thread is busy, where that is other time."""
+    """Time of one call, in seconds.
+
+    seconds: how long the device computes.
+    launch: how long the issuing thread is busy, if that is a separate time.
+    """
 
     seconds: float
     launch: float = 0.0
@@ -82,8 +86,10 @@ class Now:
 
 
 class Device(ABC):
-    """torch: where tensors lie. block_bytes: what the allocator hands out whole multiples of.
+    """A device that runs each request at once.
 
+    torch: PyTorch's device, on which tensors lie.
+    block_bytes: size of which the allocator hands out whole multiples.
     reads_host: calls take tensors in host memory.
     """
 
@@ -98,25 +104,30 @@ class Device(ABC):
 
     @abstractmethod
     def free_bytes(self) -> int | None:
-        """What a process can have of its memory now; None where that is the host's."""
+        """Return the bytes of device memory available to a process now; None if that memory is the host's."""
 
     @abstractmethod
     def cache_bytes(self) -> int | None:
         """The last cache before memory; None where the machine does not tell."""
 
     def constant_bytes(self) -> int:
-        """What libraries keep of its memory as long as the process computes: cuBLAS its workspace. Measured,
-        and there from then on."""
+        """Return the bytes of device memory that libraries keep as long as the process computes.
+
+        cuBLAS keeps its workspace, for instance. Measuring it allocates it, so it is there from then on.
+        """
         return 0
 
     # ── computations ────────────────────────────────────────────────────────────────────────────────
 
     def launched(self, program: Program, operation: Operation, workspace: int) -> Target:
-        """What generated code calls in the place of the operation's target."""
+        """Return the function that generated code calls instead of the operation's target."""
         return operation.call.target
 
     def adopted(self, residents: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The same tensors, on the device. Where one is not, PyTorch tells when it is used."""
+        """Return the tensors on the device.
+
+        PyTorch reports a tensor that is not on the device when it is used.
+        """
         return residents
 
     @abstractmethod
@@ -125,7 +136,7 @@ class Device(ABC):
 
     @abstractmethod
     def timed(self, calls: Sequence[Callable[[], object]]) -> Timed:
-        """What a call takes, the mean of these; freeing its result belongs to it."""
+        """Time the calls and return the mean per call; freeing its result is part of a call."""
 
     def stamp(self) -> Stamp:
         """When the current stream of the calling thread comes to here."""
@@ -134,7 +145,7 @@ class Device(ABC):
     # ── memory ──────────────────────────────────────────────────────────────────────────────────────
 
     def rounded(self, size: int) -> int:
-        """As the allocator counts it."""
+        """Return `size` as the allocator counts it: rounded up to whole blocks."""
         return -(-size // self.block_bytes) * self.block_bytes
 
     def room(self, size: int) -> Tensor:
@@ -221,11 +232,11 @@ class StreamDevice(Device):
 
     @abstractmethod
     def current_stream(self) -> Stream:
-        """Of the calling thread."""
+        """Return the current stream of the calling thread."""
 
     @abstractmethod
     def on(self, stream: Stream) -> AbstractContextManager[object]:
-        """What the calling thread computes and copies there goes to the stream."""
+        """Return a context in which the calling thread's computations and copies go to the stream."""
 
     def moment(self) -> Event:
         event = self.event()
@@ -246,7 +257,9 @@ class StreamDevice(Device):
 
     @abstractmethod
     def requested_bytes(self) -> int:
-        """Of them what was asked for: the allocator hands out whole blocks, at times larger ones."""
+        """Return the bytes that were requested, of those allocated: the allocator hands out whole blocks, at
+        times larger ones.
+        """
 
     @abstractmethod
     def requested_peak_bytes(self) -> int:

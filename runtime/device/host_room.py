@@ -1,7 +1,7 @@
-"""What this process can have of the host's memory: the machine's, its control groups', what may be locked.
+"""Host memory that this process can have: limits of the machine, of its control groups, and of locked memory.
 
-A container has the machine's /proc/meminfo and its own limit, told by control groups of version 1 or 2: that
-of the process's own group and of all groups above it.
+A container sees the machine's /proc/meminfo and has a separate limit, given by control groups of version 1 or
+2: that of the process's own group and of all groups above it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ def host_memory() -> Limit:
 
 
 def available_bytes() -> int | None:
-    """Of host memory, now; None where the system does not tell. What only caches files counts as free."""
+    """Return the bytes of host memory that are available now; None if the system does not say.
+
+    Memory that only caches files counts as available.
+    """
     rooms = [room for folder, limit, used in _groups() if (room := _room(folder, limit, used)) is not None]
     if (there := _field(MEMINFO, "MemAvailable:")) is not None:
         rooms.append(1024 * there)

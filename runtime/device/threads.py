@@ -1,4 +1,4 @@
-"""How many processors updates on the host take: all but two of those that PyTorch may use, at least one.
+"""Number of processors for updates on the host: all but two of those that PyTorch may use, at least one.
 
 Two are left to the thread that gives operations to the device and to those that copy. The number holds for a
 thread: OpenMP has one for each, but PyTorch gives new threads the one that was set last, so it is set back.
@@ -19,8 +19,11 @@ Result = TypeVar("Result")
 
 
 def update_threads() -> int:
-    """Of the processors that this process may run on, and of the threads that the caller may use, which
-    OMP_NUM_THREADS or `torch.set_num_threads` says."""
+    """Return the number of threads for updates on the host, at least 1.
+
+    It is at most what OMP_NUM_THREADS or `torch.set_num_threads` allows the caller, and two less than the
+    processors that this process may run on.
+    """
     return max(1, min(torch.get_num_threads(), processors() - _LEFT))
 
 

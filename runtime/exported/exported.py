@@ -27,7 +27,12 @@ MOST_BYTES = 512 * 2**20
 
 
 def read_export(path: Path, gpu: str) -> Graph:
-    """gpu: whose times the roofline estimates; its preset is the machine. Raises ValueError or InputError."""
+    """Read a `.pt2` file as a graph with estimated times.
+
+    gpu: name of the GPU whose times the roofline estimates; its preset is the machine.
+
+    Raises ValueError or InputError.
+    """
     preset = find_preset(gpu)
     document = _document(path)
     try:

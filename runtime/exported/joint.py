@@ -47,7 +47,7 @@ aten: Any = torch.ops.aten
 
 
 def joint_of(document: object) -> Joint:
-    """Of a program's `model.json`. Raises ValueError."""
+    """Build the joint graph of a program's `model.json`. Raises ValueError."""
     try:
         return _joint_of(mapping(document, "an exported program"))
     except (MemplanError, ValueError):
@@ -79,9 +79,13 @@ def _specs(signature: Row, field: str) -> Iterator[tuple[str, Row]]:
 
 
 class _Reading:
-    """nodes: by the file's names. residents: parameters, buffers and inputs by name. numbers: those that the
-    program computes, by name: the node that makes them. They are known only when it runs, and no trace of
-    fakes has them; a program may verify them all the same."""
+    """The state of reading an exported program.
+
+    nodes: by the file's names.
+    residents: parameters, buffers and inputs by name.
+    numbers: those that the program computes, by name: the node that makes them. They are known only when the
+        program runs, and no trace on fake tensors has them; a program may verify them all the same.
+    """
 
     def __init__(self, written: Row) -> None:
         self.written = written
@@ -240,7 +244,12 @@ def only_verifies(target: object) -> bool:
 
 
 def _operator(name: object, call: str) -> Any:
-    """call: what wants it. Raises ValueError for what is none of PyTorch's own operators."""
+    """Return the operator of that name.
+
+    call: the call that needs it, for messages.
+
+    Raises ValueError if it is not one of PyTorch's own operators, or not functional and decomposed.
+    """
     if isinstance(name, str) and name.startswith(HIGHER):
         kind = name.removeprefix(HIGHER)
         if kind.startswith("wrap_with_"):
@@ -304,7 +313,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _fakes(tree: Any) -> Any:
-    """The same with the fake tensor in the place of each node."""
+    """Return the tree with each node replaced by its fake tensor."""
 
     def fake(node: fx.Node) -> Any:
         return node.meta["val"]

@@ -54,8 +54,13 @@ class UnknownNumberError(ValueError):
 
 
 def argument(written: object, nodes: Mapping[str, fx.Node]) -> Any:
-    """What a call is given. nodes: by name. Devices are the CPU, which the trace is for. Raises ValueError
-    for sizes that are not known and for types of arguments beyond plain ones and tensors."""
+    """Return an argument of a call as the file writes it.
+
+    nodes: by name.
+
+    Devices become the CPU, for which the trace is. Raises ValueError for sizes that are not known and for
+    types of arguments other than simple ones and tensors.
+    """
     row = mapping(written, "an argument")
     if len(row) != 1:
         raise ValueError(f"an argument must have one type, not {list(row)}")
@@ -96,7 +101,7 @@ def node_named(written: object, nodes: Mapping[str, fx.Node]) -> fx.Node:
 
 
 def tensor(written: object) -> torch.Tensor:
-    """Of the shape, strides and type that a file says; to be called where tensors are fake."""
+    """Create a tensor of the shape, strides and dtype that a file gives; call it under a fake tensor mode."""
     row = mapping(written, "a tensor's form")
     dtype = SCALAR_TYPES.get(row.get("dtype", 0))
     if dtype is None:

@@ -1,4 +1,6 @@
-"""What to do about code that can't be traced, where it is known: by the line that asks, and what it says."""
+"""Advice about code that can't be traced, if any is known, found by the line that asks and by what it
+says.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What can be reached from an object by its attributes and containers, and by which path.
+"""The objects that can be reached from an object by its attributes and containers, and the path to each.
 
 Classes, modules, tensors and objects of Python's own library are ends: a walk from a model stays within the
-model. Functions are ends too, unless what code holds is asked for: closures, defaults, and the globals that a
-user's own function names.
+model. Functions are ends too, unless the walk follows code: closures, defaults, and the globals that a user's
+own function names.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def container_of(thing: Any) -> Any:
 
 
 def parts_with_code(thing: Any) -> Parts:
-    """As `parts_of`; also what functions hold, and the methods of a user's own classes."""
+    """Yield what `parts_of` yields, and also what functions hold, and the methods of a user's own classes."""
     yield from parts_of(thing)
     if isinstance(thing, FunctionType):
         yield from enumerate(thing.__defaults__ or ())
@@ -101,7 +101,7 @@ def parts_with_code(thing: Any) -> Parts:
 
 
 def follow(root: Any, path: Path) -> Any:
-    """What is there now; None where nothing is."""
+    """Return the object at the path now; None if there is none."""
     for key in path:
         root = next((part for name, part in parts_of(root) if name == key), None)
     return root
@@ -113,7 +113,7 @@ def spelled(path: Path) -> str:
 
 
 def cell_contents(cell: CellType) -> tuple[Any, ...]:
-    """What the variable of a closure holds, if anything."""
+    """Return the value of a closure's variable as a tuple of one; an empty tuple if it has none."""
     try:
         return (cell.cell_contents,)
     except ValueError:

@@ -18,8 +18,11 @@ STATISTICS = (1, 2)
 
 
 class Again(NamedTuple):
-    """make: the result from the call's arguments and the statistics. inputs: the places of the tensors among
-    the arguments that it reads."""
+    """Recomputation of a norm's result from its statistics.
+
+    make: computes the result from the call's arguments and the statistics.
+    inputs: positions, among the arguments, of the tensors that it reads.
+    """
 
     make: Callable[..., Tensor]
     inputs: tuple[int, ...] = (0, 1, 2)
@@ -31,7 +34,7 @@ class Again(NamedTuple):
         return made[0] is not None and made[0].storage == storage and there
 
     def values(self, call: Call) -> list[int]:
-        """What it reads."""
+        """Return the values that the recomputation reads."""
         given = [call.arguments[i] for i in self.inputs]
         statistics = [call.outputs[i] for i in STATISTICS]
         return [x.value for x in given if isinstance(x, Ref)] + [x for x in statistics if x is not None]

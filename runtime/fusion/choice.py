@@ -47,7 +47,12 @@ class Chosen(NamedTuple):
 
 
 def chosen(program: Program, measured: Sequence[Measurement], progress: Progress | None = None) -> Chosen:
-    """measured: of the program's operations. Raises InputError, one line, where nothing can be compiled."""
+    """Choose by measurement which groups of operations are compiled.
+
+    measured: costs of the program's operations, in order.
+
+    Raises InputError, one line, if nothing can be compiled.
+    """
     check_compiler(program.device)
     choice = _Choice(program, measured, progress)
     while True:
@@ -64,7 +69,11 @@ def chosen(program: Program, measured: Sequence[Measurement], progress: Progress
 
 
 class _Choice:
-    """banned: operations that are not compiled. unfolded: those that nothing is folded into."""
+    """The state of the choice: what has been given up so far.
+
+    banned: operations that are not compiled.
+    unfolded: operations that nothing is folded into.
+    """
 
     def __init__(
         self, program: Program, measured: Sequence[Measurement], progress: Progress | None = None
@@ -102,8 +111,11 @@ class _Choice:
         return pair.ratio < (FOLDED if made.groups[name].folded else FASTER)
 
     def measured(self, made: Fused, pairs: Mapping[str, Pair]) -> list[Measurement]:
-        """Of the fused program's operations. A kernel's time is the share of what its operations take,
-        measured when these were: so that all times are of one state of the machine."""
+        """Return the costs of the fused program's operations.
+
+        A kernel's time is its measured share of its operations' time, applied to their times as measured when
+        these were: so all times are of one state of the machine.
+        """
         names = (operation.name for operation in self._program.operations)
         of = dict(zip(names, self._measured, strict=True))
         for name, pair in pairs.items():

@@ -21,12 +21,19 @@ MOST_READ = 1.25
 
 
 def folds(uses: Uses, without: Collection[int] = ()) -> Folds:
-    """uses: without folds. without: operations that nothing is folded into."""
+    """Choose the tensors that backward recomputes inside its kernels.
+
+    uses: without folds.
+    without: operations that nothing is folded into.
+    """
     return _Choice(uses, frozenset(without)).folds()
 
 
 class _Choice:
-    """candidates: the storages that may be made again, each with what it is made of."""
+    """The state of the choice.
+
+    candidates: the storages that may be recomputed, each with the operations that make it.
+    """
 
     def __init__(self, uses: Uses, without: frozenset[int]) -> None:
         self._uses, self._program = uses, uses.program

@@ -23,8 +23,12 @@ Kernels = Mapping[str, tuple[Members, Kernel]]
 
 
 class Fused(NamedTuple):
-    """groups: by the name of the operation that each has become. failed: those without a kernel; where
-    there are any, the program is the one that was given. kernels: by name too."""
+    """A program with compiled groups.
+
+    groups: by the name of the operation that each has become.
+    failed: groups without a kernel; if there are any, the program is the unfused one.
+    kernels: by the name of the operation too.
+    """
 
     program: Program
     groups: Mapping[str, Group]
@@ -33,8 +37,11 @@ class Fused(NamedTuple):
 
 
 def fused(program: Program, units: Sequence[Group]) -> Fused:
-    """units: all operations in their new order, each a member of one. One operation with nothing folded in it
-    stays as it is."""
+    """Compile each group into one operation.
+
+    units: all operations in their new order, each a member of one. A unit of one operation with nothing
+        folded in it stays as it is.
+    """
     live = _live(program, units)
     wanted = {group: members for group, members in live if members is not None}
     made = dict(zip(wanted, kernels(list(wanted.values())), strict=True))

@@ -46,7 +46,11 @@ def _group(uses: Uses, unit: Sequence[int]) -> Group:
 
 
 class _Grouping:
-    """units: the list; one that went elsewhere is empty. place: of each operation the unit that it is in."""
+    """The list of groups while they are joined.
+
+    units: the list; a group that was joined to another is empty.
+    place: for each operation the index of the unit that it is in.
+    """
 
     def __init__(self, uses: Uses) -> None:
         self.units: list[list[int]] = []
@@ -121,7 +125,7 @@ class _Grouping:
 
 
 def outside(uses: Uses, unit: set[int]) -> dict[int, int]:
-    """What a group of operations makes for others: bytes by storage."""
+    """Return the storages that a group of operations makes for others, with their bytes."""
     made = (x for member in sorted(unit) for x in uses.program.operations[member].writes)
     return {
         x: uses.sizes[x] for x in made if x in uses.results or not unit.issuperset(uses.readers.get(x, ()))

@@ -31,11 +31,14 @@ class Members:
     """Places of those folded in."""
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
-        """What the calls compute, one by one."""
+        """Run the calls one by one and return the outputs."""
         return self.run(tensors, called)
 
     def run(self, tensors: Sequence[Tensor], way: Way) -> list[Tensor]:
-        """way: what calls."""
+        """Compute the outputs from the input tensors.
+
+        way: the function that runs one call.
+        """
         known = dict(zip(self.inputs, tensors, strict=True))
         for place, operation in enumerate(self.operations):
             call = operation.call
@@ -55,7 +58,7 @@ class Members:
         return Members(self.program, inputs, self.outputs, order, frozenset())
 
     def text(self) -> str:
-        """The same for groups that compute the same from inputs of the same forms."""
+        """Return a text that is the same for groups that compute the same from inputs of the same forms."""
         number: dict[int, int] = {}
 
         def name(value: int) -> str:
@@ -123,7 +126,10 @@ def called(call: Call, tensors: Mapping[int, Tensor]) -> Sequence[Any]:
 
 
 def members_of(program: Program, group: Group, wanted: Container[int]) -> Members:
-    """Of the group those calls that are needed. wanted: the storages that others need."""
+    """Return the calls of a group that are needed, with their inputs and outputs.
+
+    wanted: the storages that others need.
+    """
     own = {x for i in group.members for x in program.operations[i].writes}
     folded = set(group.folded)
     needed = {x for x in own if x in wanted}

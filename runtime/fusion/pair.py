@@ -19,7 +19,12 @@ from .members import Members
 
 
 class Pair(NamedTuple):
-    """ratio: the kernel's time over that of the calls. The others: see Measurement."""
+    """A kernel's measurement relative to the calls that it replaces.
+
+    ratio: the kernel's time over that of the calls.
+
+    The others: see Measurement.
+    """
 
     ratio: float
     spread: float

@@ -17,8 +17,11 @@ from .fusible import is_fusible, is_view
 
 
 class Fold(NamedTuple):
-    """What makes a storage again. operations: of forward, in order. sources: the storages that they read, not
-    those that they make."""
+    """Recomputation of a storage inside a kernel of backward.
+
+    operations: of forward, in order.
+    sources: the storages that they read, without those that they make.
+    """
 
     operations: tuple[int, ...]
     sources: frozenset[int]
@@ -29,9 +32,13 @@ Folds = Mapping[int, Mapping[int, Fold]]
 
 
 class Uses:
-    """fusible: the operations that kernels may take in. maker, readers, sizes: by storage. reads: by
-    operation, where it is compiled. before, behind: by operation, those before and behind which it must
-    stand."""
+    """Producers and readers of each storage.
+
+    fusible: the operations that kernels may take in.
+    maker, readers, sizes: by storage.
+    reads: by operation, with what is folded in it if it is compiled.
+    before, behind: by operation, those before and after which it must run.
+    """
 
     def __init__(self, program: Program, folds: Folds, banned: Collection[int] = ()) -> None:
         self.program, self.folds = program, folds

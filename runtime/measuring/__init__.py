@@ -1,4 +1,4 @@
-"""How long calls take and how much memory; how fast this machine is.
+"""Measurement: time and memory of calls, speed of this machine.
 
 Doors: live_bytes, measure, stand_ins, this_machine, update_rates.
 """

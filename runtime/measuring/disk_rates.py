@@ -1,4 +1,4 @@
-"""How fast copies are written to a disk and read from it, each way alone, and both at once.
+"""Rates at which copies are written to a disk and read from it, each direction alone, and both at once.
 
 They are copies as a plan makes them: in the runtime's own file, in pieces, several at once, past the page
 cache (storage/disk.py). The file has no name: it is gone when it is closed, however the program ends. Where
@@ -50,7 +50,14 @@ class DiskRates(NamedTuple):
 
 
 def disk_rates(folder: Path, copy_bytes: int = COPY_BYTES, most: int = MOST_COPIES) -> DiskRates:
-    """Of copies of so many bytes, at most so many in a file. Raises InputError, one line."""
+    """Measure a disk's rates.
+
+    folder: where the files are made.
+    copy_bytes: size of one copy.
+    most: number of copies in a file at most.
+
+    Raises InputError, one line.
+    """
     try:
         free = _checked(folder, copy_bytes)
         small = _small(Disk(SMALL, folder))

@@ -1,9 +1,9 @@
-"""How fast tensors are copied between device and host: each way alone, and both at once.
+"""Rates at which tensors are copied between device and host: each direction alone, and both at once.
 
-On CUDA from and to pinned memory, each way on a stream of its own; then from and to pageable memory, each way
-by a thread of its own too, since such a copy keeps its thread waiting. Without CUDA device and host are the
-same memory: then this is how fast the processor copies it, with one thread each way. What a copy takes beside
-its bytes is told by small ones, many in a row as a queue has them.
+On CUDA from and to pinned memory, each direction on a separate stream; then from and to pageable memory, each
+direction by a separate thread too, since such a copy blocks its thread. Without CUDA device and host are the
+same memory: then this is how fast the processor copies it, with one thread per direction. The constant time
+of a copy is measured by small ones, many in a row as a queue has them.
 """
 
 from __future__ import annotations

@@ -37,9 +37,10 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler writes two 
 
 
 class Peak(NamedTuple, Generic[T]):
-    """What a call took. Both sizes are bytes above the start of the call.
+    """Result and memory of a call. Both sizes are bytes above the start of the call.
 
-    peak_bytes: the most alive at once.  left_bytes: alive when it had returned, its result included.
+    peak_bytes: the most alive at once.
+    left_bytes: alive when it had returned, its result included.
     """
 
     peak_bytes: int
@@ -123,7 +124,7 @@ def _cpu_peak(call: Callable[[], T], there: Mapping[int, int]) -> Peak[T]:
 
 
 def _collect() -> None:
-    """What was recorded belongs to all that count."""
+    """Add the allocations recorded so far to the list of every counter that is open."""
     if _counting:
         found = _blocks(recorded_allocations().experimental_event_tree())
         recorded = sorted(found, key=lambda block: block.time)

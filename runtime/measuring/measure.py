@@ -1,4 +1,4 @@
-"""How long one call takes on this machine, and how much memory beside its inputs.
+"""Time of one call on this machine, and its memory in addition to its inputs.
 
 Time: the median of several runs after a warm-up, on the CPU by a clock, on CUDA by events around a row of
 calls, all launched before the first runs (`StreamDevice.timed`). A fast call runs more often than a slow one:
@@ -36,11 +36,14 @@ Call = Callable[[], object]
 
 
 class Measurement(NamedTuple):
-    """seconds: the median. spread: interquartile range over the median. peak_bytes: above the inputs.
+    """Time and memory of a call.
 
-    result_bytes: of the storage of each result in turn, 0 for one that is no tensor or not on the device.
-    host_seconds, host_bytes: time and peak on the CPU, of what may run there. launch: seconds that the thread
-    takes beside the device's.
+    seconds: the median.
+    spread: interquartile range over the median.
+    peak_bytes: above the inputs.
+    result_bytes: of the storage of each result in order, 0 for one that is not a tensor or not on the device.
+    host_seconds, host_bytes: time and peak on the CPU, of what may run there.
+    launch: seconds of the issuing thread in addition to the device's.
     """
 
     seconds: float
@@ -69,12 +72,15 @@ def measure(calls: Sequence[Call], device: str = "cpu") -> Measurement:
 
 
 def turns(place: Device, calls: Sequence[Call]) -> Sequence[Sequence[Call]]:
-    """What is timed together: a device with streams needs all calls in a row, see `StreamDevice.timed`."""
+    """Split the calls into groups that are timed together.
+
+    A device with streams needs all calls in a row, see `StreamDevice.timed`; otherwise each is timed alone.
+    """
     return [calls] if isinstance(place, StreamDevice) else [[call] for call in calls]
 
 
 def runs(warm: float) -> int:
-    """Of what took so many seconds."""
+    """Return how often to run a call whose warm-up took `warm` seconds."""
     return min(MOST, max(FEWEST, ceil(TARGET_SECONDS / max(warm, 1e-9))))
 
 
@@ -86,7 +92,9 @@ def _memory(call: Call, device: str) -> tuple[int, tuple[int, ...]]:
 
 
 def copies(input_bytes: int, device: str = "cpu") -> int:
-    """How many copies of a call's inputs fill the last cache before memory; no more than 64 MiB of it, as
-    profiling must stay small."""
+    """Return how many copies of a call's inputs fill the last cache before memory.
+
+    They take 64 MiB at most, as profiling must stay small.
+    """
     cache = device_of(device).cache_bytes() or CACHE_BYTES
     return min(MOST_COPIES, max(1, ceil(min(cache, 2 * CACHE_BYTES) / max(input_bytes, 1))))

@@ -1,4 +1,5 @@
-"""How much host memory can be pinned here: a device is asked to, piece by piece, and given it all back.
+"""The amount of host memory that can be pinned here, found by pinning block after block and releasing them
+all.
 
 Never more than half of what is free: the rest of the machine must not be swapped out meanwhile.
 """
@@ -22,14 +23,21 @@ UNASKED = 2**34
 
 
 class Pinnable(NamedTuple):
-    """bytes: None where a device needs none that is pinned. source: what says so."""
+    """Host memory that can be pinned.
+
+    bytes: None if a device needs none that is pinned.
+    source: the ground for the number, in words.
+    """
 
     bytes: int | None
     source: str
 
 
 def pinnable(device: Device, smallest: int = SMALLEST) -> Pinnable:
-    """smallest: bytes of a piece. A second for each 2 GiB or so."""
+    """Find out how much host memory the device can pin. This takes a second for each 2 GiB or so.
+
+    smallest: bytes of the smallest block that is tried.
+    """
     free = available_bytes()
     most = int(SHARE * free) if free is not None else UNASKED
     unpin: list[Unpin] = []

@@ -35,7 +35,10 @@ class StandIns:
     """Walks the program: `calls` for the operation it stands at, then `advance` to the next."""
 
     def __init__(self, program: Program, residents: Mapping[int, torch.Tensor]) -> None:
-        """residents: the tensors of inputs, buffers and constants by value; read, never changed."""
+        """Start at the program's first operation.
+
+        residents: the tensors of inputs, buffers and constants by value; read, never changed.
+        """
         self._program = program
         self._position = 0
         self._last_use = _last_uses(program)
@@ -104,7 +107,10 @@ class StandIns:
                 self._true[storage] = tensor.untyped_storage()
 
     def _bind(self, call: Call, *, own: bool) -> partial[Any]:
-        """own: true storages are copied too."""
+        """Bind the call to its arguments: true tensors where they are kept, synthetic inputs elsewhere.
+
+        own: true storages are copied too.
+        """
         storages: dict[int, torch.UntypedStorage] = {}
         tensors: dict[int, torch.Tensor] = {}
         for index in values_read(call):

@@ -22,7 +22,12 @@ from .update_rates import update_rates
 
 
 class Measured(NamedTuple):
-    """device: its name. rates: all that were measured. notes: what to know about them, line by line."""
+    """This machine and how it was measured.
+
+    device: its name.
+    rates: all that were measured.
+    notes: remarks on them, line by line.
+    """
 
     machine: Machine
     device: str

@@ -1,5 +1,6 @@
-"""How fast `torch.optim` updates float32 weights, each by itself, as planned updates run: on the host in a
-thread with as many processors as these have."""
+"""Rates at which `torch.optim` updates float32 weights, each weight alone, as planned updates run: on the
+host in a thread with as many processors as these have.
+"""
 
 from __future__ import annotations
 

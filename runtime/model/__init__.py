@@ -1,4 +1,4 @@
-"""What is trained: a module, an iteration, what they take for granted.
+"""The module to train, an iteration of it, and the guards on what a plan assumes of both.
 
 Doors: accumulated, arguments, captured, clipping, file, granted, hugging_face, iteration, processes,
 python_state, reading, unchanged.

@@ -1,5 +1,6 @@
-"""How far an update over several batches has come: noted in the optimizer's groups, so that it is saved and
-loaded with them. Only there in the midst of an update."""
+"""Progress of an update over several batches, noted in the optimizer's groups, so that it is saved and
+loaded with them. It is there only in the midst of an update.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +15,14 @@ _KEY = "accumulated"
 
 
 class Accumulated(NamedTuple):
-    """batches: in the sums of gradients, of how many in an update. new: the optimizer's own states are of
-    this update. rank: of the process whose gradients they are, among so many (size)."""
+    """Progress of an update.
+
+    batches: number of batches in the sums of gradients so far.
+    of: number of batches in an update.
+    new: the optimizer's own states were made in this update.
+    rank: of the process whose gradients they are.
+    size: number of processes.
+    """
 
     batches: int
     of: int

@@ -42,7 +42,11 @@ class Captured(TorchDispatchMode):
     that a tensor wraps come by themselves."""
 
     def __init__(self, given: Iterable[Tensor], calls: Iterator[int], iteration: Iteration) -> None:
-        """given: parameters, buffers and inputs. calls: goes on by one for each call."""
+        """Start with no captured tensors.
+
+        given: parameters, buffers and inputs.
+        calls: counter that advances by one for each call.
+        """
         super().__init__()
         self._iteration = iteration
         self._calls = calls
@@ -96,8 +100,10 @@ class Captured(TorchDispatchMode):
         return {key: held[key] for key in self._found}
 
     def _outside(self, tensors: Iterable[Tensor]) -> list[Tensor]:
-        """Of a call's tensors those that came from outside, or for those that follow from such alone, one of
-        these."""
+        """Return the tensors among a call's arguments that came from outside.
+
+        For a tensor that follows from such tensors alone, one of these is returned.
+        """
         if not self._found:
             return []
         found = (self._found[id(t)][0] if id(t) in self._found else self._follows.get(t) for t in tensors)
@@ -141,7 +147,7 @@ class Attributes:
 
 
 def roots_of(iteration: Iteration) -> dict[str, Any]:
-    """What a walk over the attributes that an iteration can reach starts from."""
+    """Return the objects from which a walk over the attributes that an iteration can reach starts."""
     loss_fn = iteration.loss_fn
     owner = loss_fn.__self__ if isinstance(loss_fn, MethodType) else loss_fn
     return {"module": iteration.module, "loss_fn": owner}

@@ -9,7 +9,10 @@ from ...graphs.errors import InputError
 
 @dataclass
 class Clipping:
-    """max_norm: of all gradients together; each iteration takes it as it is then."""
+    """Clipping of the gradients by their norm.
+
+    max_norm: largest norm of all gradients together; each iteration takes the value that is set at that time.
+    """
 
     max_norm: float
 

@@ -1,9 +1,9 @@
-"""What a plan takes for granted of a module: looked at before the trace, and before every iteration.
+"""Guards on the module: what a plan assumes of it, checked before the trace and before every iteration.
 
 refuse   what can't be in a plan, in one line: modules of several processes, scripts, hooks of parameters.
-Granted  what must stay as it was: the parts, their mode and plain attributes, hooks, forms, autocast.
+Granted  what must stay as it was: the submodules, their mode and simple attributes, hooks, forms, autocast.
 
-What the user's code reads of Python's objects is looked at by reads/reads.py.
+What the user's code reads of Python's objects is checked by reads/reads.py.
 """
 
 from __future__ import annotations
@@ -177,7 +177,12 @@ class Granted:
         return None
 
     def check(self, tensors: Mapping[str, Tensor]) -> None:
-        """tensors: the module's parameters and buffers by name. Raises MismatchError, one line."""
+        """Check all guards.
+
+        tensors: the module's parameters and buffers by name.
+
+        Raises MismatchError, one line.
+        """
         if (now := self._autocast_now()) != self._autocast:
             if self._own_autocast is not None:
                 raise MismatchError(
@@ -231,7 +236,7 @@ _DEFAULTS = ("dtype", "device")
 
 
 def _defaults() -> tuple[torch.dtype, torch.device]:
-    """What `torch.zeros(3)` in forward makes."""
+    """Return the default dtype and device, which `torch.zeros(3)` in forward takes."""
     return torch.get_default_dtype(), torch.get_default_device()
 
 
@@ -297,7 +302,7 @@ def _state(part: nn.Module) -> _State:
 
 
 def _difference(name: str, part: nn.Module, known: _State) -> str:
-    """What has changed, in words."""
+    """Describe in words what has changed."""
     now, where = _state(part), name or "the module"
     for number, what in enumerate(
         ("its class", None, "its parts", "its hooks", "its tensors", "its forward")

@@ -44,8 +44,14 @@ def is_configuration(text: str) -> bool:
 def load_configuration(
     text: str, length: int | None = None, dtype: str | None = None
 ) -> tuple[ModelFile, Configured]:
-    """length: tokens of a sample, by default as many as the model has positions for, up to LONGEST. dtype: of
-    the weights, one of TYPES, by default the configuration's. Raises MemplanError, one line."""
+    """Read a configuration as a model file with a `build` function.
+
+    text: path of the configuration or of its folder.
+    length: tokens of a sample, by default as many as the model has positions for, up to LONGEST.
+    dtype: of the weights, one of TYPES, by default the configuration's.
+
+    Raises MemplanError, one line.
+    """
     path = Path(text)
     config = _read(path / NAME if path.is_dir() else path)
     kind = _class_of(config, path)

@@ -1,5 +1,6 @@
-"""What one training iteration is: a module, an example of its inputs, how the loss comes of them, and how the
-weights are then updated, if they are."""
+"""One training iteration: a module, an example of its inputs, how the loss comes of them, and how the
+weights are then updated, if they are.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from .processes import Processes
 
 
 class Labelled(NamedTuple):
-    """What the module takes, and beside it what only the loss function takes: any nest of tensors."""
+    """The module's inputs together with what only the loss function takes: any nest of tensors."""
 
     inputs: tuple[Any, ...] | dict[str, Any]
     targets: Any
@@ -46,9 +47,14 @@ SCALE = "loss scale"
 
 
 class Updates(NamedTuple):
-    """optimizer: a planned one (updates/optimizers/), of the module's parameters. clipping: None where
-    gradients are taken as they are. masters: updates are made in float32, see updates/masters.py. ema: the
-    decay of the weights' moving averages, see updates/averaged.py."""
+    """Planned updates of the weights.
+
+    optimizer: a planned one (updates/optimizers/), of the module's parameters.
+    when: where in the iteration weights are updated.
+    clipping: None if gradients are taken as they are.
+    masters: updates are made in float32, see updates/masters.py.
+    ema: the decay of the weights' moving averages, see updates/averaged.py.
+    """
 
     optimizer: torch.optim.Optimizer
     when: When = "in-backward"
@@ -58,12 +64,19 @@ class Updates(NamedTuple):
 
 
 class Iteration(NamedTuple):
-    """inputs: positional (a tuple) or by keyword (a dict), with targets or without. loss_fn: from the
-    module's output to the loss, see `loss_of`; None where the output has a `.loss` or is the loss.
-    updates: None where the gradients are the result. outputs: which tensors that the module returns are.
-    processes: that average their gradients. purpose: forward alone, with the loss or without, in place of a
-    training iteration. autocast: of forward and loss; None for what is around. accumulate: how many make one
-    update: backward is of the loss divided by it. scaler: whose scale the inputs have, if they have one."""
+    """One training iteration.
+
+    inputs: positional (a tuple) or by keyword (a dict), with targets or without.
+    loss_fn: from the module's output to the loss, see `loss_of`; None if the output has a `.loss` or is the
+        loss.
+    updates: None if the gradients are the result.
+    outputs: which of the tensors that the module returns are results.
+    processes: those that average their gradients.
+    purpose: forward alone, with the loss or without, instead of a training iteration.
+    autocast: of forward and loss; None for the caller's.
+    accumulate: number of gradient accumulation steps: backward is of the loss divided by it.
+    scaler: the one whose scale the inputs have, if they have one.
+    """
 
     module: nn.Module
     inputs: Inputs
@@ -141,7 +154,9 @@ def forward(iteration: Iteration, module: Callable[..., Any], inputs: Inputs) ->
 
 
 def differentiated(iteration: Iteration, loss: Tensor, inputs: Inputs) -> Tensor:
-    """What backward is of: the loss, or its part of an update, as GradScaler scales it."""
+    """Return the tensor of which backward computes gradients: the loss, or its share of an update, as
+    GradScaler scales it.
+    """
     part = loss if iteration.accumulate == 1 else loss / iteration.accumulate
     scale = scale_of(inputs)
     return part if scale is None else part * scale
@@ -210,7 +225,7 @@ def tensors_in(inputs: Any, name: str = "") -> dict[str, Tensor]:
 
 
 def with_tensors(inputs: Any, tensors: Mapping[str, Tensor], name: str = "") -> Any:
-    """The same nest with other tensors in the places of `tensors_in`."""
+    """Return the same nest with the tensors of `tensors_in` replaced by others."""
     if isinstance(inputs, Tensor):
         return tensors[name]
     parts = _parts(inputs)
@@ -231,7 +246,9 @@ def with_tensors(inputs: Any, tensors: Mapping[str, Tensor], name: str = "") -> 
 
 
 def others_in(inputs: Any, name: str = "") -> dict[str, Any]:
-    """What is not a tensor in nested inputs, by its place: the trace holds it as it was."""
+    """Return the leaves of nested inputs that are not tensors, by their path: the trace holds them as they
+    were.
+    """
     if isinstance(inputs, Tensor):
         return {}
     parts = _parts(inputs)

@@ -60,7 +60,13 @@ def inside(module: Any) -> tuple[Any, Processes | None]:
 
 
 class Processes:
-    """size: how many. rank: which of them this is. All make theirs at once."""
+    """The process group of a DistributedDataParallel module.
+
+    size: number of processes.
+    rank: which of them this is.
+
+    All processes must create theirs together.
+    """
 
     def __init__(self, module: DistributedDataParallel) -> None:
         self._parallel = ref(module)
@@ -157,7 +163,7 @@ class Processes:
             )
 
     def seconds(self, size: int) -> float:
-        """How long it takes to average so many bytes, by a line through two measured sizes."""
+        """Return the time to average `size` bytes, in seconds, by a line through two measured sizes."""
         start, rate = self._costs
         return start + rate * size
 

@@ -102,7 +102,7 @@ class PythonState:
 
 @contextmanager
 def state_put_back(iteration: Iteration, *, tensors: bool = True) -> Generator[PythonState]:
-    """What the iteration changes of Python's state is put back."""
+    """Put back what the iteration has changed of Python's state when the context ends."""
     before = PythonState(iteration, tensors=tensors)
     try:
         yield before

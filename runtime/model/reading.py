@@ -1,4 +1,4 @@
-"""What a call of a step is given, read as the plan's inputs.
+"""The arguments of a call of a step, read as the plan's inputs.
 
 The inputs themselves, `step(x, y)` or `step(a=x, b=y)`, or a batch of their form as a loader gives it: a
 tuple or list where the plan's inputs stand by position, a dict where they have names.

@@ -28,7 +28,11 @@ from .saved import SavedGradients, SavedOptimizer, SavedTensor
 
 
 class Before:
-    """What was there before. state: Python's. tensors: those that are copied, by name."""
+    """The state before the iterations.
+
+    state: Python's.
+    tensors: those that are copied, by name.
+    """
 
     def __init__(self, state: PythonState, tensors: Mapping[str, SavedTensor]) -> None:
         self.state, self.tensors = state, tensors
@@ -124,7 +128,10 @@ def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _changeable(iteration: Iteration, programs: Collection[Program]) -> dict[str, Tensor]:
-    """What iterations can change. Of the optimizer's states all: an update changes them, or none is there."""
+    """Return the tensors that iterations can change, by name.
+
+    All of the optimizer's states count: an update changes them, or none is there.
+    """
     found = residents_of(iteration)
     if not programs:
         return found

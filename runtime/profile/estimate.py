@@ -71,7 +71,10 @@ def estimate_file(
     batch: int | None = None,
     optimizer: Choice | None = None,
 ) -> Graph:
-    """As `estimate`. batch: samples in an iteration, None: the model file's own."""
+    """Estimate the graph of a model file, as `estimate` does.
+
+    batch: samples in an iteration, None: the model file's own.
+    """
     program = traced(file, batch, optimizer)
     return graph_from_demands(file, preset, program, demands_of(program, progress), optimizer)
 
@@ -107,8 +110,12 @@ def graph_from_demands(
 
 @dataclass(frozen=True)
 class Demand:
-    """Of one operation. workspace: see workspace.py; of an update its temporaries. passes: of an update, how
-    often it walks over as many bytes as the gradient, `size`, has; fused: by a fused kernel."""
+    """What one operation demands of a GPU.
+
+    workspace: see workspace.py; of an update its temporaries.
+    passes: of an update, how often it walks over as many bytes as the gradient has (`size`).
+    fused: by a fused kernel.
+    """
 
     work: Work
     workspace: Workspace
@@ -175,8 +182,10 @@ def _update(program: Program, call: Call) -> Demand:
 
 
 def _pass_rate(adamw: float | None, fused_adamw: float | None, *, fused: bool) -> float | None:
-    """How many bytes an update reads or writes per second. adamw, fused_adamw: bytes of weights that these
-    update per second."""
+    """Return how many bytes an update reads or writes per second.
+
+    adamw, fused_adamw: bytes of weights that these update per second.
+    """
     if fused and fused_adamw is not None:
         return ADAMW_FUSED.passes * fused_adamw
     return None if adamw is None else ADAMW.passes * adamw

@@ -18,7 +18,10 @@ from .family import Family
 
 
 class Estimates:
-    """report: takes lines of progress."""
+    """Start without graphs.
+
+    report: takes lines of progress.
+    """
 
     def __init__(self, file: ModelFile, optimizer: Choice | None, report: Callable[[str], None]) -> None:
         self._file, self._optimizer, self._report = file, optimizer, report

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def fake_build(build: Callable[[], T]) -> T:
-    """What `build` returns, its tensors fake if that can be."""
+    """Call `build` and return its result, with fake tensors if that is possible."""
     replacing = applied_by(_Replacing().apply)
     try:
         with TrueFakes({}), replacing:

@@ -27,8 +27,13 @@ class DiffersError(Exception):
 
 @dataclass
 class Family:
-    """trace: makes the program at a batch. traced: those that were made. held: the line's two batches.
-    lineless: one was given up."""
+    """The programs of a model by batch, traced or interpolated.
+
+    trace: makes the program at a batch.
+    traced: programs that were traced.
+    held: the two batches through which the line goes.
+    lineless: a line was given up.
+    """
 
     trace: Callable[[int], Program]
     traced: dict[int, Program] = field(default_factory=dict[int, Program])

@@ -1,4 +1,4 @@
-"""What fused kernels would save where a plan updates weights on the host without them."""
+"""Time that fused kernels would save if a plan updates weights on the host without them."""
 
 from __future__ import annotations
 

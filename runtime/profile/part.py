@@ -1,5 +1,6 @@
-"""The graph of a part of a program (updates/parts.py), with what the whole's operations cost; only those that
-the whole has not are measured."""
+"""The graph of a part of a program (updates/parts.py), with the costs of the whole's operations; only
+those that the whole has not are measured.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,11 @@ from .profile import costs_of, measured_call
 
 
 def graph_of_part(part: Part, whole: Program, graph: Graph) -> Graph:
-    """graph: of the whole."""
+    """Build the graph of a part, with costs from the whole's graph.
+
+    whole: the program of which it is a part.
+    graph: of the whole.
+    """
     sizes: list[int] = graph.tensors.bytes.tolist()
     storages = [one._replace(bytes=size) for one, size in zip(part.program.storages, sizes, strict=True)]
     program = replace(part.program, storages=storages)

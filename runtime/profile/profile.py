@@ -104,9 +104,11 @@ def measure_program(
 
 
 def measured_call(program: Program, operation: Operation, stand_ins: StandIns) -> Measurement:
-    """Of the operation at which the stand-ins are. An update of weights, which may run in host memory too, is
-    measured there as well, and what adds a gradient to its sum. A call whose memory depends on the data takes
-    as much as it takes at worst."""
+    """Measure the operation at which the stand-ins are.
+
+    An update of weights, which may run in host memory too, is also measured there, and so is what adds a
+    gradient to its sum. A call whose memory depends on the data is counted with what it takes at worst.
+    """
     found = measure(stand_ins.calls(), str(program.device))
     worst = (live_peak(call, program.device).peak_bytes for call in stand_ins.calls_by_data())
     found = found._replace(peak_bytes=max((found.peak_bytes, *worst)))
@@ -143,7 +145,9 @@ def with_true_sizes(program: Program, measured: Sequence[Measurement]) -> Progra
 
 
 def costs_of(program: Program, measured: Sequence[Measurement]) -> list[Cost]:
-    """What an operation takes beside its outputs is its workspace."""
+    """Convert measurements to costs: the memory of an operation in addition to its outputs is its
+    workspace.
+    """
 
     def outputs(operation: Operation) -> int:
         return sum(program.storages[storage].bytes for storage in operation.writes)
@@ -161,10 +165,11 @@ def costs_of(program: Program, measured: Sequence[Measurement]) -> list[Cost]:
 
 
 def quality(measured: Sequence[Measurement]) -> dict[str, Any]:
-    """How far the times can be trusted, for the graph's `source`.
+    """Return figures on how far the times can be trusted, for the graph's `source`.
 
-    signatures: the distinct calls. spread: interquartile range over median, the median over the distinct
-    calls, and the mean over operations weighted by their time.
+    signatures: number of distinct calls.
+    spread: interquartile range over median, the median over the distinct calls.
+    spread_by_time: its mean over operations, weighted by their time.
     """
     if not measured:
         return {"signatures": 0, "spread": 0.0, "spread_by_time": 0.0}

@@ -1,4 +1,4 @@
-"""How long one operation would take on a GPU that is not here: the roofline model.
+"""Estimated time of one operation on a GPU that is not here: the roofline model.
 
     seconds = max(FLOPs / (e_c · peak FLOP/s of the type), bytes / (e_b · bandwidth)) + launch
 
@@ -50,7 +50,12 @@ READS_LAYOUT = {*LIKE, aten.new_full, aten.new_ones, aten.new_zeros}
 
 
 class Work(NamedTuple):
-    """What an operation has to do. rate: the field of `Gpu` that bounds its FLOPs."""
+    """Arithmetic and traffic of an operation.
+
+    flops: floating-point operations.
+    bytes: read and written.
+    rate: the field of `Gpu` that bounds its FLOPs.
+    """
 
     flops: int
     bytes: int

@@ -1,4 +1,5 @@
-"""What a GPU's kernels take beside inputs and outputs: formulas after PyTorch's kernels, not measured.
+"""Memory of a GPU's kernels in addition to inputs and outputs: formulas after PyTorch's kernels, not
+measured.
 
     products               nothing of their own: cuBLAS keeps one workspace for all, `constant_bytes`
     attention, backward    the gradient of the queries in float32, a number for each of their rows, and where
@@ -40,13 +41,16 @@ class Workspace(NamedTuple):
 
 
 def constant_bytes(gpu: Gpu) -> int:
-    """What cuBLAS keeps as long as the process computes: PyTorch's defaults for CUBLAS_WORKSPACE_CONFIG,
-    :4096:8 from Hopper (PCIe 5) on and :4096:2:16:8 before (cuda/CUDABlas, getChosenWorkspaceSize)."""
+    """Return the bytes that cuBLAS keeps as long as the process computes.
+
+    They are PyTorch's defaults for CUBLAS_WORKSPACE_CONFIG, :4096:8 from Hopper (PCIe 5) on and :4096:2:16:8
+    before (cuda/CUDABlas, getChosenWorkspaceSize).
+    """
     return 8 * 4096 * KIB if gpu.pcie >= 5 else (2 * 4096 + 8 * 16) * KIB
 
 
 def workspace_of(target: Any, args: Any, keywords: Mapping[str, Any], result: Any) -> Workspace:
-    """Of one call. Tensors may be fake: only their layout is read."""
+    """Return the workspace of one call. Tensors may be fake: only their layout is read."""
     operation = getattr(target, "overloadpacket", target)
     if operation in CPU_ATTENTION_BACKWARD:
         return _same(_attention(args[1], args[2]))

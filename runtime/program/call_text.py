@@ -14,7 +14,10 @@ from .program import Call, Ref
 
 
 def call_text(call: Call, value: Callable[[int], str]) -> str:
-    """value: what to write for a value among the arguments."""
+    """Write a call as text.
+
+    value: returns what to write for a value among the arguments.
+    """
     return f"{full_name(call.target)} {_text(call.arguments, value)} {_text(call.keywords, value)}"
 
 

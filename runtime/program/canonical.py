@@ -48,7 +48,10 @@ LOSS = "loss"
 
 
 class _Identities:
-    """source: per value, what it is computed from. Both kinds of hashes are per operation too."""
+    """Hashes that identify values and operations.
+
+    source: per value, a hash of what it is computed from. Both kinds of hashes are per operation too.
+    """
 
     def __init__(self, program: Program) -> None:
         self._program = program

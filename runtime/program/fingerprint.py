@@ -1,5 +1,6 @@
-"""What makes two traces the same program: everything but the values of weights and inputs, and the order in
-which independent operations were traced."""
+"""The fingerprint of a program: two traces of one program have the same. Everything counts but the values
+of weights and inputs, and the order in which independent operations were traced.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,10 @@ class Name(NamedTuple):
 
 
 class FreeNames:
-    """things: by name. Targets are f0, f1, …; arguments that are not plain numbers c2, c3, …"""
+    """The free names of generated source, and the things that they stand for.
+
+    things: by name. Targets are f0, f1, …; arguments that are not simple numbers c2, c3, …
+    """
 
     def __init__(self, **things: Any) -> None:
         self.things = things

@@ -15,10 +15,12 @@ from .program import Program
 
 
 class Cost(NamedTuple):
-    """Of one operation. workspace_bytes: above its inputs and outputs while it runs.
+    """Cost of one operation.
 
-    host_seconds, host_workspace_bytes: of its mode on the CPU, where it has one. launch_seconds: the thread's
-    that issues it.
+    seconds: on the device.
+    workspace_bytes: above its inputs and outputs while it runs.
+    host_seconds, host_workspace_bytes: of its execution variant on the CPU, if it has one.
+    launch_seconds: of the thread that issues it.
     """
 
     seconds: float

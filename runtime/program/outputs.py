@@ -1,4 +1,4 @@
-"""What the module returns beside the loss: any nest of tensors, as a result of the iteration."""
+"""The module's outputs in addition to the loss: any nest of tensors, as a result of the iteration."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 class Output(NamedTuple):
-    """tensors: those wanted, by their place, `` for a module that returns one. rest: the nest's leaves, the
-    places in those of tensors; what was not wanted is None. form: makes the nest of leaves."""
+    """Outputs of the module, taken apart.
+
+    tensors: those requested, by their path, an empty name for a module that returns one.
+    rest: the nest's leaves, with the paths for tensors; None for a tensor that was not requested.
+    form: makes the nest of leaves.
+    """
 
     tensors: Mapping[str, Tensor]
     rest: tuple[Any, ...]
@@ -32,7 +36,7 @@ class Output(NamedTuple):
         return self._replace(tensors={})
 
     def nest(self, tensors: Mapping[str, Tensor]) -> Any:
-        """What the module returns, with these tensors."""
+        """Return the nest that the module returns, with these tensors."""
         return self.form([tensors[leaf] if isinstance(leaf, _Place) else leaf for leaf in self.rest])
 
 

@@ -64,7 +64,10 @@ class Call:
 
 
 class Storage(NamedTuple):
-    """bytes: as the device allocator counts them; 0 for what lies elsewhere than on the device."""
+    """A storage of the program.
+
+    bytes: as the device allocator counts them; 0 for one that is not on the device.
+    """
 
     name: str
     bytes: int

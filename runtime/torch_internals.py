@@ -232,7 +232,7 @@ def identity_of(generator: torch.Generator) -> int:
 
 
 def version_of(tensor: Tensor) -> int:
-    """How often the tensor has been changed in place."""
+    """Return how often the tensor has been changed in place."""
     return -1 if tensor.is_inference() else tensor._version
 
 
@@ -261,7 +261,7 @@ def is_made(module: nn.Module) -> bool:
 
 
 def has_communication_hooks(module: nn.Module) -> bool:
-    """Of a DistributedDataParallel: whether something else than a sum is done with the gradients."""
+    """Tell whether a DistributedDataParallel does something else with the gradients than sum them."""
     return bool(vars(module).get("_comm_hooks"))
 
 
@@ -286,7 +286,7 @@ def to_functional(tensor: Tensor) -> Tensor:
 
 
 def from_functional(tensor: Tensor) -> Tensor:
-    """As it is after all changes."""
+    """Return the tensor behind a functional one, with all changes applied."""
     if not torch._is_functional_tensor(tensor):
         return tensor
     torch._sync(tensor)
@@ -294,7 +294,7 @@ def from_functional(tensor: Tensor) -> Tensor:
 
 
 def change_functional(tensor: Tensor, new: Tensor) -> Tensor:
-    """What a change in place does: `tensor` is `new` from now on, both functional."""
+    """Make the functional tensor `tensor` have the values of `new` from now on, as a change in place does."""
     torch._functionalize_replace(tensor, from_functional(new))
     torch._functionalize_commit_update(tensor)
     torch._functionalize_sync(tensor)
@@ -322,7 +322,9 @@ def norms_replaced(forward: Callable[[Callable[..., Tensor]], Callable[..., Tens
 
 
 def check_input_of_norm(norm: nn.Module, x: Tensor) -> None:
-    """What a BatchNorm does first: raise ValueError where the input has another number of dimensions."""
+    """Raise ValueError if the input has another number of dimensions than the BatchNorm takes, as its
+    forward does.
+    """
     own: Any = norm
     own._check_input_dim(x)
 
@@ -373,7 +375,7 @@ def fake_results_forgotten() -> Generator[None]:
 
 @contextmanager
 def uncompiled() -> Generator[None]:
-    """What `torch.compile` has compiled runs as it was before, where it is traced too."""
+    """Run what `torch.compile` has compiled as it was before, in a trace too."""
     if "torch._dynamo" not in sys.modules:  # nothing is compiled, then
         yield
         return
@@ -407,7 +409,9 @@ def dispatches(tensor: Tensor) -> bool:
 
 @contextmanager
 def distributions_not_validated() -> Generator[None]:
-    """As `set_default_validate_args(False)`, and back to what it was."""
+    """Switch off the validation of distributions, as `set_default_validate_args(False)` does, and restore
+    it.
+    """
     with patch.object(torch.distributions.Distribution, "_validate_args", False):
         yield
 
@@ -427,7 +431,7 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
 
 
 def pytree_node(kind: type) -> Any:
-    """How a class registered with PyTorch's pytrees is taken apart and made anew; None for others."""
+    """Return how PyTorch's pytrees flatten and unflatten a registered class; None for others."""
     return None if kind in _OWN_NODES else SUPPORTED_NODES.get(kind)
 
 
@@ -435,7 +439,8 @@ _OWN_NODES = frozenset({tuple, list, dict, OrderedDict, defaultdict, deque})
 
 
 def make_up(module: nn.Module) -> tuple[tuple[Any, ...], tuple[int, ...], list[str]]:
-    """What a module consists of: its parts, the identities of its hooks, the names of its own tensors.
+    """Return the structure of a module: its parts, the identities of its hooks, the names of its own
+    tensors.
 
     Without hooks that only look on: transformers installs its own at a model's first call.
     """
@@ -460,7 +465,7 @@ def hooks_of_all_modules() -> list[int]:
 
 
 def applied(module: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
-    """What `Module.to`, `half` and `cuda` do to each part."""
+    """Apply a change to all tensors of the module, as `Module.to`, `half` and `cuda` do."""
     module._apply(change)
 
 
@@ -470,7 +475,7 @@ def applied_by(apply: Callable[..., nn.Module]) -> Any:
 
 
 def says_compiling() -> bool:
-    """What `torch.compiler.is_compiling()` answers outside of a compilation."""
+    """Return what `torch.compiler.is_compiling()` answers outside of a compilation."""
     return torch.compiler._is_compiling_flag
 
 
@@ -501,7 +506,10 @@ def norm_of(tensor: Tensor) -> Tensor:
 
 
 def check_and_unscale(gradient: Tensor, infinite: Tensor, inverse: Tensor) -> None:
-    """What `GradScaler.unscale_` does in place: times the inverse. infinite: 1 where it is not finite."""
+    """Multiply the gradient by the inverse scale in place, as `GradScaler.unscale_` does.
+
+    infinite: set to 1 if the gradient is not finite.
+    """
     torch._amp_foreach_non_finite_check_and_unscale_([gradient], infinite, inverse)
 
 
@@ -511,12 +519,15 @@ def takes_scaled_gradients(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def tell_infinite(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, infinite: Tensor) -> None:
-    """As `scaler.step(optimizer)` leaves it for `scaler.update()`. infinite: 1.0 or 0.0."""
+    """Record for `scaler.update()` whether gradients are infinite, as `scaler.step(optimizer)` does.
+
+    infinite: 1.0 or 0.0.
+    """
     scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = {infinite.device: infinite}
 
 
 def told_infinite(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> bool:
-    """What `scaler.step(optimizer)` has found. Waits for the device."""
+    """Return whether `scaler.step(optimizer)` has found infinite gradients. Waits for the device."""
     return any(scaler._found_inf_per_device(optimizer).values())
 
 

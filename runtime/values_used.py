@@ -1,9 +1,10 @@
-"""What a trace has used of the values of its inputs and buffers, and whether another batch has the same.
+"""The values of inputs and buffers that a trace has used, and the check whether another batch has the
+same.
 
-A model's code may ask for values (`int(lengths.max())`, `x[mask]`), and a trace holds what it was told. So
-each answer is computed again from every later batch, by the same calls, before its plan runs: a batch with
-other answers needs another plan. What is asked counts, not all that it follows from: a plan made for the
-largest index 19 holds for any indices whose largest is 19.
+A model's code may ask for values (`int(lengths.max())`, `x[mask]`), and a trace holds the answers. So each
+answer is recomputed from every later batch, by the same calls, before its plan runs: a batch with other
+answers needs another plan. The answers count, not all that they follow from: a plan made for the largest
+index 19 holds for any indices whose largest is 19.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def graph_from_demands(
 
 @dataclass(frozen=True)
 class Demand:
-    """What one operation demands of a GPU.
+    """Demand of one operation on a GPU.
 
     workspace: see workspace.py; of an update its temporaries.
     passes: of an update, how often it walks over as many bytes as the gradient has (`size`).

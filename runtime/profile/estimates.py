@@ -18,7 +18,7 @@ from .family import Family
 
 
 class Estimates:
-    """Start without graphs.
+    """The graphs of one model, estimated when they are first asked for.
 
     report: takes lines of progress.
     """

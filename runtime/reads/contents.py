@@ -204,7 +204,10 @@ def _iterated(thing: Any) -> Iterator[Any]:
 
 
 def _bytes_of(thing: Any) -> bytes | None:
-    """Of what gives its memory: bytearray, array, mmap, ctypes' values and memory that processes share."""
+    """Return the bytes of an object that exposes its memory, else None.
+
+    Such are bytearray, array, mmap, ctypes' values and memory that processes share.
+    """
     shared = (
         getattr(thing, "get_obj", None) if type(thing).__module__ == "multiprocessing.sharedctypes" else None
     )
@@ -214,7 +217,9 @@ def _bytes_of(thing: Any) -> bytes | None:
 
 
 def _state(thing: Any) -> Iterator[Any]:
-    """What pickling and copying take for its state; its attributes; itself if there is neither."""
+    """Yield an object's state: its attributes, and what pickling and copying take; itself if there is
+    neither.
+    """
     own = getattr(thing, "__dict__", None)
     if isinstance(own, Mapping) and own:
         yield dict(own)

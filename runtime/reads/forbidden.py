@@ -88,7 +88,11 @@ def refuse_unseeded(function: Any, arguments: tuple[Any, ...], keywords: dict[st
 
 
 def drawing(whose: str, place: str) -> str:
-    """place: the line and what stands before the verb."""
+    """Return the message for a draw of random numbers outside of PyTorch.
+
+    whose: the numbers that are drawn.
+    place: the line and what stands before the verb.
+    """
     return (
         f"{place}draws {whose}, which a plan would keep as they are now: draw with PyTorch (torch.rand, "
         "torch.randint), or outside of the model and give them as an input, a tensor"

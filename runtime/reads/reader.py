@@ -14,7 +14,10 @@ from .contents import MISSING
 
 
 class Recorder(Protocol):
-    """What a reader reports to. place: of the line that reads."""
+    """Interface of what a reader reports to.
+
+    place: of the line that reads.
+    """
 
     @property
     def listens(self) -> bool: ...
@@ -34,7 +37,10 @@ class Recorder(Protocol):
 
 
 class Reader:
-    """function: the one in whose code it stands."""
+    """Reader in the code of one function.
+
+    function: the function in whose code it stands.
+    """
 
     def __init__(self, recorder: Recorder, function: FunctionType) -> None:
         self._recorder, self._function = recorder, function
@@ -152,7 +158,10 @@ class Reader:
 
 
 def users_place(line: Any) -> str:
-    """line: `at_line`. Of the frame that called the reader."""
+    """Return the user's line that called the reader, as `line` writes it.
+
+    line: `at_line`.
+    """
     frame = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__package__") == __package__:
         frame = frame.f_back

@@ -1,10 +1,11 @@
-"""What a trace has read of Python's objects, looked at before each iteration: the same, or what differs.
+"""The reads that a trace has made of Python's objects, checked before each iteration: the same, or what
+differs.
 
     Node     an object that was there before the trace, and what was read of it
     Read     one of these reads: how it is made, of what, and what it gave
     Reads    all of a trace
 
-A value that is an object is a node itself. Where an iteration finds another object in its place, it is as
+A value that is an object is a node itself. If an iteration finds another object at its position, it is as
 good if it is of the same type and gives the same at each of the node's reads.
 """
 
@@ -32,7 +33,13 @@ _LONGEST_TEXT = 80
 
 @dataclass(slots=True)
 class Read:
-    """value: what `fetch(thing, key)` gave. node: of a value that is an object. place: the line that read."""
+    """One read of an object.
+
+    fetch, key: the read is `fetch(thing, key)`.
+    value: what it gave.
+    node: of a value that is an object.
+    place: the line that read.
+    """
 
     fetch: Fetch
     key: Any
@@ -43,8 +50,13 @@ class Read:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """path: how code came to the object. written: keys that the iteration writes. counted: of
-    these the ones that are made of what was there. itself: code asks whether it is the same object."""
+    """An object that was there before the trace, and the reads of it.
+
+    path: how code came to the object.
+    written: keys that the iteration writes.
+    counted: those of `written` whose new value is made of the old one.
+    itself: code asks whether it is the same object.
+    """
 
     thing: Any
     path: Path
@@ -76,13 +88,17 @@ class Difference:
 
 
 class OfBatch(Protocol):
-    """What was read of a batch's tensors as objects, see stand_ins.py."""
+    """Interface of the reads of a batch's tensors as objects, see stand_ins.py."""
 
     def difference(self, tensors: Mapping[str, Tensor]) -> Difference | None: ...
 
 
 class Reads:
-    """roots: the nodes that a walk starts from. of_batch: what was read of the batch's tensors as objects."""
+    """All reads of a trace.
+
+    roots: the nodes that a walk starts from.
+    of_batch: what was read of the batch's tensors as objects.
+    """
 
     def __init__(self, roots: Iterable[Node], of_batch: OfBatch | None = None) -> None:
         self.of_batch = of_batch
@@ -205,7 +221,7 @@ def of_bases(kind: type, name: str) -> Any:
 
 
 def of_attribute(thing: Any, name: str) -> Any:
-    """As Python reads it, by a property of a library if need be."""
+    """Read an attribute as Python does, by a property of a library if need be; MISSING if that raises."""
     try:
         return getattr(thing, name)
     except Exception:
@@ -292,7 +308,7 @@ def of_whole(thing: Any, _key: Any) -> Any:
 
 
 def of_module(thing: nn.Module, _key: Any) -> Any:
-    """Of a PyTorch module that is no part of the one that is planned: its class, make-up and attributes."""
+    """Return the content of a PyTorch module outside the planned one: its class, structure and attributes."""
     plain = {name: value for name, value in vars(thing).items() if is_plain(value) and name[0] != "_"}
     return content((type(thing), *make_up(thing), plain))
 

@@ -79,7 +79,10 @@ class Recording(Calls):
                 raise TraceError(refusal(node.path, before, content(node.thing, deep=False), place))
 
     def reads(self) -> Reads:
-        """What is checked before iterations; after what the iteration has changed was put back."""
+        """Return the reads to check before iterations.
+
+        Call it after what the iteration has changed was put back.
+        """
         self._by_names()
         for text in dict.fromkeys(self.unwatched):
             warn_user(f"{text}, can't be watched: if it changes, plan the module anew")

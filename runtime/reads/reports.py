@@ -1,4 +1,4 @@
-"""What readers report: loads, stores and uses of values, each recorded with its object."""
+"""Reports of readers: loads, stores and uses of values, each recorded with its object."""
 
 from __future__ import annotations
 

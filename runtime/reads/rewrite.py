@@ -322,7 +322,7 @@ class Rewrite(ast.NodeTransformer):
         return reported
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
-        """What is only logged decides nothing."""
+        """Leave the arguments of printing and logging as they are: what is only logged decides nothing."""
         if isinstance(node.value, ast.Call):
             function = node.value.func
             prints = isinstance(function, ast.Name) and function.id == "print"
@@ -343,7 +343,10 @@ class Rewrite(ast.NodeTransformer):
         return found if len(found) > 1 else node
 
     def _target(self, node: ast.expr, *, counts: bool) -> ast.expr:
-        """counts: what is written is made of what was there."""
+        """Rewrite the target of an assignment.
+
+        counts: the value that is written is made of the one that was there.
+        """
         if not (counts and self._inside):
             return self._one(node)
         if isinstance(node, ast.Attribute):

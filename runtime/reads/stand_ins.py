@@ -35,13 +35,17 @@ class Holder(NamedTuple):
 
 
 class OfBatch:
-    """What was read of a batch's tensors as objects, to be compared with that of another batch.
+    """Reads of a batch's tensors as objects, to be compared with those of another batch.
 
-    attributes: by input and name. asked: inputs whose identity was asked for, in the order of the batch.
+    attributes: by input and name.
+    asked: inputs whose identity was asked for, in the order of the batch.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        """tensors: those of the batch that is traced."""
+        """Start with no reads.
+
+        tensors: those of the batch that is traced.
+        """
         self.tensors = dict(tensors)
         self.written: set[tuple[str, str]] = set()
         self._attributes: dict[tuple[str, str], Any] = {}
@@ -127,7 +131,11 @@ class StandIns:
         self._own: dict[int, tuple[Tensor, Tensor, str]] = {}
 
     def put(self, own: Iterable[tuple[str, Tensor, Tensor]], inputs: Iterable[tuple[str, Tensor]]) -> None:
-        """own: parameters and buffers: name, real, fake. inputs: name, fake."""
+        """Register the fake tensors, and copy the real ones' attributes to them.
+
+        own: parameters and buffers: name, real, fake.
+        inputs: name, fake.
+        """
         for name, real, fake in own:
             if real is not fake:
                 self._own[id(fake)] = self._own[id(real)] = (fake, real, name)
@@ -143,7 +151,11 @@ class StandIns:
         return id(tensor) in self._own
 
     def read(self, fake: Any, attribute: str) -> tuple[Tensor, str] | None:
-        """Of a parameter or a buffer the real one and its name, whose attribute counts. Raises TraceError."""
+        """Report a read of a fake tensor's attribute.
+
+        Returns the real tensor and its name if it is a parameter or a buffer whose attribute counts, else
+        None. Raises TraceError.
+        """
         found = self._inputs.get(id(fake)) or self._own.get(id(fake))
         if found is None:
             return None
@@ -168,7 +180,10 @@ class StandIns:
         return real, name
 
     def wrote(self, fake: Any, attribute: str) -> tuple[Tensor, str] | None:
-        """Of a parameter or a buffer the real one and its name."""
+        """Report that an attribute of a fake tensor was written.
+
+        Returns the real tensor and its name if it is a parameter or a buffer, else None.
+        """
         if (given := self._inputs.get(id(fake))) is not None:
             self.batch.written.add((given[1], attribute))
             return None
@@ -193,7 +208,11 @@ class StandIns:
         return None if found is None else found[1]
 
     def identity(self, thing: Any) -> Any:
-        """The same object for inputs that are one, and for a parameter or a buffer and its stand-in."""
+        """Return the object by which a tensor's identity is compared.
+
+        It is the same object for inputs that are one tensor, and for a parameter or a buffer and its fake
+        tensor.
+        """
         if (own := self._own.get(id(thing))) is not None:
             return own[1]
         found = self._inputs.get(id(thing))
@@ -210,7 +229,7 @@ class Compares(Protocol):
 
 
 class Identity(int):
-    """What `id` gives of a tensor: compared with that of another it means `is`."""
+    """Result of `id` for a tensor: to compare it with that of another means `is`."""
 
     def __new__(cls, thing: Tensor, compares: Compares) -> Identity:
         made = super().__new__(cls, id(compares.read_identity(thing)))

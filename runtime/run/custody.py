@@ -25,7 +25,10 @@ from .owners import Owner
 
 
 class Custody:
-    """owners: per resident value in a moved storage, its name, and where its tensor is found."""
+    """Ownership of the tensors that a schedule moves.
+
+    owners: per resident value in a moved storage, its name, and a function that returns its tensor.
+    """
 
     def __init__(self, program: Program, owners: Mapping[int, tuple[str, Owner]], cycle: Cycle) -> None:
         self._forms = {resident: program.values[resident] for resident in owners}
@@ -92,7 +95,11 @@ class Custody:
             tensor.data = value(room, form)
 
     def _made(self, storage: int, only: tuple[int, Tensor]) -> bool:
-        """Of one that is nowhere yet: made where an iteration starts with it."""
+        """Take a tensor that has no value yet: materialize it in the memories in which an iteration starts
+        with it.
+
+        Returns False, and takes nothing, if it is not such a tensor.
+        """
         resident, tensor = only
         hold, form = hold_of(tensor), self._forms[resident]
         if hold is None or hold.fill is None or hold.form._replace(storage=storage) != form:
@@ -102,7 +109,11 @@ class Custody:
         return True
 
     def _adopted(self, storage: int, only: tuple[int, Tensor]) -> bool:
-        """Of one that another step holds in the very places where an iteration of this one starts with it."""
+        """Take over another step's finished copies of a tensor.
+
+        Returns False, and takes nothing, if they are not in the memories in which iterations of this step
+        start.
+        """
         resident, tensor = only
         hold, form = hold_of(tensor), self._forms[resident]
         if hold is None or hold.release is None or hold.form._replace(storage=storage) != form:

@@ -49,10 +49,14 @@ LOST = (
 
 
 class Terms(NamedTuple):
-    """What a schedule holds for. budget: device bytes, None for no limit. machine: the graph's by default.
+    """Conditions under which a schedule runs.
 
-    folder: where to offload to the disk; by default where the system has temporary files. device: where to
-    compute, the program's by default. left: bytes of host memory that another step is about to leave.
+    graph: the schedule's.
+    budget: device bytes, None for no limit.
+    machine: the graph's by default.
+    folder: where to offload to the disk; by default the system's folder for temporary files.
+    device: the one that computes, the program's by default.
+    left: bytes of host memory that another step is about to release.
     layout: planned addresses on the device.
     """
 
@@ -72,11 +76,14 @@ class Terms(NamedTuple):
 
 
 class Cycle:
-    """sources: the code of each turn that differs. moved: the persistent storages that it moves about.
+    """Iterations of a schedule with transfers, each of which starts with what the one before left.
 
-    held: every copy of these, by the name of its variable: between turns those of `places`. A turn notes here
-    at once what it makes and deletes of them, so that nothing is its alone.
-    lost: storages that a failure has left in between. when_lost: is called then, to drop them.
+    sources: the code of each iteration that differs.
+    moved: the persistent storages that the schedule moves.
+    held: every copy of these, by the name of its variable: between iterations those of `places`. The code of
+        an iteration notes here at once which copies it makes and deletes, so that none is known to it alone.
+    lost: storages that a failure has left in between.
+    when_lost: called after such a failure, to drop them.
     """
 
     def __init__(
@@ -87,9 +94,12 @@ class Cycle:
         journal: Journal | None = None,
         rooms: Rooms | None = None,
     ) -> None:
-        """journal: of what the iterations overwrite. rooms: planned ones, on the device.
+        """Prepare the memories and queues of a schedule.
 
-        Raises MemplanError: the schedule does not hold, or can't be run here.
+        journal: of what the iterations overwrite.
+        rooms: planned ones, on the device.
+
+        Raises MemplanError if the schedule does not hold, or can't be run here.
         """
         graph, budget, machine, folder, device, left, layout = terms
         machine = machine or graph.machine
@@ -136,7 +146,7 @@ class Cycle:
         weakref.finalize(self, self.queues.close)
 
     def _arena(self) -> Arena | None:
-        """Of the layout's size, or what can be had of that."""
+        """Allocate the pinned arena: of the layout's size, or as much of it as is allowed."""
         planned = 0 if self.addresses is None else self.addresses.size
         size = planned if self._limit is None else min(planned, self._limit)
         arena = pinned_arena(self.device, size, self._limit) if size else None
@@ -277,8 +287,10 @@ class Cycle:
         return self.lost
 
     def _failures(self) -> tuple[set[int], list[tuple[int, Any]]]:
-        """Of all jobs: the copies that were not filled, by identity; and what they should have been filled
-        from, with its storage, the latest first.
+        """Find the copies that no failed job may be trusted with.
+
+        Returns the copies that were not filled, by identity; and what they should have been filled from, with
+        its storage, the latest first.
 
         A job whose source is bad has not begun: a target that was good before, as it was a source, still is.
         """

@@ -42,9 +42,14 @@ from .stopwatch import Stopwatch, Times
 
 
 class Outcome(NamedTuple):
-    """What an iteration computes. gradients: by parameter name, those that no update has used up. outputs:
-    of the tensors that the module returns those that are wanted. norm: of all gradients, where they are
-    clipped by it. infinite: one is, of a scaled loss, so that nothing was updated."""
+    """Results of an iteration.
+
+    loss: None if the iteration has none.
+    gradients: by parameter name, those that no update has used up.
+    outputs: the requested ones of the tensors that the module returns.
+    grad_norm: of all gradients, if they are clipped by it.
+    infinite: a gradient of a scaled loss is infinite, so nothing was updated.
+    """
 
     loss: Tensor | None
     gradients: dict[str, Tensor]
@@ -82,10 +87,13 @@ class PlannedStep:
         *,
         undo: bool = False,
     ) -> None:
-        """terms: needed where the schedule has transfers or modes. undo: keep in host memory what updates
-        overwrite, so that an iteration that fails between them is as if it had not begun.
+        """Prepare the step.
 
-        Raises MemplanError: the schedule does not hold, or can't be run here.
+        terms: needed if the schedule has transfers or execution variants.
+        undo: keep in host memory what updates overwrite, so that an iteration that fails between them is as
+            if it had not begun.
+
+        Raises MemplanError if the schedule does not hold, or can't be run here.
         """
         self.program = program
         self._processes = iteration.processes
@@ -147,7 +155,9 @@ class PlannedStep:
         return cast("Tensor", outcome.loss)
 
     def iterate(self, inputs: Inputs) -> Outcome:
-        """As a call with these, but the gradients are the caller's: each on its parameter's device."""
+        """Run an iteration as a call does, but leave the gradients to the caller: each on its parameter's
+        device.
+        """
         self.count_gradients()
         self.output = None
         with deferred_signals():
@@ -171,7 +181,7 @@ class PlannedStep:
         return [tensors[name] for name in names]
 
     def given(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Inputs:
-        """What a call is given, with the targets where the plan has some. Raises MismatchError."""
+        """Return the inputs of a call, with the targets if the plan has some. Raises MismatchError."""
         return self._reading.read(arguments, keywords)
 
     def check(self, inputs: Inputs) -> list[Tensor]:
@@ -266,7 +276,10 @@ class PlannedStep:
         return outcome
 
     def _outcome(self, results: Sequence[Tensor]) -> Outcome:
-        """results: by the program's order, wherever the schedule has left them."""
+        """Sort an iteration's results into an Outcome.
+
+        results: in the program's order, in whichever memory the schedule has left them.
+        """
         following = iter(results)
         loss = None if self.program.loss is None else next(following)
         outputs = {name: next(following).to(self.program.device) for name in self.program.outputs}
@@ -275,13 +288,15 @@ class PlannedStep:
         return Outcome(loss, gradients, outputs, norm, bool(next(following, False)))
 
     def _bring_back(self, residents: Sequence[Tensor]) -> None:
-        """What another step has; that which this one moves is not among it any more."""
+        """Bring back residents that another step has offloaded; those that this step moves are not among
+        them.
+        """
         named = zip(self.program.residents, residents, strict=True)
         bring_back(tensor for value, tensor in named if self.program.values[value].storage not in self._moved)
 
     @property
     def _tools(self) -> dict[str, Any]:
-        """What a plain schedule's code calls."""
+        """Return the functions that the code of a schedule without transfers calls."""
         return {"keep": self.journal.keep, "expect": self.rooms and self.rooms.expect}
 
     @property

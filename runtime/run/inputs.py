@@ -23,8 +23,11 @@ class UsedValuesError(OtherShapeError):
 
 
 class OtherValuesError(OtherShapeError):
-    """What the code of the iteration reads of Python's objects differs from what the trace has read: another
-    plan can be made for it."""
+    """Error of a batch for which the iteration's code reads other values of Python's objects than the trace
+    did.
+
+    Another plan can be made for it.
+    """
 
 
 class Expected:
@@ -66,7 +69,7 @@ def _other_form(name: str, there: Value, form: Value) -> str:
 
 
 def _instead(name: str, inputs: Inputs) -> str:
-    """What is there in the place of an input that is missing."""
+    """Describe what the inputs have instead of a tensor that is missing."""
     there = {**others_in(inputs), **tensors_in(inputs)}
     if name in there:
         return f"of type {type(there[name]).__name__}; the plan is for a tensor"

@@ -25,10 +25,17 @@ TURNS = 4
 
 
 class Watch:
-    """Of a step's first iterations. planned: bytes, None where nobody counts. peak: the largest found."""
+    """Watch over the device memory of a step's first iterations.
+
+    planned: bytes, None if nobody counts.
+    peak: the largest that was found.
+    """
 
     def __init__(self, schedule: Schedule, terms: Terms | None, device: Device, cycle: Cycle | None) -> None:
-        """terms: None for a schedule that nobody has measured."""
+        """Compute the planned peak.
+
+        terms: None for a schedule that nobody has measured.
+        """
         self._device, self._cycle = device, cycle
         self._turns = 0
         self.peak: int | None = None
@@ -65,7 +72,7 @@ class Watch:
             warnings.warn(f"a fault of ours: a planned iteration took {over}", stacklevel=2)
 
     def _moved_bytes(self) -> int:
-        """Of what the schedule moves, on the device now."""
+        """Return the bytes of what the schedule moves that are on the device now."""
         if self._cycle is None:
             return 0
         pending = (copy for copies in self._cycle.pending() for copy in copies)

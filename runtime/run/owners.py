@@ -14,7 +14,11 @@ Owner = Callable[[], Tensor]
 
 
 class Owners:
-    """constants: of the trace, by value. optimizer: its states, None where nothing is updated."""
+    """The tensors with which an iteration starts.
+
+    constants: of the trace, by value.
+    optimizer: its states, None if nothing is updated.
+    """
 
     def __init__(self, module: nn.Module, program: Program, optimizer: OptimizerState | None) -> None:
         self._program, self._optimizer = program, optimizer

@@ -32,7 +32,10 @@ class Ticket:
     __slots__ = ("_ended", "_error", "left")
 
     def __init__(self) -> None:
-        """left: what a job that failed was to work with, so that nothing is lost with it."""
+        """Start as not ended.
+
+        left: what a job that failed was to work with, so that nothing is lost with it.
+        """
         self._ended = Event()
         self._error: BaseException | None = None
         self.left: tuple[Any, ...] = ()
@@ -46,8 +49,10 @@ class Ticket:
         return self._ended.is_set()
 
     def error(self) -> BaseException | None:
-        """What the job has raised, once it has ended. An exception is raised again by one thread alone, that
-        which trains: another would change its traceback meanwhile."""
+        """Wait for the end of the job and return what it raised, if anything.
+
+        An exception is re-raised by the training thread alone: another would change its traceback meanwhile.
+        """
         self._ended.wait()
         return self._error
 
@@ -93,7 +98,10 @@ class JobQueue:
     """One thread, started with its first job."""
 
     def __init__(self, name: str, threads: int | None = None) -> None:
-        """threads: that its jobs may use in PyTorch, by default as many as any."""
+        """Create the queue; its thread starts with the first job.
+
+        threads: number that its jobs may use in PyTorch, by default as many as any.
+        """
         self.name, self._threads = name, threads
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._thread: Thread | None = None
@@ -150,9 +158,11 @@ class JobQueue:
 
 
 def forget_frames(error: BaseException, but: BaseException | None = None) -> None:
-    """What failed holds no tensors any more, whoever keeps the exception: a notebook does. The causes too.
+    """Clear the frames of an exception and of its causes, so that they hold no tensors.
 
-    but: an exception that was there before, with its causes.
+    Someone may keep the exception: a notebook does.
+
+    but: an exception that was there before, left alone with its causes.
     """
     known, waiting = [but], [error]
     while waiting:

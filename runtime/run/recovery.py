@@ -1,4 +1,4 @@
-"""What becomes of an iteration that fails.
+"""Recovery from an iteration that fails.
 
 nothing was changed, or all was kept (`undo`)      as if it had not begun: it can be repeated
 sums of gradients were changed, no weight          the sums are forgotten: the update begins anew
@@ -42,7 +42,10 @@ BEGINS_ANEW = (
 
 
 class Recovery:
-    """Of a step's iterations. moved: the turns that move tensors, and their custody, if any do."""
+    """Recovery of a step's iterations.
+
+    moved: the cycle that moves tensors, and their custody, if any are moved.
+    """
 
     def __init__(
         self,
@@ -55,7 +58,10 @@ class Recovery:
         *,
         alone: bool = True,
     ) -> None:
-        """alone: this is the only process."""
+        """Prepare the recovery.
+
+        alone: this is the only process.
+        """
         self._program, self._owners, self._optimizer = program, owners, optimizer
         self._device, self._journal = device, journal
         self._cycle, self._custody = moved or (None, None)
@@ -100,7 +106,7 @@ class Recovery:
         return lost | self._journal.overwritten
 
     def _put_back(self, residents: Sequence[Tensor]) -> None:
-        """What the journal has kept."""
+        """Copy what the journal has kept back to the residents that stay on the device."""
         moved = frozenset[int]() if self._cycle is None else self._cycle.moved
         for value, tensor in zip(self._program.residents, residents, strict=True):
             storage = self._program.values[value].storage
@@ -125,7 +131,7 @@ class Recovery:
             give_up(owner(), self._program.values[value], _refuse)
 
     def _drop(self, storages: set[int]) -> None:
-        """What is moved of these is nowhere any more."""
+        """Mark the moved ones of these storages as lost: they have a value nowhere any more."""
         if self._cycle is not None and self._custody is not None:
             self._custody.give_up(storages, _refuse)
             self._cycle.lost.clear()

@@ -37,7 +37,9 @@ class Rooms:
         self._arena.expect(*requests)
 
     def home(self, x: int, bytes_: Tensor) -> Tensor:
-        """The same bytes where the copy of a moved tensor lies when an iteration starts."""
+        """Return the bytes at the address at which a moved tensor's copy lies when an iteration starts,
+        copied if need be.
+        """
         size, offset = self.placement.initial(x)
         if not size or bytes_.data_ptr() == self._arena.address + offset:
             return bytes_

@@ -52,10 +52,13 @@ class Times(NamedTuple):
 
 
 class Stopwatch:
-    """Of some iterations of one schedule."""
+    """Stopwatch for some iterations of one schedule."""
 
     def __init__(self, device: Device, graph: Graph | None, schedule: Schedule) -> None:
-        """graph: not needed for a schedule without modes."""
+        """Start without times.
+
+        graph: not needed for a schedule without execution variants.
+        """
         self._stamp = device.stamp
         self._steps: dict[Queue, list[int]] = {queue: [] for queue in Queue}
         self._ways: list[Way] = []
@@ -110,7 +113,9 @@ class Stopwatch:
         return Times(seconds, copies, list(self._spans(*whole[-1])))
 
     def _spans(self, marks: Sequence[Stamp], waits: Sequence[tuple[int, Stamp, Stamp]]) -> Iterator[Span]:
-        """Of the last iteration. Queues are first in first out, so their last jobs are its own."""
+        """Yield the spans of the last iteration. Queues are first in first out, so their last jobs are its
+        own.
+        """
         waited: dict[int, float] = {}
         for place, begun, ended in waits:
             waited[place] = waited.get(place, 0.0) + begun.elapsed_time(ended)

@@ -27,7 +27,10 @@ from .queues import Job, JobQueue, Queues, Ticket, Work
 
 
 class DeviceTicket(Ticket):
-    """event: set when the copy is on its stream."""
+    """Ticket of a copy on a stream.
+
+    event: recorded when the copy is on its stream.
+    """
 
     __slots__ = ("event",)
 

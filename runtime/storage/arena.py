@@ -19,7 +19,10 @@ from ..refusals import warn_user
 
 
 class Arena:
-    """size: bytes. Use `pinned_arena`."""
+    """Pinned host memory in one block. Use `pinned_arena` to make it.
+
+    size: bytes.
+    """
 
     def __init__(self, device: Device, size: int) -> None:
         """Raises PinError, OSError."""

@@ -28,11 +28,16 @@ Fill = Callable[[Tensor], None]
 
 
 class Hold(NamedTuple):
-    """form: of the tensor as it was. kind: its class. bring_back: calls `restore`, or raises MemplanError.
-    copies: of its whole storage, wherever they lie, or raises MemplanError too; see home.py.
-    lost: nothing is to be brought back, but another value may come in its place. fill: of values that are
-    nowhere yet, see unmade.py. release: lets go of the copies, which another has taken over; None where that
-    can't be."""
+    """Description of a tensor whose values are elsewhere, and the functions that bring them back.
+
+    form: of the tensor as it was.
+    kind: its class.
+    bring_back: calls `restore`, or raises MemplanError.
+    copies: of its whole storage, in whichever memory, or raises MemplanError too; see home.py.
+    lost: nothing is to be brought back, but another value may replace it.
+    fill: makes the values if there are none yet, see unmade.py.
+    release: lets go of the copies, which another step has taken over; None if that can't be.
+    """
 
     form: Value
     kind: type[Tensor]

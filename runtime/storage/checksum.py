@@ -37,9 +37,12 @@ class Digest:
 
 
 def _sums(data: NDArray[np.uint8]) -> Iterator[bytes]:
-    """What checksums are made of, a hundredth of the data: the bytes as rows of 4 KiB, the rest as it is, the
-    sum of each row's words, then of each column's, in order. Both together see a row that is old, zero or in
-    another's place, and bytes that are shifted or swapped."""
+    """Yield the bytes of which checksums are made, a hundredth of the data.
+
+    They are: the rest of the data after its rows of 4 KiB, as it is; the sum of each row's words; the sum of
+    each column's, in order. Both sums together detect a row that is old, zero or another's, and bytes that
+    are shifted or swapped.
+    """
     rows = len(data) // _ROW
     yield data[rows * _ROW :].tobytes()
     if rows:

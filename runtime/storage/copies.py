@@ -64,6 +64,9 @@ def loaded(file: File) -> Tensor:
 
 
 def _copy(device: Device, source: Tensor, target: Tensor) -> None:
-    """As many bytes as both have, which is room for the storage's values: the rest is a rounding."""
+    """Copy as many bytes as both have.
+
+    Both have room for the storage's values; what one has more is rounding.
+    """
     size = min(source.nbytes, target.nbytes)
     device.copy(source[:size], target[:size])

@@ -49,11 +49,20 @@ _OS: Any = os
 
 
 class Disk:
-    """direct: past the page cache. where: the folder, for messages."""
+    """The file on the disk and its extents.
+
+    direct: reads and writes go past the page cache.
+    where: the folder, for messages.
+    """
 
     def __init__(self, needed: int, folder: Path | None = None) -> None:
-        """folder: where the file is, by default the system's for temporary files. Raises InputError where it
-        can't be made or has no room for `needed` bytes."""
+        """Create the file and reserve its room.
+
+        needed: bytes.
+        folder: where the file is, by default the system's for temporary files.
+
+        Raises InputError if it can't be made or has no room for `needed` bytes.
+        """
         self.count = Count()
         where = folder or "the folder for temporary files"
         if not hasattr(os, "preadv"):
@@ -112,7 +121,12 @@ class Disk:
                 raise MemplanError(self._damaged())
 
     def mapped(self, size: int, offset: int, sums: list[int], keeper: object) -> Tensor:
-        """keeper: what holds the extent. Raises OSError and MemplanError as `read` does."""
+        """Map an extent into memory, and check it against its checksums.
+
+        keeper: the object that holds the extent.
+
+        Raises OSError and MemplanError as `read` does.
+        """
         there = _Mapping(self._file.fileno(), size, flags=mmap.MAP_PRIVATE, offset=offset)
         there.keeper = keeper
         made = torch.frombuffer(there, dtype=torch.uint8)
@@ -169,7 +183,7 @@ class Disk:
         return checksum(data)
 
     def _straight(self, data: Bytes) -> int:
-        """How many of the bytes the file takes from where they are."""
+        """Return how many of the bytes can go between file and memory directly, without a buffer."""
         if not self.direct:
             return len(data)
         return 0 if data.__array_interface__["data"][0] % PAGE else len(data) // PAGE * PAGE
@@ -258,7 +272,10 @@ class File:
 
 
 class _Mapping(mmap.mmap):
-    """keeper: holds the extent as long as somebody looks at it."""
+    """Mapping of an extent.
+
+    keeper: holds the extent as long as the mapping is in use.
+    """
 
     keeper: object = None
 

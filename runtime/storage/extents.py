@@ -8,7 +8,10 @@ from threading import Lock
 
 
 class Extents:
-    """end: no extent has ever reached beyond. Threads may share it."""
+    """Extents of one file. Threads may share the object.
+
+    end: offset beyond which no extent has ever reached.
+    """
 
     def __init__(self) -> None:
         self.end = 0

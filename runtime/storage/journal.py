@@ -1,4 +1,6 @@
-"""What an iteration overwrites, kept in host memory until it has ended: one that fails can then be undone."""
+"""The values that an iteration overwrites, kept in host memory until it has ended: one that fails can then
+be undone.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,20 @@ from .places import Block, Host
 
 
 class Journal:
-    """kept: by storage, its bytes before this iteration changed it. overwritten: those that are not kept.
+    """Journal of what an iteration changes.
 
-    always: storages to keep, None for all. Their room on the host is taken once, and stays.
+    kept: by storage, its bytes before this iteration changed it.
+    overwritten: changed storages that are not kept.
+    always: storages to keep, None for all. Their host memory is allocated once, and stays.
     """
 
     def __init__(self, device: Device, always: Collection[int] | None, needed: int = 0) -> None:
-        """needed: bytes on the host. Raises InputError where the machine has not that much."""
+        """Start with nothing kept.
+
+        needed: bytes on the host.
+
+        Raises InputError if the machine has not that much.
+        """
         self.kept: dict[int, Block] = {}
         self.overwritten: set[int] = set()
         self._device, self._always = device, always

@@ -48,11 +48,15 @@ class Count:
 
 
 class Host:
-    """needed: bytes. device: to have blocks pinned one by one. left: bytes of `needed` that are about to be
-    free. arena: for blocks with an address.
+    """Host memory of a step.
 
-    A block that goes while a copy of it is still queued is held until that has ended; it is waited for where
-    the room is needed, since the thread that gives copies to a device runs ahead of them.
+    needed: bytes.
+    device: to have blocks pinned one by one.
+    left: bytes of `needed` that are about to be freed.
+    arena: for blocks with an address.
+
+    A block that is dropped while a copy of it is still queued is held until that has ended. Who needs the
+    memory waits for it, since the thread that issues copies to a device runs ahead of them.
     """
 
     def __init__(
@@ -69,7 +73,11 @@ class Host:
             )
 
     def block(self, size: int, offset: int | None = None, room: int = 0) -> Block:
-        """offset: its address in the arena, where it has `room` bytes."""
+        """Create a block.
+
+        size: bytes.
+        offset: its address in the arena, where it has `room` bytes.
+        """
         return Block(self, size, self.fitting(size, offset, room))
 
     def fitting(self, size: int, offset: int | None, room: int) -> int | None:
@@ -97,7 +105,11 @@ class Host:
         self.count.give_back(gone)
 
     def give_back(self, size: int, used: Event | None, arena: Arena | None = None) -> None:
-        """arena: to be there until `used` has passed."""
+        """Give back the memory of a block.
+
+        used: event until which its copies are queued, if any are.
+        arena: kept until `used` has passed.
+        """
         if used is None:
             self.count.give_back(size)
         else:
@@ -163,7 +175,10 @@ class Block:
         return self.bytes if self.offset is None else self.bytes.clone()
 
     def lie(self, offset: int | None, room: int = 0) -> None:
-        """Alike at that offset of its host's arena; None: in memory of its own. No copy of it is queued."""
+        """Move the block's content to an offset of its host's arena; None: to memory outside the arena.
+
+        No copy of it may be queued.
+        """
         self.offset = self._host.fitting(self.size, offset, room)
         if self._counted:
             before = self.bytes

@@ -31,7 +31,11 @@ ALWAYS, INPUTS, _FIRST_RESIDENT = 1, 2, 2
 
 
 class _Expression(NamedTuple):
-    """depends: bits."""
+    """Expression of a tensor's content.
+
+    digest: hash of the expression.
+    depends: bits of what it depends on.
+    """
 
     digest: int
     depends: int

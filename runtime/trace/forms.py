@@ -54,7 +54,7 @@ def forms_of(results: Sequence[Any]) -> tuple[Form | None, ...]:
 
 
 def traced_forms(program: Program, call: Call) -> tuple[Form | None, ...]:
-    """As the program has them; None also for a result that nobody reads."""
+    """Return the forms of a call's results as the program has them; None for a result that nobody reads."""
     values = [None if output is None else program.values[output] for output in call.outputs]
     storages = [None if value is None else value.storage for value in values]
     return tuple(value and Form(storages.index(value.storage), *value[1:]) for value in values)

@@ -68,12 +68,15 @@ Named = Mapping[str, Tensor]
 
 
 class Joint(NamedTuple):
-    """graph: placeholders = parameters, buffers, inputs; outputs = loss, outputs, gradients, in order.
+    """The joint forward-backward graph and what its trace has found.
 
-    output: what the module returns. gradients: names of the parameters that get one. held: of the constants
-    that attributes of the module hold, the path to each, by the tensor's identity. used: what the trace has
-    used of values. reads: what it has read of Python's objects. generators: those that attributes hold, by
-    path.
+    graph: placeholders = parameters, buffers, inputs; outputs = loss, outputs, gradients, in order.
+    output: what the module returns.
+    gradients: names of the parameters that get one.
+    held: of the constants that attributes of the module hold, the path to each, by the tensor's identity.
+    used: what the trace has used of values.
+    reads: what it has read of Python's objects.
+    generators: those that attributes hold, by path.
     """
 
     graph: fx.GraphModule
@@ -90,8 +93,11 @@ class Joint(NamedTuple):
 
 
 class Way(NamedTuple):
-    """compiling: trace as `torch.compile` would, with is_compiling() true and no value known.
-    values: of buffers and of inputs of whole numbers, for code that asks for them."""
+    """Mode of a trace.
+
+    compiling: trace as `torch.compile` would, with is_compiling() true and no value known.
+    values: make the values of buffers and of inputs of whole numbers known, for code that asks for them.
+    """
 
     compiling: bool = False
     values: bool = False
@@ -101,7 +107,11 @@ WAYS = (Way(), Way(compiling=True), Way(values=True))
 
 
 def joint_graph(iteration: Iteration, forms: Forms, way: Way, calls: Iterator[int]) -> Joint:
-    """forms: of results whose fakes are wrong. calls: goes on by one for each call of an operator."""
+    """Trace the joint graph of an iteration.
+
+    forms: of results whose fakes are wrong.
+    calls: counter that advances by one for each call of an operator.
+    """
     given = _distinct(iteration)
     flat = [tensor for group in given for tensor in group.values()]
     mode = _fake_mode(flat, forms)
@@ -182,8 +192,11 @@ def residents(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor
 
 
 def _distinct(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-    """As `residents`; an input that is there already, a target too, say, is a copy: in other batches it is
-    another tensor."""
+    """Return parameters, buffers and inputs as `residents` does, each tensor once.
+
+    An input that is there already, for instance as a target too, becomes a copy: in other batches it is
+    another tensor.
+    """
     parameters, buffers, inputs = residents(iteration)
     seen = {id(tensor) for tensor in (*parameters.values(), *buffers.values())}
     for name, tensor in inputs.items():
@@ -194,7 +207,7 @@ def _distinct(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor
 
 
 class _Results(NamedTuple):
-    """What the module returns, which parameters get a gradient, and all tensors that are a result."""
+    """Module's output, parameters that get a gradient, and all tensors that are a result."""
 
     output: Output
     gradients: list[str]
@@ -324,7 +337,10 @@ Span = tuple[int, int, int]
 
 
 def _as_accumulated(gradient: Tensor, parameter: Tensor, taken: Sequence[Span]) -> Tensor:
-    """What autograd leaves in `.grad`: memory of its own, in the parameter's layout; a copy where need be."""
+    """Return the gradient as autograd leaves it in `.grad`: in separate memory, in the parameter's layout.
+
+    It is copied only if need be.
+    """
     if gradient.is_sparse:
         raise InputError("a gradient is sparse: make the embedding with sparse=False")
     if gradient.stride() == parameter.stride():
@@ -354,7 +370,7 @@ def _fake_mode(tensors: Sequence[Tensor], forms: Forms) -> FakeTensorMode:
 
 
 def _fake(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
-    """Of one that is away by what is known of its form."""
+    """Make a fake tensor of a tensor; of an offloaded one by its known form, so that it stays where it is."""
     if isinstance(tensor, FakeTensor):
         return tensor
     hold = hold_of(tensor)

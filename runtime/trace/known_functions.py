@@ -20,7 +20,10 @@ from .known_values import KnownValues
 
 
 class KnownFunctions(TorchFunctionMode):
-    """values: None where none are known."""
+    """Mode that answers functions which read values.
+
+    values: None if none are known.
+    """
 
     def __init__(self, values: KnownValues | None) -> None:
         super().__init__()

@@ -67,7 +67,10 @@ class KnownValues(TorchDispatchMode):
     """
 
     def __init__(self, given: Iterable[tuple[str, Tensor, Tensor]] = ()) -> None:
-        """given: inputs and buffers whose values may be used: name, fake tensor, real one."""
+        """Start with the values of small inputs and buffers known.
+
+        given: inputs and buffers whose values may be used: name, fake tensor, real one.
+        """
         super().__init__()
         self.tape = Tape()
         self._known: Any = WeakIdKeyDictionary()
@@ -124,7 +127,9 @@ class KnownValues(TorchDispatchMode):
         return made
 
     def told(self, tensor: Any) -> Any:
-        """What the tensor holds in every iteration of the plan, as an array; None where that is unknown."""
+        """Return what the tensor holds in every iteration of the plan, as an array; None if that is
+        unknown.
+        """
         if not isinstance(tensor, Tensor):
             return None
         with no_dispatch_modes():

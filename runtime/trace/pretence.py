@@ -1,4 +1,4 @@
-"""What surrounds a trace: what models ask to know whether they are traced, and what they are told."""
+"""Context of a trace: answers to what models ask in order to know whether they are traced."""
 
 from __future__ import annotations
 

@@ -29,8 +29,11 @@ MOST_ROUNDS = 50
 
 
 def settled(iteration: Iteration, traced: Program | None = None) -> Program:
-    """As `trace`, for a model whose tensors are real, on the device where it is to run. traced: by `trace`,
-    where that was done already."""
+    """Trace an iteration until the forms of all results are those that kernels return here.
+
+    iteration: of a model whose tensors are real, on the device on which it is to run.
+    traced: result of `trace`, if it has run already.
+    """
     known: dict[Hashable, tuple[Form | None, ...]] = {}
     for _round in range(MOST_ROUNDS):
         program = traced if traced is not None and not known else trace(iteration, known)

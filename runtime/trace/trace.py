@@ -87,7 +87,10 @@ def _furthest(failed: Sequence[tuple[int, Exception]]) -> MemplanError:
 
 
 def _trace(iteration: Iteration, forms: Forms, way: Way, calls: Iterator[int]) -> Program:
-    """calls: goes on by one for each call of an operator."""
+    """Trace an iteration once.
+
+    calls: counter that advances by one for each call of an operator.
+    """
     joint = joint_graph(iteration, forms, way, calls)
     fuse_dropout_masks(joint.graph.graph)
     drop_copies(joint.graph.graph)

@@ -63,8 +63,11 @@ Way = Callable[[torch.optim.Optimizer], None]
 
 
 def averaging(decay: float, way: Way | None, firsts: Mapping[Tensor, Tensor]) -> Way:
-    """What a plan does, behind the optimizer's own step, or `way` in its place. firsts: by weight the value
-    that an average begins with."""
+    """Return an execution of updates that also averages weights, as a plan does.
+
+    way: replaces the optimizer's own step, None for that step. The averages are updated after it.
+    firsts: by weight the value that an average begins with.
+    """
     return partial(_averaged, decay, way, firsts)
 
 

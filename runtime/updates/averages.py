@@ -41,7 +41,12 @@ class Average:
         self.processes = processes
 
     def __call__(self, gradient: Tensor, before: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """before: the turn of the average before this one."""
+        """Average a gradient over the processes.
+
+        before: the `turn` that the previous average has written. Reading it keeps the averages in order.
+
+        Returns the average and this average's `turn`.
+        """
         turn = torch.zeros((), device=gradient.device)
         return self.processes.average(gradient), turn
 
@@ -68,8 +73,10 @@ def with_averages(program: Program, processes: Processes) -> Program:
 
 
 def check_summed(program: Program, names: Container[str]) -> None:
-    """names: of parameters whose gradients are summed over batches. Raises InputError, one line, for others:
-    whose would be averaged batch by batch."""
+    """Check that every gradient is summed over batches. Raises InputError, one line, if one is not.
+
+    names: of parameters whose gradients are summed. Others would be averaged batch by batch.
+    """
     if left := [name for name in program.gradients if name not in names]:
         raise InputError(
             f"accumulate and DistributedDataParallel: {left[0]} has a gradient and is none of the "
@@ -87,7 +94,7 @@ def averaged(program: Program) -> dict[str, int]:
 
 
 def with_talks(measured: Sequence[Measurement], program: Program, processes: Processes) -> list[Measurement]:
-    """As they were measured, without the other ranks, and with the time that those take."""
+    """Add the time of the other ranks to the averages, which were measured without them."""
     size = {
         name: program.storages[program.values[value].storage].bytes
         for name, value in averaged(program).items()
@@ -101,7 +108,11 @@ def with_talks(measured: Sequence[Measurement], program: Program, processes: Pro
 
 
 class _Writer:
-    """averaged: the new gradients. turn: what the last average has written."""
+    """Writer of the averages.
+
+    averaged: the new gradients.
+    turn: the value that the last average has written.
+    """
 
     def __init__(self, program: Program, target: Average) -> None:
         self.device = program.device

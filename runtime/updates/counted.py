@@ -1,8 +1,9 @@
-"""How many bytes an optimizer takes that no plan has: counted on a copy of it whose tensors have no data.
+"""Bytes that an optimizer takes without a plan, counted on a copy of it whose tensors have no data.
 
-The copy steps twice: the first step makes the states, the second has all of them beside what it takes for
-itself. Where its code asks for a number of a tensor it gets 1, or 0.5. What kernels take beside their results
-is measured, each kernel once by itself. Not seen: what a later step makes that the first two do not.
+The copy steps twice: the first step makes the states, the second has all of them in addition to its
+temporaries. If its code asks for a number of a tensor it gets 1, or 0.5. What kernels take in addition to
+their results is measured, each kernel once alone. Not seen: what a later step makes that the first two do
+not.
 """
 
 from __future__ import annotations
@@ -46,8 +47,12 @@ class Taken(NamedTuple):
 
 
 def counted(optimizer: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter]) -> Taken:
-    """trained: the parameters that get gradients. Raises InputError, one line: it needs a closure, or its
-    step can't run without data."""
+    """Count the bytes of an optimizer's step.
+
+    trained: the parameters that get gradients.
+
+    Raises InputError, one line, if it needs a closure, or if its step can't run without data.
+    """
     kind = type(optimizer).__name__
     step: Any = type(optimizer).step
     closure = inspect.signature(step).parameters.get("closure")
@@ -119,7 +124,10 @@ class _Counting(TorchDispatchMode):
         return made
 
     def _beside(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """What the kernel takes for itself. Those that go element by element, or over lists, take nothing."""
+        """Return the bytes of the kernel's temporaries.
+
+        Kernels that work element by element, or over lists, take none.
+        """
         arguments = [*args, *kwargs.values()]
         if torch.Tag.pointwise in func.tags or any(isinstance(one, list | tuple) for one in arguments):
             return 0

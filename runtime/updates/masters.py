@@ -83,7 +83,9 @@ def _own_step(optimizer: torch.optim.Optimizer) -> None:
 def step_on_masters(
     optimizer: torch.optim.Optimizer, step: Callable[[torch.optim.Optimizer], None] = _own_step
 ) -> None:
-    """What a plan does, by the optimizer's own step: in the place of each low weight stands its master."""
+    """Run the optimizer's own step on master weights, as a plan does: each low weight is replaced by its
+    master.
+    """
     low: list[tuple[Tensor, Tensor, Tensor]] = []
     for weight in (p for group in optimizer.param_groups for p in group["params"]):
         if weight.grad is not None and weight.dtype in _LOW:

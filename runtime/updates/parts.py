@@ -31,7 +31,10 @@ from .updates import updates_weights
 
 
 class Part(NamedTuple):
-    """places: of its operations in the whole."""
+    """A program made of some operations of another.
+
+    places: indices of its operations in the whole.
+    """
 
     program: Program
     places: Sequence[int]

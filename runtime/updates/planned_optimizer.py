@@ -27,7 +27,7 @@ FIRST_NUMBER = 3
 
 
 class Effort(NamedTuple):
-    """What an update costs, in units of the gradient's bytes.
+    """Cost of an update, in units of the gradient's bytes.
 
     passes: how often the update reads or writes so many bytes.
     temporaries: tensors of that size that the update allocates.
@@ -51,7 +51,7 @@ class UpdateFunction(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """How one parameter is updated.
+    """Update rule of one parameter.
 
     target: the update function.
     states: names of the states, as the optimizer calls them.

@@ -29,11 +29,11 @@ COUNT = "step"
 
 
 class OptimizerState:
-    """Of the optimizer of an iteration that has updates. Around each iteration: `begin`, then `end`.
+    """State of the optimizer of an iteration that has updates. Around each iteration: `begin`, then `end`.
 
-    As `torch.optim` does it: states that are not there are made by the first iteration, zero, where it wants
-    them; the counts of those that count go on. So `state_dict()` is what it is after `optimizer.step()`, and
-    `load_state_dict()` holds.
+    It behaves as `torch.optim` does: states that are not there are made by the first iteration, zero, where
+    that reads them; the counts of those that count go on. So `state_dict()` is what it is after
+    `optimizer.step()`, and `load_state_dict()` holds.
     """
 
     def __init__(self, program: Program, iteration: Iteration) -> None:
@@ -195,7 +195,7 @@ class OptimizerState:
         return {name: self._optimizer.state[self._module.get_parameter(name)] for name in self._names}
 
     def _count(self, parameter: str) -> Tensor:
-        """Of no steps. Fused kernels want it where the weight is."""
+        """Return a step count of zero. Fused kernels need it on the weight's device."""
         weight = self._module.get_parameter(parameter)
         groups = self._optimizer.param_groups
         if any(group.get("fused") and any(p is weight for p in group["params"]) for group in groups):

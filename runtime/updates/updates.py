@@ -59,11 +59,16 @@ def with_updates(
     scaled: bool = False,
     divides: bool = False,
 ) -> Program:
-    """rules: by parameter. A gradient whose parameter has none stays a result.
+    """Add the updates to a program.
 
-    clip: by the norm of all gradients. sums: each update adds its gradient to those of other batches.
-    scaled: the gradients are of a loss times a scale, see scaling.py; divides: they are to be divided by it.
-    Clipped or scaled, raises InputError where one of all has no update.
+    rules: by parameter. A gradient whose parameter has none stays a result.
+    when: where in the iteration weights are updated.
+    clip: clip by the norm of all gradients.
+    sums: each update adds its gradient to those of other batches.
+    scaled: the gradients are of a loss times a scale, see scaling.py.
+    divides: they are to be divided by that scale.
+
+    Raises InputError if gradients are clipped or scaled and one of them has no update.
     """
     writer = _Writer(program)
     updated = {name: rule for name, rule in rules.items() if name in program.gradients}
@@ -152,7 +157,11 @@ class _Writer:
             self.operations.unique(operation.name)
 
     def program_with(self, behind: Mapping[int, Sequence[Operation]], gradients: dict[str, int]) -> Program:
-        """behind: new operations, by the place of the one that they follow."""
+        """Return the program with the new operations.
+
+        behind: new operations, by the index of the one that they follow.
+        gradients: the results that remain, by parameter.
+        """
         operations = [
             each
             for place, one in enumerate(self.program.operations)
@@ -246,7 +255,11 @@ class _Writer:
         reads: Sequence[int],
         changed: tuple[int, ...] = (),
     ) -> Operation:
-        """Of a weight, or of all. reads: values."""
+        """Create an operation.
+
+        weight: the value that it updates, None if it is of all weights.
+        reads: values.
+        """
         layer = None if weight is None else self.storages[self.values[weight].storage].layer
         read = tuple(self.values[value].storage for value in reads)
         made = tuple(self.values[value].storage for value in call.outputs if value is not None)

@@ -12,15 +12,20 @@ from .torch_internals import below_autograd
 
 @contextmanager
 def without_autocast(device: torch.device) -> Generator[None]:
-    """Calls that have their types already: an autocast around would cast them again."""
+    """Switch autocast off around calls that have their dtypes already: it would cast their arguments once
+    more.
+    """
     with torch.autocast(device.type, enabled=False):
         yield
 
 
 @contextmanager
 def autocast_cache(enabled: bool) -> Generator[None]:
-    """Autocast casts a weight once for all its uses, or once for each; `make_fx` sets the latter, eager the
-    former. The cache is empty afterwards: it would hand the trace's tensors to others."""
+    """Switch autocast's cache on or off, and leave it empty.
+
+    With the cache autocast casts a weight once for all its uses, without it once for each; `make_fx` sets the
+    latter, eager the former. The cache is empty afterwards: it would hand the trace's tensors to others.
+    """
     before = torch.is_autocast_cache_enabled()
     torch.clear_autocast_cache()
     torch.set_autocast_cache_enabled(enabled)

@@ -10,8 +10,14 @@ from typing import NamedTuple
 
 
 class _Hint(NamedTuple):
-    """file, line: parts of a file's name and of its line, on the way to the error. text: part of the error.
-    reason: plain words in the error's place. outside: only if no line of the user's is on the way."""
+    """A known reason why code can't be traced.
+
+    file, line: parts of a file's name and of its line, on the way to the error.
+    text: part of the error.
+    advice: what to do about it.
+    reason: simple words that replace the error's.
+    outside: only if no line of the user's is on the way.
+    """
 
     file: str
     line: str
@@ -180,8 +186,10 @@ _HINTS = (
 
 
 def hint(frames: Sequence[traceback.FrameSummary], text: str, *, outside: bool = False) -> tuple[str, str]:
-    """`; advice`, and the reason in plain words; empty where nothing is known. outside: no line of the user's
-    is among the frames."""
+    """Return `; advice`, and the reason in simple words; empty if nothing is known.
+
+    outside: no line of the user's is among the frames.
+    """
     for one in _HINTS:
         anywhere = not one.file and not one.line
         on_the_way = anywhere or any(

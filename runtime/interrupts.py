@@ -2,7 +2,7 @@
 
 Python runs a signal's handler between any two of its instructions, and a handler may raise: Ctrl-C, a timeout
 by SIGALRM. Between the first update of a weight and the count of the last one that would leave weights of one
-iteration beside counts of another.
+iteration with counts of another.
 
     with deferred_signals():          handlers wait until the end of the block
         …                             what begins an iteration
@@ -11,7 +11,7 @@ iteration beside counts of another.
         …                             what ends it
 
 While the exception of a handler passes, all others wait: what puts things in order after it is not
-interrupted by the next one. A block within an open one is closed again, and runs what has come when it ends.
+interrupted by the next one. A block within an open one defers them too, and runs what has come when it ends.
 
 The exception of a handler is not lost. Code within a block that catches every Exception, to go on without
 something or to say that a model can't be traced, may catch it too: it is raised at the end of the block then.

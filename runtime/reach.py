@@ -38,14 +38,17 @@ LONGEST = 10_000
 
 _ENDS = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, partial, Tensor, CellType)
 _PASSED_BY = (str, bytes, int, float, complex, bool, type(None), *ProxyTypes)
-"""Plain values, and weak proxies: what they stand for may be gone, then whoever touches them fails."""
+"""Simple values, and weak proxies: what they refer to may be gone, and then any use of them fails."""
 _CONTAINERS = (OrderedDict, dict, list, tuple, deque, set, frozenset)
 _HELD = (Tensor, list, dict, tuple, set)
 _LIBRARIES = ("site-packages", "dist-packages")
 
 
 def reachable(root: Any, parts: Callable[[Any], Parts] | None = None) -> Iterator[tuple[Path, Any]]:
-    """Every object once, with the shortest path to it, nearest first. parts: what an object consists of."""
+    """Yield every object once, with the shortest path to it, nearest first.
+
+    parts: what an object consists of.
+    """
     parts = parts or parts_of
     seen = {id(root): root}
     following: deque[tuple[Path, Any]] = deque([((), root)])
@@ -59,7 +62,7 @@ def reachable(root: Any, parts: Callable[[Any], Parts] | None = None) -> Iterato
 
 
 def parts_of(thing: Any) -> Parts:
-    """Attributes, those that its class holds included, and the entries of containers."""
+    """Yield attributes, those that the object's class holds included, and the entries of containers."""
     if (base := container_of(thing)) is not None:
         if base.__len__(thing) > LONGEST:
             return
@@ -74,9 +77,12 @@ def parts_of(thing: Any) -> Parts:
 
 
 def container_of(thing: Any) -> Any:
-    """The container of Python's that it is or derives from; None for anything else. To be asked in the
-    object's place: a method of its own may load or make what it lists, or refuse to (`__len__` of e3nn's
-    `Irreps`). An OrderedDict has an order of its own, which `dict`'s methods would break."""
+    """Return Python's container type that the object is or derives from; None for anything else.
+
+    Use that type's methods instead of the object's: a method of its own may load or make what it lists, or
+    refuse to (`__len__` of e3nn's `Irreps`). An OrderedDict has a separate order, which `dict`'s methods
+    would break.
+    """
     return next((base for base in _CONTAINERS if issubclass(type(thing), base)), None)
 
 
@@ -108,7 +114,7 @@ def follow(root: Any, path: Path) -> Any:
 
 
 def spelled(path: Path) -> str:
-    """`layers.0.mask`: the path as a user would write it."""
+    """Return the path as a user would write it: `layers.0.mask`."""
     return ".".join(str(key) for key in path if key not in ("", *MODULE_REGISTERS))
 
 
@@ -126,7 +132,7 @@ def is_of_python(kind: type) -> bool:
 
 @cache
 def names_in(code: CodeType) -> tuple[str, ...]:
-    """The globals (and attributes) that a function and those inside of it name."""
+    """Return the globals (and attributes) that a function and those inside of it name."""
     inner = (name for part in code.co_consts if isinstance(part, CodeType) for name in names_in(part))
     return (*code.co_names, *inner)
 
@@ -150,7 +156,7 @@ def is_of_library(filename: str) -> bool:
 
 
 def own_attributes(thing: Any) -> Any:
-    """Its `__dict__`; None where it has none, or code of its own refuses to say."""
+    """Return the object's `__dict__`; None if it has none, or code of its own refuses to say."""
     try:
         return getattr(thing, "__dict__", None)
     except Exception:  # a `__getattr__` that raises what it likes

@@ -1,4 +1,6 @@
-"""Why a model can't be traced, in one line: where in the user's code, and torch's reason in plain words."""
+"""Reasons why a model can't be traced, in one line: the place in the user's code, and torch's reason in
+simple words.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,10 @@ def is_value_dependent(error: BaseException | None) -> bool:
 
 
 def refusal(error: Exception, compiled: Exception | None = None) -> MemplanError:
-    """The error to raise in the place of `error`. compiled: that of the path for `torch.compile`, to be
-    named too."""
+    """Return the error to raise instead of `error`.
+
+    compiled: the error of the path for `torch.compile`, to be named too.
+    """
     if isinstance(error, MemplanError):
         return error
     place, reason, advice = _parts(error)
@@ -62,7 +66,7 @@ def refusal(error: Exception, compiled: Exception | None = None) -> MemplanError
 
 
 def _parts(error: Exception) -> tuple[str, str, str]:
-    """Place, reason and advice."""
+    """Return place, reason and advice."""
     frames = traceback.extract_tb(error.__traceback__)
     users = _place(frames)
     place = users or getattr(error, _LAYER, "")
@@ -92,22 +96,27 @@ def _reason(error: Exception) -> str:
 
 
 def _place(frames: Sequence[traceback.FrameSummary]) -> str:
-    """`model.py:12: `, the innermost line that is neither torch's nor ours; empty where there is none."""
+    """Return `model.py:12: `, the innermost line that is neither torch's nor this package's; empty if
+    there is none.
+    """
     return next(
         (at_line(each.filename, each.lineno) for each in reversed(frames) if is_users(each.filename)), ""
     )
 
 
 def at_line(filename: str, line: int | None) -> str:
-    """`model.py:12: `; in a library, `moe.py:379 of transformers: `."""
+    """Return `model.py:12: `; in a library, `moe.py:379 of transformers: `."""
     path = Path(filename)
     package = next((after for before, after in pairwise(path.parts) if before in _LIBRARIES), None)
     return f"{path.name}:{line}{f' of {package}' if package else ''}: "
 
 
 def first_line(run: Callable[[], object], seen: Callable[[], bool]) -> str:
-    """`model.py:12: `, the line of code that is neither torch's nor ours after which `seen` holds first, in
-    a run; empty if there is none. Slow: `seen` is asked after each line."""
+    """Return `model.py:12: `, the first line of the user's code in a run after which `seen` holds; empty
+    if there is none.
+
+    Slow: `seen` is asked after each line.
+    """
     lasts: dict[FrameType, int] = {}
     places: list[str] = []
 
@@ -131,7 +140,7 @@ def first_line(run: Callable[[], object], seen: Callable[[], bool]) -> str:
 
 
 def warn_user(text: str) -> None:
-    """A warning at the line outside of ours that has called."""
+    """Warn at the line outside of this package that has called."""
     frame, level = inspect.currentframe(), 1
     while frame is not None and not _OURS.isdisjoint(Path(frame.f_code.co_filename).parents):
         frame, level = frame.f_back, level + 1
@@ -140,7 +149,7 @@ def warn_user(text: str) -> None:
 
 @cache
 def is_users(filename: str) -> bool:
-    """Whether a file of code is neither torch's nor ours."""
+    """Tell whether a file of code is neither torch's nor this package's."""
     path = Path(filename)
     if not _OURS.isdisjoint(path.parents) or _TORCH in path.parents or not path.is_file():
         return False

@@ -1,7 +1,8 @@
 """Batch norms in functional form: the running statistics come out as results instead of changing in place.
 
-PyTorch's operators change them behind their schema's back, so no functionalising pass sees it. For the CPU
-and CUDA's own kernel PyTorch has a functional form; for cuDNN's it is made here, around the same kernel.
+PyTorch's operators change them without declaring it in their schema, so no functionalising pass sees it. For
+the CPU and CUDA's own kernel PyTorch has a functional form; for cuDNN's it is made here, around the same
+kernel.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..torch_internals import FUNCTIONAL_BATCH_NORM
 aten: Any = torch.ops.aten
 
 MEAN, VARIANCE, TRAINING = 3, 4, 5
-"""Where the arguments stand, in all batch norms alike."""
+"""Positions of the arguments, the same in all batch norms."""
 
 
 @torch.library.custom_op("memplan::cudnn_batch_norm", mutates_args=())
@@ -31,7 +32,10 @@ def cudnn_batch_norm(
     momentum: float,
     epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Output, saved mean, saved variance, cuDNN's reserve, new running mean, new running variance."""
+    """Run cuDNN's batch norm in functional form.
+
+    Returns output, saved mean, saved variance, cuDNN's reserve, new running mean, new running variance.
+    """
     new = mean.clone(), variance.clone()
     made = aten.cudnn_batch_norm.default(x, weight, bias, *new, training, momentum, epsilon)
     return (*made, *new)
@@ -53,8 +57,9 @@ FUNCTIONAL: Mapping[Any, Any] = {
 
 
 def planned_target(target: Any, arguments: tuple[Any, ...]) -> Any:
-    """The operator that a program has for this one: of a batch norm that updates statistics, its functional
-    form."""
+    """Return the operator that a program has for this one: the functional form of a batch norm that
+    updates statistics.
+    """
     if target not in FUNCTIONAL or not arguments[TRAINING]:
         return target
     return target if arguments[MEAN] is None or arguments[VARIANCE] is None else FUNCTIONAL[target]

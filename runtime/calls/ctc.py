@@ -14,7 +14,9 @@ from ..torch_internals import CTC_LOSS, CTC_LOSS_BACKWARD
 def _loss(
     scores: Tensor, _targets: Tensor, _ends: Sequence[int], lengths: Sequence[int], *_others: Any
 ) -> tuple[Tensor, Tensor]:
-    """Per sample the loss, and the paths' likelihoods: a state for each target and each blank."""
+    """Return fakes of the loss per sample, and of the paths' likelihoods: a state for each target and each
+    blank.
+    """
     samples = len(lengths)
     paths = scores.new_empty(samples, scores.shape[0], 2 * max(lengths, default=0) + 1)
     return scores.new_empty(samples), paths

@@ -27,7 +27,9 @@ def cumulative_statistics(
     count: Tensor,
     epsilon: float,
 ) -> tuple[Tensor, Tensor]:
-    """New running mean and variance. count: batches, this one included.
+    """Return the new running mean and variance.
+
+    count: batches, this one included.
 
     By the kernel that normalises, whose output is dropped: `batch_norm_update_stats` rounds differently.
     """
@@ -44,7 +46,10 @@ def _(
 
 
 def cumulative(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The forward of BatchNorm in the place of torch's. forward: torch's."""
+    """Return a forward of BatchNorm that replaces torch's if the statistics are cumulative averages.
+
+    forward: torch's.
+    """
 
     def run(self: Any, x: Tensor) -> Tensor:
         count, mean, variance = self.num_batches_tracked, self.running_mean, self.running_var

@@ -18,7 +18,10 @@ aten: Any = torch.ops.aten
 
 
 def dropout_mask(like: Tensor, keep: float, scale: float) -> Tensor:
-    """The mask by which dropout multiplies: ones over `scale`, and zeros. Exactly eager's three calls."""
+    """Return the mask by which dropout multiplies: ones over `scale`, and zeros.
+
+    It makes exactly eager's three calls.
+    """
     return torch.empty_like(like).bernoulli_(keep).div_(scale)
 
 
@@ -27,9 +30,10 @@ RANDOM = {dropout_mask}
 
 
 def fuse_dropout_masks(graph: fx.Graph) -> None:
-    """Put `dropout_mask` in the place of `div(bernoulli(empty_like(x), keep), scale)`.
+    """Replace `div(bernoulli(empty_like(x), keep), scale)` by `dropout_mask`.
 
-    Not only for the memory: where x is not contiguous, `bernoulli` draws in another order than `bernoulli_`.
+    This saves memory, and it is needed for equal bits: if x is not contiguous, `bernoulli` draws in another
+    order than `bernoulli_`.
     """
     for scaled in graph.find_nodes(op="call_function", target=aten.div.Scalar):
         drawn, scale = scaled.args
@@ -47,10 +51,10 @@ def fuse_dropout_masks(graph: fx.Graph) -> None:
 
 
 def drop_copies(graph: fx.Graph) -> None:
-    """Use the source in the place of `copy(target, source)`, where the two are of one form.
+    """Use the source instead of `copy(target, source)` if the two have one form.
 
-    Not where the source is an input of the graph: it may change before the copy is used. Nor where there are
-    views of the copy. The strides may differ where the copy is only written into a larger tensor.
+    A copy stays if the source is an input of the graph, which may change before the copy is used, or if there
+    are views of the copy. The strides may differ if the copy is only written into a larger tensor.
     """
     for copy in graph.find_nodes(op="call_function", target=aten.copy.default):
         target, source = copy.args[:2]

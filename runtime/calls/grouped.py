@@ -1,6 +1,7 @@
 """Matrix products in groups, as mixtures of experts have them: how many rows a group has depends on the data.
 
-So do the time and the memory that a kernel takes beside its result, up to those of one group with all rows.
+So do the time and the memory that a kernel takes in addition to its result, up to those of one group with all
+rows.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ..program.names import full_name
 from ..torch_internals import GROUPED_PRODUCT
 
 ENDS = 2
-"""Where the ends of the groups stand among the arguments, in all of them alike."""
+"""Position of the ends of the groups among the arguments, the same in all of them."""
 
 _OTHERS = {
     "transformers.grouped_mm_fallback.default",
@@ -29,7 +30,9 @@ def is_grouped(target: Any, arguments: Sequence[Any]) -> bool:
 
 
 def routings(arguments: Sequence[Any]) -> list[Tensor]:
-    """Ends of groups: the first alike in size, then with all rows in one group, in two, in four, …"""
+    """Return ends of groups to measure with: first equal groups, then all rows in one group, in two, in
+    four, …
+    """
     ends: Tensor = arguments[ENDS]
     groups, rows = len(ends), _rows(*arguments[:2])
     sizes, most = [-(-rows // max(groups, 1))], rows
@@ -44,7 +47,7 @@ def with_ends(arguments: Sequence[Any], ends: Tensor) -> tuple[Any, ...]:
 
 
 def _filled(ends: Tensor, size: int, rows: int) -> Tensor:
-    """Groups of this size one after the other, as far as there are rows."""
+    """Return the ends of groups of `size` rows one after the other, as far as there are rows."""
     counted = torch.arange(1, len(ends) + 1, dtype=ends.dtype, device=ends.device)
     return (counted * size).clamp_(max=rows)
 
@@ -57,7 +60,7 @@ def _rows(first: Tensor, second: Tensor) -> int:
 
 
 def grouped_product(first: Tensor, second: Tensor, ends: Tensor, *_others: Any) -> Tensor:
-    """The result's form. PyTorch's own fake kernel knows bfloat16 alone, other than its real ones."""
+    """Return a fake of the result. PyTorch's own fake kernel knows bfloat16 alone, unlike its real ones."""
     sides = [first.shape[-2], second.shape[-1]]
     shape = [len(ends), *sides] if first.dim() == second.dim() == 2 else sides
     return first.new_empty(shape)

@@ -33,7 +33,9 @@ def changes_first(target: Any, arguments: tuple[Any, ...]) -> bool:
 
 @cache
 def in_layout(target: Any) -> Any:
-    """The operator that takes the same, changes nothing and returns what `target` leaves, laid out alike."""
+    """Return an operator that takes the arguments of `target`, changes nothing, and returns what `target`
+    leaves in its first argument, in the same layout.
+    """
     name, overload = schema_of(target).name.partition("::")[2], schema_of(target).overload_name
     own = f"{name}{overload}".lower()
     text = re.sub(r"\(\w+!\)", "", str(schema_of(target)))

@@ -18,8 +18,10 @@ aten: Any = torch.ops.aten
 
 
 def in_range(target: Any, arguments: tuple[Any, ...], known: Sequence[bool]) -> tuple[Any, ...]:
-    """The arguments with every index in range. known: per argument, whether it is the real one, to be
-    left."""
+    """Return the arguments with every index in range.
+
+    known: per argument, whether it is the real one, to be left as it is.
+    """
     rule = _RULES.get(getattr(target, "overloadpacket", None))
     if rule is None:
         return arguments
@@ -45,14 +47,16 @@ Places = list[tuple[int, Any]]
 
 
 def _along(arguments: Sequence[Any]) -> Places:
-    """(tensor, dimension, index, …)"""
+    """Return the indices' position and range for calls like (tensor, dimension, index, …)."""
     tensor, dimension = arguments[0], arguments[1]
     return [(2, tensor.shape[dimension] if tensor.dim() else 1)]
 
 
 def _each(arguments: Sequence[Any]) -> Places:
-    """(tensor, indices of the first dimensions, …). A None among them stands for a whole dimension; a mask
-    takes as many as it has."""
+    """Return the indices' position and ranges for calls like (tensor, indices of the first dimensions, …).
+
+    A None among the indices stands for a whole dimension; a mask takes as many dimensions as it has.
+    """
     tensor, sizes, dimension = arguments[0], list[int](), 0
     for index in arguments[1]:
         sizes.append(tensor.shape[dimension])
@@ -61,17 +65,17 @@ def _each(arguments: Sequence[Any]) -> Places:
 
 
 def _rows(arguments: Sequence[Any]) -> Places:
-    """(table, index of rows, …)"""
+    """Return the index's position and range for calls like (table, index of rows, …)."""
     return [(1, arguments[0].shape[0])]
 
 
 def _counted_rows(arguments: Sequence[Any]) -> Places:
-    """(gradient, index of rows, how many rows, …)"""
+    """Return the index's position and range for calls like (gradient, index of rows, how many rows, …)."""
     return [(1, arguments[2])]
 
 
 def _classes(place: int) -> Callable[[Sequence[Any]], Places]:
-    """Scores and classes, at this place and the next."""
+    """Return the rule for calls that take scores and classes, at this position and the next."""
     return lambda arguments: [(place + 1, arguments[place].shape[1 if arguments[place].dim() > 1 else 0])]
 
 

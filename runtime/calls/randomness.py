@@ -40,7 +40,7 @@ Source = torch.device | Device | torch.Generator
 
 
 def save_generator(source: Source) -> bytes:
-    """Its state. As bytes: it must not count as a tensor's storage."""
+    """Return the generator's state, as bytes: it must not count as a tensor's storage."""
     own = isinstance(source, torch.Generator)
     state = source.get_state() if own else device_of(source).generator_state()
     return state.numpy().tobytes()
@@ -56,7 +56,7 @@ def restore_generator(source: Source, state: bytes) -> None:
 
 @contextmanager
 def generators_kept(sources: Iterable[Source]) -> Generator[None]:
-    """Afterwards they are in the state of before."""
+    """Restore the generators' states when the context ends."""
     states = [(source, save_generator(source)) for source in sources]
     try:
         yield
@@ -66,7 +66,7 @@ def generators_kept(sources: Iterable[Source]) -> Generator[None]:
 
 
 def generator_place(target: Any) -> int | None:
-    """Which of an operator's arguments is the generator to draw from; None for one that takes none."""
+    """Return which of an operator's arguments is the generator to draw from; None for one that takes none."""
     if not isinstance(target, OpOverload):
         return None
     names = [argument.name for argument in schema_of(target).arguments]

@@ -1,7 +1,8 @@
-"""A tensor replaced, or a part of one, as functionalising writes a change in place.
+"""Replacements of a tensor, or of a part of one, as functionalising writes a change in place.
 
 PyTorch's kernels copy all of the memory that the tensor lies in, however small a part of it the tensor is,
-and the result keeps its place there; their fake kernels know nothing of that. Ours copy the tensor alone.
+and the result keeps its offset there; their fake kernels know nothing of that. The kernels here copy the
+tensor alone.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ SCATTERS: Mapping[Any, Callable[..., Tensor]] = {
     aten.select_scatter.default: select_scatter,
     aten.diagonal_scatter.default: diagonal_scatter,
 }
-"""Per kernel, ours. The result has the form of the tensor's clone."""
+"""Per kernel of PyTorch the one of this module. The result has the form of the tensor's clone."""
 
 
 def replace_scatters(graph: fx.Graph) -> None:

@@ -9,12 +9,12 @@
         return v41, v40, v37                      # loss, outputs and gradients
 
 Before a call that changes a storage in place, `keep((3, v7))` has the journal (storage/journal.py) note it.
-The names are indices: of values (v), of targets (f), of arguments that are not plain numbers (c) and of
+The names are indices: of values (v), of targets (f), of arguments that are not simple numbers (c) and of
 saved generator states (s). Nothing in the source comes from a name in a file. A storage is freed when the
 last value in it is deleted, so every line that follows a `del` has that memory.
 
-An operation that runs again makes all its results again; those that are there already are dropped at
-once. A random operation that will run again has the generator's state saved before its first run, restored
+A recomputed operation makes all its results once more; those that are there already are dropped at once.
+A random operation that will be recomputed has the generator's state saved before its first run, restored
 for the next ones and put back after them: numbers are drawn once, in eager's order.
 """
 
@@ -58,7 +58,7 @@ class Code(NamedTuple):
 
 
 def is_plain(schedule: Schedule) -> bool:
-    """No transfers and no modes, all on the device."""
+    """Tell whether the schedule has no transfers and no execution variants, and keeps all on the device."""
     moves = (schedule.verbs == Verb.OFFLOAD) | (schedule.verbs == Verb.PREFETCH)
     return not (moves.any() or schedule.wheres.any() or schedule.initial != Initial())
 
@@ -71,9 +71,12 @@ def generate(
     timed: bool = False,
     placement: Placement | None = None,
 ) -> Code:
-    """For a plain schedule: see turn.py for others. device: the program's by default. timed: it calls
-    `mark()` before each computation and behind the last. placement: it calls `expect(…)` before what takes
-    memory that has a place."""
+    """Generate the code of a schedule without transfers; see turn.py for others.
+
+    device: the program's by default.
+    timed: the code calls `mark()` before each computation and after the last.
+    placement: the code calls `expect(…)` before what takes memory that has a planned address.
+    """
     writer = Writer(program, schedule, device or device_of(program.device), timed=timed, placement=placement)
     for step, (verb, target, _where) in enumerate(schedule.rows()):
         writer.step = step
@@ -151,7 +154,7 @@ class Writer:
         return Code(f"def step(residents, settings):\n    {body}\n", self.names.things, self.residents)
 
     def launched(self, operation: Operation, workspace: int = 0) -> Operation:
-        """The operation as the device runs it."""
+        """Return the operation as the device runs it."""
         target = self.device.launched(self.program, operation, workspace)
         return operation._replace(call=replace(operation.call, target=target))
 
@@ -190,7 +193,7 @@ class Writer:
         self.lines.append(f"expect({', '.join(map(str, requests))})")
 
     def _need(self, value: int) -> None:
-        """See to it that the value has a local variable: make it where it is a view."""
+        """Make sure that the value has a local variable: compute it if it is a view."""
         held = self.held[self.program.values[value].storage]
         if value in held:
             return
@@ -200,7 +203,9 @@ class Writer:
         self._assign(call, {output for output in call.outputs if output is not None})
 
     def _assign(self, call: Call, kept: set[int | None]) -> None:
-        """`v1, _, v3 = f(…)`: the results kept, the others dropped at once; `f(…)` where there are none."""
+        """Write `v1, _, v3 = f(…)`: the results in `kept` get a variable, the others are dropped at once;
+        `f(…)` if there are none.
+        """
         names = [f"v{value}" if value in kept else "_" for value in call.outputs]
         for value in kept:
             if value is not None:

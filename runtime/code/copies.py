@@ -108,7 +108,7 @@ class CopyWriter(Writer):
         return names
 
     def _on_device(self, x: int) -> str | None:
-        """A variable in the storage's copy on the device; None where nobody reads it."""
+        """Return a variable in the storage's copy on the device; None if nobody reads it."""
         names = self.names_of(x, Memory.DEVICE)
         return names[0] if names else None
 
@@ -170,7 +170,7 @@ class CopyWriter(Writer):
     # ── waiting ─────────────────────────────────────────────────────────────────────────────────────
 
     def wait(self, step: int) -> None:
-        """The compute queue waits for all that this step waits for."""
+        """Write the compute queue's wait for all that this step waits for."""
         self.wait_for(self.turn.waits.get(step, ()))
         if (ends := self.turn.ends.get(step)) is not None:
             self._pop(ends)
@@ -192,14 +192,16 @@ class CopyWriter(Writer):
         self.lines.append(f"now[{step}] = add({queue.name}, {work}, {arguments}, ({after}), ({gone}))")
 
     def due(self, steps: Sequence[int]) -> list[int]:
-        """Those of this turn and of the one before: what is older has ended when a turn starts."""
+        """Return those of this iteration and of the one before: what is older has ended when an iteration
+        starts.
+        """
         return [step for step in steps if step >= -len(self.schedule)]
 
     def ticket(self, step: int) -> str:
         return f"now[{step}]" if step >= 0 else f"last[{step + len(self.schedule)}]"
 
     def _need(self, value: int) -> None:
-        """The values that a copy has at its start are made from its bytes."""
+        """Make the values that a copy has at its start from its bytes; other values as usual."""
         form = self.program.values[value]
         held = self.held[form.storage]
         if value not in held and value not in self.program.views:

@@ -1,4 +1,6 @@
-"""Calls on values that lie in host memory: on the CPU beside the compute queue, or from the device."""
+"""Calls on values that are in host memory: on the CPU concurrently with the compute queue, or from the
+device.
+"""
 
 from __future__ import annotations
 

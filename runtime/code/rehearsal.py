@@ -57,11 +57,16 @@ class Ends(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """Steps are numbered from this turn's first; below 0 they are the turn before's.
+    """Waits and pending deletes of one iteration.
 
-    waits: per step, others. ends: per step, what ends before it. pending: keys of this turn's deletes.
-    late: steps whose allocation on the host waits. results: per tensor where it is at the end, and what made
-    it. state: what the turn leaves, as a key: turns that start alike are alike.
+    Steps are numbered from this iteration's first; below 0 they are the previous iteration's.
+
+    waits: per step, the steps that it waits for.
+    ends: per step, what ends before it.
+    pending: keys of this iteration's deletes.
+    late: steps whose allocation on the host waits.
+    results: per tensor the memory that it is in at the end, and the steps that made it.
+    state: what the iteration leaves, as a key: iterations that start with equal states are equal.
     """
 
     waits: Mapping[int, Sequence[int]]
@@ -114,7 +119,7 @@ class Rehearsal(Walk):
             self._lies.update(layout.initial_places)
 
     def rehearse(self) -> Turn:
-        """The next turn. Raises InvalidScheduleError."""
+        """Simulate the next iteration and return it. Raises InvalidScheduleError."""
         self._number += 1
         self._ends, self._late, self._more, self._results = {}, set(), {}, {}
         left = self.turn()

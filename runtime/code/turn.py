@@ -152,7 +152,7 @@ class _TurnWriter(CopyWriter):
         return Code(source, self.names.things, self.residents)
 
     def _result(self, result: int) -> str:
-        """An expression for a result, wherever it is."""
+        """Return an expression for a result, in whichever memory it is."""
         form = self.program.values[result]
         memory, makers = self.turn.results[form.storage]
         if memory == Memory.DEVICE:

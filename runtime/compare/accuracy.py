@@ -53,7 +53,7 @@ class Accuracy(NamedTuple):
 
 
 def accuracy(iteration: Iteration, plain: Program, compiled: Program, kernels: Kernels) -> Accuracy:
-    """One iteration without its updates by each program, from one random state; it changes nothing.
+    """Run one iteration without its updates by each program, from one random state; it changes nothing.
 
     Raises DifferenceError where a kernel's result is further than `MOST` times as far from that in float64 as
     eager's is, beside roundings, or a result of the iteration is another.
@@ -122,7 +122,7 @@ class _Run:
         self._errors: list[tuple[float, float]] = []
 
     def results(self) -> dict[str, Tensor]:
-        """By storage name what the iteration leaves, or its updates read."""
+        """Return by storage name what the iteration leaves, or its updates read."""
         device = self._program.device
         with generators_kept(self._program.random_sources), as_traced(device):
             for operation in self._operations:
@@ -186,7 +186,7 @@ class _Run:
 
 
 def _without_updates(program: Program) -> Iterator[Operation]:
-    """Those that need no state of the optimizer, its sums over batches included."""
+    """Yield the operations that need no state of the optimizer, its sums over batches included."""
     gone = {x for x, storage in enumerate(program.storages) if storage.kind == Kind.OPTIMIZER_STATE}
     for operation in program.operations:
         if operation.phase == Phase.UPDATE or not gone.isdisjoint((*operation.reads, *operation.mutates)):
@@ -215,7 +215,7 @@ def _widened(tensor: Tensor) -> Tensor:
 
 
 def _nudged(tensor: Tensor) -> Tensor:
-    """Every second number one rounding larger."""
+    """Return the tensor with every second number one rounding larger."""
     if not tensor.dtype.is_floating_point:
         return tensor
     every_second = torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape) % 2

@@ -22,13 +22,13 @@ from .cost import Cost, EagerCost
 from .eager import run_eager
 
 CYCLE = 3
-"""How many iterations are compared: what one leaves behind, the others show."""
+"""Number of iterations that are compared: what one leaves, the following ones show."""
 
 REPEATS = 2
-"""How often eager runs again where it differs from the plan: is it equal to itself?"""
+"""Number of repetitions of eager if it differs from the plan: is it equal to itself?"""
 
 MOST_REPEATS = 8
-"""Where it is not, so often at most: a number may come out alike now and then."""
+"""Largest number of repetitions if it is not: a number may come out the same now and then."""
 
 STEADY = 4
 """Differences up to so many times eager's own from run to run are taken for its own."""
@@ -69,12 +69,12 @@ class Comparison(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """The largest of these."""
+        """Return the largest difference of eager from itself."""
         return self.spreads[0][1] if self.spreads else 0.0
 
     @property
     def difference(self) -> str:
-        """`loss differs from plain PyTorch's by up to 0.1 (suspects: …)`."""
+        """Describe the difference: `loss differs from eager by up to 0.1 (suspects: …)`."""
         by = f"by up to {self.largest:.3g}" if isfinite(self.largest) else "beyond measure"
         why = f" (suspects: {'; '.join(self.suspects)})" if self.suspects else ""
         return f"{self.first} differs from eager {by}{why}"
@@ -99,16 +99,19 @@ class Comparison(NamedTuple):
 def compare(
     iteration: Iteration, step: PlannedStep, turns: Sequence[PlannedStep] | None = None
 ) -> Comparison:
-    """Run `CYCLE` iterations of both from one random state, which goes on from each to the next, and compare
-    losses, gradients and buffers bitwise, with updates weights and states too.
+    """Run `CYCLE` iterations of both from one random state, and compare losses, gradients and buffers bit
+    by bit.
 
-    turns: the iterations, where they are not all the step's: those of an update over several batches. Only
-    the step itself updates; what is left in the sums at the end is compared too.
+    The random state goes on from each iteration to the next. With updates, weights and states are compared
+    too.
 
-    All that the iterations can change is afterwards as it was (model/unchanged.py). Where plain eager
-    differs, it is compared on the path for `torch.compile` if the trace took it, and without the model's own
-    checkpoints, which the plan replaces. Where eager is not equal to itself either, differences of that size
-    count as equal. A loss whose scale makes gradients infinite, so that updates are skipped, is not scaled.
+    turns: the iterations, if they are not all the step's: those of an update over several batches. Only the
+        step itself updates; what is left in the sums at the end is compared too.
+
+    All that the iterations can change is afterwards as it was (model/unchanged.py). If eager differs, it is
+    compared on the path for `torch.compile` if the trace took it, and without the model's own checkpoints,
+    which the plan replaces. If eager is not equal to itself either, differences of that size count as equal.
+    A loss whose scale makes gradients infinite, so that updates are skipped, is not scaled.
     """
     turns = (step,) * CYCLE if turns is None else turns
     planned, outcomes, of_updates = _planned(iteration, step, turns)
@@ -191,8 +194,10 @@ def _eager(
 
 @contextmanager
 def _alone(iteration: Iteration, step: PlannedStep, programs: Collection[Program] = ()) -> Generator[Before]:
-    """Iterations that leave no trace, the first of them the first of its update. programs: theirs; none for
-    eager's."""
+    """Run iterations that leave no trace; the first of them is the first of its update.
+
+    programs: the iterations' programs; none for eager's.
+    """
     with unchanged(iteration, step.program.device, programs) as before:
         if iteration.updates is not None:
             note_accumulated(iteration.updates.optimizer, None)
@@ -205,11 +210,13 @@ def _within_its_own(
     planned: Mapping[str, Tensor],
     of_updates: Collection[str],
 ) -> Comparison | None:
-    """The two are equal as far as eager is equal to itself, run again; None where it is, or they are not.
+    """Compare the two up to the differences of eager from itself, when it is repeated.
 
-    In a tensor that comes out alike each time the plan's must be the same bits. Rounding alone makes small
-    differences from run to run: a large one is another computation, not a spread. of_updates: weights and
-    states, in which a small one may become large, since Adam divides by it.
+    Returns None if eager is equal to itself, or if the two differ all the same. In a tensor that comes out
+    the same each time the plan's must be the same bits. Rounding alone makes small differences from run to
+    run: a large one is another computation, not a spread.
+
+    of_updates: weights and states, in which a small difference may become large, since Adam divides by it.
     """
     spreads = dict.fromkeys(eager, 0.0)
     for repeat in range(1, MOST_REPEATS + 1):
@@ -277,7 +284,9 @@ def _difference(eager: Mapping[str, Tensor], planned: Mapping[str, Tensor]) -> C
 
 
 def _left(iteration: Iteration, program: Program, eager: Outcome) -> Outcome:
-    """Without the gradients that updates use up: eager keeps them for the next `zero_grad`."""
+    """Return the outcome without the gradients that updates use up: eager keeps them until the next
+    `zero_grad`.
+    """
     if iteration.updates is None:
         return eager
     return eager._replace(gradients={name: eager.gradients[name] for name in program.gradients})

@@ -32,8 +32,11 @@ class Compiled(NamedTuple):
 def compare_compiled(
     iteration: Iteration, step: PlannedStep, compiled: Compiled, turns: Sequence[PlannedStep] | None = None
 ) -> Comparison:
-    """The plan beside the same kernels in plain order, bit by bit, and these beside eager's, see
-    `accuracy`. turns: see `compare`."""
+    """Compare the plan with the same kernels without a plan, bit by bit, and these with eager's, see
+    `accuracy`.
+
+    turns: see `compare`.
+    """
     turns = (step,) * CYCLE if turns is None else turns
     found = between(iteration, _in_plain_order(iteration, step.program, step, turns), turns)
     if not found.equal:
@@ -60,7 +63,10 @@ def compare_traced(
 def _in_plain_order(
     iteration: Iteration, program: Program, step: PlannedStep, turns: Sequence[PlannedStep]
 ) -> list[PlannedStep]:
-    """The turns by this program without a plan. step: the whole; others are of batches that do not update."""
+    """Return the iterations with this program, kept whole and in traced order.
+
+    step: the one that updates; the others are of batches that do not.
+    """
 
     def made(program: Program) -> PlannedStep:
         graph = graph_of(program, [Cost(0.0)] * len(program.operations))

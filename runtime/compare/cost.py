@@ -76,7 +76,7 @@ class EagerCost:
 
     @property
     def cost(self) -> Cost | None:
-        """The cost of the measured iterations, None where it was not measured."""
+        """Return the cost of the measured iterations, None if it was not measured."""
         if self._peak is None or self._seconds is None:
             return None
         return Cost(self._peak, self._seconds)

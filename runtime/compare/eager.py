@@ -116,7 +116,9 @@ def _scaled_update(
 
 @contextmanager
 def _no_new_states(optimizer: Optimizer) -> Generator[None]:
-    """Fused ones make theirs though they update nothing."""
+    """Remove the states that an optimizer has made in the context: fused ones make theirs though they
+    update nothing.
+    """
     known = {parameter: set(row) for parameter, row in optimizer.state.items()}
     yield
     for parameter, row in list(optimizer.state.items()):

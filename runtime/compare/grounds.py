@@ -1,15 +1,16 @@
-"""All that a comparison with plain PyTorch rests on, as one hash: where it is the same, so is its verdict.
+"""The signature of a comparison with eager PyTorch: one hash of all that it rests on. If it is the same,
+so is the verdict.
 
-The plan is traced anew at each start, so what the trace sees is in the program. What plain PyTorch may do
-otherwise without the trace's seeing it is here:
+The plan is traced anew at each start, so what the trace sees is in the program. What eager PyTorch may do
+differently without the trace's seeing it is here:
 
     the code      bytecode of all functions that the iteration reaches; the files of the user's modules, of
                   libraries when and how large they are; versions
-    the state     plain values that this code can reach: attributes, configurations, closures, globals
+    the state     simple values that this code can reach: attributes, configurations, closures, globals
     the form      of weights, buffers and the optimizer; their values do not decide, nor do the batch's
     the settings  of PyTorch, and what of the environment its kernels read
 
-Rather too much: where one of it changes for no reason, a comparison is made that need not be.
+It is rather too much: if one of it changes for no reason, a comparison is made that need not be.
 """
 
 from __future__ import annotations
@@ -58,8 +59,13 @@ _READ_BY_KERNELS = (
 
 
 def grounds(iteration: Iteration, program: Program, *more: object) -> str | None:
-    """None where the code can't be told: some has no file (a notebook's), or one that was written after this
-    process began and may not be what runs. more: what else counts, told by its `str`."""
+    """Return the signature of a comparison of the iteration with eager PyTorch.
+
+    more: what else counts, by its `str`.
+
+    Returns None if the code is not known: some has no file (a notebook's), or one that was written after this
+    process began and may not be what runs.
+    """
     files = _users_files()
     if files is None:
         return None
@@ -118,7 +124,7 @@ def _form(tensor: Tensor) -> str:
 
 
 def _reached(iteration: Iteration) -> Iterator[str]:
-    """Each thing by its path, and its plain parts; in any order, as sets have none."""
+    """Yield each reachable thing by its path, and its simple parts; in any order, as sets have none."""
     roots: dict[str, Any] = {"module": iteration.module, "loss_fn": iteration.loss_fn}
     roots["inputs"] = others_in(iteration.inputs)
     if iteration.updates is not None:
@@ -181,7 +187,11 @@ def _constant(constant: Any) -> str:
 
 
 def _users_files() -> list[str] | None:
-    """The modules that are neither a library's nor Python's own, nor ours."""
+    """List the modules that are neither a library's nor Python's nor this package's, with hashes of their
+    files.
+
+    Returns None if a file was written after the process began.
+    """
     found: list[str] = []
     for name, file in _modules():
         if file is None or _is_of_others(name, file):
@@ -212,7 +222,7 @@ def _libraries() -> tuple[str, ...]:
 
 
 def _modules() -> Iterator[tuple[str, str | None]]:
-    """By name, with their files; without PyTorch's, Python's and ours."""
+    """Yield modules by name, with their files; without PyTorch's, Python's and this package's."""
     for name, module in sorted(sys.modules.items()):
         top = name.partition(".")[0]
         if top not in ("torch", _OURS) and top not in sys.stdlib_module_names:
@@ -225,7 +235,10 @@ def _is_of_others(name: str, file: str) -> bool:
 
 @cache
 def process_began() -> float:
-    """Seconds since the epoch, a second early at most; where nobody tells, when this was imported."""
+    """Return when the process began, in seconds since the epoch, a second early at most.
+
+    If the system does not say, it is when this module was imported.
+    """
     with suppress(OSError, ValueError, IndexError):
         ticks = int(File("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         booted = next(

@@ -27,9 +27,14 @@ from ..run.over_plan import TURNS
 
 
 class Peaks(NamedTuple):
-    """Bytes. beside: of the device's, at most so many are no tensor of the plan's, see `generator_bytes`.
-    constant: of the device's, at most so many are what libraries keep, see `Device.constant_bytes`. reserved:
-    what the allocator had of the device, with all that lay free between tensors; None where nobody counts."""
+    """Peak memory of a planned step, in bytes.
+
+    device, host, disk: the most at once in each memory.
+    beside: of the device's, at most so many belong to no tensor of the plan, see `generator_bytes`.
+    constant: of the device's, at most so many are what libraries keep, see `Device.constant_bytes`.
+    reserved: what the allocator had of the device, with all that was free between tensors; None if nobody
+        counts.
+    """
 
     device: int
     host: int = 0
@@ -40,7 +45,7 @@ class Peaks(NamedTuple):
 
 
 def peaks(step: PlannedStep, inputs: Inputs) -> Peaks:
-    """Those of the first iterations after restore_to_device."""
+    """Measure the peaks of the first iterations after restore_to_device."""
 
     def run() -> None:
         for _ in range(1 if step.cycle is None else TURNS):
@@ -79,8 +84,12 @@ def peaks_of(step: PlannedStep, run: Callable[[], None]) -> Peaks:
 def device_peak(
     run: Callable[[], None], device: Device, start: int, known: Mapping[int, int] | None = None
 ) -> int:
-    """The most bytes on the device while `run` runs: by its allocator, if that counts; else `start` and what
-    comes and goes. known: see `live_peak`."""
+    """Return the most bytes on the device while `run` runs.
+
+    The allocator counts them if it can; otherwise they are `start` and what is allocated and freed meanwhile.
+
+    known: see `live_peak`.
+    """
     found = live_peak(run, device, known).peak_bytes
     return device.peak_bytes() if isinstance(device, StreamDevice) else start + found
 
@@ -90,21 +99,26 @@ def _reserved(device: Device) -> int | None:
 
 
 def generator_bytes(program: Program) -> int:
-    """On the CPU PyTorch hands out a generator's state, saved where a draw is repeated, as a tensor."""
+    """Return the bytes of a generator's state.
+
+    On the CPU PyTorch hands out the state, saved if a draw is repeated, as a tensor.
+    """
     draws = any(operation.random for operation in program.operations)
     return torch.get_rng_state().nbytes if draws and program.device.type == "cpu" else 0
 
 
 def resident_bytes(program: Program, without: frozenset[int] = frozenset()) -> int:
-    """Bytes of parameters, buffers, constants, optimizer states and inputs."""
+    """Return the bytes of parameters, buffers, constants, optimizer states and inputs."""
     there = (Kind.INPUT, Kind.PARAMETER, Kind.BUFFER, Kind.OPTIMIZER_STATE)
     kept = (storage for x, storage in enumerate(program.storages) if x not in without)
     return sum(storage.bytes for storage in kept if storage.kind in there)
 
 
 def _known(cycle: Cycle) -> dict[int, int]:
-    """The moved copies on the device, in memory that the tracker knows: address and bytes. A device that
-    counts needs none of them."""
+    """Return the moved copies on the device, in memory that the tracker knows: address and bytes.
+
+    A device that counts needs none of them.
+    """
     if isinstance(cycle.device, StreamDevice):
         return {}
 

@@ -92,8 +92,10 @@ def side_by_side(
 
 
 def spans(iteration: Iteration, step: PlannedStep) -> Sequence[Span]:
-    """When each step of the schedule runs, in one planned iteration behind others. Module, buffers and random
-    generators are afterwards what they were."""
+    """Return when each step of the schedule runs, in one planned iteration that follows others.
+
+    Module, buffers and random generators are afterwards what they were.
+    """
     with unchanged(iteration, step.program.device, [step.program]):
         for _ in range(AHEAD):
             step.run(iteration.inputs)

@@ -18,7 +18,9 @@ MOST_ITERATIONS = 50
 """Most iterations of a window, however short they are."""
 
 AHEAD = 2
-"""Iterations before a window if copies or launches run ahead: all windows start alike."""
+"""Number of iterations before a window if copies or launches run ahead: so all windows start in the same
+state.
+"""
 
 
 class Run(NamedTuple):

@@ -1,4 +1,6 @@
-"""Whether a traced iteration is plain PyTorch's: for the graph's `source`, and as a line for the user."""
+"""The verdict whether a traced iteration equals eager PyTorch's: for the graph's `source`, and as a line
+for the user.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,14 @@ from .peaks import resident_bytes
 
 
 def verdict(iteration: Iteration, program: Program, graph: Graph) -> dict[str, Any]:
-    """Iterations of the trace beside those of plain PyTorch, for the graph's `source`.
+    """Compare iterations of the trace with those of eager PyTorch, and return the verdict for the graph's
+    `source`.
 
-    equal: in loss, gradients and buffers, and where weights are updated in these and the optimizer's states;
-    bitwise, or, where plain PyTorch differs from itself, within its `spread`. null where memory did not
-    suffice to compare. compiling, plain: see `Comparison`; there only where true. peak, seconds: what an
-    iteration of eager takes.
+    equal: in loss, gradients and buffers, and if weights are updated in these and the optimizer's states;
+        bitwise, or, if eager PyTorch differs from itself, within its `spread`. null if memory did not suffice
+        to compare.
+    compiling, plain: see `Comparison`; there only if true.
+    peak, seconds: cost of an iteration of eager.
     """
     step = PlannedStep(iteration, program, plain_schedule(graph))
     comparison = compared(iteration, step, graph)
@@ -35,7 +39,7 @@ def verdict(iteration: Iteration, program: Program, graph: Graph) -> dict[str, A
 
 
 def as_source(comparison: Comparison | None) -> dict[str, Any]:
-    """The verdict as a graph's `source` has it."""
+    """Return the verdict as a graph's `source` has it."""
     if comparison is None:
         return {"equal": None}
     found: dict[str, Any] = {"equal": True, "tensors": comparison.compared}
@@ -56,9 +60,14 @@ def compared(
     turns: Sequence[PlannedStep] | None = None,
     compiled: Compiled | None = None,
 ) -> Comparison | None:
-    """None where there is not memory enough. turns: see `compare`. compiled: where the step has compiled
-    operations; what they were made of is compared with eager, they with that. Raises DifferenceError where
-    the two are not equal."""
+    """Compare an iteration with eager PyTorch's; None if there is not memory enough.
+
+    turns: see `compare`.
+    compiled: if the step has compiled operations, what they were made of. That is compared with eager, and
+        they with that.
+
+    Raises DifferenceError if the two are not equal.
+    """
     if step.program.device.type == "cpu" and _host_lacks(baseline(graph).peak - resident_bytes(step.program)):
         return None
     comparison = _if_it_fits(lambda: _of_trace(iteration, step, turns, compiled))
@@ -89,7 +98,10 @@ def compare_if_it_fits(
     turns: Sequence[PlannedStep] | None = None,
     compiled: Compiled | None = None,
 ) -> Comparison | None:
-    """None where there is not memory enough for both. compiled: where the step has compiled operations."""
+    """Compare a plan with eager PyTorch; None if there is not memory enough for both.
+
+    compiled: if the step has compiled operations, what they were made of.
+    """
     if compiled is not None:
         return _if_it_fits(lambda: compare_compiled(iteration, step, compiled, turns))
     return _if_it_fits(lambda: compare(iteration, step, turns))
@@ -111,7 +123,7 @@ def _if_it_fits(comparing: Callable[[], Comparison]) -> Comparison | None:
 
 
 def warning(eager: Mapping[str, Any]) -> str | None:
-    """The line that the user of a verdict must see; None where all is well."""
+    """Return the line that the user of a verdict must see; None if all is well."""
     if eager.get("equal") is None:
         return NOT_COMPARED
     if eager.get("compiling"):
@@ -130,7 +142,10 @@ NOT_COMPARED = "not compared with plain PyTorch: there is not memory enough for 
 
 
 def _host_lacks(size: int) -> bool:
-    """A process that takes more than there is would be ended, without an exception."""
+    """Tell whether the host has less memory available than `size`.
+
+    A process that takes more than there is would be ended, without an exception.
+    """
     there = available_bytes()
     return there is not None and size > there
 

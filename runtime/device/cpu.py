@@ -29,10 +29,12 @@ class Cpu(Device):
         return 1024 * int(text.strip().removesuffix("K"))
 
     def synchronize(self) -> None:
-        """Nothing is queued."""
+        """Do nothing: nothing is queued."""
 
     def timed(self, calls: Sequence[Callable[[], object]]) -> Timed:
-        """With one thread by what the processor gave it: the same on an idle machine, right on a busy one."""
+        """Time the calls, with one thread by what the processor gave it: the same on an idle machine,
+        right on a busy one.
+        """
         clock = thread_time if torch.get_num_threads() == 1 else perf_counter
         start = clock()
         for call in calls:

@@ -18,7 +18,7 @@ class Cuda(StreamDevice):
         return torch.cuda.get_device_name(self.torch)
 
     def free_bytes(self) -> int:
-        """Beside CUDA's own."""
+        """Return the free bytes after PyTorch's cache is emptied, without what CUDA takes itself."""
         torch.cuda.empty_cache()
         free, _total = torch.cuda.mem_get_info(self.torch)
         return int(free)
@@ -28,7 +28,10 @@ class Cuda(StreamDevice):
         return properties.L2_cache_size
 
     def constant_bytes(self) -> int:
-        """By a product of each sort, once nothing is kept: `CUBLAS_WORKSPACE_CONFIG` says how much is."""
+        """Measure the bytes by a product of each sort, once nothing is kept.
+
+        `CUBLAS_WORKSPACE_CONFIG` says how much is kept.
+        """
         self.synchronize()
         drop_product_workspaces()
         start = self.allocated_bytes()
@@ -53,8 +56,11 @@ class Cuda(StreamDevice):
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
     def arena(self, size: int) -> None:
-        """CUDA's allocator places what kernels allocate. Its segments grow and shrink from now on, in pages:
-        so hardly any memory lies free between tensors."""
+        """Let segments grow and shrink from now on, in pages: so hardly any memory is free between
+        tensors.
+
+        It returns None: CUDA's allocator decides the addresses of what kernels allocate.
+        """
         grow_segments()
 
     def pin(self, memory: Tensor) -> Unpin:

@@ -24,11 +24,11 @@ class Event(Protocol):
     """A place in a stream. One that was never recorded is passed already."""
 
     def record(self) -> None:
-        """Behind what the current stream has been given."""
+        """Record the event after all that has been queued on the current stream."""
         ...
 
     def synchronize(self) -> None:
-        """The calling thread waits."""
+        """Make the calling thread wait for the event."""
         ...
 
 
@@ -48,7 +48,7 @@ class Stamp(Protocol):
         ...
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds to a later one; both have come."""
+        """Return the milliseconds to a later event; both must have passed."""
         ...
 
 
@@ -108,7 +108,7 @@ class Device(ABC):
 
     @abstractmethod
     def cache_bytes(self) -> int | None:
-        """The last cache before memory; None where the machine does not tell."""
+        """Return the bytes of the last cache before memory; None if the machine does not say."""
 
     def constant_bytes(self) -> int:
         """Return the bytes of device memory that libraries keep as long as the process computes.
@@ -132,14 +132,16 @@ class Device(ABC):
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Until all that was queued has ended."""
+        """Wait until all that was queued has ended."""
 
     @abstractmethod
     def timed(self, calls: Sequence[Callable[[], object]]) -> Timed:
         """Time the calls and return the mean per call; freeing its result is part of a call."""
 
     def stamp(self) -> Stamp:
-        """When the current stream of the calling thread comes to here."""
+        """Return a stamp of the time at which the current stream of the calling thread comes to this
+        point.
+        """
         return Now()
 
     # ── memory ──────────────────────────────────────────────────────────────────────────────────────
@@ -149,29 +151,41 @@ class Device(ABC):
         return -(-size // self.block_bytes) * self.block_bytes
 
     def room(self, size: int) -> Tensor:
-        """Memory, byte by byte, of no content."""
+        """Allocate memory on the device, as bytes without content."""
         return torch.empty(size, dtype=torch.uint8, device=self.torch)
 
     def arena(self, size: int) -> PlannedRooms | None:
-        """One piece of the device's memory, of at least so many bytes, for what `expect` announces to have
-        planned places; it is there until nobody has it nor what lies in it. None where the device can't."""
+        """Allocate one block of the device's memory, of at least `size` bytes, for planned addresses.
+
+        What `expect` announces is placed in it. It exists until nobody holds it nor anything in it. None if
+        the device can't.
+        """
         return None
 
     def host_memory(self, size: int) -> Tensor | None:
-        """Memory of the host that copies to and from the device are fast with; None where any is."""
+        """Allocate host memory with which copies to and from the device are fast; None if they are with
+        any.
+        """
         return None
 
     def pin(self, memory: Tensor) -> Unpin | None:
-        """Have copies from and to this memory of the host be as with `host_memory`, until what this returns
-        is called; None where copies are so with any memory. Raises PinError where the system refuses."""
+        """Pin host memory, so that copies from and to it are as with `host_memory`.
+
+        Returns a function that ends this; None if copies are so with any memory. Raises PinError if the
+        system refuses.
+        """
         return None
 
     def copy(self, source: Tensor, target: Tensor) -> None:
-        """Bytes, from or to the device or on it; queued, unless one is on the host and not pinned there."""
+        """Copy bytes, from or to the device or on it; queued, unless one is on the host and not pinned
+        there.
+        """
         target.copy_(source, non_blocking=True)
 
     def moment(self) -> Event | None:
-        """Passed once what the current stream was given has ended; None where it has already."""
+        """Return an event that passes when all that the current stream was given has ended; None if it has
+        already.
+        """
         return None
 
     # ── random numbers ──────────────────────────────────────────────────────────────────────────────
@@ -195,10 +209,12 @@ class StreamDevice(Device):
 
     @abstractmethod
     def fill(self, memory: Tensor) -> None:
-        """Queued: its bytes are written."""
+        """Queue a write of all bytes of the memory."""
 
     def timed(self, calls: Sequence[Callable[[], object]]) -> Timed:
-        """The device is kept busy until all are launched, so between its two stamps it waits for none:
+        """Time the calls between two stamps, with the device kept busy until all are launched.
+
+        So between its stamps the device waits for no launch:
 
             the thread    fill … fill, start, call, call, … call, end
             the device          fill … … … fill ▏start  call  call … call  end▕
@@ -224,11 +240,11 @@ class StreamDevice(Device):
 
     @abstractmethod
     def stream(self) -> Stream:
-        """A new one."""
+        """Create a stream."""
 
     @abstractmethod
     def event(self) -> Event:
-        """A new one. A thread that waits for it sleeps."""
+        """Create an event. A thread that waits for it sleeps."""
 
     @abstractmethod
     def current_stream(self) -> Stream:
@@ -245,15 +261,17 @@ class StreamDevice(Device):
 
     @abstractmethod
     def allocated_bytes(self) -> int:
-        """By tensors, now."""
+        """Return the bytes that tensors have now."""
 
     @abstractmethod
     def peak_bytes(self) -> int:
-        """The most since `reset_peak`."""
+        """Return the most bytes of tensors since `reset_peak`."""
 
     @abstractmethod
     def reserved_peak_bytes(self) -> int:
-        """The most that the process had of the device since `reset_peak`: tensors, and what lies between."""
+        """Return the most bytes that the process had of the device since `reset_peak`: tensors, and what
+        is between.
+        """
 
     @abstractmethod
     def requested_bytes(self) -> int:
@@ -263,7 +281,7 @@ class StreamDevice(Device):
 
     @abstractmethod
     def requested_peak_bytes(self) -> int:
-        """The most since `reset_peak`."""
+        """Return the most requested bytes since `reset_peak`."""
 
     @abstractmethod
     def reset_peak(self) -> None: ...

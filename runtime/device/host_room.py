@@ -30,7 +30,7 @@ class Limit(NamedTuple):
 
 
 def host_memory() -> Limit:
-    """The memory of the machine, or of the container that this is."""
+    """Return the memory of the machine, or of the container that this is."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     known = [Limit(total, "the machine's")]
     for folder, limit, _used in _groups():
@@ -51,18 +51,18 @@ def available_bytes() -> int | None:
 
 
 def lockable_bytes() -> int | None:
-    """`ulimit -l`; None for no limit."""
+    """Return the limit of `ulimit -l` in bytes; None for no limit."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return None if soft == resource.RLIM_INFINITY else soft
 
 
 def host_pages(size: int) -> Tensor:
-    """Memory of its own pages, straight from the system, given back when nobody has it. Raises OSError."""
+    """Allocate separate pages straight from the system, given back when nobody holds them. Raises OSError."""
     return torch.from_numpy(np.frombuffer(mmap.mmap(-1, size), np.uint8))
 
 
 def _groups() -> Iterator[tuple[Path, str, str]]:
-    """Per group with a limit of memory its folder and the names of the files of limit and use."""
+    """Yield, per group with a limit of memory, its folder and the names of the files of limit and use."""
     try:
         lines = GROUPS.read_text().splitlines()
     except OSError:
@@ -90,7 +90,9 @@ def _room(folder: Path, limit: str, used: str) -> int | None:
 
 
 def _number(file: Path) -> int | None:
-    """None for `max`, for a file that can't be read, and for version 1's number that stands for no limit."""
+    """Read a number; None for `max`, for a file that can't be read, and for version 1's number that stands
+    for no limit.
+    """
     try:
         text = file.read_text().strip()
     except OSError:

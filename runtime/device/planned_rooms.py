@@ -24,7 +24,7 @@ class PlannedRooms:
         self._ends: dict[int, int] = {}
 
     def expect(self, *requests: Request) -> None:
-        """In the place of what was expected before."""
+        """Announce the next allocations; they replace what was expected before."""
         self._expected = deque(requests)
 
     def take(self, size: int) -> int | None:

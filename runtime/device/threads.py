@@ -28,13 +28,15 @@ def update_threads() -> int:
 
 
 def processors() -> int:
-    """Those that this process may run on."""
+    """Return the number of processors that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def use_threads(number: int) -> None:
-    """PyTorch's operations in the calling thread have so many from now on; other threads, new ones too, have
-    what they had."""
+    """Set the number of threads of PyTorch's operations in the calling thread.
+
+    Other threads, new ones too, keep their number.
+    """
     others = torch.get_num_threads()
     if number != others:
         torch.set_num_threads(number)
@@ -42,7 +44,7 @@ def use_threads(number: int) -> None:
 
 
 def as_updates_run(work: Callable[[], Result]) -> Result:
-    """Done in a thread with as many processors as updates on the host have."""
+    """Run the work in a thread with as many processors as updates on the host have."""
     number, made = update_threads(), list[Result]()
 
     def limited() -> None:
@@ -54,7 +56,7 @@ def as_updates_run(work: Callable[[], Result]) -> Result:
 
 
 def _in_thread(work: Callable[[], object]) -> None:
-    """Until it has ended. Raises what it raises."""
+    """Run the work in a thread and wait until it has ended. Raises what it raises."""
     raised = list[BaseException]()
 
     def run() -> None:

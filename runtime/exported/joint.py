@@ -97,7 +97,7 @@ class _Reading:
         self.numbers: dict[str, str] = {}
 
     def take_inputs(self, specs: Iterator[tuple[str, Row]]) -> None:
-        """Placeholders: parameters, then buffers with constants, then inputs."""
+        """Create the placeholders: parameters, then buffers with constants, then inputs."""
         groups: tuple[dict[str, str], ...] = ({}, {}, {})
         for kind, spec in specs:
             given = mapping(spec.get("arg"), "arg")
@@ -160,7 +160,7 @@ class _Reading:
                 self._keep(one["name"], item, part)
 
     def joint(self, specs: list[tuple[str, Row]]) -> Joint:
-        """With the results behind: the loss, outputs, gradients."""
+        """Complete the graph with its results, the loss, outputs and gradients, and return it."""
         losses: list[fx.Node] = []
         outputs: dict[str, fx.Node] = {}
         gradients: dict[str, fx.Node] = {}
@@ -273,7 +273,7 @@ def _operator(name: object, call: str) -> Any:
 
 
 def _found(name: str) -> Any:
-    """PyTorch's operator of this name, `torch.ops.` and so on; None if there is none."""
+    """Return PyTorch's operator of this name, `torch.ops.` and so on; None if there is none."""
     space, _dot, rest = name.removeprefix("torch.ops.").partition(".")
     packet, _dot, overload = rest.partition(".")
     try:
@@ -284,7 +284,7 @@ def _found(name: str) -> Any:
 
 
 def _named(row: Row) -> str:
-    """A call by its name, with the line of the user's that makes it if the file says so."""
+    """Name a call, with the line of the user's that makes it if the file says so."""
     metadata = mapping(row.get("metadata") or {}, "metadata")
     lines = _LINE.findall(str(metadata.get("stack_trace", "")))
     place = f" ({PurePath(lines[-1][0]).name}:{lines[-1][1]})" if lines else ""
@@ -295,7 +295,7 @@ _LINE = re.compile(r'File "([^"<\n]*)", line (\d+)')
 
 
 def _outputs(row: Row) -> list[tuple[str, Any]]:
-    """A call's results: the type of each, and what stands there."""
+    """Return a call's results: the type of each, and the value that is written there."""
     rows = [mapping(one, "an output") for one in sequence(row.get("outputs"), "outputs")]
     if not all(len(one) == 1 for one in rows):
         raise ValueError("an output must have one type")
@@ -322,7 +322,7 @@ def _fakes(tree: Any) -> Any:
 
 
 def _layer(row: Row) -> Mark:
-    """The innermost module of `nn_module_stack`: entries `key,path,type` with `;` between."""
+    """Return the innermost module of `nn_module_stack`: entries `key,path,type` with `;` between."""
     stack = str(mapping(row.get("metadata") or {}, "metadata").get("nn_module_stack", ""))
     parts = stack.split(";")[-1].split(",")
     return Mark(parts[1] or None if len(parts) > 2 else None, False)

@@ -1,4 +1,4 @@
-"""Results of norms made again of their input and the statistics that are kept for backward."""
+"""Recomputation of norms' results from their input and the statistics that are kept for backward."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from ..torch_internals import FUNCTIONAL_BATCH_NORM
 aten: Any = torch.ops.aten
 
 STATISTICS = (1, 2)
-"""Which results they are, in all norms alike: the mean, and one over the deviation."""
+"""Positions of the statistics among the results, the same in all norms: the mean, and one over the
+deviation.
+"""
 
 
 class Again(NamedTuple):
@@ -80,5 +82,8 @@ MADE_AGAIN: Mapping[Any, Again] = {
 
 
 def made_again(call: Call, arguments: Sequence[Any], statistics: Sequence[Tensor]) -> Tensor:
-    """The norm's result. arguments: the call's."""
+    """Recompute the norm's result.
+
+    arguments: the call's.
+    """
     return MADE_AGAIN[call.target].make(*statistics, *arguments)

@@ -1,9 +1,9 @@
-"""`plan profile --compile`: which groups of operations are compiled, by measuring both ways.
+"""The choice of `plan profile --compile`, by measuring both: which groups of operations are compiled.
 
-A group stays where its kernel is faster than its operations together. One that is not is tried again
-without the operations that sum up (Inductor's kernels for norms over channels-last tensors are at times
-slower than PyTorch's), then given up. What was chosen stands in the graph's `source`, by names of
-operations, so that `plan run` makes the same.
+A group stays if its kernel is faster than its operations together. One that is not is tried once more without
+the operations that sum up (Inductor's kernels for norms over channels-last tensors are at times slower than
+PyTorch's), then given up. What was chosen is in the graph's `source`, by names of operations, so that `plan
+run` makes the same.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class _Choice:
         return [of[operation.name] for operation in made.program.operations]
 
     def raising(self, made: Fused, measured: Sequence[Measurement]) -> list[Group]:
-        """The group before or at the peak, where that is larger than without kernels."""
+        """Return the group before or at the peak, if that is larger than without kernels."""
         most, where = peak(made.program, [one.peak_bytes for one in measured])
         if most <= self._peak:
             return []
@@ -135,7 +135,9 @@ class _Choice:
         return [made.groups[before[-1]]] if before else []
 
     def give_up(self, group: Group) -> None:
-        """One thing less to be compiled in the group: what is folded in, what sums up, all."""
+        """Compile one thing less in the group: without what is folded in, without what sums up, or
+        nothing.
+        """
         summing = [x for x in group.members if sums_up(self._program.operations[x].call)]
         if group.folded and not self._unfolded.issuperset(group.members):
             self._unfolded.update(group.members)
@@ -153,8 +155,10 @@ def _named(program: Program, made: Fused) -> dict[str, list[str]]:
 
 
 def as_in(graph: Graph, program: Program) -> Fused:
-    """The program with the groups compiled that the graph says, in the graph's order. Raises InputError, one
-    line, where nothing can be compiled, MismatchError where the groups are not the model's."""
+    """Compile the groups that the graph names, and put the program in the graph's order.
+
+    Raises InputError, one line, if nothing can be compiled, MismatchError if the groups are not the model's.
+    """
     groups = graph.source.get(COMPILED)
     if groups is None:
         return Fused(program, {}, {})
@@ -190,7 +194,7 @@ def _units(graph: Graph, program: Program, groups: Mapping[str, Sequence[str]]) 
 
 
 def _group(program: Program, operations: Sequence[int]) -> Group:
-    """Those of another phase than the last are folded in."""
+    """Make a group of the operations; those of another phase than the last are folded in."""
     phase = program.operations[operations[-1]].phase
     folded = tuple(x for x in operations if program.operations[x].phase != phase)
     return Group(tuple(x for x in operations if x not in folded), folded)

@@ -1,8 +1,9 @@
-"""Which tensors of forward backward makes again inside its kernels, instead of keeping them.
+"""The choice of forward's tensors that backward recomputes inside its kernels, instead of keeping them.
 
-Only element by element, from tensors that backward needs anyway or that are smaller than what is not kept for
-it then; and only where nothing but kernels of backward reads the tensor in backward, so that it need not be
-kept at all. A norm's result is such: it follows from its input and the statistics that are kept for backward.
+Only tensors that are computed element by element, from tensors that backward needs anyway or that are smaller
+than what is not kept for it then; and only if nothing but kernels of backward reads the tensor in backward,
+so that it need not be kept at all. A norm's result is such: it follows from its input and the statistics that
+are kept for backward.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from .fusible import is_pointwise
 from .uses import Fold, Folds, Uses
 
 LONGEST = 16
-"""Operations that are made again for one tensor at most."""
+"""Number of operations that are recomputed for one tensor at most."""
 MOST_READ = 1.25
-"""Times a tensor's bytes: what is read at most to make it again. A sum of two is so not made again."""
+"""Largest number of bytes read to recompute a tensor, as a multiple of its own. So a sum of two is not
+recomputed.
+"""
 
 
 def folds(uses: Uses, without: Collection[int] = ()) -> Folds:
@@ -54,7 +57,7 @@ class _Choice:
         return found
 
     def _worthwhile(self) -> Iterator[set[int]]:
-        """Storages with new sources in common, if they are larger than these."""
+        """Yield sets of storages with new sources in common, if they are larger than these."""
         parts: list[tuple[set[int], set[int]]] = []
         for x in sorted(self._candidates):
             fold = self._fold(x)
@@ -71,7 +74,7 @@ class _Choice:
                 yield group
 
     def _fold(self, storage: int) -> Fold | None:
-        """Back to what is kept, or can't be made again."""
+        """Return the recomputation of a storage from what is kept, or can't be recomputed."""
         operations: set[int] = set()
         sources: set[int] = set()
         open_ = [storage]

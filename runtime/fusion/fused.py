@@ -67,7 +67,7 @@ def fused(program: Program, units: Sequence[Group]) -> Fused:
 
 
 def _live(program: Program, units: Sequence[Group]) -> list[tuple[Group, Members | None]]:
-    """The units that something needs, in order; members of those that are to be compiled."""
+    """Return the units that something needs, in order, with the members of those that are to be compiled."""
     wanted = set(program.results)
     found: list[tuple[Group, Members | None]] = []
     for group in reversed(units):
@@ -106,7 +106,7 @@ def _check_order(program: Program, operations: Sequence[Operation]) -> None:
 
 
 def _renumbered(program: Program, operations: Sequence[Operation]) -> Program:
-    """The program of these operations, without storages that none of them makes."""
+    """Return the program of these operations, without storages that none of them makes."""
     gone = {x for operation in program.operations for x in operation.writes}
     gone -= {x for operation in operations for x in operation.writes}
     storages = {x: new for new, x in enumerate(x for x in range(len(program.storages)) if x not in gone)}
@@ -151,7 +151,7 @@ def _renumbered(program: Program, operations: Sequence[Operation]) -> Program:
 
 
 def _refer(argument: Any, values: Mapping[int, int]) -> Any:
-    """The argument with new numbers in its Refs."""
+    """Return the argument with new numbers in its Refs."""
     if isinstance(argument, Ref):
         return Ref(values[argument.value])
     if isinstance(argument, Mapping):

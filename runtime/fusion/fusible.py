@@ -37,7 +37,7 @@ _VIEWS = {
 
 
 def is_pointwise(call: Call) -> bool:
-    """Whether each element of the result follows from few elements, so that it is cheap to make again."""
+    """Tell whether each element of the result follows from few elements, so that it is cheap to recompute."""
     target = call.target
     if not isinstance(target, OpOverload) or target.namespace != "aten":
         return False

@@ -1,13 +1,12 @@
-"""Which operations become one kernel.
+"""The grouping of operations into kernels.
 
-The operations are taken in order. Each starts as a group of its own, at the end of the list, and is joined
-with those before it that it shares the most bytes with. Two groups join where one can go to the other's
-place: the later one up, if all it reads is made there, or the earlier one down, if nobody in between reads
-what it makes. So the list is a valid order all the time, and no path leaves a group and comes back.
+The operations are taken in order. Each starts as a separate group, at the end of the list, and is joined with
+those before it with which it shares the most bytes. Two groups join if one can move to the other's position:
+the later one up, if all it reads is made there, or the earlier one down, if nobody in between reads what it
+makes. So the list is a valid order all the time, and no path leaves a group and comes back.
 
-A group of forward has one large result: whoever makes one of two again would make the other too, and need
-what both are made of. No group takes more memory than the largest single operation, which no plan gets
-around.
+A group of forward has one large result: to recompute one of two would make the other too, and need what both
+are made of. No group takes more memory than the largest single operation, which no plan gets around.
 """
 
 from __future__ import annotations
@@ -26,14 +25,17 @@ SHARED = 1 / 5
 
 
 class Group(NamedTuple):
-    """members, folded: operations in order; those folded in are of forward, and made again in backward."""
+    """Operations that become one kernel.
+
+    members, folded: operations in order; those folded in are of forward, and recomputed in backward.
+    """
 
     members: tuple[int, ...]
     folded: tuple[int, ...] = ()
 
 
 def grouped(uses: Uses) -> list[Group]:
-    """All operations, in a valid order of the groups."""
+    """Group all operations, and return the groups in a valid order."""
     grouping = _Grouping(uses)
     for operation in range(len(uses.program.operations)):
         grouping.add(operation)
@@ -71,8 +73,9 @@ class _Grouping:
             place = joined
 
     def _joined(self, place: int) -> int | None:
-        """Where the unit is once it has been joined with another; None where there is none to join it
-        with."""
+        """Join the unit with another and return the position of both; None if there is none to join it
+        with.
+        """
         touched = self._traffic(self.units[place])
         shared: dict[int, int] = {}
         for x, size in touched.items():
@@ -88,7 +91,7 @@ class _Grouping:
         return None
 
     def _target(self, low: int, high: int) -> int | None:
-        """Where the two units can stand as one."""
+        """Return the position at which the two units can be one; None if there is none."""
         behind = (self._place[i] for i in self._around(self.units[high], self._uses.behind))
         if all(unit <= low for unit in behind):
             return low

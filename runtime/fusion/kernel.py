@@ -52,7 +52,9 @@ def check_compiler(device: torch.device) -> None:
 
 
 def kernels(several: Sequence[Members]) -> list[Kernel | None]:
-    """Compiled side by side. None where Inductor has none that returns what the program expects."""
+    """Compile kernels concurrently; None for one that Inductor can't compile so that it returns what the
+    program expects.
+    """
     texts = [members.text() for members in several]
     new = {text: members for text, members in zip(texts, several, strict=True) if text not in _known}
     begun = {text: _try(partial(_begun, members)) for text, members in new.items()}
@@ -62,7 +64,7 @@ def kernels(several: Sequence[Members]) -> list[Kernel | None]:
 
 
 def _try(step: Callable[[], Any]) -> Any:
-    """None where Inductor or the compiler fail."""
+    """Run a step; None if Inductor or the compiler fail."""
     try:
         return step()
     except Exception as error:
@@ -102,6 +104,6 @@ def _is_of(tensor: Tensor, form: Value, size: int, device: torch.device) -> bool
 
 
 def filled(form: Value) -> Tensor:
-    """A tensor of this form, all ones."""
+    """Create a tensor of this form, all ones."""
     made: Any = torch.ones(elements_spanned(form), dtype=form.dtype, device=form.device)
     return made.as_strided(form.shape, form.strides)

@@ -21,7 +21,12 @@ Way = Callable[[Call, Mapping[int, Tensor]], Sequence[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Members:
-    """inputs, outputs: values, in order. operations: those folded in first. again: of these, the norms."""
+    """The calls of a group.
+
+    inputs, outputs: values, in order.
+    operations: those folded in first.
+    folded: positions of those folded in.
+    """
 
     program: Program
     inputs: tuple[int, ...]
@@ -50,7 +55,7 @@ class Members:
         return [known[value] for value in self.outputs]
 
     def plain(self) -> Members:
-        """Without what is folded in: it reads that."""
+        """Return the members without what is folded in, whose results they read instead."""
         order = [op for place, op in enumerate(self.operations) if place not in self.folded]
         made = {x for operation in order for x in operation.writes}
         read = dict.fromkeys(v for operation in order for v in values_read(operation.call))
@@ -81,7 +86,7 @@ class Members:
         return f"fused_{'_'.join(dict.fromkeys(words))}"[:60]
 
     def _views(self, call: Call) -> list[int]:
-        """The views that the call needs, those of views last."""
+        """Return the views that the call needs, those of views last."""
         found: list[int] = []
         given = {*self.inputs}
 
@@ -159,6 +164,6 @@ def _read(program: Program, operation: int, *, again: bool) -> Sequence[int]:
 
 
 def _made(program: Program, operation: int, *, again: bool) -> Sequence[int]:
-    """Storages."""
+    """Return the storages that an operation makes, if it is recomputed only the norm's result."""
     writes = program.operations[operation].writes
     return writes[:1] if again and program.operations[operation].call.target in MADE_AGAIN else writes

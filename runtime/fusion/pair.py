@@ -1,4 +1,4 @@
-"""A kernel measured beside the calls that it stands for, in turn: on a busy machine both alike."""
+"""A kernel and the calls that it replaces, measured in turn: so a busy machine slows both."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class Pair(NamedTuple):
 
 
 def measured_pair(members: Members, kernel: Kernel) -> Pair:
-    """The calls are those of the group's own operations: what is folded in has been computed before."""
+    """Measure a kernel and the calls of the group's own operations: what is folded in has been computed
+    before.
+    """
     device = members.program.device
     values = members.program.values
     plain = members.plain()

@@ -9,8 +9,10 @@ from ..program.program import Operation, Program
 
 
 def peak(program: Program, taken: Sequence[int]) -> tuple[int, int]:
-    """Bytes beside what is there all the time, and the operation at which they are. taken: per operation the
-    bytes above its inputs while it runs, its results included."""
+    """Return the peak in bytes above what is resident all the time, and the operation at which it is.
+
+    taken: per operation the bytes above its inputs while it runs, its results included.
+    """
     sizes = [storage.bytes for storage in program.storages]
     last = {x: len(taken) for x in program.results}
     for i, operation in reversed(list(enumerate(program.operations))):
@@ -28,5 +30,7 @@ def peak(program: Program, taken: Sequence[int]) -> tuple[int, int]:
 
 
 def footprint(program: Program, operation: Operation, taken: int) -> int:
-    """Bytes of what it reads and of what it takes above: no plan of it gets by with less."""
+    """Return the bytes of what an operation reads and of what it takes above: no plan of it gets by with
+    less.
+    """
     return sum(program.storages[x].bytes for x in operation.reads) + taken

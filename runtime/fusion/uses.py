@@ -1,10 +1,10 @@
-"""Who makes and who reads each storage of a program, for compiled kernels.
+"""The producer and the readers of each storage of a program, for compiled kernels.
 
-A kernel of backward may make again what forward has made element by element, so that it need not be kept:
+A kernel of backward may recompute what forward has made element by element, so that it need not be kept:
 
     x = addmm(…)                 forward
     y = silu(x), z = mul(y, u)
-    du = mul(dz, y)              backward: compiled with `silu(x)` folded in it reads x in the place of y
+    du = mul(dz, y)              backward: compiled with `silu(x)` folded in it reads x instead of y
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Fold(NamedTuple):
 
 
 Folds = Mapping[int, Mapping[int, Fold]]
-"""Per operation of backward the storages that it makes again."""
+"""Per operation of backward the storages that it recomputes."""
 
 
 class Uses:
@@ -59,7 +59,7 @@ class Uses:
         self.before, self.behind = self._order()
 
     def traffic(self, operation: int) -> dict[int, int]:
-        """The bytes that pass through it, by storage."""
+        """Return the bytes that the operation reads and writes, by storage."""
         touched = (*self.reads[operation], *self.program.operations[operation].writes)
         return {x: self.sizes[x] for x in touched}
 
@@ -69,8 +69,10 @@ class Uses:
         return (own - folds.keys()).union(*(fold.sources for fold in folds.values()))
 
     def _order(self) -> tuple[list[set[int]], list[set[int]]]:
-        """Per operation those before and behind which it must stand: makers and readers, and changes in place
-        with all that reads on either side of them."""
+        """Return, per operation, those before and those after which it must run.
+
+        These are producers and readers, and changes in place with all that reads on either side of them.
+        """
         operations = self.program.operations
         behind: list[set[int]] = [set() for _ in operations]
         since: dict[int, list[int]] = {}
@@ -89,7 +91,9 @@ class Uses:
         return before, behind
 
     def _is_plain(self, operation: Operation) -> bool:
-        """Each storage that it makes has one value of its own, and views can be read through."""
+        """Tell whether each storage that it makes has one value, and views of its inputs can be read
+        through.
+        """
         made = [self.program.values[v].storage for v in operation.call.outputs if v is not None]
         return len(made) == len(set(made)) and all(
             is_view(self.program.views[v]) for v in views_of(self.program, values_read(operation.call))
@@ -97,7 +101,7 @@ class Uses:
 
 
 def views_of(program: Program, values: Collection[int]) -> Iterator[int]:
-    """Those of the values that are views, and the views that they are of."""
+    """Yield those of the values that are views, and the views that they are of."""
     for value in values:
         while value in program.views:
             yield value

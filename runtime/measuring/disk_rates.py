@@ -68,7 +68,7 @@ def disk_rates(folder: Path, copy_bytes: int = COPY_BYTES, most: int = MOST_COPI
 
 
 def _checked(folder: Path, copy_bytes: int) -> int:
-    """The free bytes of a folder on a disk."""
+    """Return the free bytes of a folder on a disk."""
     if not folder.is_dir():
         raise InputError(f"{folder}: {'not a folder' if folder.exists() else 'no such folder'}")
     kind = file_system(folder)
@@ -81,7 +81,7 @@ def _checked(folder: Path, copy_bytes: int) -> int:
 
 
 def file_system(folder: Path) -> str | None:
-    """Its kind, like 'ext4', where the system tells."""
+    """Return the kind of a folder's file system, like 'ext4'; None if the system does not say."""
     device = os.stat(folder).st_dev
     try:
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
@@ -93,7 +93,7 @@ def file_system(folder: Path) -> str | None:
 
 
 def _works(disk: Disk, size: int) -> tuple[Work, Work]:
-    """To read and to write a file of so many bytes."""
+    """Return functions that read and write a file of `size` bytes, and return the seconds."""
     source, target = (Host().block(size).open().bytes for _ in range(2))
     source.random_(0, 256)
 
@@ -134,7 +134,7 @@ def _measured(disk: Disk, size: int, most: int, free: int, small: tuple[Rate, Ra
 
 
 def _timed(work: Work, files: Sequence[File]) -> list[float]:
-    """Seconds, copy by copy."""
+    """Return the seconds, copy by copy."""
     taken: list[float] = []
     while len(taken) < len(files) and (len(taken) < FEWEST_COPIES or sum(taken) < MOST_SECONDS):
         taken.append(work(files[len(taken)]))
@@ -142,7 +142,7 @@ def _timed(work: Work, files: Sequence[File]) -> list[float]:
 
 
 def _both(works: Sequence[Work], files: Sequence[Sequence[File]]) -> list[list[float]]:
-    """Alike, both works going on until each has done its files twice, or long enough."""
+    """Time both works at once, each going on until it has done its files twice, or long enough."""
     ended, taken = Event(), list[list[float]]([[], []])
     enough = [2 * len(each) for each in files]
 

@@ -55,7 +55,7 @@ def _in_a_row(copy: Copy) -> None:
 
 
 def pageable_rate(device: StreamDevice, size: int) -> Rate:
-    """Both ways at once, by a thread each, from and to host memory that is not pinned."""
+    """Measure both directions at once, with one thread each, from and to host memory that is not pinned."""
     near = [device.room(size).fill_(1) for _ in range(2)]
     far = [torch.ones(size, dtype=torch.uint8) for _ in range(2)]
     device.synchronize()
@@ -80,7 +80,7 @@ def _rates(device: Device, size: int) -> tuple[Rate, Rate, Rate]:
 
 
 def _copies(device: Device, size: int) -> tuple[Copy, Copy]:
-    """To the host and to the device, without a buffer in common."""
+    """Return a copy to the host and one to the device, without a buffer in common."""
     near = [device.room(size).fill_(1) for _ in range(2)]
     far = [_host_memory(device, size).fill_(1) for _ in range(2)]
     return lambda: device.copy(near[0], far[0]), lambda: device.copy(far[1], near[1])
@@ -92,7 +92,7 @@ def _host_memory(device: Device, size: int) -> Tensor:
 
 
 def _seconds(copies: list[Copy], device: Device) -> float:
-    """Until all of them, started together, are done."""
+    """Return the seconds until all copies, started together, are done."""
     if isinstance(device, StreamDevice):
         return _streams_seconds(copies, device)
     return _by_threads(copies)

@@ -1,16 +1,15 @@
-"""The most bytes of storage that are alive at once while a piece of code runs.
+"""The peak of bytes of storage that are alive at once while a block of code runs.
 
-On the CPU the figure is exact: the running sum of the allocator's own events, each with its address and
-size, temporaries inside operations included. Only those events are recorded, no operations, so a block
-costs about 10 µs. What a library takes behind the allocator's back (oneDNN's scratch, a thread's stack)
-is no storage and does not count. On CUDA it is what the allocator itself counts, in whole
-blocks of 512 bytes.
+On the CPU the figure is exact: the running sum of the allocator's own events, each with its address and size,
+temporaries inside operations included. Only those events are recorded, no operations, so a block costs about
+10 µs. What a library takes without the allocator (oneDNN's scratch, a thread's stack) is not storage and does
+not count. On CUDA it is what the allocator itself counts, in whole blocks of 512 bytes.
 
-PyTorch has one profiler for all threads: to start it ends the user's, whose record is lost then. So where
-that is on, nothing is counted on the CPU.
+PyTorch has one profiler for all threads: to start it ends the user's, whose record is lost then. So if that
+is on, nothing is counted on the CPU.
 
 Both count from the start. On the CPU a block that was there before counts neither when it stays nor, unless
-it is named, when it goes.
+it is named, when it is freed.
 """
 
 from __future__ import annotations
@@ -77,13 +76,16 @@ def check_profiler(device: str | torch.device | Device = "cpu") -> None:
 
 
 def blocks_of(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
-    """The memory of the tensors: address and bytes."""
+    """Return the memory of the tensors: address and bytes."""
     storages = (tensor.untyped_storage() for tensor in tensors)
     return {storage.data_ptr(): storage.nbytes() for storage in storages}
 
 
 def live_curve(blocks: Iterable[Block], there: Mapping[int, int] | None = None) -> Iterator[int]:
-    """Bytes alive after each event, given in order, above the start. there: blocks before them."""
+    """Yield the bytes alive after each event, in order, above the start.
+
+    there: blocks that existed before the events.
+    """
     sizes = dict(there or {})
     live = 0
     for block in blocks:

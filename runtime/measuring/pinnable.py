@@ -16,7 +16,7 @@ SHARE = 0.5
 """Of the memory that is free."""
 
 SMALLEST = 2**28
-"""Bytes of a piece: what is told is right to within so much."""
+"""Bytes of the smallest block: the result is right to within so much."""
 
 UNASKED = 2**34
 """Where the system does not tell what is free."""

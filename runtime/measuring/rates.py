@@ -27,7 +27,7 @@ class Rate(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """Interquartile range over median."""
+        """Return the interquartile range over the median."""
         return (self.high - self.low) / self.median
 
 
@@ -57,7 +57,9 @@ class CopyRates(NamedTuple):
 
 
 def _measured(least: float, rates: Sequence[Rate]) -> tuple[tuple[int, float], ...]:
-    """Seconds by size for `Link.measured`, which never fall with the size; nothing for one size alone."""
+    """Return seconds by size for `Link.measured`, which never fall with the size; nothing for one size
+    alone.
+    """
     seconds = accumulate((float(f"{rate.bytes / rate.median:.3g}") for rate in rates), max, initial=least)
     sizes = (rate.bytes for rate in rates)
     return tuple(zip(sizes, [*seconds][1:], strict=True)) if len(rates) > 1 else ()
@@ -75,7 +77,7 @@ def figure(rate: Rate) -> float:
 
 
 def repeated(what: str, size: int, seconds_of: Callable[[], float]) -> Rate:
-    """Time something again and again, after a warm-up.
+    """Time something repeatedly, after a warm-up.
 
     seconds_of: does it once, with `size` bytes, and returns the seconds that it took.
     """

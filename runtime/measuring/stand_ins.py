@@ -48,7 +48,7 @@ class StandIns:
         self._pools: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
     def calls(self) -> list[Callable[[], Any]]:
-        """The operation's call on as many copies of its inputs as fill the cache."""
+        """Return the operation's call on as many copies of its inputs as fill the cache."""
         operation = self._program.operations[self._position]
         read = {self._program.values[value].storage for value in values_read(operation.call)}
         count = copies(sum(self._program.storages[storage].bytes for storage in read), self._device)
@@ -56,19 +56,19 @@ class StandIns:
         return [self._bind(operation.call, own=own or copy > 0) for copy in range(count)]
 
     def call(self) -> partial[Any]:
-        """The operation's call, once."""
+        """Return the operation's call, once."""
         operation = self._program.operations[self._position]
         return self._bind(operation.call, own=bool(operation.mutates))
 
     def calls_by_data(self) -> list[Callable[[], Any]]:
-        """The call on other data, where that decides what memory it takes."""
+        """Return the call on other data, if that decides what memory it takes."""
         call = self.call()
         if not is_grouped(call.func, call.args):
             return []
         return [partial(call.func, *with_ends(call.args, ends)) for ends in routings(call.args)]
 
     def calls_on_host(self) -> list[Callable[[], Any]]:
-        """Alike, with all tensors in host memory. For calls that change no true storages."""
+        """Return the calls with all tensors in host memory. Only for calls that change no true storages."""
         call = self._program.operations[self._position].call
         forms = {v: self._program.values[v]._replace(device=torch.device("cpu")) for v in values_read(call)}
         size = sum(elements_spanned(form) * form.dtype.itemsize for form in forms.values())
@@ -125,7 +125,9 @@ class StandIns:
         return self._call(call, tensors)
 
     def _call(self, call: Call, tensors: Mapping[int, torch.Tensor]) -> partial[Any]:
-        """On these tensors, with what follows from values that are not the real ones made up."""
+        """Bind the call to these tensors, with what follows from values that are not the real ones made
+        up.
+        """
         arguments = substitute(call.arguments, tensors)
         if is_grouped(call.target, arguments) and not self._is_exact(call.arguments[ENDS]):
             arguments = with_ends(arguments, routings(arguments)[0])
@@ -162,7 +164,9 @@ class Layout(Protocol):
 
 
 def elements_spanned(value: Layout) -> int:
-    """Elements from a value's first to its last, those that the strides skip included."""
+    """Return the number of elements from a value's first to its last, those that the strides skip
+    included.
+    """
     if 0 in value.shape:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.strides, strict=True))
@@ -188,7 +192,9 @@ def signature(program: Program, call: Call) -> Hashable:
 def substitute(
     argument: Any, tensors: Mapping[int, torch.Tensor], settings: Sequence[float] | None = None
 ) -> Any:
-    """The argument with a tensor in the place of every Ref, a number (its example) in a Setting's."""
+    """Return the argument with every Ref replaced by a tensor, and every Setting by a number (its example
+    by default).
+    """
     if isinstance(argument, Ref):
         return tensors[argument.value]
     if isinstance(argument, Setting):
@@ -205,7 +211,7 @@ def _is_floating(dtype: torch.dtype) -> bool:
 
 
 def _last_uses(program: Program) -> list[int]:
-    """Per storage the last operation that reads it, -1 where none does."""
+    """Return per storage the last operation that reads it, -1 if none does."""
     last = [-1] * len(program.storages)
     for position, operation in enumerate(program.operations):
         for storage in (*operation.reads, *operation.mutates):

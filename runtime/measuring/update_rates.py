@@ -23,8 +23,10 @@ UNFUSED, FUSED = {"foreach": False}, {"fused": True}
 
 
 def update_rates(device: str | None, weight_bytes: int = WEIGHT_BYTES) -> tuple[Rate, Rate]:
-    """Bytes of weights per second by AdamW, one operation after the other, then fused. device: None: the
-    host's, as the host updates."""
+    """Measure bytes of weights per second of AdamW, one operation after the other, then fused.
+
+    device: None for the host, measured as the host updates.
+    """
     where = "host" if device is None else "device"
     return (
         _measured(f"AdamW on the {where}", device, weight_bytes, UNFUSED),
@@ -41,7 +43,10 @@ def _measured(what: str, device: str | None, size: int, way: Mapping[str, bool])
 def timed_step(
     device: str, size: int, way: Mapping[str, bool], make: Callable[..., Any] = torch.optim.AdamW
 ) -> Callable[[], float]:
-    """A step of an optimizer, which tells how long it took. size: bytes of its weight."""
+    """Return a function that steps an optimizer and returns how long that took.
+
+    size: bytes of its weight.
+    """
     weight = nn.Parameter(torch.ones(size // 4, device=device))
     weight.grad = torch.full_like(weight, 1e-3)
     optimizer: torch.optim.Optimizer = make([weight], **way)

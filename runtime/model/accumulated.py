@@ -32,7 +32,7 @@ class Accumulated(NamedTuple):
 
 
 def accumulated(optimizer: torch.optim.Optimizer) -> Accumulated | None:
-    """None between updates."""
+    """Return the progress of the update; None between updates."""
     noted: Any = optimizer.param_groups[0].get(_KEY)
     return None if noted is None else Accumulated(**noted)
 

@@ -41,7 +41,7 @@ _WHOLE = (
 
 
 def object_parts(thing: Any) -> Parts | None:
-    """The parts of an object by their keys; None if it has none, or no tensor in any."""
+    """Return the parts of an object by their keys; None if it has none, or no tensor in any."""
     if isinstance(thing, _WHOLE):
         return None
     if (node := pytree_node(type(thing))) is not None:
@@ -60,7 +60,7 @@ def object_parts(thing: Any) -> Parts | None:
 
 
 def with_parts(thing: Any, parts: Mapping[Any, Any]) -> Any:
-    """A copy of the object with other parts; the object itself stays as it is."""
+    """Return a copy of the object with other parts; the object itself stays as it is."""
     if (node := pytree_node(type(thing))) is not None:
         context = node.flatten_fn(thing)[1]
         return node.unflatten_fn([part for key, part in parts.items() if key != _CONTEXT], context)
@@ -76,7 +76,7 @@ def with_parts(thing: Any, parts: Mapping[Any, Any]) -> Any:
 
 
 _CONTEXT = "(form)"
-"""The key of what a registered node's flatten function gives beside the children."""
+"""Key of what a registered node's flatten function returns in addition to the children."""
 
 
 class _Kind(NamedTuple):

@@ -2,7 +2,7 @@
 
 A `build` with a parameter `batch` makes it itself. For any other, the example inputs are repeated, or cut: a
 batch is the first dimension of their first tensor, and every tensor whose first dimension is as long has one
-row for each sample. Targets are repeated alike.
+row for each sample. Targets are repeated in the same way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def takes_batch(build: Callable[..., Any]) -> bool:
 
 
 def with_batch(iteration: Iteration, batch: int) -> Iteration:
-    """The iteration with as many rows in its inputs. Raises InputError where they have no rows."""
+    """Return the iteration with as many rows in its inputs. Raises InputError if they have no rows."""
     tensors = tensors_in(iteration.inputs)
     rows = next((tensor.shape[0] for tensor in tensors.values() if tensor.dim()), 0)
     if not rows:
@@ -43,7 +43,7 @@ def with_batch(iteration: Iteration, batch: int) -> Iteration:
 
 
 def _rows(tensor: Tensor, batch: int) -> Tensor:
-    """The tensor's rows over and over, `batch` of them, in memory of their own."""
+    """Repeat the tensor's rows up to `batch` of them, in separate memory."""
     times = -(-batch // tensor.shape[0])
     with torch.no_grad():
         rows = tensor.repeat(times, *[1] * (tensor.dim() - 1))[:batch].clone()

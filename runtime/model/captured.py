@@ -88,7 +88,9 @@ class Captured(TorchDispatchMode):
         return made
 
     def held_by(self, iteration: Iteration) -> dict[int, Path]:
-        """The paths of those that attributes hold, by the identity of the tensor. Refuses others."""
+        """Return the paths of those that attributes hold, by the identity of the tensor. Raises TraceError
+        for others.
+        """
         if not self._found:
             return {}
         held = {
@@ -177,7 +179,7 @@ def _form(tensor: Tensor) -> str:
 
 
 def users_line() -> str:
-    """`model.py:12: `, the innermost line of the user's code that is being run."""
+    """Return `model.py:12: `, the innermost line of the user's code that is being run."""
     frame = inspect.currentframe()
     while frame is not None:
         if is_users(frame.f_code.co_filename):

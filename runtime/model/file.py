@@ -3,9 +3,9 @@
 `entry` is a function that can be called without arguments and returns `(module, example_inputs)`,
 `(module, example_inputs, loss_fn)` with `loss_fn(output)` or `loss_fn(output, example_inputs)`, or
 `(module, example_inputs, loss_fn, targets)` with `loss_fn(output, targets)`; one with a parameter `batch` can
-be asked for other batches. A function `data` of the file, where there is one, gives batches to train with: an
-epoch each time it is called. The file runs as a script would: what lies beside it can be imported.
-Nothing of ours can be shadowed by it, since inside the package all imports are relative.
+be asked for other batches. A function `data` of the file, if there is one, gives batches to train with: an
+epoch each time it is called. The file runs as a script would: what is in its folder can be imported.
+No module of this package can be shadowed by it, since inside the package all imports are relative.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ModelFile(NamedTuple):
 
     @property
     def name(self) -> str:
-        """`gpt2`, or `gpt2-large` for the entry `large`: a name for the graph."""
+        """Return a name for the graph: `gpt2`, or `gpt2-large` for the entry `large`."""
         stem = self.label or Path(self.path).stem
         return stem if self.entry == DEFAULT_ENTRY else f"{stem}-{self.entry}"
 
@@ -71,8 +71,11 @@ class ModelFile(NamedTuple):
             raise InputError(f"{place}: {error}") from None
 
     def epoch(self, example: Inputs) -> Iterator[Inputs]:
-        """The batches of `data()`, or the example alone. Where `build` returns targets each is a pair of
-        inputs and targets; else it is the inputs: a tensor, a tuple, a dict. Raises InputError, one line."""
+        """Yield the batches of `data()`, or the example alone.
+
+        If `build` returns targets each is a pair of inputs and targets; else it is the inputs: a tensor, a
+        tuple, a dict. Raises InputError, one line.
+        """
         if self.data is None:
             yield example
             return
@@ -169,8 +172,10 @@ def _guarded(path: Path, what: str, run: Callable[[], T]) -> T:
 
 
 def _missing(error: BaseException | None) -> str | None:
-    """The package that was not found: libraries that import late raise errors without its name, from those
-    that have it."""
+    """Return the package that was not found.
+
+    Libraries that import late raise errors without its name, from those that have it.
+    """
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name is not None:
             return error.name
@@ -191,7 +196,7 @@ def _failed(path: Path, what: str, error: BaseException) -> InputError:
 
 @contextmanager
 def _imports_from(path: Path) -> Generator[None]:
-    """The file's folder comes first among the places to import from, as for a script; afterwards last."""
+    """Put the file's folder first on the import path, as for a script; afterwards last."""
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     try:

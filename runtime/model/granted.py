@@ -124,7 +124,7 @@ def refuse_class(name: str, tensor: Tensor) -> None:
 
 
 def refuse_input(name: str, tensor: Tensor) -> None:
-    """Raises InputError, one line, for an input that is no plain tensor in one block of memory."""
+    """Raise InputError, one line, for an input that is not an ordinary tensor in one block of memory."""
     refuse_layout(f"input {name}", tensor)
     if dispatches(tensor) and not isinstance(tensor, FakeTensor):
         raise InputError(
@@ -157,8 +157,9 @@ class Granted:
         self._defaults = _defaults()
 
     def other_values(self) -> str | None:
-        """In words, the first that has changed of PyTorch's defaults and of the plain attributes that
-        libraries read."""
+        """Describe the first change of PyTorch's defaults and of the simple attributes that libraries
+        read.
+        """
         if (now := _defaults()) != self._defaults:
             what, there, then = next(
                 (what, there, then)
@@ -241,13 +242,13 @@ def _defaults() -> tuple[torch.dtype, torch.device]:
 
 
 def form_of(tensor: Tensor, like: Value) -> Value:
-    """Its form, in the place of `like`."""
+    """Return the tensor's form, at the offset and storage of `like`."""
     shape, strides = tuple(tensor.shape), tensor.stride()
     return like._replace(shape=shape, strides=strides, dtype=tensor.dtype, device=tensor.device)
 
 
 def described(form: Value) -> str:
-    """`torch.float32 [4, 8] with strides [8, 1] on cpu`."""
+    """Describe a form: `torch.float32 [4, 8] with strides [8, 1] on cpu`."""
     return f"{form.dtype} {list(form.shape)} with strides {list(form.strides)} on {form.device}"
 
 
@@ -257,8 +258,10 @@ def plain_attributes(part: nn.Module) -> dict[str, Any]:
 
 
 def _watched(part: nn.Module) -> dict[str, Any]:
-    """Its plain attributes that code of libraries may read: what the user's own code reads is recorded
-    (reads/recorder.py)."""
+    """Return the module's simple attributes that code of libraries may read.
+
+    What the user's own code reads is recorded (reads/recorder.py).
+    """
     known = _names_of_libraries(type(part))
     return {
         name: value
@@ -271,7 +274,9 @@ def _watched(part: nn.Module) -> dict[str, Any]:
 
 @cache
 def _names_of_libraries(kind: type[nn.Module]) -> frozenset[str] | None:
-    """The attributes that a library's methods in a user's class name; None for a library's class: any."""
+    """Return the attributes that a library's methods in a user's class name; None for a library's class:
+    any.
+    """
     if not is_of_user_class(kind):
         return None
     bases = [base for base in kind.__mro__ if not is_of_user_class(base) and base not in (nn.Module, object)]
@@ -281,7 +286,9 @@ def _names_of_libraries(kind: type[nn.Module]) -> frozenset[str] | None:
 
 @contextmanager
 def plain_attributes_kept(module: nn.Module) -> Generator[None]:
-    """For a plain iteration between planned ones: a model may count."""
+    """Restore the module's simple attributes after an eager iteration between planned ones: a model may
+    count.
+    """
     before = [(part, plain_attributes(part)) for part in module.modules()]
     try:
         yield
@@ -296,7 +303,7 @@ _State = tuple[type, bool, tuple[Any, ...], tuple[int, ...], list[str], object]
 
 
 def _state(part: nn.Module) -> _State:
-    """Its class, mode, submodules, hooks, own tensors, and a forward of its own."""
+    """Return a module's class, mode, submodules, hooks, own tensors, and a forward set on the instance."""
     parts, hooks, tensors = make_up(part)
     return type(part), part.training, parts, hooks, tensors, vars(part).get("forward")
 

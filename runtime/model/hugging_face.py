@@ -78,7 +78,7 @@ def load_configuration(
 
 
 def _read(path: Path) -> Any:
-    """The configuration as transformers has it, from this file alone."""
+    """Read the configuration as transformers does, from this file alone."""
     try:
         document = json.loads(read_bytes(path, _MOST_BYTES))
     except RecursionError:
@@ -102,7 +102,7 @@ def _read(path: Path) -> Any:
 
 
 def _class_of(config: Any, path: Path) -> Any:
-    """A class whose forward returns a loss. Raises InputError."""
+    """Return a class whose forward returns a loss. Raises InputError."""
     import transformers
 
     names = getattr(config, "architectures", None) or []
@@ -152,7 +152,9 @@ _TOKENS = ("LMHeadModel", "ForCausalLM", "ForMaskedLM", "ForConditionalGeneratio
 
 
 def _example(kind: Any, config: Any, length: int | None, path: Path) -> dict[str, tuple[int, ...]]:
-    """Per argument its shape but for the batch. Raises InputError for a class that takes something else."""
+    """Return per argument its shape without the batch. Raises InputError for a class that takes something
+    else.
+    """
     name: str = kind.__name__
     if length is not None:
         tokens = {"input_ids": (length,)}

@@ -28,7 +28,9 @@ class Labelled(NamedTuple):
 
 
 class Scaled(NamedTuple):
-    """Beside them a number on the device by which the loss is multiplied before backward: GradScaler's."""
+    """The inputs together with a number on the device by which the loss is multiplied before backward:
+    GradScaler's.
+    """
 
     inputs: tuple[Any, ...] | dict[str, Any] | Labelled
     scale: Tensor
@@ -95,14 +97,17 @@ class Iteration(NamedTuple):
 
 
 def on_device(iteration: Iteration, device: str | torch.device) -> Iteration:
-    """The iteration on a device; the module itself moves."""
+    """Return the iteration on a device; the module itself moves."""
     tensors = {name: tensor.to(device) for name, tensor in tensors_in(iteration.inputs).items()}
     inputs = with_tensors(iteration.inputs, tensors)
     return iteration._replace(module=iteration.module.to(device), inputs=inputs)
 
 
 def with_targets(inputs: tuple[Any, ...] | dict[str, Any], targets: Any) -> Inputs:
-    """None: there are none. Raises InputError where an input has their name."""
+    """Return the inputs with targets, if there are some. Raises InputError if an input has their name.
+
+    targets: None if there are none.
+    """
     if targets is None:
         return inputs
     if isinstance(inputs, dict) and TARGETS in inputs:
@@ -128,7 +133,7 @@ def unscaled(inputs: Inputs) -> tuple[Any, ...] | dict[str, Any] | Labelled:
 
 
 def _autocasting(iteration: Iteration) -> AbstractContextManager[Any]:
-    """Around forward and loss."""
+    """Return the autocast context for forward and loss."""
     if iteration.autocast is None:
         return nullcontext()
     weight = next(iteration.module.parameters())
@@ -143,7 +148,7 @@ def call(module: Callable[..., Any], inputs: Inputs) -> Any:
 
 
 def forward(iteration: Iteration, module: Callable[..., Any], inputs: Inputs) -> tuple[Tensor | None, Output]:
-    """The loss, where the iteration has one, and the outputs that are wanted."""
+    """Return the loss, if the iteration has one, and the outputs that are requested."""
     inputs = unscaled(inputs)
     with _autocasting(iteration):
         returned = call(module, inputs)
@@ -163,10 +168,11 @@ def differentiated(iteration: Iteration, loss: Tensor, inputs: Inputs) -> Tensor
 
 
 def loss_of(output: Any, loss_fn: LossFunction | None, inputs: Inputs = (), *, trains: bool = True) -> Tensor:
-    """The scalar, to differentiate where the iteration trains. Raises InputError where there is none.
+    """Return the scalar loss, to differentiate if the iteration trains. Raises InputError if there is
+    none.
 
-    It is `loss_fn(output, targets)` where there are targets, else `loss_fn(output, inputs)` where the
-    function needs two arguments, else `loss_fn(output)`.
+    It is `loss_fn(output, targets)` if there are targets, else `loss_fn(output, inputs)` if the function
+    needs two arguments, else `loss_fn(output)`.
     """
     if loss_fn is None:
         loss = _own_loss(output)
@@ -215,7 +221,7 @@ def _what(thing: Any) -> str:
 
 
 def tensors_in(inputs: Any, name: str = "") -> dict[str, Tensor]:
-    """The tensors in nested containers and objects, in order, named by their place: `past.0.key`."""
+    """Return the tensors in nested containers and objects, in order, named by their path: `past.0.key`."""
     if isinstance(inputs, Tensor):
         return {name: inputs}
     found: dict[str, Tensor] = {}
@@ -265,7 +271,10 @@ def _place(name: str, key: Any) -> str:
 
 
 def _parts(inputs: Any) -> list[tuple[Any, Any]] | None:
-    """The parts of a container with their keys, None for anything else. Targets stand beside the inputs."""
+    """Return the parts of a container with their keys, None for anything else.
+
+    Targets and the scale follow the parts of the inputs.
+    """
     if isinstance(inputs, Scaled):
         return [*(_parts(inputs.inputs) or ()), (SCALE, inputs.scale)]
     if isinstance(inputs, Labelled):

@@ -48,7 +48,9 @@ class Around(nn.Module):
 
 
 def inside(module: Any) -> tuple[Any, Processes | None]:
-    """The module in a DistributedDataParallel with its processes; any other as it is. Raises InputError."""
+    """Return the module in a DistributedDataParallel with its processes; any other as it is. Raises
+    InputError.
+    """
     parallel = module.outer() if isinstance(module, Around) else module
     if type(parallel) is not DistributedDataParallel:
         return module, None
@@ -80,7 +82,10 @@ class Processes:
         self._costs = self._measured()
 
     def average(self, gradient: Tensor) -> Tensor:
-        """A tensor of its own. As DistributedDataParallel: the share of each rank, then the sum."""
+        """Return the gradient's average in separate memory, computed as DistributedDataParallel does.
+
+        It is the sum of each rank's share.
+        """
         if not self._together:
             return gradient.clone()
         averaged = gradient * (1 / self.size)
@@ -88,7 +93,7 @@ class Processes:
         return averaged
 
     def average_all(self, gradients: Iterable[Tensor]) -> None:
-        """In place, in this order, which is that of all ranks."""
+        """Average the gradients in place, in this order, which is that of all ranks."""
         for gradient in gradients:
             gradient.mul_(1 / self.size)
             dist.all_reduce(gradient, group=self._group)
@@ -100,7 +105,11 @@ class Processes:
         return parallel is None or bool(parallel.require_backward_grad_sync)
 
     def check_syncs(self) -> None:
-        """Before an iteration that updates weights. Raises MismatchError."""
+        """Check that DistributedDataParallel averages now; call it before an iteration that updates
+        weights.
+
+        Raises MismatchError.
+        """
         if not self.syncs:
             raise MismatchError(
                 "the step averages gradients and updates the weights with this batch: call it outside of "
@@ -109,8 +118,11 @@ class Processes:
 
     @contextmanager
     def together(self, buffers: Iterable[Tensor]) -> Generator[None]:
-        """Around an iteration that all ranks run. buffers: those that it changes; all begin with the first
-        rank's, if DistributedDataParallel was told so."""
+        """Surround an iteration that all ranks run together.
+
+        buffers: those that it changes; all begin with the first rank's, if DistributedDataParallel was asked
+            to do so.
+        """
         if self._buffers:
             for buffer in buffers:
                 dist.broadcast(buffer, self._first, group=self._group)
@@ -122,8 +134,11 @@ class Processes:
 
     @contextmanager
     def planning(self, accumulate: int) -> Generator[None]:
-        """Around the first plan, which all ranks make at once. Where one fails, or has gradients for other
-        parameters or updates with another number of batches, all do: raises MemplanError."""
+        """Surround the first plan, which all ranks make at once.
+
+        If one fails, or has gradients for other parameters or updates with another number of batches, all do:
+        raises MemplanError.
+        """
         failed: BaseException | None = None
         try:
             yield
@@ -152,7 +167,7 @@ class Processes:
                 )
 
     def check(self, gradients: Mapping[str, tuple[int, ...]]) -> None:
-        """That a plan averages, by name and shape, what the first one does. Raises MismatchError."""
+        """Check that a plan averages, by name and shape, what the first one does. Raises MismatchError."""
         named = list(gradients.items())
         if self._averaged is None:
             self._averaged = named
@@ -168,13 +183,13 @@ class Processes:
         return start + rate * size
 
     def _measured(self) -> tuple[float, float]:
-        """Seconds to begin with, and seconds a byte."""
+        """Measure the constant time of an average, in seconds, and its seconds per byte."""
         small, large = (self._timed(torch.zeros(size // 4)) for size in _SIZES)
         rate = max(0.0, (large - small) / (_SIZES[1] - _SIZES[0]))
         return max(0.0, small - rate * _SIZES[0]), rate
 
     def _timed(self, tensor: Tensor) -> float:
-        """The least of some rounds, on the device that computes."""
+        """Return the least seconds of some rounds, on the device that computes."""
         tensor, seconds = tensor.to(self._device.torch), list[float]()
         for _ in range(_ROUNDS):
             start = perf_counter()

@@ -2,7 +2,7 @@
 
 Models count their iterations, keep hidden states, append to lists, install hooks at their first call. Traced
 or compared, all that they can reach is afterwards what it was, the same objects with the same contents; what
-had changed can be told. Results that a `functools.lru_cache` holds are forgotten where they are tensors.
+had changed can be listed. Results that a `functools.lru_cache` holds are forgotten if they are tensors.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class PythonState:
             self._things += _of_tensors(iteration, roots)
 
     def changes(self) -> list[str]:
-        """The paths of what is different now."""
+        """Return the paths of what is different now."""
         return [spelled((*kept.path, part)) for kept in self._things for part in kept.changes()]
 
     def drawn(self) -> bool:
@@ -86,7 +86,7 @@ class PythonState:
         return self.drawn_from() is not None
 
     def drawn_from(self, *whose: str) -> str | None:
-        """Whose random numbers were drawn since, among these or any."""
+        """Return whose random numbers were drawn since, among these or any."""
         found = (kept.draws for kept in self._things if kept.draws and kept.changes())
         return next((each for each in found if not whose or each in whose), None)
 
@@ -112,8 +112,10 @@ def state_put_back(iteration: Iteration, *, tensors: bool = True) -> Generator[P
 
 @contextmanager
 def caches_forgotten() -> Generator[None]:
-    """Before and afterwards no `functools.lru_cache` holds a tensor: one from before would be a constant of
-    the trace, one that is made meanwhile is fake."""
+    """Clear tensors from every `functools.lru_cache`, before and afterwards.
+
+    One from before would be a constant of the trace, one that is made meanwhile is fake.
+    """
     _forget_tensors()
     try:
         yield
@@ -132,9 +134,11 @@ def _forget_tensors() -> None:
 
 
 class _Caches:
-    """Every `functools.lru_cache` of this process. To find them takes the longer the more objects there are,
-    so it is done again only when there are new ones: each counts as a reference to their type, where Python
-    counts these (without its global lock it does not)."""
+    """Every `functools.lru_cache` of this process.
+
+    To find them takes the longer the more objects there are, so it is repeated only when there are new ones:
+    each counts as a reference to their type, if Python counts these (without its global lock it does not).
+    """
 
     def __init__(self) -> None:
         self._known: WeakSet[Any] = WeakSet()
@@ -150,7 +154,9 @@ class _Caches:
         return list(self._known)
 
     def _references(self) -> int:
-        """To the type, beside those of the caches that are known and alive."""
+        """Return the number of references to the type, without those of the caches that are known and
+        alive.
+        """
         return sys.getrefcount(_CACHED) - len(self._known)
 
 
@@ -158,7 +164,10 @@ _caches = _Caches()
 
 
 def _holds_tensor(things: list[Any]) -> bool:
-    """These, or what is in containers among them, five deep: all of one depth at once, by their types."""
+    """Tell whether one of these is a tensor, or holds one in containers, five deep.
+
+    All of one depth are checked at once, by their types.
+    """
     for _depth in range(5):
         kinds = set(map(type, things))
         if any(issubclass(kind, Tensor) for kind in kinds):
@@ -193,7 +202,7 @@ def _of(path: Path, thing: Any) -> Iterable[_Noted]:
 
 
 def _of_module(name: str) -> Iterable[_Noted]:
-    """The tables that a library's module keeps for its classes."""
+    """Yield the tables that a library's module keeps for its classes."""
     for key, thing in list(vars(sys.modules.get(name, object)).items()):
         if type(thing) in (dict, list, set) and not key.startswith("__"):
             yield from _of((name, key), thing)
@@ -219,7 +228,7 @@ def _of_dict(path: Path, thing: dict[Any, Any]) -> _Noted:
 
 
 def _of_class(path: Path, kind: type) -> _Noted:
-    """Its attributes that are no methods."""
+    """Note a class's attributes that are not methods."""
     known = {name: thing for name, thing in vars(kind).items() if not name.startswith("__")}
     known = {name: thing for name, thing in known.items() if not hasattr(type(thing), "__get__")}
 
@@ -271,7 +280,7 @@ def _of_cell(path: Path, thing: CellType) -> _Noted:
 
 
 def _of_names(path: Path, thing: dict[str, Any], names: Iterable[str]) -> _Noted:
-    """Some entries of a dict that holds much else: a module's globals."""
+    """Note some entries of a dict that holds much else: a module's globals."""
     known = {name: thing[name] for name in names if name in thing}
 
     def changes() -> list[object]:
@@ -294,7 +303,9 @@ def _of_array(path: Path, thing: np.ndarray[Any, Any]) -> _Noted:
 
 
 def _of_tensors(iteration: Iteration, roots: dict[str, Any]) -> Iterable[_Noted]:
-    """The tensors that attributes of the module hold, and the smaller ones that its code alone reaches."""
+    """Yield the tensors that attributes of the module hold, and the smaller ones that its code alone
+    reaches.
+    """
     module, inputs = iteration.module, tensors_in(iteration.inputs)
     own = {id(tensor) for tensor in (*module.parameters(), *module.buffers(), *inputs.values())}
     held = {id(thing) for _path, thing in reachable({"module": module}) if isinstance(thing, Tensor)}
@@ -322,7 +333,9 @@ def _of_state(path: Path, whose: str, read: Callable[[], Any], write: Callable[[
 
 
 def _state_of(thing: Any) -> tuple[str, Callable[[], Any], Callable[[Any], Any]] | None:
-    """Whose random generator it is, and how its state is read and written."""
+    """Return whose random generator it is, and functions that read and write its state; None for other
+    things.
+    """
     if isinstance(thing, random.Random) and not isinstance(thing, random.SystemRandom):
         return PYTHON_NUMBERS, thing.getstate, thing.setstate
     if isinstance(thing, np.random.RandomState):

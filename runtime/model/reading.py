@@ -25,7 +25,7 @@ class Reading:
         self._places = _places(alone)
 
     def read(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Inputs:
-        """With the targets where the plan has some. Raises MismatchError."""
+        """Return the call's inputs, with the targets if the plan has some. Raises MismatchError."""
         keywords = dict(keywords)
         targets = keywords.pop(TARGETS, None) if self._has_targets else None
         if arguments and keywords:
@@ -50,7 +50,9 @@ class Reading:
         )
 
     def _is_batch(self, argument: Any) -> bool:
-        """Not the only input of the plan, which may be a nest itself."""
+        """Tell whether the argument is a batch, and not the only input of the plan, which may be a nest
+        itself.
+        """
         if isinstance(argument, Mapping) and not any(issubclass(kind, Mapping) for kind in self._kinds):
             raise MismatchError("the batch is a dict; the plan's inputs stand by position: give a tuple")
         if not isinstance(argument, tuple | list):

@@ -76,7 +76,7 @@ class SavedOptimizer:
         self._groups = [(group, dict(group)) for group in optimizer.param_groups]
 
     def put_back(self) -> None:
-        """The entries; not what tensors among them hold."""
+        """Put the entries back; not what tensors among them hold."""
         _refill(vars(self._optimizer), self._own)
         state: Any = self._optimizer.state
         for parameter in [parameter for parameter in state if parameter not in self._rows]:
@@ -105,8 +105,11 @@ class SavedGradients:
 
 
 def elements_of(tensor: Tensor) -> Tensor:
-    """A view with every element of memory once. `expand` makes tensors whose rows are the same memory; one
-    whose windows overlap otherwise (`unfold`) is all the memory from its first to its last element."""
+    """Return a view with every element of memory once.
+
+    `expand` makes tensors whose rows are the same memory; one whose windows overlap otherwise (`unfold`) is
+    all the memory from its first to its last element.
+    """
     if 0 in tensor.shape:
         return tensor
     sizes = [1 if stride == 0 else size for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
@@ -120,7 +123,7 @@ def elements_of(tensor: Tensor) -> Tensor:
 
 
 def _bytes(tensor: Tensor) -> Tensor | None:
-    """A copy of its elements as bytes. None where it has none to copy: on `meta`, or sparse."""
+    """Return a copy of the elements as bytes. None if there is none to copy: on `meta`, or sparse."""
     if tensor.device.type == "meta" or tensor.layout != torch.strided:
         return None
     return _present(tensor)

@@ -6,7 +6,7 @@
     `.grad`              of tensors that are no parameters of the module: those of a loss function
     generators           of PyTorch, on the host and on the device
 
-after success, an exception and Ctrl-C alike.
+after success, after an exception and after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Before:
         self.state, self.tensors = state, tensors
 
     def changed(self) -> list[str]:
-        """The names of the tensors that are different now."""
+        """Return the names of the tensors that are different now."""
         return [name for name, tensor in self.tensors.items() if tensor.has_changed()]
 
 
@@ -78,7 +78,7 @@ def unchanged(
 
 
 def residents_of(iteration: Iteration) -> dict[str, Tensor]:
-    """The module's parameters and buffers, the inputs and the optimizer's states, by name."""
+    """Return the module's parameters and buffers, the inputs and the optimizer's states, by name."""
     module = iteration.module
     found: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     found |= {f"the input {name}": tensor for name, tensor in tensors_in(iteration.inputs).items()}
@@ -88,7 +88,7 @@ def residents_of(iteration: Iteration) -> dict[str, Tensor]:
 
 
 def _states_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """And the numbers of its groups that are tensors."""
+    """Return the optimizer's states, and the numbers of its groups that are tensors."""
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     rows = {names.get(id(x), "a parameter of others"): row for x, row in optimizer.state.items()}
     rows |= {f"group {number}": group for number, group in enumerate(optimizer.param_groups)}
@@ -101,7 +101,7 @@ def _states_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
 
 
 def changing(iteration: Iteration) -> dict[str, Tensor]:
-    """The weights and optimizer states that updates change, those that are there, by name."""
+    """Return the weights and optimizer states that updates change, those that are there, by name."""
     if iteration.updates is None:
         return {}
     optimizer = iteration.updates.optimizer
@@ -116,14 +116,14 @@ def changing(iteration: Iteration) -> dict[str, Tensor]:
 
 
 def changed_by(program: Program) -> list[str]:
-    """The parameters and buffers in whose memory operations of the program write, by name."""
+    """Return the parameters and buffers in whose memory operations of the program write, by name."""
     changed = {storage for operation in program.operations for storage in operation.mutates}
     named = {**program.parameters, **program.buffers}
     return [name for name, value in named.items() if program.values[value].storage in changed]
 
 
 def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """In host memory, where there is most room."""
+    """Copy the tensors to host memory, which has most room."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
@@ -140,7 +140,7 @@ def _changeable(iteration: Iteration, programs: Collection[Program]) -> dict[str
 
 
 def _left_alone(program: Program) -> set[str]:
-    """The parameters, buffers and inputs in whose memory no operation writes."""
+    """Return the parameters, buffers and inputs in whose memory no operation writes."""
     changed = {storage for operation in program.operations for storage in operation.mutates}
     named = {**program.parameters, **program.buffers}
     named |= {f"the input {name}": value for name, value in program.inputs.items()}
@@ -148,7 +148,9 @@ def _left_alone(program: Program) -> set[str]:
 
 
 def _of_loss(iteration: Iteration) -> list[Tensor]:
-    """Tensors that eager's backward gives a gradient beside the module's: parameters of a loss function."""
+    """Return tensors other than the module's to which eager's backward gives a gradient: a loss function's
+    parameters.
+    """
     own = {id(tensor) for tensor in (*iteration.module.parameters(), *tensors_in(iteration.inputs).values())}
     roots = {"module": iteration.module, "loss_fn": iteration.loss_fn}
     found = (thing for _path, thing in reachable(roots, parts_with_code) if isinstance(thing, Tensor))
@@ -156,7 +158,7 @@ def _of_loss(iteration: Iteration) -> list[Tensor]:
 
 
 def _run_all(steps: list[Callable[[], None]]) -> None:
-    """Each of them, whatever the others raise. Raises what the first that fails raises."""
+    """Run each step, whatever the others raise. Raises what the first that fails raises."""
     errors: list[BaseException] = []
     for step in steps:
         try:

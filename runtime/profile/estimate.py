@@ -55,10 +55,12 @@ ESTIMATED = {
 def estimate(
     model: str, gpu: str, progress: Progress | None = None, optimizer: Choice | None = None
 ) -> Graph:
-    """The graph of the iteration that a model file, `path[:entry]`, builds; its machine is the GPU's preset.
+    """Estimate the graph of the iteration that a model file, `path[:entry]`, builds; its machine is the
+    GPU's preset.
 
     optimizer: the updates of its weights, at the machine's speeds; without one the gradients are the result.
-    Raises MemplanError, one line. `source.device` is the one whose operations were traced.
+
+    `source.device` is the one whose operations were traced. Raises MemplanError, one line.
     """
     preset = find_preset(gpu)
     return estimate_file(load_model_file(model), preset, progress, optimizer=optimizer)
@@ -80,7 +82,7 @@ def estimate_file(
 
 
 def traced(file: ModelFile, batch: int | None, optimizer: Choice | None) -> Program:
-    """The program of a model that is built without memory for it."""
+    """Trace the program of a model that is built without memory for it."""
     return trace(updated(fake_build(partial(file.build, batch)), optimizer))
 
 
@@ -124,9 +126,12 @@ class Demand:
     fused: bool = False
 
     def cost(self, gpu: Gpu, updates: Updates) -> Cost:
-        """By the roofline; an update by how often it passes over its bytes beside AdamW, whose speed the
-        machine names: a fused one beside the fused, where it names that; without a name at the bandwidth of
-        the device, and on no host."""
+        """Return the cost by the roofline; that of an update by how often it passes over its bytes,
+        relative to AdamW.
+
+        The machine names AdamW's speed. A fused update is compared with the fused AdamW, if the machine names
+        that. Without a named speed an update runs at the bandwidth of the device, and on no host.
+        """
         if self.passes is None:
             return Cost(seconds(self.work, gpu), self.workspace.usual)
         passed = self.passes * self.size
@@ -143,7 +148,7 @@ class Demand:
 def estimate_program(
     program: Program, gpu: Gpu, progress: Progress | None = None, updates: Updates | None = None
 ) -> list[Cost]:
-    """Per operation its roofline time and its workspace.
+    """Return, per operation, its roofline time and its workspace.
 
     updates: how fast AdamW runs on the device and on the host, where known.
     """
@@ -151,7 +156,7 @@ def estimate_program(
 
 
 def demands_of(program: Program, progress: Progress | None = None) -> list[Demand]:
-    """Per operation."""
+    """Return each operation's demand."""
     known: dict[Hashable, Demand] = {}
     demands: list[Demand] = []
     for operation in program.operations:
@@ -192,6 +197,6 @@ def _pass_rate(adamw: float | None, fused_adamw: float | None, *, fused: bool) -
 
 
 def _layout(program: Program, value: int) -> torch.Tensor:
-    """A tensor of the value's shape, strides and type, without data."""
+    """Create a tensor of the value's shape, strides and dtype, without data."""
     form = program.values[value]
     return torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device="meta")

@@ -41,7 +41,7 @@ class Estimates:
         return self._graphs[key]
 
     def at_worst(self, batch: int, preset: Preset) -> Graph:
-        """With the largest workspaces that its operations may take."""
+        """Return the graph with the largest workspaces that its operations may take."""
         graph = self.graph(batch, preset)
         most = np.array([one.workspace.most for one in self._demands[batch]], np.int64)
         return replace(graph, operations=replace(graph.operations, workspace=most))

@@ -54,7 +54,7 @@ class _Replacing:
         return apply
 
     def _changed(self, old: nn.Parameter, change: Callable[[Tensor], Tensor]) -> nn.Parameter:
-        """One new parameter for each old one, however many modules share it."""
+        """Return one new parameter for each old one, however many modules share it."""
         if id(old) not in self._new:
             with torch.no_grad():
                 self._new[id(old)] = (old, nn.Parameter(change(old), old.requires_grad))

@@ -3,7 +3,7 @@
 At two batches a model makes the same calls; what differs are numbers: sizes, strides, shapes among the
 arguments. Each is taken as a straight line through the two, so a program at any other batch costs no trace.
 That is believed only where the line meets a third trace, number by number; a model that does something else
-at another batch is traced at each. A batch of 1 is often such a batch, and then stands beside the family.
+at another batch is traced at each. A batch of 1 is often such a batch, and then is not in the family.
 
     traced   1 . 2 . 4              1 has other calls
     traced   1 . 2 . 4 . . . 8      the line through 4 and 8 meets 2: from here on no traces
@@ -101,7 +101,10 @@ Number = Callable[[int, int], int]
 
 
 def _combined(one: Program, other: Program, number: Number) -> Program:
-    """One of both, of their storages, values and operations. number: of two whole numbers."""
+    """Combine two programs: their storages, values and operations.
+
+    number: combines two whole numbers.
+    """
     _check(one.device == other.device and one.returned == other.returned)
     return replace(
         one,

@@ -1,9 +1,9 @@
 """`plan profile`: a model traced, each of its operations measured, and one iteration compared with eager.
 
-Each distinct call (operation, shapes, strides, types, other arguments) is measured once, on stand-ins for its
-inputs, so that measuring takes far less memory than the iteration, and seconds where that takes seconds:
-a GPT-2 of 6 layers has 499 operations of which 88 are distinct. Only the comparison needs the memory of
-plain PyTorch; where there is not that much, the graph says that it was not compared.
+Each distinct call (operation, shapes, strides, dtypes, other arguments) is measured once, on synthetic
+inputs, so that measuring takes far less memory than the iteration, and seconds if that takes seconds: a GPT-2
+of 6 layers has 499 operations of which 88 are distinct. Only the comparison needs the memory of eager
+PyTorch; if there is not that much, the graph says that it was not compared.
 """
 
 from __future__ import annotations
@@ -47,13 +47,15 @@ def profile(
     *,
     compiling: bool = False,
 ) -> Graph:
-    """The graph of the iteration that a model file, `path[:entry]`, builds. Raises MemplanError, one line.
+    """Profile the iteration that a model file, `path[:entry]`, builds, as a graph. Raises MemplanError,
+    one line.
 
-    optimizer: the updates of its weights; without one the gradients are the result. compiling: operations are
-    fused by Inductor where that is faster; `source.compiled` says which, see docs/formats.md.
+    optimizer: the updates of its weights; without one the gradients are the result.
+    compiling: operations are fused by Inductor if that is faster; `source.compiled` says which, see
+        docs/formats.md.
 
-    `source` tells where it comes from, how good the times are (`measured`, see `quality`) and whether the
-    traced iteration equals plain PyTorch's (`eager`, see `verdict`).
+    `source` says where the graph comes from, how good the times are (`measured`, see `quality`) and whether
+    the traced iteration equals eager PyTorch's (`eager`, see `verdict`).
     """
     check_device(device)
     file = load_model_file(model)
@@ -82,10 +84,11 @@ def profile(
 def measure_program(
     program: Program, tensors: Mapping[int, torch.Tensor], progress: Progress | None = None
 ) -> list[Measurement]:
-    """Per operation its measurement; equal signatures share one.
+    """Measure each operation; equal signatures share one measurement.
 
-    tensors: those of inputs, buffers and constants, by value. They and the random generator stay
-    as they are. Raises InputError where the user's profiler is on.
+    tensors: those of inputs, buffers and constants, by value. They and the random generator stay as they are.
+
+    Raises InputError if the user's profiler is on.
     """
     check_profiler(program.device)
     stand_ins = StandIns(program, tensors)
@@ -104,7 +107,7 @@ def measure_program(
 
 
 def measured_call(program: Program, operation: Operation, stand_ins: StandIns) -> Measurement:
-    """Measure the operation at which the stand-ins are.
+    """Measure the operation at which `stand_ins` is.
 
     An update of weights, which may run in host memory too, is also measured there, and so is what adds a
     gradient to its sum. A call whose memory depends on the data is counted with what it takes at worst.
@@ -125,13 +128,16 @@ def _on_host(program: Program, stand_ins: StandIns) -> Measurement:
 
 
 def graph_from(program: Program, measured: Sequence[Measurement], **labels: Any) -> Graph:
-    """The graph with what was measured. labels: `name` and `source`, see graph_of."""
+    """Build the graph with what was measured.
+
+    labels: `name` and `source`, see graph_of.
+    """
     program = with_true_sizes(program, measured)
     return graph_of(program, costs_of(program, measured), **labels)
 
 
 def with_true_sizes(program: Program, measured: Sequence[Measurement]) -> Program:
-    """The program with its storages as large as they came out.
+    """Return the program with its storages as large as they came out.
 
     Some operations give back more than they say: `mse_loss` returns one number in a storage of its input's
     size.

@@ -14,7 +14,7 @@ operations, the same for every GPU and kernel, not measurements. Expect errors o
 operation, either way: small matrices fill no GPU, a kernel may keep a small tensor in cache, causal attention
 skips half of what is counted, random memory access is slower than streaming. Sums over an iteration, and
 the ratios between operations that a schedule depends on, are better than that. What a kernel takes
-beside its outputs is another matter: workspace.py.
+in addition to its outputs is another matter: workspace.py.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Work(NamedTuple):
 
 
 def seconds(work: Work, gpu: Gpu) -> float:
-    """The roofline's bound, divided by the efficiencies, and the launch."""
+    """Return the roofline's bound, divided by the efficiencies, and the launch."""
     rate = getattr(gpu, work.rate) or gpu.float32
     compute = work.flops / (COMPUTE_EFFICIENCY * rate)
     memory = work.bytes / (BANDWIDTH_EFFICIENCY * gpu.bandwidth)
@@ -71,7 +71,10 @@ def seconds(work: Work, gpu: Gpu) -> float:
 
 
 def work_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Work:
-    """The work of one call. `target`: an ATen overload. Tensors may be fake: only their layout is read."""
+    """Return the work of one call. Tensors may be fake: only their layout is read.
+
+    target: an ATen overload.
+    """
     operation = getattr(target, "overloadpacket", target)
     inputs, outputs = _tensors((args, kwargs)), _tensors(result)
     formula = FORMULAS.get(operation) or flop_registry.get(operation)
@@ -80,7 +83,9 @@ def work_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], resul
 
 
 def distinct_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of the elements that a tensor shows, each counted once however often the strides repeat it."""
+    """Return the bytes of the elements that a tensor shows, each counted once however often the strides
+    repeat it.
+    """
     elements = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         elements *= size if stride or not size else 1
@@ -108,7 +113,10 @@ def _sum(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def _rate(operation: Any, tensors: list[torch.Tensor]) -> str:
-    """float32 runs as TF32 exactly where this PyTorch's settings let cuBLAS or cuDNN do so."""
+    """Return the field of `Gpu` that bounds the operation's FLOPs.
+
+    float32 runs as TF32 exactly if this PyTorch's settings let cuBLAS or cuDNN do so.
+    """
     dtype = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float32)
     if dtype == torch.float32 and operation in CONVOLUTIONS:
         return "tf32" if torch.backends.cudnn.allow_tf32 else "float32"
@@ -127,7 +135,9 @@ def _attention_backward(grad: Any, query: Any, key: Any, value: Any, *_rest: Any
 
 
 def _convolution_backward(*args: Any, **_options: Any) -> int:
-    """The gradients of input and weight multiply as many pairs as forward does, in groups or not."""
+    """Count the FLOPs: the gradients of input and weight multiply as many pairs as forward does, in groups
+    or not.
+    """
     grad, x, weight, transposed, wanted = args[0], args[1], args[2], args[7], args[10]
     forward = conv_flop_count(list(x.shape), list(weight.shape), list(grad.shape), transposed)
     return (bool(wanted[0]) + bool(wanted[1])) * forward

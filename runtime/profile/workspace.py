@@ -75,7 +75,10 @@ def _same(size: int) -> Workspace:
 
 
 def _attention(query: Any, key: Any) -> int:
-    """Both of shape (batch, heads, length, width). Sums are padded to whole tiles."""
+    """Return the bytes of attention's workspace in backward. Sums are padded to whole tiles.
+
+    query, key: of shape (batch, heads, length, width).
+    """
     batch, heads, length, width = query.shape
     shared = 2 * key.itemsize * key.numel() // key.shape[1] * heads
     tile = 32 if width <= 128 else 64
@@ -84,7 +87,10 @@ def _attention(query: Any, key: Any) -> int:
 
 
 def _convolution(x: Any, weight: Any, y: Any, transposed: bool) -> Workspace:
-    """x, y: input and output, or the output's gradient."""
+    """Return the workspace of a convolution.
+
+    x, y: input and output, or the output's gradient.
+    """
     last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
     usual = 0 if last else x.nbytes + weight.nbytes + y.nbytes
     places = (x if transposed else y).shape

@@ -22,7 +22,7 @@ def call_text(call: Call, value: Callable[[int], str]) -> str:
 
 
 def content(constant: torch.Tensor) -> str:
-    """A digest of a tensor's bytes."""
+    """Return a digest of a tensor's bytes."""
     if isinstance(constant, FakeTensor):
         return "unknown"
     data = constant.detach().cpu().contiguous().flatten().view(torch.uint8)
@@ -30,7 +30,9 @@ def content(constant: torch.Tensor) -> str:
 
 
 def _text(argument: Any, value: Callable[[int], str]) -> str:
-    """Like repr, but the same in every process: the only objects in it are torch's own types."""
+    """Write an argument like repr does, but the same in every process: the only objects in it are torch's
+    own types.
+    """
     if isinstance(argument, Ref):
         return f"%{value(argument.value)}"
     if isinstance(argument, Mapping):

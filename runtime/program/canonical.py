@@ -1,9 +1,9 @@
 """Names of a program's operations that do not depend on the order in which independent ones were traced.
 
-Libraries loop over sets (`for kind in set(layer_types)`), whose order another process has otherwise: the same
+Libraries loop over sets (`for kind in set(layer_types)`), whose order differs between processes: the same
 operations come in another order. So an operation is known by what it computes from what (`source`) and by
 what becomes of it (`use`), as hashes; `addmm`, `addmm_2`, … are numbered by its depth and these. Those that
-are alike in all that are interchangeable, and numbered as what they read is.
+are equal in all that are interchangeable, and numbered as what they read is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .program import Operation, Program, values_read
 
 
 def named(program: Program) -> Program:
-    """The program, before updates of weights, with its operations and what they make renamed."""
+    """Rename the operations, and what they make, of a program before updates of weights."""
     ranks = _Identities(program).ranks()
     order = sorted(range(len(ranks)), key=ranks.__getitem__)
     storages = list(program.storages)
@@ -75,7 +75,7 @@ class _Identities:
         self._use = self._uses()
 
     def ranks(self) -> list[int]:
-        """Per operation its number, the same in every process."""
+        """Return the operations' numbers, the same in every process."""
         keys = list(zip(self._depth, self._source, self._use, strict=True))
         ranks = [0] * len(keys)
         for rank, index in enumerate(sorted(range(len(keys)), key=lambda index: (keys[index], index))):
@@ -87,7 +87,7 @@ class _Identities:
         return ranks
 
     def _order_twins(self, twins: list[int], keys: list[tuple[int, str, str]], ranks: list[int]) -> None:
-        """Give those alike their ranks again, by the ranks of the operations that they read."""
+        """Reorder the ranks of equal operations by the ranks of the operations that they read."""
         for key in sorted({keys[index] for index in twins}):
             alike = [index for index in twins if keys[index] == key]
             places = sorted(ranks[index] for index in alike)
@@ -100,7 +100,7 @@ class _Identities:
         return tuple(ranks[self._maker[storage]] for storage in reads if storage in self._maker)
 
     def _uses(self) -> list[str]:
-        """From the last operation to the first: what becomes of the results."""
+        """Hash what becomes of each operation's results, from the last operation to the first."""
         program = self._program
         used: dict[int, list[str]] = {}
         loss = {} if program.loss is None else {LOSS: program.loss}
@@ -134,7 +134,7 @@ def _residents(program: Program) -> Iterator[tuple[int, str]]:
 
 
 def _constants(program: Program, order: list[int]) -> list[int]:
-    """The constants' storages, in the order of their first use."""
+    """Return the constants' storages, in the order of their first use."""
     own = {program.values[value].storage for value in program.constants}
     used = (storage for index in order for storage in _read_in_order(program, program.operations[index]))
     return list(dict.fromkeys((*(storage for storage in used if storage in own), *sorted(own))))

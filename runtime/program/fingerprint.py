@@ -12,7 +12,8 @@ from .program import Program
 
 
 def fingerprint(program: Program) -> str:
-    """`sha256:…` over calls, argument structure, shapes, strides, types, devices and parameter names.
+    """Return `sha256:…` over calls, argument structure, shapes, strides, dtypes, devices and parameter
+    names.
 
     Constants that the code makes count by their values: they are part of it, like its numbers. Those that
     attributes of the module hold count by their form alone, like weights. Names stand for operations and
@@ -56,6 +57,6 @@ def _lines(program: Program) -> Iterator[str]:
 
 
 def _value(program: Program, index: int) -> str:
-    """A value by the name of its storage and where in that it lies."""
+    """Describe a value by the name of its storage and its position in that."""
     storage, shape, strides, offset, dtype, device = program.values[index]
     return f"{program.storages[storage].name} {shape} {strides} {offset} {dtype} {device.type}"

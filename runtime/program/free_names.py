@@ -25,7 +25,7 @@ class FreeNames:
         self._known: dict[object, str] = {}
 
     def of_call(self, call: Call) -> str:
-        """`f0(v1, [2, 3], dtype=c4)`."""
+        """Return a call as source: `f0(v1, [2, 3], dtype=c4)`."""
         arguments = [self.of_argument(part) for part in call.arguments]
         keywords = [f"{name}={self.of_argument(part)}" for name, part in call.keywords.items()]
         return f"{self._name('f', call.target, call.target)}({', '.join(arguments + keywords)})"
@@ -48,7 +48,7 @@ class FreeNames:
         return self.of_thing(argument)
 
     def of_thing(self, thing: Any) -> str:
-        """A name for something that is not taken apart."""
+        """Return a name for something that is not taken apart."""
         return self._name("c", thing, f"{type(thing).__name__} {thing!r}")
 
     def _name(self, letter: str, thing: Any, key: object) -> str:

@@ -39,10 +39,11 @@ def graph_of(
     machine: Machine | None = None,
     block_bytes: int = 1,
 ) -> Graph:
-    """One tensor per storage, one operation per operation, under the same indices.
+    """Build the graph: one tensor per storage, one operation per operation, under the same indices.
 
-    costs: per operation. source: more about where it comes from, e.g. `model`, `entry`. block_bytes: what
-    the device that is planned for allocates whole multiples of, where the program's own does not.
+    costs: per operation.
+    source: more about where it comes from, e.g. `model`, `entry`.
+    block_bytes: size of which the planned device allocates whole multiples, if the program's own does not.
     """
     draft = Draft(name)
     for storage in program.storages:

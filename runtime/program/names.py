@@ -25,17 +25,17 @@ class Names:
 
 
 def operation_name(target: Any, layer: str | None, phase: Phase) -> str:
-    """`h.0.mlp/addmm`; in other phases `h.0.mlp/backward/mm`."""
+    """Return `h.0.mlp/addmm`; in other phases `h.0.mlp/backward/mm`."""
     parts = (layer, "" if phase == Phase.FORWARD else phase.word, short_name(target))
     return "/".join(part for part in parts if part)
 
 
 def short_name(target: Any) -> str:
-    """`addmm` for aten.addmm.default."""
+    """Return `addmm` for aten.addmm.default."""
     packet = getattr(target, "overloadpacket", target)
     return packet.__name__
 
 
 def full_name(target: Any) -> str:
-    """`aten.addmm.default`; `memplan.dropout_mask` for a call of our own."""
+    """Return `aten.addmm.default`; `memplan.dropout_mask` for an operation of this package."""
     return str(target) if hasattr(target, "overloadpacket") else f"memplan.{target.__name__}"

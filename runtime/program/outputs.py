@@ -52,7 +52,10 @@ NOTHING = Output({}, (None,), _only)
 
 
 def output_of(returned: Any, wanted: Wanted, loss: Tensor | None) -> Output:
-    """The loss itself is always among them, since it is kept anyway. Raises InputError, one line."""
+    """Take the requested outputs out of what the module returns. Raises InputError, one line.
+
+    The loss itself is always among them, since it is kept anyway.
+    """
     if wanted is False:
         return NOTHING
     leaves, form = leaves_and_form(returned)

@@ -57,8 +57,9 @@ class Call:
 
     @property
     def generator(self) -> torch.Generator | None:
-        """The random generator that it is given; None if it draws from the device's default one, or not at
-        all."""
+        """Return the random generator that the call takes; None if it draws from the device's default one,
+        or not at all.
+        """
         given = (*self.arguments, *self.keywords.values())
         return next((each for each in given if isinstance(each, torch.Generator)), None)
 
@@ -87,7 +88,7 @@ class Value(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Bytes from the start of the storage to the end of the value's last element."""
+        """Return the bytes from the start of the storage to the end of the value's last element."""
         if 0 in self.shape:
             return 0
         last = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
@@ -108,24 +109,28 @@ class Operation(NamedTuple):
 
     @property
     def once(self) -> bool:
-        """Whether it may not run again in an iteration: the loss, changes in place, talks with others."""
+        """Tell whether it must not be recomputed: the loss, changes in place, communication with other
+        processes.
+        """
         return self.phase == Phase.LOSS or bool(self.mutates) or getattr(self.call.target, "once", False)
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """One iteration, in the order in which plain PyTorch runs it.
+    """One iteration, in the order in which eager PyTorch runs it.
 
     views: per value that is a view, the call that makes it from a value of the same storage.
     parameters, buffers, inputs: the values that the caller brings, by name, in order. `inputs` are the
-    tensors among the example inputs. constants: tensors that the trace holds itself. held: of these the ones
-    that attributes of the module hold, and where.
-    loss: its value, None where there is none. gradients: per parameter that gets one which no update uses
-    up, its value.
-    outputs: of the tensors that the module returns those that are wanted. output: the nest that they lie in.
-    norm: the value of the norm of all gradients, where they are clipped by it. infinite: whether one is not
-    finite, where they are of a scaled loss.
-    states: of the optimizer, where weights are updated: values that the caller brings, by parameter and name.
+        tensors among the example inputs.
+    constants: tensors that the trace holds itself.
+    held: of the constants those that attributes of the module hold, and the path to each.
+    loss: its value, None if there is none.
+    gradients: per parameter that gets one which no update uses up, its value.
+    outputs: the requested ones of the tensors that the module returns.
+    output: the nest that they are in.
+    norm: the value of the norm of all gradients, if they are clipped by it.
+    infinite: the value that says whether a gradient is not finite, if they are of a scaled loss.
+    states: of the optimizer, if weights are updated: values that the caller brings, by parameter and name.
     compiling: traced with `torch.compiler.is_compiling()` true, which some models branch on.
     generators: of the model's own that operations draw from, by the path to the attribute that holds each.
     used: what the trace has used of the values of inputs and buffers, if anything.
@@ -158,31 +163,36 @@ class Program:
 
     @property
     def random_sources(self) -> tuple[torch.device | torch.Generator, ...]:
-        """The generators that it draws from, and the device, whose default one it may draw from."""
+        """Return the generators that it draws from, and the device, whose default one it may draw from."""
         return (self.device, *self.generators.values())
 
     @property
     def residents(self) -> tuple[int, ...]:
-        """The values that are there when an iteration starts, in the order in which it is given them."""
+        """Return the values that are there when an iteration starts, in the order in which the iteration
+        takes them.
+        """
         groups = (self.parameters, self.buffers, self.states, self.inputs)
         return (*(value for group in groups for value in group.values()), *self.constants)
 
     @property
     def returned(self) -> tuple[int, ...]:
-        """The values that an iteration leaves behind: the loss, the outputs, the gradients, their norm, and
-        whether one is infinite."""
+        """Return the values that an iteration leaves: loss, outputs, gradients, their norm, and whether
+        one is infinite.
+        """
         single = (self.loss, self.norm, self.infinite)
         loss, norm, infinite = (() if one is None else (one,) for one in single)
         return (*loss, *self.outputs.values(), *self.gradients.values(), *norm, *infinite)
 
     @property
     def results(self) -> tuple[int, ...]:
-        """The storages that they lie in."""
+        """Return the storages of the returned values."""
         return tuple(dict.fromkeys(self.values[value].storage for value in self.returned))
 
     @property
     def ends(self) -> dict[int, int]:
-        """Per storage with values the bytes that these need: a storage's own size may be a rounded one."""
+        """Return per storage with values the bytes that these need: a storage's own size may be a rounded
+        one.
+        """
         found: dict[int, int] = {}
         for value in self.values:
             found[value.storage] = max(value.end, found.get(value.storage, 0))
@@ -190,7 +200,7 @@ class Program:
 
 
 def refs(argument: object) -> Iterator[int]:
-    """The values in an argument, nested ones included, in order."""
+    """Yield the values in an argument, nested ones included, in order."""
     if isinstance(argument, Ref):
         yield argument.value
     elif isinstance(argument, tuple | list):
@@ -202,5 +212,5 @@ def refs(argument: object) -> Iterator[int]:
 
 
 def values_read(call: Call) -> tuple[int, ...]:
-    """The values among a call's arguments, each once, in order."""
+    """Return the values among a call's arguments, each once, in order."""
     return tuple(dict.fromkeys((*refs(call.arguments), *refs(call.keywords))))

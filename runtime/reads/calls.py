@@ -48,7 +48,7 @@ class Calls(Reports):
 
     @quietly
     def callee(self, function: Any) -> Any:
-        """The function, or in its place one that reports its arguments too."""
+        """Return the function, or one that replaces it and reports its arguments too."""
         self.see(function)
         if isinstance(function, FunctionType):
             return function if is_of_user(function) else self._reporting(function)
@@ -84,7 +84,7 @@ class Calls(Reports):
         return partial(self._called, function)
 
     def _passed(self, thing: Any) -> Any:
-        """An argument that Python itself will call, like `sorted`'s key."""
+        """Return an argument that Python itself will call, like `sorted`'s key, with its reads reported."""
         return self.callee(thing) if _reads_by_itself(thing) or _is_special(thing) else thing
 
     def _called(self, function: Any, /, *arguments: Any, **keywords: Any) -> Any:
@@ -126,7 +126,7 @@ class Calls(Reports):
         return self._result(result, node, f"{name}()")
 
     def _told(self, function: Any, call: Call) -> Any:
-        """The answer of a call that changes nothing."""
+        """Return the answer of a call that changes nothing, and record it."""
         result = function(*call.arguments, **dict(call.keywords))
         path = (f"{function.__module__}.{function.__name__}",)
         node = self._outside(function.__self__) if call.method else self._node(function, path)

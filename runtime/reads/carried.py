@@ -21,15 +21,21 @@ class Carried(NamedTuple):
     refusal: str
 
     def guard(self) -> Read | None:
-        """Compares before an iteration, once the state has settled: it is as it was, or as an iteration of
-        eager PyTorch leaves it. Of tensors the form counts. None where that can't be told."""
+        """Return the read to compare before an iteration, once the state has settled; None if that is not
+        known.
+
+        The state must be as it was, or as an iteration of eager PyTorch leaves it. Of tensors the form
+        counts.
+        """
         if self.left is None:
             return None
         key = Settled(self.read.fetch, self.read.key, form(content(self.read.value)), self.left)
         return Read(of_settled, key, key.before, None, self.read.place)
 
     def content(self) -> Any:
-        """Its content now, of tensors their form. None for an object of a library, whose caches may go on."""
+        """Return the content now, of tensors their form. None for an object of a library, whose caches may
+        go on.
+        """
         now = self.read.fetch(self.node.thing, self.read.key)
         kind = type(self.node.thing if isinstance(now, Kind) else now)
         known = is_of_python(kind) or is_of_user_class(kind) or is_plain(now) or issubclass(kind, Tensor)
@@ -56,13 +62,13 @@ class Settled(NamedTuple):
 
 
 def of_settled(thing: Any, key: Settled) -> Any:
-    """The form of before, also if it is now as an iteration leaves it."""
+    """Return the form of before, also if it is now as an iteration leaves it."""
     now = form(content(key.fetch(thing, key.key)))
     return key.before if now in (key.before, key.left) else now
 
 
 def form(of: Any) -> Any:
-    """A content without the values of tensors."""
+    """Return a content without the values of tensors."""
     if not isinstance(of, Kind):
         return of
     kind, parts = of
@@ -70,7 +76,10 @@ def form(of: Any) -> Any:
 
 
 def refusal(path: Path, value: Any, now: Any, place: str) -> str:
-    """One line for a state that an iteration changes. now: None if it can't be shown in a few words."""
+    """Return one line for a state that an iteration changes.
+
+    now: None if it can't be shown in a few words.
+    """
     to = "" if now is None else f", from {short(value)} to {short(now)}"
     return (
         f"{place}uses {spell(path)}, which the iteration itself changes{to}: a plan would keep it as it is. "

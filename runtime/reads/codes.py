@@ -12,8 +12,11 @@ from .rewrite import SENTINEL, Rewrite
 
 @cache
 def rewritten(source: str, filename: str) -> dict[CodeType, CodeType]:
-    """By the code of each function in a file, the same function's code with a reader. Empty if the rewritten
-    functions don't correspond one to one. Raises SyntaxError if it is no Python."""
+    """Return, by the code of each function in a file, the same function's code with a reader.
+
+    The result is empty if the rewritten functions don't correspond one to one. Raises SyntaxError if it is
+    not Python.
+    """
     tree = ast.parse(source, filename)
     original = compile(tree, filename, "exec", dont_inherit=True)
     changed = ast.fix_missing_locations(Rewrite().visit(tree))
@@ -24,7 +27,7 @@ def rewritten(source: str, filename: str) -> dict[CodeType, CodeType]:
 
 
 def with_reader(code: CodeType, reader: object) -> CodeType:
-    """Rewritten code, and that of the functions inside of it, with this reader."""
+    """Return rewritten code, and that of the functions inside of it, with this reader."""
     constants = tuple(
         with_reader(each, reader) if isinstance(each, CodeType) else reader if each == SENTINEL else each
         for each in code.co_consts

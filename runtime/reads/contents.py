@@ -125,8 +125,10 @@ def is_plain(thing: object) -> bool:
 
 
 def content(thing: Any, *, deep: bool = True, depth: int = 0, around: tuple[int, ...] = ()) -> Any:
-    """Something that is equal as long as the thing's content is. deep: attributes of instances of a user's
-    classes are content too; else these count by their identity."""
+    """Return something that is equal as long as the thing's content is.
+
+    deep: attributes of instances of a user's classes are content too; else these count by their identity.
+    """
     if isinstance(thing, float | complex | np.inexact) and thing != thing:
         return Kind((type(thing), ("nan",)))
     if isinstance(thing, SCALARS):
@@ -154,8 +156,10 @@ def content(thing: Any, *, deep: bool = True, depth: int = 0, around: tuple[int,
 
 
 def tensor_content(tensor: Tensor) -> Any:
-    """Values of a small tensor, else where it lies and how often it was changed. Form of a fake one, which a
-    traced iteration has left: it has no values."""
+    """Return the values of a small tensor, else its address and how often it was changed.
+
+    For a fake one, which a traced iteration has left, it is the form: it has no values.
+    """
     if isinstance(tensor, FakeTensor):
         return Kind((Tensor, (tensor.dtype, tuple(tensor.shape), tensor.device)))
     if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.device.type == "meta":
@@ -169,7 +173,7 @@ def tensor_content(tensor: Tensor) -> Any:
 
 
 def _parts(thing: Any, *, deep: bool) -> Iterator[Any]:
-    """Objects, bytes, or the thing itself where nothing is known of it."""
+    """Yield the objects that the thing consists of, bytes, or the thing itself if nothing is known of it."""
     if isinstance(thing, dict):
         if len(thing) > LONGEST:
             yield Itself(thing)
@@ -198,7 +202,7 @@ def _parts(thing: Any, *, deep: bool) -> Iterator[Any]:
 
 
 def _iterated(thing: Any) -> Iterator[Any]:
-    """The elements by the container's own type, not by a method of a user's subclass."""
+    """Yield the elements by the container's own type, not by a method of a user's subclass."""
     kind: Any = next(each for each in (list, tuple, deque, set, frozenset) if isinstance(thing, each))
     return kind.__iter__(thing)
 

@@ -159,7 +159,9 @@ class Following(Nodes):
 
     @quietly
     def _by_names(self) -> None:
-        """The attributes that such code names, of all that is known, and all items."""
+        """Record the attributes that code without source names, of all objects that are known, and all
+        items.
+        """
         if not self._sourceless:
             return
         written = self._stored.union(*(node.written for node in self._nodes.values()))
@@ -192,7 +194,7 @@ class Following(Nodes):
 
 
 def _reporting_code(code: CodeType) -> CodeType | None:
-    """The rewritten code, None if there is no source of it."""
+    """Return the rewritten code, None if there is no source of it."""
     lines = linecache.getlines(code.co_filename)
     if not lines:
         return None

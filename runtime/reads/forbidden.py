@@ -142,7 +142,7 @@ _READING: list[bool] = []
 
 @contextmanager
 def no_files_read() -> Generator[None]:
-    """The user's code opens no file to read it: TraceError."""
+    """Raise TraceError if the user's code opens a file to read it."""
     _hook()
     _READING.append(True)
     try:
@@ -153,7 +153,7 @@ def no_files_read() -> Generator[None]:
 
 @cache
 def _hook() -> None:
-    """Python has no way to take an audit hook away: it sleeps outside of traces."""
+    """Install the audit hook. Python has no function that removes one: it does nothing outside of traces."""
     sys.addaudithook(_audit)
 
 
@@ -173,7 +173,7 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _opened_at() -> str | None:
-    """The user's line, None if Python or a library opens a file for itself."""
+    """Return the user's line, None if Python or a library opens a file for itself."""
     frame = sys._getframe(2)
     while frame is not None:
         name, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename

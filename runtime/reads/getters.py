@@ -43,7 +43,7 @@ class Call(NamedTuple):
 
 
 def call_of(function: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Call | None:
-    """The call, if it tells a state of PyTorch's or of the object whose method it is."""
+    """Return the call, if it reads a state of PyTorch's or of the object whose method it is."""
     if not all(map(is_plain, (*arguments, *keywords.values()))):
         return None
     name = getattr(function, "__name__", "")
@@ -90,7 +90,7 @@ CALL_THEIR_ARGUMENTS = frozenset({"builtins", "functools", "_functools", "iterto
 
 
 def reporting(function: Any, to: Reporter) -> Any:
-    """One of READERS, with what it reads reported."""
+    """Return one of READERS, with what it reads reported."""
     if isinstance(function, functools.partial):
         return functools.partial(to.callee(function.func), *function.args, **function.keywords)
     make, made_of = function.__reduce__()

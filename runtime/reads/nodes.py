@@ -59,7 +59,7 @@ _Self = TypeVar("_Self", bound="Nodes")
 
 
 def quietly(report: Callable[Concatenate[_Self, _Given], _Made]) -> Callable[..., _Made]:
-    """A report during which nothing else is reported: it may run code of the user's objects."""
+    """Wrap a report so that nothing else is reported during it: it may run code of the user's objects."""
 
     @functools.wraps(report)
     def quiet(self: _Self, *arguments: _Given.args, **keywords: _Given.kwargs) -> _Made:
@@ -134,7 +134,10 @@ class Nodes(ABC):
         return node
 
     def _node_of(self, value: Any, path: Path, *, known: bool = True) -> Node | None:
-        """The node of a value that was read, None for plain ones. known: it was there before."""
+        """Return the node of a value that was read, None for simple ones.
+
+        known: it was there before.
+        """
         if isinstance(value, SKIPPED) or value is MISSING:
             return None
         if isinstance(value, Tensor):
@@ -144,7 +147,7 @@ class Nodes(ABC):
         return self._node(value, path)
 
     def _node_of_tensor(self, tensor: Any, path: Path = ("a tensor",)) -> Node | None:
-        """A tensor that the trace doesn't know: its values count."""
+        """Return the node of a tensor that the trace doesn't know: its values count."""
         if not isinstance(tensor, Tensor) or isinstance(tensor, FakeTensor | nn.Parameter):
             return None
         if not self._was_there(tensor) and id(tensor) not in self._nodes:
@@ -161,7 +164,7 @@ class Nodes(ABC):
         return self._node(there, ())
 
     def _outside(self, thing: Any) -> Node | None:
-        """The node of an object that was there before the iteration."""
+        """Return the node of an object that was there before the iteration."""
         if (node := self._nodes.get(id(thing))) is not None:
             return node
         if isinstance(thing, ModuleType):
@@ -191,7 +194,7 @@ class Nodes(ABC):
         self._new.update(each for each in young if each not in self._old)
 
     def _note_growth(self, node: Node) -> None:
-        """Its content is read after something was added to it."""
+        """Note that an object's content is read after something was added to it."""
         if (before := self._grown[node])[0] is not None and not before[1] and node.thing:
             self._grown[node] = before[0], users_place(at_line)
 
@@ -230,7 +233,9 @@ class Nodes(ABC):
                 node.counted.add(key)
 
     def _source(self, thing: Any, name: str) -> tuple[Fetch, str]:
-        """A way to read an attribute without running a user's code, and the key of the read."""
+        """Return a function that reads an attribute without running a user's code, and the key of the
+        read.
+        """
         kind = type(thing)
         if isinstance(thing, type):
             return (of_attribute if of_bases(thing, name) is MISSING else of_its_bases), name
@@ -258,7 +263,7 @@ class Nodes(ABC):
             self.unwatched.append(f"{users_place(at_line)}{spell(node.path)}, which is large")
 
     def _code_of(self, node: Node, function: FunctionType) -> None:
-        """Its code and its defaults."""
+        """Record a function's code and its defaults."""
         code = self._codes.get(function, function.__code__)
         node.reads[of_code, "__code__"] = Read(of_code, "__code__", code, None, "")
         for name in ("__defaults__", "__kwdefaults__"):

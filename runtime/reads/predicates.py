@@ -50,7 +50,7 @@ def of_type(thing: Any, _key: Any) -> Any:
 
 
 def of_super(kind: type, key: tuple[type, str]) -> Any:
-    """The entry for `super().name` in a method of a class, of an object of this kind."""
+    """Return the entry for `super().name` in a method of a class, of an object of this kind."""
     order = kind.__mro__
     after = order[order.index(key[0]) + 1 :] if key[0] in order else ()
     return next((base.__dict__[key[1]] for base in after if key[1] in base.__dict__), MISSING)
@@ -61,7 +61,7 @@ def of_code(function: Any, name: str) -> Any:
 
 
 def of_its_bases(kind: Any, name: str) -> Any:
-    """The entry of a class for an attribute of the class itself."""
+    """Return the entry of a class for an attribute of the class itself."""
     return of_bases(kind, name) if isinstance(kind, type) else MISSING
 
 
@@ -76,7 +76,7 @@ def replaces(value: Any) -> bool:
 
 
 def full_name(function: FunctionType, module: str, level: int) -> str:
-    """The name of a module that a function imports."""
+    """Return the name of a module that a function imports."""
     package = function.__globals__.get("__package__") or ""
     return importlib.util.resolve_name("." * level + module, package) if level else module
 
@@ -98,5 +98,5 @@ def is_hashable(thing: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """A number of another kind than Python's: Decimal, Fraction."""
+    """Tell whether the value is a number of another kind than Python's: Decimal, Fraction."""
     return issubclass(type(value), Number)

@@ -76,7 +76,7 @@ class Reader:
         return value
 
     def counted(self, thing: Any, name: str) -> Any:
-        """A read for nothing but to write it again."""
+        """Read an attribute for nothing but to write it once more, without a report."""
         return getattr(thing, name)
 
     def item(self, thing: Any, key: Any) -> Any:
@@ -98,8 +98,10 @@ class Reader:
         return self._recorder.read_same(one, other) if self._recorder.listens else one is other
 
     def keep(self, site: str, thing: Any) -> Any:
-        """An operand of a chain of comparisons, which the next one uses too. By the frame: the comparison may
-        call this function."""
+        """Keep an operand of a chain of comparisons, which the next one uses too.
+
+        It is kept by the frame: the comparison may call this function recursively.
+        """
         self._operands[sys._getframe(1), site] = thing
         return thing
 
@@ -110,13 +112,13 @@ class Reader:
         return slice(start, stop, step)
 
     def whole(self, thing: Any) -> Any:
-        """All of it is used: by an operator, a loop."""
+        """Report that all of a thing is used: by an operator, a loop."""
         if self._recorder.listens:
             self._recorder.read_whole(thing)
         return thing
 
     def matched(self, thing: Any, *named: Any) -> Any:
-        """The subject of a `match`, after the loads of what its patterns name."""
+        """Return the subject of a `match`, after the loads of what its patterns name."""
         return thing
 
     def truth(self, thing: Any) -> Any:
@@ -134,19 +136,19 @@ class Reader:
         return self._recorder.callee(function) if self._recorder.listens else function
 
     def place(self, thing: Any, name: str) -> Any:
-        """Whose attribute is written next."""
+        """Report that an attribute of the thing is written next."""
         if self._recorder.listens:
             self._recorder.wrote(thing, name, attribute=True, counts=False)
         return thing
 
     def counts(self, thing: Any, name: str) -> Any:
-        """Whose attribute is counted up next."""
+        """Report that an attribute of the thing is counted up next."""
         if self._recorder.listens:
             self._recorder.wrote(thing, name, attribute=True, counts=True)
         return thing
 
     def holder(self, thing: Any, counts: bool = False) -> Any:
-        """Whose item is written next; the key follows."""
+        """Note the thing of which an item is written next; the key follows."""
         self._holders.append((thing, counts))
         return thing
 

@@ -109,7 +109,10 @@ class Reads:
         return sum(len(node.reads) for node in self._nodes)
 
     def difference(self, inputs: Mapping[str, Tensor] = MappingProxyType({})) -> Difference | None:
-        """The first read that gives something else now. inputs: the batch's tensors."""
+        """Return the first read that gives something else now.
+
+        inputs: the batch's tensors.
+        """
         if self.of_batch is not None and (found := self.of_batch.difference(inputs)) is not None:
             return found
         replaced = False
@@ -128,7 +131,7 @@ class Reads:
         return None
 
     def text(self) -> list[str]:
-        """Each plain value that was read, as text."""
+        """Return each simple value that was read, as text."""
         rows = (
             f"{spell((*node.path, read.key))} {read.value!r}"
             for node in self._nodes
@@ -138,7 +141,7 @@ class Reads:
         return sorted({row for row in rows if " at 0x" not in row})
 
     def of_tensors(self) -> set[int]:
-        """The identities of tensors whose values are compared."""
+        """Return the identities of tensors whose values are compared."""
         return {
             id(read.value)
             for node in self._nodes
@@ -147,7 +150,7 @@ class Reads:
         }
 
     def _reached(self) -> list[Node]:
-        """Nodes that some read leads to: the others are no longer what the code comes to."""
+        """Return the nodes that some read leads to: the others are no longer what the code comes to."""
         seen: dict[int, Node] = {id(node): node for node in self._roots}
         following = [*self._roots]
         while following:
@@ -159,7 +162,7 @@ class Reads:
 
 
 def _compared(now: Any, read: Read, path: Path) -> Node | Difference | None:
-    """The node of another object that is as good, or what is different."""
+    """Return the node of another object that is as good, or what is different."""
     where = (*path, read.key)
     node = read.node
     if node is None or type(now) is not type(node.thing) or isinstance(now, Missing):
@@ -195,7 +198,7 @@ def same(now: Any, value: Any) -> bool:
 
 
 def dict_of(thing: Any) -> Any:
-    """The attributes of an object itself, not by a method of its class; None if it has none."""
+    """Return the attributes of an object itself, not by a method of its class; None if it has none."""
     try:
         return object.__getattribute__(thing, "__dict__")
     except AttributeError:
@@ -207,13 +210,15 @@ def of_instance(thing: Any, name: str) -> Any:
 
 
 def of_class(thing: Any, name: str) -> Any:
-    """The entry of a class for an attribute that instances don't have; theirs where they have it now."""
+    """Return the entry of a class for an attribute that instances don't have; the instance's if it has one
+    now.
+    """
     own = dict_of(thing)
     return own[name] if own is not None and name in own else of_bases(type(thing), name)
 
 
 def of_bases(kind: type, name: str) -> Any:
-    """The entry of a class or of one of its bases."""
+    """Return the entry of a class or of one of its bases."""
     for base in kind.__mro__:
         if name in base.__dict__:
             return base.__dict__[name]
@@ -243,7 +248,7 @@ class Made:
 
 
 def of_made(thing: dict[Any, Any], made: Made) -> Any:
-    """That entry; as it was made if it isn't there yet."""
+    """Return that entry; as it was made if it isn't there yet."""
     return dict.get(thing, made.key, made.value)
 
 
@@ -255,7 +260,7 @@ def of_item(thing: Any, key: Any) -> Any:
 
 
 def of_closure(function: FunctionType, place: str) -> Any:
-    """The variable of a closure by its name."""
+    """Return the variable of a closure by its name."""
     try:
         cells = function.__closure__ or ()
         return cells[function.__code__.co_freevars.index(place)].cell_contents
@@ -317,12 +322,12 @@ _UNNAMED = (of_length, of_content, of_whole, of_module)
 
 
 def spell(path: Path) -> str:
-    """`module.net.factor`, as a user would write it."""
+    """Write a path as a user would: `module.net.factor`."""
     return spelled(tuple(key for key in path if key is not None and not str(key).startswith("__")))
 
 
 def short(value: Any) -> str:
-    """In one line: an array or a text may have many."""
+    """Write a value in one line: an array or a text may have many."""
     shown = content(value) if isinstance(value, Tensor | np.ndarray) else value
     text = repr(shown) if isinstance(shown, Kind) else _SHORT.repr(shown)
     text = " ".join(text.split()).replace("FakeTensor", "Tensor")

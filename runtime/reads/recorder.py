@@ -38,7 +38,7 @@ class Recording(Calls):
 
     @contextmanager
     def listening(self) -> Generator[None]:
-        """The user's functions report what they read; afterwards they are as before."""
+        """Make the user's functions report what they read; afterwards they are as before."""
         collects = gc.isenabled()
         gc.disable()  # so that objects made from here on stay in the youngest generation: see _was_there
         self._old = {id(each): each for each in gc.get_objects(generation=0)}
@@ -106,8 +106,11 @@ class Recording(Calls):
 
 
 def _tops(nodes: list[Node]) -> list[Node]:
-    """Nodes from which reads lead to all of them: those that no read leads to were found by a call that
-    reports nothing. Of a circle (a part that knows its module) that nothing else leads to, the first."""
+    """Return nodes from which reads lead to all of them.
+
+    Those that no read leads to were found by a call that reports nothing. Of a circle (a part that knows its
+    module) that nothing else leads to, it is the first.
+    """
     led = {id(read.node) for _node, read in all_reads(nodes) if read.node is not None}
     tops: list[Node] = []
     reached: set[int] = set()

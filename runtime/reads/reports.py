@@ -77,7 +77,7 @@ class Reports(Following):
 
     @quietly
     def loaded(self, function: FunctionType, module: str, level: int) -> None:
-        """Which module an import has found, if it is none of a library; whether it has found any."""
+        """Record which module an import has found, if it is not a library's; and whether it has found any."""
         full = full_name(function, module, level)
         node = self._node(sys.modules, ("sys.modules",))
         if (found := sys.modules.get(full)) is None:
@@ -127,7 +127,9 @@ class Reports(Following):
         self._record(node, *self._source(thing, name))
 
     def _read_of_tensor(self, tensor: Any, name: str, value: Any) -> None:
-        """An attribute that the user has put on it, or a state that is none of its content."""
+        """Record a read of an attribute that the user has put on a tensor, or of a state outside its
+        content.
+        """
         if callable(value) and callable(entry := of_bases(Tensor, name)):
             self._record(self._node(Tensor, ("torch.Tensor",)), of_its_bases, name, entry)
         if isinstance(tensor, FakeTensor) or self.stand_ins.is_own(tensor):
@@ -215,7 +217,7 @@ class Reports(Following):
             self.see(each)
 
     def read_identity(self, thing: Any) -> Any:
-        """Another object is not as good. The one to compare in its place."""
+        """Note that no other object is as good, and return the object to compare instead."""
         if (node := self._nodes.get(id(thing))) is not None:
             node.itself = True
         return self.stand_ins.identity(thing)
@@ -232,6 +234,8 @@ class Reports(Following):
             self._wrote(node, key, counts=counts)
 
     def _as_key(self, thing: Any, key: Any) -> Any:
-        """A key of an object from outside: the identity of an input is another one in each iteration."""
+        """Return a key for an object from outside: the identity of an input is another one in each
+        iteration.
+        """
         outside = isinstance(key, Identity) and self._outside(thing) is not None
         return key.number() if outside else key

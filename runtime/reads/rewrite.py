@@ -30,7 +30,7 @@ _LOGGING = frozenset({"debug", "info", "warning", "error", "exception", "critica
 
 
 def _named_in(pattern: ast.pattern) -> Iterator[ast.expr]:
-    """The classes and values that a pattern names, as expressions of their own."""
+    """Yield the classes and values that a pattern names, as separate expressions."""
     for each in ast.walk(pattern):
         found = each.cls if isinstance(each, ast.MatchClass) else None
         found = each.value if isinstance(each, ast.MatchValue) else found
@@ -132,7 +132,7 @@ class Rewrite(ast.NodeTransformer):
         return node
 
     def _index(self, node: ast.expr) -> ast.expr:
-        """A slice as the object that it makes."""
+        """Rewrite a slice as the object that it makes."""
         if isinstance(node, ast.Slice):
             ends = [each and self._one(each) for each in (node.lower, node.upper, node.step)]
             return self._call(node, "slice", *(each or ast.Constant(None) for each in ends))
@@ -195,7 +195,9 @@ class Rewrite(ast.NodeTransformer):
         return node
 
     def _chain(self, node: ast.Compare) -> ast.AST:
-        """`a < b in c` as `a < keep(b) and kept() in c`: each comparison reports, each operand runs once."""
+        """Rewrite `a < b in c` as `a < keep(b) and kept() in c`: each comparison reports, each operand
+        runs once.
+        """
         left, parts = node.left, list[ast.expr]()
         for number, (operator, right) in enumerate(zip(node.ops, node.comparators, strict=True)):
             site = ast.Constant(f"{node.lineno}:{node.col_offset}:{number}")
@@ -258,7 +260,7 @@ class Rewrite(ast.NodeTransformer):
         return node
 
     def visit_Dict(self, node: ast.Dict) -> ast.AST:
-        """`{**these}` reads all of them."""
+        """Rewrite a dict: `{**these}` reads all of them."""
         pairs = zip(node.keys, node.values, strict=True)
         node.values = [self._whole(value) if key is None else self._one(value) for key, value in pairs]
         node.keys = [key and self._one(key) for key in node.keys]
@@ -295,13 +297,13 @@ class Rewrite(ast.NodeTransformer):
         return self._with_stores(node, [target], counts=True)
 
     def visit_Import(self, node: ast.Import) -> Any:
-        """In a function: which modules there are is read."""
+        """Rewrite an import in a function: which modules there are is read."""
         if not self._inside:
             return node
         return [self._tried(node, each.name, 0) for each in node.names]
 
     def _tried(self, node: ast.Import | ast.ImportFrom, module: str, level: int) -> ast.stmt:
-        """The import, with a report after it, also if there is no such module."""
+        """Return the import with a report after it, also if there is no such module."""
         called = self._call(node, "loaded", ast.Constant(module), ast.Constant(level))
         report = ast.copy_location(ast.Expr(called), node)
         if isinstance(node, ast.Import):
@@ -309,7 +311,7 @@ class Rewrite(ast.NodeTransformer):
         return ast.copy_location(ast.Try([node], [], [], [report]), report)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
-        """In a function: what is imported is read."""
+        """Rewrite an import in a function: what is imported is read."""
         if not self._inside or node.module == "__future__":
             return node
         reported: list[ast.AST] = [self._tried(node, node.module or "", node.level)]
@@ -333,7 +335,7 @@ class Rewrite(ast.NodeTransformer):
         return node
 
     def _with_stores(self, node: ast.stmt, targets: Iterable[ast.expr], *, counts: bool) -> Any:
-        """The statement, and reports of the globals and the outer variables that it writes."""
+        """Return the statement, and reports of the globals and the outer variables that it writes."""
         found: list[ast.AST] = [node]
         for target in targets:
             if isinstance(target, ast.Name) and (where := self._where(target.id)) is not None:
@@ -365,7 +367,7 @@ class Rewrite(ast.NodeTransformer):
         return any(not scope.is_class for scope in self._scopes)
 
     def _where(self, name: str) -> str | None:
-        """`global` or `free`; None for a local variable, and outside of functions."""
+        """Return `global` or `free`; None for a local variable, and outside of functions."""
         if not self._inside or self._scopes[-1].is_class:
             return None
         for depth, scope in enumerate(reversed(self._scopes)):

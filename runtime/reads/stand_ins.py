@@ -67,14 +67,14 @@ class OfBatch:
         self._attributes[name, attribute] = content(value)
 
     def first(self, name: str) -> str:
-        """The first input that is the same object as this one. Its identity counts from here on."""
+        """Return the first input that is the same object as this one. Its identity counts from here on."""
         self._asked.add(name)
         self._pattern = self._pattern_of(self.tensors)
         thing = self.tensors[name]
         return next(each for each, tensor in self.tensors.items() if tensor is thing)
 
     def name_of(self, tensor: Tensor) -> str | None:
-        """The name of the first input that is this tensor."""
+        """Return the name of the first input that is this tensor."""
         return next((name for name, each in self.tensors.items() if each is tensor), None)
 
     def is_one(self, name: str, thing: Tensor, now: Callable[[], Any]) -> bool:
@@ -89,7 +89,7 @@ class OfBatch:
         self.tensors = {}
 
     def difference(self, tensors: Mapping[str, Tensor]) -> Difference | None:
-        """The first of these reads that gives something else for the tensors of another batch."""
+        """Return the first of these reads that gives something else for the tensors of another batch."""
         for (name, attribute), value in self._attributes.items():
             now = content(vars(tensors[name]).get(attribute, MISSING))
             if now is not value and now != value and not same(now, value):
@@ -116,7 +116,7 @@ class OfBatch:
         return [name for name in tensors if name in self._asked]
 
     def _pattern_of(self, tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
-        """For each input that was asked for, the first of these that is the same object."""
+        """Return, for each input that was asked for, the first of these that is the same object."""
         asked = self._order(tensors)
         return tuple(next(each for each in asked if tensors[each] is tensors[name]) for name in asked)
 
@@ -191,7 +191,9 @@ class StandIns:
         return None if found is None else found[1:]
 
     def input_of(self, given: Any, thing: Tensor) -> str | None:
-        """The name of an input that is compared with a tensor that is there outside of the iteration."""
+        """Return the name of an input that is compared with a tensor that is there outside of the
+        iteration.
+        """
         found = self._inputs.get(id(given))
         outside = not isinstance(thing, FakeTensor) or self.is_own(thing)
         return found[1] if found is not None and outside else None
@@ -203,7 +205,7 @@ class StandIns:
         return self.batch.is_one(name, thing, partial(operator.attrgetter(own[2]), module))
 
     def name_of(self, thing: Any) -> str | None:
-        """The name of the input that a fake tensor stands for."""
+        """Return the name of the input that a fake tensor stands for."""
         found = self._inputs.get(id(thing))
         return None if found is None else found[1]
 
@@ -269,7 +271,9 @@ class Identity(int):
         return format(self.number(), form)
 
     def number(self) -> int:
-        """The number itself. Raises TraceError for an input: a plan would keep the number of this batch."""
+        """Return the number itself. Raises TraceError for an input: a plan would keep the number of this
+        batch.
+        """
         if (name := self._compares.stand_ins.name_of(self._thing)) is not None:
             raise TraceError(
                 f"{users_place(at_line)}uses id() of the input {name} as a number or a key, which a plan "

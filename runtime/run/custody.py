@@ -1,7 +1,8 @@
-"""Tensors of a module and an optimizer that a schedule moves: a step takes them, and gives them back.
+"""Ownership of tensors that a schedule moves: a step takes a module's and an optimizer's, and gives them
+back.
 
-In between they are away (storage/away.py): whoever touches one has it back first, another step that moves it
-too. The next iteration takes it again, and whatever tensor has come into its place.
+In between they are offloaded (storage/away.py): any use of one has it back first, by another step that moves
+it too. The next iteration takes it once more, and whatever tensor has replaced it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Custody:
             self._residents.setdefault(form.storage, []).append(resident)
 
     def take(self) -> None:
-        """All that is not here yet; first what leaves the device, for room for the rest.
+        """Take all tensors that are not here yet; first those that leave the device, for room for the
+        rest.
 
         Raises MemplanError; whatever it is, no tensor is lost.
         """
@@ -53,12 +55,12 @@ class Custody:
                 self._take(storage, tensors)
 
     def give_back(self) -> None:
-        """All, on the device."""
+        """Give back all tensors, on the device."""
         for storage in self._residents:
             self._give_back(storage)
 
     def give_up(self, storages: Container[int], refuse: Callable[[], NoReturn]) -> None:
-        """Nothing of these is to be brought back, wherever it is."""
+        """Give up these storages: nothing of them is to be brought back, whichever memory it is in."""
         for resident, form in self._forms.items():
             if form.storage in storages:
                 tensor = self._taken.pop(resident, None)
@@ -85,7 +87,7 @@ class Custody:
             self._taken[resident] = tensor
 
     def _alone(self, storage: int, tensor: Tensor) -> None:
-        """One that has come to lie in a larger memory (`vector_to_parameters`) has one of its own again."""
+        """Give a tensor that lies in a larger memory (`vector_to_parameters`) separate memory."""
         offset, size = tensor.storage_offset(), tensor.untyped_storage().nbytes()
         (resident,) = self._residents[storage]
         form, device = self._forms[resident], self._cycle.device
@@ -125,7 +127,7 @@ class Custody:
         return True
 
     def _hold(self, storage: int, resident: int, tensor: Tensor, hold: Hold) -> None:
-        """One that another holds, in that one's place."""
+        """Take over the hold on a tensor that another step holds."""
         give_back, copies, release = self._ways(storage)
         hold_anew(tensor, Hold(self._forms[resident], hold.kind, give_back, copies, release=release))
         self._taken[resident] = tensor
@@ -133,7 +135,10 @@ class Custody:
     def _ways(
         self, storage: int
     ) -> tuple[Callable[[], None], Callable[[], Sequence[Any]], Callable[[], None] | None]:
-        """To have it back, to read it where it lies, to let go of it, which tensors that share it do not."""
+        """Return functions that give a tensor back, read its copies, and let go of it.
+
+        The last is None for tensors that share a storage.
+        """
         release = partial(self._release, storage) if len(self._residents[storage]) == 1 else None
         return partial(self._give_back, storage), partial(self._cycle.copies, storage), release
 

@@ -61,7 +61,9 @@ def inductor(
 
 @cache
 def _quote_library_folders() -> None:
-    """Inductor splits the compiler's command at spaces; what it does not quote is PyTorch's own folder."""
+    """Quote library folders: Inductor splits the compiler's command at spaces and does not quote PyTorch's
+    own folder.
+    """
     from torch._inductor.cpp_builder import BuildOptionsBase
 
     folders = BuildOptionsBase.get_libraries_dirs
@@ -70,7 +72,7 @@ def _quote_library_folders() -> None:
 
 @cache
 def compiler_fault(device: torch.device) -> str | None:
-    """Why Inductor can't compile for the device; None where it can. On the CPU it tries."""
+    """Return why Inductor can't compile for the device; None if it can. On the CPU it tries."""
     from torch._inductor.cpp_builder import get_cpp_compiler
 
     def one_more(tensor: Tensor) -> list[Tensor]:

@@ -170,12 +170,15 @@ no_dispatch_modes = _disable_current_modes
 no_torch_function = torch._C.DisableTorchFunctionSubclass
 """Contexts: dispatch modes, and `__torch_function__` of subclasses, are left out."""
 no_function_modes = torch._C.DisableTorchFunction
-"""A context without `__torch_function__`, of subclasses and of modes alike."""
+"""Context without `__torch_function__`, both of subclasses and of modes."""
 
 
 def leaves_and_form(nest: Any) -> tuple[dict[str, Any], Callable[[list[Any]], Any]]:
-    """The leaves of nested containers, those that libraries have registered included, named by their place
-    (`hidden_states.0`), and what makes the nest of leaves again."""
+    """Return the leaves of nested containers, by their path (`hidden_states.0`), and a function that makes
+    the nest of leaves.
+
+    Containers that libraries have registered are included.
+    """
     leaves, spec = tree_flatten_with_path(nest)
     named = {".".join(_key_text(key) for key in path): leaf for path, leaf in leaves}
     return named, lambda leaves: tree_unflatten(leaves, spec)
@@ -193,12 +196,12 @@ def wraps_others(tensor: Tensor) -> bool:
 
 
 def schema_of(operator: Any) -> Any:
-    """An operator's name, arguments and defaults, and whether it changes any."""
+    """Return an operator's schema: name, arguments and defaults, and whether it changes any."""
     return operator._schema
 
 
 def written_tensors(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
-    """The tensors among the arguments of a call that the operator changes."""
+    """Yield the tensors among the arguments of a call that the operator changes."""
     for place, argument in enumerate(schema_of(operator).arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = kwargs.get(argument.name) if place >= len(args) else args[place]
@@ -211,7 +214,7 @@ def can_decompose(operator: Any) -> bool:
 
 
 def parts_of_wrapper(tensor: Tensor) -> list[Tensor]:
-    """The tensors that it is made of, if it is."""
+    """Return the tensors that a wrapper is made of; none if it is not a wrapper."""
     if not wraps_others(tensor):
         return []
     wrapper: Any = tensor
@@ -220,14 +223,16 @@ def parts_of_wrapper(tensor: Tensor) -> list[Tensor]:
 
 
 def memory_of(tensor: Tensor) -> int:
-    """The identity of the memory a tensor lies in, real or fake, as long as the tensor lives. One that
-    is away stays so: it shares its memory with none."""
+    """Return the identity of a tensor's memory, real or fake, as long as the tensor lives.
+
+    An offloaded tensor stays so: it shares its memory with none.
+    """
     with no_torch_function():
         return tensor.untyped_storage()._cdata
 
 
 def identity_of(generator: torch.Generator) -> int:
-    """Equal for two objects that stand for one generator: dispatch makes new ones."""
+    """Return a number that is equal for two objects that stand for one generator: dispatch makes new ones."""
     return generator._cdata
 
 
@@ -237,14 +242,17 @@ def version_of(tensor: Tensor) -> int:
 
 
 def set_version(tensor: Tensor, version: int) -> None:
-    """Autograd takes the tensor for one that was changed so often; nothing for one without a count (-1)."""
+    """Set the number of changes that autograd counts for the tensor; nothing for one without a count (-1)."""
     if version >= 0 and not tensor.is_inference() and tensor._version != version:
         torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
 
 
 def operator_without_fake_kernel(error: BaseException) -> Any:
-    """The operator that a trace failed at because it has no kernel for fake tensors; None if another reason.
-    Some of those PyTorch runs on zeros instead, which the operator may refuse by an error of its own."""
+    """Return the operator at which a trace failed for lack of a kernel for fake tensors; None for another
+    reason.
+
+    PyTorch runs some of those on zeros instead, which the operator may refuse by an error of its own.
+    """
     if isinstance(error, UnsupportedOperatorException):
         return error.func
     trace = error.__traceback__
@@ -305,8 +313,10 @@ def change_functional(tensor: Tensor, new: Tensor) -> Tensor:
 def checkpoints_replaced(
     reentrant: Callable[..., Any], surroundings: Callable[..., Generator[None]]
 ) -> Generator[None]:
-    """Inside of `torch.utils.checkpoint`, since libraries bind its functions early. reentrant: what a
-    reentrant checkpoint calls. surroundings: a generator that stands around the function that any other runs.
+    """Replace the inner functions of `torch.utils.checkpoint`, since libraries bind its outer ones early.
+
+    reentrant: what a reentrant checkpoint calls.
+    surroundings: a generator that surrounds the function that any other checkpoint runs.
     """
     with (
         patch.object(torch.utils.checkpoint.CheckpointFunction, "apply", staticmethod(reentrant)),
@@ -316,7 +326,7 @@ def checkpoints_replaced(
 
 
 def norms_replaced(forward: Callable[[Callable[..., Tensor]], Callable[..., Tensor]]) -> Any:
-    """A context: BatchNorms have the forward that this makes of theirs."""
+    """Return a context in which BatchNorms have the forward that `forward` makes of theirs."""
     norm: Any = nn.modules.batchnorm._BatchNorm
     return patch.object(norm, "forward", forward(norm.forward))
 
@@ -330,13 +340,13 @@ def check_input_of_norm(norm: nn.Module, x: Tensor) -> None:
 
 
 def function_of(node: Any) -> Any:
-    """The `torch.autograd.Function` whose autograd node it is; None for another's."""
+    """Return the `torch.autograd.Function` of an autograd node; None for a node of another kind."""
     kind: Any = type(node)
     return getattr(kind, "_forward_cls", None)
 
 
 def function_arguments_replaced(change: Callable[[Any], Any]) -> Any:
-    """A context: every `torch.autograd.Function` is applied to `change(arguments)`."""
+    """Return a context in which every `torch.autograd.Function` is applied to `change(arguments)`."""
     apply: Any = vars(torch.autograd.Function)["apply"].__func__
 
     def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -362,8 +372,10 @@ def make_fx(function: Callable[..., Any], **options: Any) -> Callable[..., fx.Gr
 
 @contextmanager
 def fake_results_forgotten() -> Generator[None]:
-    """Forget which fake tensors operators returned within the block. torch keeps that forever for each
-    operator and shapes, which nobody meets again once there is a plan for them."""
+    """Forget which fake tensors operators returned within the block.
+
+    torch keeps that forever for each operator and shapes, which nobody needs once there is a plan for them.
+    """
     kept = FakeTensorMode.cache
     before = len(kept)  # in the order in which they came
     try:
@@ -391,14 +403,19 @@ def uncompiled() -> Generator[None]:
 
 
 def addresses_refused(mode: FakeTensorMode) -> Any:
-    """A context: RuntimeError where code asks for the address of a fake tensor, which has none. Native code
-    that gets zero in its place ends the process."""
+    """Return a context that raises RuntimeError if code asks for the address of a fake tensor, which has
+    none.
+
+    Native code that gets zero instead ends the process.
+    """
     return patch.object(mode, "_allow_unsafe_data_ptr_access", False)
 
 
 def fakes_retyped(retype: Callable[[Tensor, type[Tensor]], Tensor]) -> Any:
-    """A context: `as_subclass` of a fake tensor is `retype`. PyTorch's own gives a tensor that is fake no
-    more, without data."""
+    """Return a context in which `as_subclass` of a fake tensor is `retype`.
+
+    PyTorch's own returns a tensor that is not fake any more, without data.
+    """
     return patch.object(FakeTensor, "as_subclass", retype, create=True)
 
 
@@ -417,12 +434,12 @@ def distributions_not_validated() -> Generator[None]:
 
 
 def below_autograd() -> Any:
-    """A context: calls go straight to the kernels, nothing is recorded for a backward."""
+    """Return a context in which calls go straight to the kernels: nothing is recorded for a backward."""
     return torch._C._AutoDispatchBelowAutograd()
 
 
 def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
-    """The module's own, to be replaced in place, past its `__setattr__`."""
+    """Return the module's own parameters, to be replaced in place, past its `__setattr__`."""
     return module._parameters
 
 
@@ -458,7 +475,7 @@ def make_up(module: nn.Module) -> tuple[tuple[Any, ...], tuple[int, ...], list[s
 
 
 def hooks_of_all_modules() -> list[int]:
-    """The identities of those that `register_module_forward_hook` and its like have registered."""
+    """Return the identities of hooks that `register_module_forward_hook` and the like have registered."""
     kinds = ("forward_pre", "forward", "backward_pre", "backward")
     registers = (getattr(torch.nn.modules.module, f"_global_{kind}_hooks") for kind in kinds)
     return [id(hook) for register in registers for hook in register.values()]
@@ -470,7 +487,7 @@ def applied(module: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
 
 
 def applied_by(apply: Callable[..., nn.Module]) -> Any:
-    """A context: `apply` does it in all modules that have no way of their own."""
+    """Return a context in which `apply` replaces `_apply` in all modules that do not override it."""
     return patch.object(nn.Module, "_apply", apply)
 
 
@@ -484,24 +501,28 @@ def say_compiling(flag: bool) -> None:
 
 
 def count_as_stepped(optimizer: torch.optim.Optimizer) -> None:
-    """Learning rate schedules warn of optimizers whose `step` was not called."""
+    """Mark the optimizer as stepped: learning rate schedules warn of optimizers whose `step` was not
+    called.
+    """
     vars(optimizer)["_opt_called"] = True
 
 
 def gradients_of(output: Tensor, inputs: Sequence[Tensor]) -> Sequence[Tensor | None]:
-    """`torch.autograd.grad` of a number, None for inputs that it does not follow from. Function modes stay
-    on in the backward of a `torch.autograd.Function`: that calls itself without them."""
+    """Return `torch.autograd.grad` of a number, None for inputs that it does not follow from.
+
+    Function modes stay on in the backward of a `torch.autograd.Function`: that calls itself without them.
+    """
     seed = (torch.ones_like(output),)
     return _engine_run_backward((output,), seed, False, False, tuple(inputs), True, accumulate_grad=False)
 
 
 def graph_is_kept() -> bool:
-    """Within a backward: whether somebody may call it again (`retain_graph`)."""
+    """Tell, within a backward, whether it may be called another time (`retain_graph`)."""
     return _get_current_graph_task_keep_graph()
 
 
 def norm_of(tensor: Tensor) -> Tensor:
-    """Its 2-norm, by the kernel with which `clip_grad_norm_` takes those of many."""
+    """Return the tensor's 2-norm, by the kernel with which `clip_grad_norm_` takes those of many."""
     return torch._foreach_norm([tensor], 2.0)[0]
 
 
@@ -532,13 +553,17 @@ def told_infinite(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer
 
 
 def grouped_by_dtype(tensors: list[Tensor]) -> list[int]:
-    """Their places, those of one type together, as `clip_grad_norm_` groups gradients of one device."""
+    """Return the tensors' positions, those of one dtype together, as `clip_grad_norm_` groups gradients of
+    one device.
+    """
     groups: Any = _group_tensors_by_device_and_dtype([tensors], with_indices=True)  # pyright: ignore
     return [place for _tensors, places in groups.values() for place in places]
 
 
 def empty_for_nobody(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor without memory, whose address nobody gets: C code that asks for it raises RuntimeError."""
+    """Create a tensor without memory, whose address nobody gets: C code that asks for it raises
+    RuntimeError.
+    """
     made = torch.empty(0, dtype=dtype, device=device)
     torch._C._set_throw_on_mutable_data_ptr(made)
     return made
@@ -559,7 +584,7 @@ def profiler_is_prepared() -> bool:
 
 @cache
 def _profilers() -> WeakSet[Any]:
-    """The profilers that have been prepared: PyTorch keeps no list of them.
+    """Return the profilers that have been prepared: PyTorch keeps no list of them.
 
     From the first call on each notes itself; those of before are looked for among all objects, once.
     """
@@ -593,11 +618,11 @@ def recorded_allocations() -> Any:
 
 
 def grow_segments() -> None:
-    """CUDA's allocator uses expandable segments, unless the environment has settings for it."""
+    """Let CUDA's allocator use expandable segments, unless the environment has settings for it."""
     if not (os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF")):
         torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
 
 
 def drop_product_workspaces() -> None:
-    """cuBLAS' memory goes, until the next product."""
+    """Free cuBLAS' memory, until the next product."""
     torch._C._cuda_clearCublasWorkspaces()

@@ -1,4 +1,6 @@
-"""Which versions of torch this package runs with. Others are told so before anything of torch is touched."""
+"""The versions of torch with which this package runs. Users of others are informed before anything of
+torch is touched.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,11 @@ that they round otherwise than in eager."""
 
 
 def check_torch() -> None:
-    """Raises MissingPackageError where the installed torch is too old. One that is newer than any tested is
-    told of, in one line. Without torch, or without its metadata, nothing is said."""
+    """Raise MissingPackageError if the installed torch is too old.
+
+    One that is newer than any tested gives a warning, in one line. Without torch, or without its metadata,
+    nothing is said.
+    """
     try:
         installed = version("torch")
     except PackageNotFoundError:

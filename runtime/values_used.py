@@ -54,7 +54,10 @@ class _Call(NamedTuple):
 
 
 class _Told(NamedTuple):
-    """The trace was told this value. place: the line that asked."""
+    """A value that the trace has used.
+
+    place: the line that asked.
+    """
 
     slot: int
     value: Tensor
@@ -62,9 +65,11 @@ class _Told(NamedTuple):
 
 
 class Tape:
-    """Calls on known values in their order, and what of them was told. tensors: the real ones, by slot.
+    """Calls on known values in their order, and which of these the trace has used.
 
-    named: the slots of inputs and buffers. follows: memory whose values follow from these.
+    tensors: the real ones, by slot.
+    named: the slots of inputs and buffers.
+    follows: memory whose values follow from these.
     """
 
     def __init__(self) -> None:
@@ -84,7 +89,10 @@ class Tape:
     def call(
         self, target: Any, arguments: Any, keywords: Any, results: Sequence[Tensor], *, changes: bool
     ) -> list[Slot]:
-        """The slots of a call's results. changes: its arguments too, some of them."""
+        """Note a call and return the slots of its results.
+
+        changes: it changes some of its arguments too.
+        """
         slots = [self._slot(result) for result in results]
         made = _Call(target, arguments, keywords, tuple(slot.number for slot in slots), changes)
         self._items.append(made)
@@ -94,7 +102,7 @@ class Tape:
         return slots
 
     def tell(self, slot: Slot, place: str) -> None:
-        """Its value is used in the trace."""
+        """Note that the slot's value is used in the trace."""
         if self.follows(slot):
             self._items.append(_Told(slot.number, self.tensors[slot.number].clone(), place))
 
@@ -102,7 +110,7 @@ class Tape:
         return memory_of(self.tensors[slot.number]) in self._follows
 
     def used(self) -> ValuesUsed | None:
-        """None where nothing was told that follows from inputs or buffers."""
+        """Return the used values; None if none that follows from inputs or buffers was used."""
         told = [item for item in self._items if isinstance(item, _Told)]
         if not told:
             return None
@@ -132,9 +140,11 @@ class Tape:
 
 
 class ValuesUsed:
-    """The answers that a plan holds for. names: the inputs and buffers that they follow from.
+    """The answers that a plan holds for.
 
-    The memory that it takes to look is free again when the iteration begins, and is not in its plan.
+    names: the inputs and buffers that they follow from.
+
+    The memory that the check takes is free when the iteration begins, and is not in its plan.
     """
 
     def __init__(self, named: Mapping[int, str], items: Sequence[_Call | _Told], place: str) -> None:
@@ -145,7 +155,9 @@ class ValuesUsed:
         self._last = [[slot for slot in _slots(item) if lasts[slot] == n] for n, item in enumerate(items)]
 
     def difference(self, tensors: Mapping[str, Tensor]) -> str | None:
-        """In words, where these inputs and buffers, by name, have other answers."""
+        """Describe the difference, if these inputs and buffers, by name, have other answers; None if they
+        have the same.
+        """
         with torch.no_grad():
             found = {slot: self._here(tensors[name]) for slot, name in self._named.items()}
             for number, item in enumerate(self._items):
@@ -164,7 +176,7 @@ class ValuesUsed:
         return None
 
     def told(self) -> list[str]:
-        """The answers, as text."""
+        """Return the answers, as text."""
         told = (item for item in self._items if isinstance(item, _Told))
         return [f"{item.place}{item.value.dtype} {item.value.tolist()}" for item in told]
 

@@ -55,8 +55,8 @@ class Accuracy(NamedTuple):
 def accuracy(iteration: Iteration, plain: Program, compiled: Program, kernels: Kernels) -> Accuracy:
     """Run one iteration without its updates by each program, from one random state; it changes nothing.
 
-    Raises DifferenceError where a kernel's result is further than `MOST` times as far from that in float64 as
-    eager's is, beside roundings, or a result of the iteration is another.
+    Raises DifferenceError if a kernel's result is more than `MOST` times as far from that in float64 as
+    eager's is, up to roundings, or if a result of the iteration is another.
     """
     if scale_of(iteration.inputs) is not None:
         found = _Run(plain, iteration).results()

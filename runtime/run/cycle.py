@@ -1,7 +1,8 @@
-"""Iterations of a schedule with transfers: a cycle, in which each turn takes up what the one before left.
+"""Iterations of a schedule with transfers: a cycle, in which each iteration starts with what the one
+before left.
 
-Turns that begin alike run the same code; the first and the second mostly have their own. No turn starts
-before the jobs of the turn before the last have ended.
+Iterations that begin in equal states run the same code; the first and the second mostly have separate code.
+No iteration starts before the jobs of the iteration before the last have ended.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Terms(NamedTuple):
 
     @staticmethod
     def unlimited(program: Program) -> Terms:
-        """Room everywhere, and all links."""
+        """Return terms without limits: room everywhere, and all links."""
         graph = graph_of(program, [Cost(0.0)] * len(program.operations))
         return Terms(graph, machine=Machine(links=Links(1.0, 1.0, 1.0, 1.0)))
 
@@ -158,8 +159,10 @@ class Cycle:
         return arena
 
     def unpin(self) -> None:
-        """Give the pinned memory back, before another cycle takes its own in the place of this one: what lies
-        there has memory of its own until one of the two has it again. Raises MemplanError."""
+        """Give the pinned memory back, before another cycle that replaces this one takes its own.
+
+        Copies in it move to separate memory until one of the two cycles has them pinned. Raises MemplanError.
+        """
         self.end_jobs()
         self._settle()
         self.host.leave_arena()
@@ -168,7 +171,7 @@ class Cycle:
                 copy.lie(None)
 
     def pin(self) -> None:
-        """Where there is no other after all."""
+        """Take pinned memory after all, if no other cycle has replaced this one."""
         self.host.arena = self._arena()
         for memory, storage in self.places:
             if isinstance(copy := self.held.get(variable(memory, storage)), Block):
@@ -185,19 +188,29 @@ class Cycle:
         self._codes = {key: code for key, code in self._codes.items() if key[1] in (None, stopwatch)}
 
     def put(self, storage: int, on_device: Tensor) -> None:
-        """Have a moved storage where an iteration starts. on_device: its bytes, not to be used after."""
+        """Put a moved storage into the memories in which an iteration starts with it.
+
+        on_device: its bytes, not to be used afterwards.
+        """
         self._settle()
         self._put(storage, on_device)
 
     def make(self, storage: int, size: int, fill: Fill) -> None:
-        """Alike, of so many bytes that are filled in where an iteration starts with them."""
+        """Materialize a moved storage in the memories in which an iteration starts with it.
+
+        size: bytes.
+        fill: writes the values.
+        """
         self._settle()
         self._placed_at(storage, partial(self._filled, storage=storage, size=size, fill=fill))
         self.device.synchronize()
 
     def adopt(self, storage: int, copies: Sequence[Tensor | Block | File]) -> bool:
-        """Alike, by copies that are another's, made and used to the end; False where they are not in the
-        places in which an iteration starts with it."""
+        """Take over another plan's finished copies of a moved storage.
+
+        Returns False, and takes nothing, if they are not in the memories in which an iteration starts with
+        it.
+        """
         by_memory: dict[int, Tensor | Block] = {
             Memory.HOST if isinstance(copy, Block) else Memory.DEVICE: copy
             for copy in copies
@@ -216,17 +229,17 @@ class Cycle:
         return True
 
     def get(self, storage: int) -> Tensor:
-        """The bytes of a moved storage, on the device."""
+        """Return the bytes of a moved storage, on the device."""
         return self._fetched(self._copies(storage)[0])
 
     def copies(self, storage: int) -> list[Tensor | Block | File]:
-        """All there are of a moved storage, to be read and written by the host; not to be kept."""
+        """Return all copies of a moved storage, to be read and written by the host; not to be kept."""
         found = self._copies(storage)
         self.end_jobs()
         return found
 
     def drop(self, storage: int) -> None:
-        """Let go of a moved storage, until it is put here again."""
+        """Let go of a moved storage, until it is put here once more."""
         self._salvaged.pop(storage, None)
         self._placed.discard(storage)
         self.lost.discard(storage)
@@ -234,7 +247,10 @@ class Cycle:
             self.held.pop(variable(memory, storage), None)
 
     def turn(self, residents: Sequence[Tensor], settings: Sequence[float]) -> tuple[Tensor, ...]:
-        """One iteration: the loss and the gradients. residents: the program's; the moved ones are empty."""
+        """Run one iteration and return the results.
+
+        residents: the program's; the moved ones are empty.
+        """
         for storage, copy in list(self._salvaged.items()):
             self._put(storage, self._fetched(copy))
             del self._salvaged[storage]
@@ -256,16 +272,16 @@ class Cycle:
         return results
 
     def pending(self) -> list[tuple[Any, ...]]:
-        """The copies that are deleted but not gone."""
+        """Return the copies that are deleted but whose memory is not free yet."""
         return [*self._leaving.values(), *self._left.values()]
 
     def end_jobs(self) -> None:
-        """Until all that was given to the queues and the device has ended, whatever became of it."""
+        """Wait until all that was given to the queues and the device has ended, whether or not it failed."""
         self.queues.drain()
         self.device.synchronize()
 
     def salvage(self) -> set[int]:
-        """After a failure: end all jobs, and have one good copy of each moved storage, wherever it is.
+        """End all jobs after a failure, and keep one good copy of each moved storage, in whichever memory.
 
         Returns the storages that are left in between: those overwritten that nobody has kept.
         """
@@ -333,7 +349,7 @@ class Cycle:
         self.lost.discard(storage)
 
     def _settle(self) -> None:
-        """Until all jobs have ended; the next turn is the first again."""
+        """Wait until all jobs have ended; the next iteration is a first one."""
         if any(ticket.error() for ticket in (*self._last.values(), *self._now.values())):
             self.salvage()
         if self.lost:
@@ -349,7 +365,7 @@ class Cycle:
         self._state = ""
 
     def _code(self) -> tuple[_Code, tuple[int, ...]]:
-        """The code of the next turn, and the residents that it takes."""
+        """Return the code of the next iteration, and the residents that it takes."""
         if self._state not in self._turns:
             self._turns[self._state] = self._rehearsal.rehearse()
         watch = self.stopwatch
@@ -396,7 +412,7 @@ class Cycle:
         return self._home(memory, block)
 
     def _filled(self, memory: int, storage: int, size: int, fill: Fill) -> Tensor | Block | File:
-        """By way of host memory: the device's may have had users that have not ended."""
+        """Fill host memory and copy it to its memory: the device's may have had users that have not ended."""
         block = self._block(memory, storage, size).open()
         fill(block.bytes)
         if memory == Memory.DEVICE:
@@ -420,7 +436,7 @@ class Cycle:
         return file
 
     def _fetched(self, copy: Tensor | Block | File) -> Tensor:
-        """On the device, for what the current stream is given from now on."""
+        """Return the copy on the device, for what is queued on the current stream from now on."""
         if isinstance(copy, Tensor):
             return copy
         block = Host().block(copy.size) if isinstance(copy, File) else copy
@@ -442,7 +458,9 @@ def _check_memories(schedule: Schedule, machine: Machine) -> None:
 
 
 def _places(graph: Graph, schedule: Schedule) -> Sequence[Place]:
-    """Where the persistent storages that the schedule moves lie when a turn starts."""
+    """Return the memories of the persistent storages that the schedule moves, at the start of an
+    iteration.
+    """
     initial = schedule.initial
     transfers = (schedule.targets[schedule.verbs != Verb.COMPUTE]).tolist()
     moved = {x for x in transfers if graph.persistent[x]} | initial.named

@@ -1,4 +1,4 @@
-"""Run a schedule in the place of forward and backward."""
+"""Run a schedule, which replaces forward and backward."""
 
 from __future__ import annotations
 
@@ -63,19 +63,20 @@ class PlannedStep:
 
         step = PlannedStep(iteration, program, schedule)
         loss = step(*inputs)          # the gradients are added to the parameters' `.grad`
-        loss = step(*inputs, targets=labels)        # where the loss function takes targets
-        optimizer.step()              # not where the iteration has updates: they are in the schedule then
+        loss = step(*inputs, targets=labels)        # if the loss function takes targets
+        optimizer.step()              # not if the iteration has updates: they are in the schedule then
 
-    Weights are updated with the states, the learning rates and the step count that the optimizer has when
-    the step is called, and these go on with it: `state_dict()` and learning rate schedules work as ever.
-    A step holds for the shapes, types, other arguments, train or eval mode, autocast, hooks and parts of the
-    module that it was traced with: inputs of another form and a module that has changed raise MismatchError.
+    Weights are updated with the states, the learning rates and the step count that the optimizer has when the
+    step is called, and these go on with it: `state_dict()` and learning rate schedules work as usual. A step
+    holds for the shapes, dtypes, other arguments, train or eval mode, autocast, hooks and submodules that it
+    was traced with: inputs of another form and a module that has changed raise MismatchError.
 
-    in_half: whether anything in it is float16. output: what the module has returned in the last iteration,
-    with the tensors that are wanted, detached; it is let go of when the next one starts.
+    in_half: whether anything in it is float16.
+    output: what the module has returned in the last iteration, with the requested tensors, detached; it is
+        let go of when the next one starts.
 
-    Tensors that the schedule moves between memories are in the step's custody from its first iteration on:
-    who reads one has it back first (custody.py), and `restore_to_device` fetches all.
+    Tensors that the schedule moves between memories are owned by the step from its first iteration on: a read
+    of one has it back first (custody.py), and `restore_to_device` fetches all.
     """
 
     def __init__(
@@ -145,9 +146,10 @@ class PlannedStep:
         self._watch = Watch(schedule, terms, self.device, self.cycle)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
-        """The loss; each gradient is added to its parameter's `.grad`, as `loss.backward()` does.
+        """Run an iteration and return the loss; each gradient is added to its parameter's `.grad`, as by
+        `loss.backward()`.
 
-        Where there are gradients, what the schedule has moved is back: an optimizer may go on with it.
+        If there are gradients, what the schedule has moved is back: an optimizer may go on with it.
         """
         with deferred_signals():
             outcome = self.iterate(self.given(arguments, keywords))
@@ -176,7 +178,7 @@ class PlannedStep:
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
     def parameters(self, names: Iterable[str]) -> list[Tensor]:
-        """Those of the module with these names, as they are now."""
+        """Return those of the module's parameters and buffers with these names, as they are now."""
         tensors = self._owners.tensors()
         return [tensors[name] for name in names]
 
@@ -185,8 +187,10 @@ class PlannedStep:
         return self._reading.read(arguments, keywords)
 
     def check(self, inputs: Inputs) -> list[Tensor]:
-        """The tensors, in the program's order. Raises OtherShapeError where only their shapes differ from the
-        plan's, else MismatchError."""
+        """Return the input tensors in the program's order.
+
+        Raises OtherShapeError if only their shapes differ from the plan's, else MismatchError.
+        """
         given = self._expected.read(inputs)
         if self.program.used is not None and (other := self.program.used.difference(self._named(given))):
             raise UsedValuesError(other)
@@ -204,7 +208,7 @@ class PlannedStep:
             self._optimizer.check()
 
     def _named(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Inputs and buffers as a trace names those whose values it uses."""
+        """Return inputs and buffers by the names that a trace gives those whose values it uses."""
         tensors = self._owners.tensors()
         buffers = {f"{BUFFERS}{name}": tensors[name] for name in self.program.buffers}
         return buffers | {f"{INPUTS}{name}": tensor for name, tensor in inputs.items()}
@@ -231,7 +235,7 @@ class PlannedStep:
         self._gradients_counted = True
 
     def begin_timing(self) -> None:
-        """Iterations from now on note when their operations and copies begin and end."""
+        """Note from now on when the operations and copies of iterations begin and end."""
         cycle = self.cycle
         watch = self._stopwatch = Stopwatch(self.device, cycle and cycle.graph, self._schedule)
         if cycle is not None:
@@ -253,7 +257,7 @@ class PlannedStep:
         return watch and watch.times()
 
     def run(self, inputs: Inputs) -> Outcome:
-        """The loss and the gradients; `.grad` is left alone."""
+        """Run an iteration and return its results; `.grad` is left as it is."""
         given = self.check(inputs)
         self.check_unchanged()
         tensors = self._owners.tensors()
@@ -301,32 +305,40 @@ class PlannedStep:
 
     @property
     def _moved(self) -> frozenset[int]:
-        """The storages that the schedule moves."""
+        """Return the storages that the schedule moves."""
         return frozenset() if self.cycle is None else self.cycle.moved
 
     @property
     def budget(self) -> int | None:
-        """Bytes on the device; None for no limit."""
+        """Return the bytes on the device; None for no limit."""
         return None if self._terms is None else self._terms.budget
 
     @property
     def measured_peak(self) -> int | None:
-        """Bytes on the device in the first iterations; None where its allocator does not count."""
+        """Return the most bytes on the device in the first iterations; None if its allocator does not
+        count.
+        """
         return self._watch.peak
 
     @property
     def host_bytes(self) -> int:
-        """In host memory, what the schedule has moved there."""
+        """Return the bytes in host memory of what the schedule has moved there."""
         return 0 if self.cycle is None else self.cycle.host.count.bytes
 
     @property
     def undo_bytes(self) -> int:
-        """In host memory, beside the schedule's, for what iterations overwrite; 0 without `undo`."""
+        """Return the bytes in host memory, in addition to the schedule's, for what iterations overwrite; 0
+        without `undo`.
+        """
         return self.journal.host.count.bytes if self.journal.complete else 0
 
     def together(self, *, begins: bool = True) -> AbstractContextManager[None]:
-        """Around an iteration that other processes run too, each with a batch of its own. begins: it is the
-        first of its update. Raises MismatchError where it updates weights within `no_sync`."""
+        """Surround an iteration that other processes run too, each with a separate batch.
+
+        begins: it is the first of its update.
+
+        Raises MismatchError if it updates weights within `no_sync`.
+        """
         if self._processes is None:
             return nullcontext()
         if any(map(averages, self.program.operations)):
@@ -351,7 +363,7 @@ class PlannedStep:
 
 
 def _changed_by_others(program: Program) -> set[int]:
-    """The storages that something else than an update changes: buffers, mostly."""
+    """Return the storages that something else than an update changes: buffers, mostly."""
     return {
         x
         for operation in program.operations
@@ -361,13 +373,17 @@ def _changed_by_others(program: Program) -> set[int]:
 
 
 def _changed(program: Program) -> int:
-    """Bytes of all storages that operations change."""
+    """Return the bytes of all storages that operations change."""
     changed = {x for operation in program.operations for x in operation.mutates}
     return sum(program.storages[x].bytes for x in changed)
 
 
 def _check_host(terms: Terms | None, kept: int, planned: int) -> None:
-    """kept, planned: bytes. Raises InputError where both are more than the machine has."""
+    """Check that the host can hold the schedule's and the journal's bytes. Raises InputError if not.
+
+    kept: bytes of the journal.
+    planned: bytes of the schedule.
+    """
     machine = terms and (terms.machine or terms.graph.machine)
     capacity = machine and machine.host_capacity
     if capacity is not None and kept + planned > capacity:

@@ -38,8 +38,10 @@ class Expected:
         self._others = others_in(inputs)
 
     def read(self, inputs: Inputs) -> dict[str, Tensor]:
-        """The tensors, in the program's order. Raises OtherShapeError if only their shapes or dtypes differ
-        from the plan's, else MismatchError."""
+        """Return the input tensors in the program's order.
+
+        Raises OtherShapeError if only their shapes or dtypes differ from the plan's, else MismatchError.
+        """
         tensors = tensors_in(inputs)
         _same_names(tensors, self._forms, inputs)
         others = others_in(inputs)

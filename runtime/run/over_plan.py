@@ -1,9 +1,9 @@
-"""Whether iterations take more of the device than planned: a fault of ours, which is told.
+"""The check whether iterations take more of the device than planned: an internal error, which is reported.
 
-A device's allocator counts at no cost: what was asked of it, without what it adds to blocks by its own rules.
-Other bytes on the device (other models, `.grad`) are those that are there before an iteration and no tensors
-of its plan. On the CPU nobody counts but a profiler, one in a process and 10 µs for each block: there
-`plan run` looks.
+A device's allocator counts at no cost: what was requested of it, without what it adds to blocks by its own
+rules. Other bytes on the device (other models, `.grad`) are those that are there before an iteration and
+belong to no tensors of its plan. On the CPU nobody counts but a profiler, one in a process and 10 µs for each
+block: there `plan run` looks.
 """
 
 from __future__ import annotations

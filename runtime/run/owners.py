@@ -26,11 +26,13 @@ class Owners:
         self.constants = _apart(program.constants)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Parameters and buffers as they are now: `.to()` and some modules replace their tensors."""
+        """Return parameters and buffers as they are now: `.to()` and some modules replace their tensors."""
         return {name: getattr(module, attribute) for name, (module, attribute) in self._places.items()}
 
     def of(self, storages: Container[int]) -> dict[int, tuple[str, Owner]]:
-        """Per resident value in one of these, its name, and where its tensor is found."""
+        """Return, per resident value in one of these storages, its name, and a function that returns its
+        tensor.
+        """
         program = self._program
         named = {**program.parameters, **program.buffers}
         owners: dict[int, tuple[str, Owner]] = {
@@ -45,7 +47,7 @@ class Owners:
 
 
 def _apart(constants: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """The constants, each a tensor of its own: the trace holds one that is used twice twice."""
+    """Return the constants, each a separate tensor: the trace holds one that is used twice twice."""
     known: dict[int, int] = {}
     return {
         value: tensor if known.setdefault(id(tensor), value) == value else tensor.clone()
@@ -54,6 +56,6 @@ def _apart(constants: Mapping[int, Tensor]) -> dict[int, Tensor]:
 
 
 def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """The submodule and the attribute of a dotted name."""
+    """Return the submodule and the attribute of a dotted name."""
     path, _, attribute = name.rpartition(".")
     return module.get_submodule(path), attribute

@@ -1,9 +1,10 @@
-"""Ordered asynchronous queues beside the compute queue, a thread each: d2h, h2d, disk_read, disk_write, cpu.
+"""Ordered asynchronous queues alongside the compute queue, a thread each: d2h, h2d, disk_read, disk_write,
+cpu.
 
 A queue takes its jobs in order. A job waits for the tickets of others, lets go of memory that it may have
-once these have ended, does its work, and ends its own ticket. What fails in a thread is raised again
-by whoever waits for it, in the end by the thread that trains. Jobs wait only for jobs given earlier, so
-none waits for ever.
+once these have ended, does its work, and ends its own ticket. What fails in a thread is re-raised by each
+thread that waits for it, in the end by the training thread. Jobs wait only for jobs given earlier, so none
+waits for ever.
 
 On the CPU the compute queue is the thread that gives the jobs; on CUDA see streams.py.
 """
@@ -57,7 +58,7 @@ class Ticket:
         return self._error
 
     def wait(self) -> None:
-        """Until the job has ended, its bytes written. Raises what it raised."""
+        """Wait until the job has ended, its bytes written. Raises what it raised."""
         if (error := self.error()) is not None:
             raise error
 
@@ -76,7 +77,9 @@ class Job:
         self.gone: tuple[Any, ...] = ()
 
     def wait(self) -> BaseException | None:
-        """Until all that it waits for has ended, or one has failed: what that has raised."""
+        """Wait until all that the job waits for has ended, or one has failed, and return what that has
+        raised.
+        """
         return next(filter(None, (ticket.error() for ticket in self.after)), None)
 
     def run(self) -> None:
@@ -126,13 +129,13 @@ class JobQueue:
         return Job(Ticket(), work, arguments)
 
     def drain(self) -> None:
-        """Until all jobs have ended, whatever became of them."""
+        """Wait until all jobs have ended, whether or not they failed."""
         if not self._drained:
             self.add(_nothing, (), (), ()).wait()
             self._drained = True
 
     def close(self) -> None:
-        """The thread ends with the jobs that it has."""
+        """Let the thread end with the jobs that it has."""
         self._jobs.put(None)
 
     def join(self) -> None:
@@ -140,7 +143,7 @@ class JobQueue:
             self._thread.join()
 
     def drop(self) -> None:
-        """Jobs that have not begun fail instead of being done."""
+        """Make jobs that have not begun fail instead of running them."""
         self._dropping = True
 
     def _run(self, begun: Event) -> None:
@@ -201,7 +204,7 @@ def _end_all() -> None:
 
 
 class Queues:
-    """The queues beside the compute queue, where that is a thread of its own on the CPU."""
+    """The queues alongside the compute queue, if that is a separate thread on the CPU."""
 
     def __init__(self) -> None:
         self._queues = {queue: self.new(queue) for queue in Queue if queue != Queue.COMPUTE}
@@ -220,7 +223,7 @@ class Queues:
         return self._queues[queue].add(work, arguments, after, gone)
 
     def wait(self, ticket: Ticket) -> None:
-        """The compute queue waits."""
+        """Make the compute queue wait for the ticket."""
         ticket.wait()
 
     def drain(self) -> None:

@@ -73,9 +73,9 @@ class Recovery:
 
     @contextmanager
     def around(self, residents: Sequence[Tensor]) -> Generator[None]:
-        """One iteration, which starts with these."""
+        """Surround one iteration, which starts with these residents, and recover if it fails."""
         self._journal.begin()
-        handled = sys.exception()  # by the caller: its frames are not ours to empty
+        handled = sys.exception()  # by the caller: clearing its frames would destroy its state
         sources = (self._device, *self._program.generators.values()) if self._random else ()
         states = [(source, save_generator(source)) for source in sources]
         try:
@@ -100,7 +100,7 @@ class Recovery:
             raise
 
     def _left_changed(self) -> set[int]:
-        """The storages that a failed iteration has changed, or lost, and nobody has kept."""
+        """Return the storages that a failed iteration has changed, or lost, and nobody has kept."""
         lost = set[int]() if self._cycle is None else self._cycle.salvage()
         self._device.synchronize()
         return lost | self._journal.overwritten
@@ -115,13 +115,17 @@ class Recovery:
         self._device.synchronize()
 
     def _forget_sums(self) -> None:
-        """The sums of gradients alone are lost: others are made where the next iteration wants them."""
+        """Forget the sums of gradients, which alone are lost: others are made where the next iteration
+        needs them.
+        """
         assert self._optimizer is not None
         self._drop(self._sums)
         self._optimizer.forget_sums()
 
     def _give_up(self) -> None:
-        """Weights and states are those neither before the iteration nor after it: nobody may have them."""
+        """Give up weights and states, which are those neither before the iteration nor after it: nobody
+        may have them.
+        """
         updates = filter(updates_weights, self._program.operations)
         updated = self._sums | {storage for operation in updates for storage in operation.mutates}
         self._drop(updated)
@@ -138,7 +142,7 @@ class Recovery:
 
 
 def _weakly(method: Callable[[], None]) -> Callable[[], None]:
-    """The method of an object that this does not hold."""
+    """Return a function that calls the method of an object without holding the object."""
     weak = weakref.WeakMethod(method)
 
     def call() -> None:

@@ -51,13 +51,15 @@ class Rooms:
 
     @property
     def missed(self) -> int:
-        """Bytes that had a place in which there was something else, of all steps."""
+        """Return the bytes whose planned addresses were in use by something else, of all steps."""
         return self._arena.missed
 
 
 def rooms_of(device: Device, program: Program, schedule: Schedule, layout: Layout | None) -> Rooms | None:
-    """None where nothing is planned, or the device can't place what it allocates. Raises InputError where
-    it has less memory than the arena."""
+    """Return the arena of a plan; None if nothing is planned, or the device can't place what it allocates.
+
+    Raises InputError if the device has less memory than the arena.
+    """
     if layout is None:
         return None
     placement = Placement(program, schedule, layout)

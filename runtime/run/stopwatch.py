@@ -1,11 +1,12 @@
-"""When the operations and copies of iterations begin and end, noted by the code that runs them.
+"""Times at which the operations and copies of iterations begin and end, noted by the code that runs them.
 
-    mark()          before each computation, and behind the last: what is between two is the former's, but for
+    mark()          before each computation, and after the last: what is between two is the former's, but for
     wait(ticket)    what the compute queue waits in between
     timed(…)        around the job of another queue, from when it has waited to when its work has ended
 
-An operation is so timed in its real place: with the copies beside it, the memory that it finds, the Python
-around it. On the CPU a moment is a look at the clock; on a device with streams an event, and nobody waits.
+So an operation is timed within the iteration: with the copies that run concurrently, the memory that it
+finds, the Python around it. On the CPU a stamp is a read of the clock; on a device with streams an event, and
+nobody waits.
 """
 
 from __future__ import annotations
@@ -74,19 +75,19 @@ class Stopwatch:
         self._jobs: list[tuple[Way | Queue, int, Stamp, Stamp]] = []
 
     def lap(self) -> None:
-        """An iteration begins."""
+        """Begin an iteration."""
         self._laps.append(([], []))
 
     def mark(self) -> None:
         self._laps[-1][0].append(self._stamp())
 
     def around(self, tools: Mapping[str, Any]) -> dict[str, Any]:
-        """The free names of the code, timed. `add` and what it is given stay as they are."""
+        """Return the free names of the code, timed. `add` and its arguments stay as they are."""
         copies = {name: self._copying(queue, tools[name]) for queue, name in JOBS.items() if name in tools}
         return {**copies, "wait": self._waiting(tools["wait"]), "mark": self.mark, "timed": self._timed}
 
     def times(self) -> Times | None:
-        """None where no iteration has ended. All jobs and the device must have."""
+        """Return the times; None if no iteration has ended. All jobs and the device must have ended."""
         whole = [lap for lap in self._laps if len(lap[0]) == len(self._ways) + 1]
         if not whole:
             return None
@@ -160,7 +161,10 @@ class Stopwatch:
 
 
 def _copied(sizes: Mapping[int, Sequence[float]]) -> Copied:
-    """By size, the seconds of each copy."""
+    """Return the bytes, the number and the seconds of copies.
+
+    sizes: by size, the seconds of each copy.
+    """
     seconds = sum(len(taken) * median(taken) for taken in sizes.values())
     moved = sum(size * len(taken) for size, taken in sizes.items())
     return Copied(moved, sum(map(len, sizes.values())), max(seconds, 1e-9))

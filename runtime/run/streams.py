@@ -1,18 +1,18 @@
-"""The queues of a device with streams: copies from and to it on two streams of their own.
+"""The queues of a device with streams: copies from and to it on two separate streams.
 
-A copy that waits for nothing but the device is put on its stream by the thread that trains, at once: a thread
-beside it would have to fight it for the interpreter. One that has to wait for another thread (a file that is
-read, an update on the CPU) or for host memory is given to the queue's own thread, and so is all behind it in
+A copy that waits for nothing but the device is put on its stream by the training thread, at once: a second
+thread would compete with it for the interpreter. One that has to wait for another thread (a file that is
+read, an update on the CPU) or for host memory is given to the queue's own thread, and so is all after it in
 that queue until the thread is through. What a copy waits for on the device it leaves to its stream. A ticket
-ends in two steps: the copy is given to its stream, with an event behind it; later that event has passed.
+ends in two steps: the copy is given to its stream, with an event after it; later that event has passed.
 
-All device memory is allocated and freed by the thread that trains, on its own stream. That is safe because
+All device memory is allocated and freed by the training thread, on its own stream. That is safe because
 
-- a copy waits for the computations given before it: whoever had its target's memory earlier has ended;
+- a copy waits for the computations given before it: every earlier user of its target's memory has ended;
 - before memory is freed that a copy reads or fills, the computing stream waits for that copy's event.
 
-Host memory is the device's to copy from (pinned). A block that goes is held until the copies of it have ended
-(storage/places.py), and its allocator too gives it to nobody before.
+Host memory is the device's to copy from (pinned). A block that is dropped is held until the copies of it have
+ended (storage/places.py), and its allocator too gives it to nobody before.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DeviceTicket(Ticket):
         self.event = event
 
     def on_stream(self) -> BaseException | None:
-        """Until the copy has been given to its stream: what that raised."""
+        """Wait until the copy has been given to its stream, and return what that raised."""
         return super().error()
 
     def error(self) -> BaseException | None:
@@ -53,7 +53,7 @@ class DeviceTicket(Ticket):
 
 
 class DeviceJob(Job):
-    """A copy, enqueued on a stream behind what it waits for."""
+    """A copy, enqueued on a stream after what it waits for."""
 
     __slots__ = ("computed", "device", "stream")
 
@@ -64,7 +64,9 @@ class DeviceJob(Job):
         self.computed = device.current_stream().record_event()
 
     def wait(self) -> BaseException | None:
-        """For copies on the device the stream waits, for other jobs the thread."""
+        """Wait for what the copy needs: the stream waits for copies on the device, the thread for other
+        jobs.
+        """
         self.stream.wait_event(self.computed)
         return next(filter(None, (wait_on(self.stream, ticket) for ticket in self.after)), None)
 

@@ -33,7 +33,7 @@ class Arena:
             weakref.finalize(self, unpin).atexit = False
 
     def bytes(self, offset: int, size: int) -> Tensor:
-        """A tensor with a storage of its own, which begins there."""
+        """Return a tensor with a separate storage, which begins at the offset."""
         return torch.from_numpy(self._bytes[offset : offset + size])
 
 
@@ -41,8 +41,12 @@ _arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
 
 
 def pinned_arena(device: Device, size: int, limit: int | None) -> Arena | None:
-    """One of `size` bytes, or None, with a warning, where that is refused: copies then go slower, from and to
-    memory that is not pinned. limit: bytes, of all plans of this process together."""
+    """Allocate a pinned arena of `size` bytes; None, with a warning, if that is refused.
+
+    Copies are slower then, from and to memory that is not pinned.
+
+    limit: bytes, of all plans of this process together.
+    """
     if limit is not None and sum(arena.size for arena in _arenas) + size > limit:
         gc.collect()  # plans that nobody has any more
     others = sum(arena.size for arena in _arenas)

@@ -1,10 +1,10 @@
-"""Tensors whose values lie elsewhere: whoever touches one has it back first.
+"""Offloaded tensors, whose values are in another memory: any use of one has it back first.
 
 The object stays the same, known to modules and optimizers; in the meantime it is empty, and of a class of
-ours. What asks for its form alone is answered from the form. Everything else that PyTorch does with a tensor,
-a copy or a pickle of it too, first has its holder bring the values back, or refuse. C code that PyTorch does
-not tell us of is refused the address (`to_dlpack`); `torch.tensor(weight)`, against which PyTorch warns
-anyway, gets an empty tensor. Another tensor on the same memory, taken before, keeps that memory alive.
+this module. What asks for its form alone is answered from the form. Everything else that PyTorch does with a
+tensor, a copy or a pickle of it too, first has its holder bring the values back, or refuse. C code of which
+PyTorch does not notify us is refused the address (`to_dlpack`); `torch.tensor(weight)`, against which PyTorch
+warns anyway, gets an empty tensor. Another tensor on the same memory, taken before, keeps that memory alive.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Hold(NamedTuple):
 
 
 class Away:
-    """Beside the class of a tensor, while it is away."""
+    """Class that an offloaded tensor has in addition to its own."""
 
     _memplan: Hold
 
@@ -97,7 +97,10 @@ def put_away(
     copies: Callable[[], Sequence[Any]],
     release: Callable[[], None] | None = None,
 ) -> None:
-    """Empty it. form: its present one."""
+    """Empty the tensor and note who holds its values.
+
+    form: its present one.
+    """
     kind = type(tensor)
     tensor.data = empty_for_nobody(tensor.dtype, tensor.device)
     vars(tensor)["_memplan"] = Hold(form, kind, bring_back, copies, release=release)
@@ -105,12 +108,12 @@ def put_away(
 
 
 def hold_anew(tensor: Tensor, hold: Hold) -> None:
-    """One that is away is another holder's from now on."""
+    """Give an offloaded tensor another holder."""
     vars(tensor)["_memplan"] = hold
 
 
 def give_up(tensor: Tensor, form: Value, refuse: Callable[[], NoReturn]) -> None:
-    """Who asks for its values is refused, until others have come in their place."""
+    """Refuse every use of the tensor's values, until others have replaced them."""
     if not isinstance(tensor, Away):
         put_away(tensor, form, refuse, refuse)
     hold: Hold = vars(tensor)["_memplan"]
@@ -118,19 +121,19 @@ def give_up(tensor: Tensor, form: Value, refuse: Callable[[], NoReturn]) -> None
 
 
 def hold_of(tensor: Tensor) -> Hold | None:
-    """None for one that is here."""
+    """Return the hold of an offloaded tensor; None for one that is here."""
     return tensor._memplan if isinstance(tensor, Away) else None
 
 
 def restore(tensor: Tensor, values: Tensor) -> None:
-    """The tensor has these values, and is what it was."""
+    """Give the tensor these values and make it what it was."""
     hold: Hold = vars(tensor).pop("_memplan")
     tensor.__class__ = hold.kind
     tensor.data = values
 
 
 def bring_back(tensors: Iterable[Tensor]) -> None:
-    """Those that are away. Raises MemplanError, one line."""
+    """Bring those back that are offloaded. Raises MemplanError, one line."""
     for tensor in tensors:
         if isinstance(tensor, Away):
             tensor._memplan.bring_back()
@@ -156,7 +159,9 @@ def _as_meta(form: Value) -> Tensor:
 
 
 def _makes_way(tensor: Tensor) -> bool:
-    """Before it takes other values: whether it is back, or was lost and has room for them."""
+    """Prepare a tensor for other values; tell whether it was offloaded and is back, or was lost and has
+    room for them.
+    """
     if not isinstance(tensor, Away):
         return False
     if not tensor._memplan.lost:
@@ -170,7 +175,7 @@ def _makes_way(tensor: Tensor) -> bool:
 
 
 readers: list[Callable[[Tensor], Tensor]] = []
-"""While there is one, `detach`, `cpu` and pickles of an away tensor are its: home.py's `at_home`."""
+"""While there is one, it answers `detach`, `cpu` and pickles of an offloaded tensor: home.py's `at_home`."""
 
 _T: Any = Tensor
 _READ = {_T.detach, _T.cpu}

@@ -27,14 +27,14 @@ class Blocks:
         return memory_of(tensor) in self._index
 
     def storage(self, tensor: Tensor, name: str, kind: Kind, layer: str | None) -> int:
-        """A new storage, that of `tensor`. Its index."""
+        """Add a new storage, that of `tensor`, and return its index."""
         self._index[memory_of(tensor)] = len(self.storages)
         name = self._names.unique(name)
         self.storages.append(Storage(name, size_bytes(tensor, self.device), kind, layer))
         return len(self.storages) - 1
 
     def value(self, tensor: Tensor) -> int:
-        """A new value, in its known storage. Its index."""
+        """Add a new value, in its known storage, and return its index."""
         storage = self._index[memory_of(tensor)]
         layout = (tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
         self.values.append(Value(storage, *layout, tensor.dtype, tensor.device))
@@ -45,7 +45,9 @@ class Blocks:
 
 
 def size_bytes(tensor: Tensor, device: torch.device) -> int:
-    """Bytes of the tensor's whole storage, as the device's allocator counts them; 0 if it lies elsewhere."""
+    """Return the bytes of the tensor's whole storage, as the device's allocator counts them; 0 if on
+    another device.
+    """
     size = tensor.untyped_storage().nbytes()
     if tensor.device != device:
         return 0

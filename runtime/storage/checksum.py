@@ -13,7 +13,7 @@ _ROW = 4096
 
 
 def checksum(data: NDArray[np.uint8]) -> int:
-    """A checksum of 32 bits."""
+    """Compute a checksum of 32 bits."""
     found = 0
     for part in _sums(data):
         found = crc32(part, found)

@@ -1,6 +1,6 @@
 """Copies of storages, byte by byte, and the values that lie in one.
 
-A copy is the whole storage, so every view of it is there again afterwards: same type, shape, strides, offset.
+A copy is the whole storage, so every view of it is restored with it: same dtype, shape, strides, offset.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .places import Block
 
 
 def raw(tensor: Tensor) -> Tensor:
-    """The bytes of the tensor's whole storage, not copied."""
+    """Return the bytes of the tensor's whole storage, not copied."""
     storage = tensor.untyped_storage()
     empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
     return empty.set_(storage, 0, (storage.nbytes(),), (1,))  # pyright: ignore[reportArgumentType]
 
 
 def value(bytes_: Tensor, form: Value) -> Tensor:
-    """The value that lies in these bytes, not copied. Raises MemplanError where they are too few."""
+    """Return the value that lies in these bytes, not copied. Raises MemplanError if they are too few."""
     if bytes_.nbytes < form.end:  # else PyTorch would add bytes of no content
         raise MemplanError(f"a value that needs {form.end:,} bytes has come back with {bytes_.nbytes:,}")
     empty = torch.empty(0, dtype=form.dtype, device=bytes_.device)
@@ -32,7 +32,10 @@ def value(bytes_: Tensor, form: Value) -> Tensor:
 
 
 def offload(device: Device, source: Tensor | None, block: Block) -> None:
-    """Device → host. None: a result that nobody reads has no value to copy."""
+    """Copy from device to host.
+
+    source: None for a result that nobody reads, which has no value to copy.
+    """
     block.open()
     if source is not None:
         _copy(device, raw(source), block.bytes)
@@ -40,24 +43,24 @@ def offload(device: Device, source: Tensor | None, block: Block) -> None:
 
 
 def prefetch(device: Device, block: Block, target: Tensor) -> None:
-    """Host → device."""
+    """Copy from host to device."""
     _copy(device, block.bytes, target)
     block.used = device.moment()
 
 
 def write(block: Block, file: File) -> None:
-    """Host → disk."""
+    """Copy from host to disk."""
     file.write(block.bytes)
 
 
 def read(file: File, block: Block) -> None:
-    """Disk → host."""
+    """Copy from disk to host."""
     block.open()
     file.read(block.bytes)
 
 
 def loaded(file: File) -> Tensor:
-    """The bytes of a file, in memory of their own."""
+    """Return the bytes of a file, in separate memory."""
     made = torch.empty(file.size, dtype=torch.uint8)
     file.read(made)
     return made

@@ -4,9 +4,9 @@ The file has no name, or loses it at once: nobody can remove it or cut it short,
 process, however that ends. Its room is reserved before the first iteration, so that a disk that others fill
 stops none. Extents begin at whole pages.
 
-A copy goes in pieces, several at once, past the page cache (O_DIRECT) where the file system can; there a
-piece of memory that does not begin at a page, or the rest behind the last whole one, goes by way of a buffer
-that does. What comes back is compared with checksums of what was written.
+A copy is split into parts that are moved concurrently, past the page cache (O_DIRECT) if the file system can;
+there a part whose memory does not begin at a page, or the rest after the last whole page, is moved through a
+buffer that does. What comes back is compared with checksums of what was written.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Disk:
         return File(self, size)
 
     def take(self, size: int, counted: int) -> int:
-        """The offset of an extent. Raises MemplanError where there is no room."""
+        """Take an extent and return its offset. Raises MemplanError if there is no room."""
         offset = self._extents.take(size)
         try:
             self._reserve(offset + size)
@@ -109,7 +109,7 @@ class Disk:
                 self._reserved = end
 
     def write(self, data: Bytes, offset: int) -> list[int]:
-        """The checksums of its pieces. Raises OSError."""
+        """Write the data and return the checksums of its parts. Raises OSError."""
         return self._in_pieces(1, self._written, data, offset)
 
     def read(self, data: Bytes, offset: int, sums: list[int]) -> None:
@@ -136,7 +136,9 @@ class Disk:
         return made
 
     def flush(self) -> None:
-        """Until what was written is on the disk, and in no cache of the system that can be asked to."""
+        """Wait until what was written is on the disk, and in no cache of the system that can be asked to
+        drop it.
+        """
         os.fsync(self._file.fileno())
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -189,7 +191,7 @@ class Disk:
         return 0 if data.__array_interface__["data"][0] % PAGE else len(data) // PAGE * PAGE
 
     def _buffer(self) -> Bytes:
-        """The calling thread's."""
+        """Return the calling thread's buffer."""
         if not hasattr(self._buffers, "own"):
             self._buffers.own = np.frombuffer(mmap.mmap(-1, PIECE), np.uint8)
         return self._buffers.own
@@ -243,8 +245,10 @@ class File:
             raise MemplanError(f"{self._disk.where}: can't read: {error.strerror}") from error
 
     def mapped(self) -> Tensor:
-        """The bytes, read as they are looked at; what is written there does not reach the file. Raises
-        MemplanError, one line."""
+        """Return the bytes, read from the file as they are accessed. Raises MemplanError, one line.
+
+        What is written to them does not reach the file.
+        """
         sums = self._good()
         if not self._written:
             return torch.empty(0, dtype=torch.uint8)
@@ -285,7 +289,9 @@ def _whole(size: int, unit: int = EXTENT) -> int:
 
 
 def _pieces(size: int) -> list[tuple[int, int]]:
-    """Where they begin and end: as many as are moved at once, unless they are too small, or too large."""
+    """Return begin and end of the parts: as many as are moved at once, unless they are too small, or too
+    large.
+    """
     step = min(PIECE, max(LEAST_PIECE, _whole(-(-size // AT_ONCE))))
     return [(start, min(start + step, size)) for start in range(0, size, step)]
 
@@ -300,8 +306,10 @@ def _all(move: Callable[[list[Bytes], int], int], data: Bytes, offset: int) -> N
 
 
 def _allocate(file: int, start: int, size: int) -> None:
-    """Room on the disk, where the file system knows such a thing; C's own, since Python's writes it full
-    where it does not. Raises OSError."""
+    """Reserve room on the disk, if the file system supports it. Raises OSError.
+
+    It calls C's function, since Python's fills the file with zeros if the file system does not.
+    """
     fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None) if os.name == "posix" else None
     if fallocate is not None and not fallocate(file, 0, ctypes.c_int64(start), ctypes.c_int64(size)):
         return

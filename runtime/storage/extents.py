@@ -20,7 +20,7 @@ class Extents:
         self._lock = Lock()
 
     def take(self, size: int) -> int:
-        """The offset of a new one, of so many bytes above 0."""
+        """Take a new extent of `size` bytes, above 0, and return its offset."""
         with self._lock:
             self._fill_in()
             for place, (start, end) in enumerate(self._holes):
@@ -32,7 +32,9 @@ class Extents:
             return start
 
     def give_back(self, offset: int, size: int) -> None:
-        """The garbage collector may call it at any moment, in the midst of `take` too."""
+        """Give an extent back. The garbage collector may call it at any moment, in the midst of `take`
+        too.
+        """
         self._given_back.append((offset, offset + size))
 
     def _fill_in(self) -> None:

@@ -1,7 +1,8 @@
-"""The values of tensors that are away, read and written where they lie: without room on the device.
+"""The values of offloaded tensors, read and written in the memory that holds them: without room on the
+device.
 
-A tensor whose storage is on the host is read there, one on the disk from its file as it is looked at. Nothing
-of it is copied; a save of all of a model takes no memory beside the file's.
+A tensor whose storage is on the host is read there, one on the disk from its file as it is accessed. Nothing
+of it is copied; a save of all of a model takes no memory in addition to the file's.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ from .unmade import filled_with, refill
 
 
 def at_home_value(tensor: Tensor) -> Tensor:
-    """The tensor's values where they are: itself, detached, or what is away in host memory. To be read, and
-    not after the next iteration. Raises MemplanError: they are lost, the disk can't be read."""
+    """Return the tensor's values where they are: itself, detached, or the offloaded values in host memory.
+
+    They may be read, and not after the next iteration. Raises MemplanError if they are lost or the disk can't
+    be read.
+    """
     hold = hold_of(tensor)
     if hold is None:
         return tensor.detach()
@@ -37,8 +41,11 @@ def at_home_value(tensor: Tensor) -> Tensor:
 
 
 def replace_at_home(tensor: Tensor, values: Tensor) -> None:
-    """The tensor has these, of its form, in all places where it is; one that is lost has them on the device.
-    Raises MemplanError."""
+    """Replace the tensor's values, in the same form, in all memories that hold it; a lost one has them on
+    the device.
+
+    Raises MemplanError.
+    """
     if (hold := hold_of(tensor)) is not None:
         with suppress(MemplanError):  # only now it may turn out to be lost
             hold.copies()
@@ -61,9 +68,12 @@ def replace_at_home(tensor: Tensor, values: Tensor) -> None:
 
 @contextmanager
 def at_home() -> Generator[None]:
-    """In the block `state_dict()`, `detach()`, `cpu()` and pickles of tensors that are away have their values
-    where they lie, on the CPU. What is written into these reaches the tensors when the block ends; they hold
-    only in the block. All else that asks for values has them brought back to the device, as ever."""
+    """Let `state_dict()`, `detach()`, `cpu()` and pickles of offloaded tensors have their values on the
+    CPU, where they are.
+
+    What is written into these reaches the tensors when the block ends; they hold only in the block. All else
+    that asks for values has them brought back to the device, as usual.
+    """
     given: list[tuple[Tensor, Tensor, int]] = []
 
     def read(tensor: Tensor) -> Tensor:

@@ -43,7 +43,10 @@ class Journal:
         self.kept, self.overwritten = {}, set()
 
     def keep(self, *changing: tuple[int, Tensor | Block]) -> None:
-        """Before storages are changed. changing: each with a tensor in it, or its block on the host."""
+        """Keep storages' bytes before they are changed.
+
+        changing: each storage with a tensor in it, or its block on the host.
+        """
         for storage, there in changing:
             if not self.keeps(storage):
                 self.overwritten.add(storage)
@@ -51,7 +54,10 @@ class Journal:
                 self.kept[storage] = self._copied(storage, there)
 
     def keep_later(self, *storages: int) -> Callable[[int, Block], None]:
-        """A job will change them: what it is to call, just before, with each storage and its block."""
+        """Prepare for a job that will change these storages.
+
+        Returns the function that the job calls just before, with each storage and its block.
+        """
         self.overwritten.update(storage for storage in storages if not self.keeps(storage))
         kept = self.kept
 

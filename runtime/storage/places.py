@@ -1,8 +1,8 @@
-"""Memory beside the device: blocks of the host. What they hold is counted.
+"""Host memory as blocks, counted.
 
-Host memory is taken beside PyTorch's allocator, so that where device and host share the RAM the allocator's
-bytes are the device's alone. What crosses the link to the device lies in an arena (arena.py), where the plan
-says; what is not in the plan has pages of its own.
+Host memory is taken outside PyTorch's allocator, so that if device and host share the RAM the allocator's
+bytes are the device's alone. What crosses the link to the device is in an arena (arena.py), at the offset
+that the plan says; what is not in the plan has separate pages.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Host:
         return Block(self, size, self.fitting(size, offset, room))
 
     def fitting(self, size: int, offset: int | None, room: int) -> int | None:
-        """The offset, or None where the arena does not reach so far."""
+        """Return the offset, or None if the arena does not reach so far."""
         arena = self.arena
         fits = arena is not None and offset is not None and size <= room and offset + room <= arena.size
         return offset if fits else None
@@ -93,7 +93,7 @@ class Host:
             self.count.take(size)
 
     def leave_arena(self) -> None:
-        """Blocks that are there from now on have memory of their own, those that go are waited for."""
+        """Use separate memory for blocks from now on, and wait for those that are being freed."""
         with self._taking:
             while self._going:
                 self._end_one()
@@ -116,7 +116,7 @@ class Host:
             self._going.append((size, used, arena))
 
     def memory(self, size: int, offset: int | None) -> tuple[Tensor, Arena | None]:
-        """With the arena that it is in."""
+        """Allocate memory and return it with the arena that it is in, if any."""
         if self.arena is not None and offset is not None:
             return self.arena.bytes(offset, size), self.arena
         if self._device is not None and size:
@@ -171,7 +171,7 @@ class Block:
         return self._arena is not None
 
     def taken(self) -> Tensor:
-        """The bytes, for who has them longer than the block."""
+        """Return the bytes, for users that keep them longer than the block."""
         return self.bytes if self.offset is None else self.bytes.clone()
 
     def lie(self, offset: int | None, room: int = 0) -> None:
@@ -186,7 +186,7 @@ class Block:
             self.bytes.copy_(before)
 
     def move(self, host: Host) -> None:
-        """Counted there from now on."""
+        """Count the block on another host from now on."""
         host.take(self._counted)
         self._host.give_back(self._counted, None)
         self._host = host

@@ -1,8 +1,9 @@
-"""Tensors whose values are nowhere yet: a file's weights, the zeros of an optimizer's new states.
+"""Uninitialized tensors, whose values are nowhere yet: a file's weights, the zeros of an optimizer's new
+states.
 
-They are away (away.py) and take no memory. Where they are first wanted their bytes are filled in: on the
-device by whoever reads them, or at the home that a plan gives them, on the host or the disk. So a model that
-the device has no room for is made piece by piece.
+They are treated as offloaded (away.py) and take no memory. At the first use their bytes are filled in: on the
+device by a read, or in the memory in which a plan starts with them, on the host or the disk. So a model that
+the device has no room for is made one tensor at a time.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from .copies import value
 
 
 def unmade(form: Value, fill: Fill) -> Tensor:
-    """A tensor of this form, on the form's device."""
+    """Create an uninitialized tensor of this form, on the form's device."""
     made = empty_for_nobody(form.dtype, form.device)
     make_later(made, form, fill)
     return made
 
 
 def make_later(tensor: Tensor, form: Value, fill: Fill) -> None:
-    """The tensor, of the form's type and device, without values as yet."""
+    """Make the tensor, of the form's dtype and device, uninitialized."""
     put_away(tensor, form, partial(_bring_back, tensor), partial(_copies, tensor))
     hold_anew(tensor, _held(tensor)._replace(fill=fill))
 
@@ -37,7 +38,7 @@ def is_unmade(tensor: Tensor) -> bool:
 
 
 def refill(tensor: Tensor, fill: Fill) -> None:
-    """One that is unmade has other values."""
+    """Give an uninitialized tensor other values."""
     hold_anew(tensor, _held(tensor)._replace(fill=fill))
 
 
@@ -46,7 +47,7 @@ def zeros(bytes_: Tensor) -> None:
 
 
 def filled_with(values: Tensor, form: Value, bytes_: Tensor) -> None:
-    """The fill for these values, which may be of another type."""
+    """Fill bytes with these values, which may be of another dtype."""
     value(bytes_, form).copy_(values)
 
 
@@ -56,7 +57,7 @@ def _bring_back(tensor: Tensor) -> None:
 
 
 def _copies(tensor: Tensor) -> list[Tensor]:
-    """To be read: what is written there is lost."""
+    """Return the values to be read: what is written there is lost."""
     return [_made(_held(tensor), torch.device("cpu"))]
 
 

@@ -17,9 +17,9 @@ from ..program.program import Operation, Program
 
 
 def aligned(program: Program, graph: Graph) -> Program:
-    """The program with its storages and operations under the graph's indices.
+    """Return the program with its storages and operations under the graph's indices.
 
-    Raises MismatchError where the graph has other operations or tensors, or other bytes for them.
+    Raises MismatchError if the graph has other operations or tensors, or other bytes for them.
     """
     storages = _places([one.name for one in program.storages], graph.tensors.name, "tensor")
     operations = _places([one.name for one in program.operations], graph.operations.name, "operation")
@@ -46,7 +46,7 @@ def aligned(program: Program, graph: Graph) -> Program:
 
 
 def _places(own: Sequence[str], theirs: Sequence[str], what: str) -> list[int]:
-    """Per place in the graph the index in the program."""
+    """Return, per index in the graph, the index in the program."""
     index = {name: place for place, name in enumerate(own)}
     if missing := [name for name in own if name not in set(theirs)]:
         raise _changed(f"it lacks the {what} {missing[0]}")
@@ -73,7 +73,9 @@ def _check_operations(program: Program, graph: Graph, drawn: Sequence[str]) -> N
 
 
 def _check_bytes(program: Program, graph: Graph) -> None:
-    """Kernels may give back more than the trace knows of; what is there before is known to the byte."""
+    """Check the sizes: kernels may return more than the trace knows of; what is there before is known to
+    the byte.
+    """
     for number, storage in enumerate(program.storages):
         size, traced = int(graph.tensors.bytes[number]), storage.bytes
         in_blocks = -(-traced // StreamDevice.block_bytes) * StreamDevice.block_bytes

@@ -20,7 +20,7 @@ ASSEMBLES = ("tensor", "as_tensor", "new_tensor")
 
 
 def assembled(name: str, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> Tensor | None:
-    """The value that the function returns, None if its list holds no tensor of the trace."""
+    """Return the value that the function returns, None if its list holds no tensor of the trace."""
     like, data = (
         (args[0], args[1]) if name == "new_tensor" and len(args) > 1 else (None, args[0] if args else None)
     )
@@ -43,7 +43,7 @@ def _leaves(data: Any) -> list[Any]:
 
 
 def _inferred(leaves: list[Any]) -> torch.dtype:
-    """The type that holds all of them, as PyTorch finds it."""
+    """Return the dtype that holds all of them, as PyTorch finds it."""
     kinds = [leaf.dtype if isinstance(leaf, Tensor) else torch.tensor(leaf).dtype for leaf in leaves]
     return reduce(torch.promote_types, kinds)
 

@@ -62,8 +62,12 @@ class Expressions(TorchDispatchMode):
         *,
         same: bool,
     ) -> None:
-        """Another iteration. residents: name, tensor, whether it is trained. same: it has the batch of the
-        iteration before."""
+        """Begin another iteration.
+
+        residents: name, tensor, whether it is trained.
+        inputs: name, tensor.
+        same: it has the batch of the iteration before.
+        """
         other = ALWAYS | (0 if same else INPUTS)
         for memory, symbol in self._symbols.items():
             if self._of[memory].digest != symbol.digest:
@@ -81,7 +85,7 @@ class Expressions(TorchDispatchMode):
         self._drawn = self._unknown = 0
 
     def of(self, tensor: Tensor) -> int:
-        """The expression of a tensor, a part of its memory."""
+        """Return the expression of a tensor, which is a part of its memory."""
         return hash((self._at(tensor).digest, _form(tensor)))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

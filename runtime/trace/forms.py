@@ -1,9 +1,9 @@
 """The forms of tensors: what the trace says of a call's results, and what its kernel really returns.
 
 The trace asks PyTorch's fake kernels, which are not always right: an LSTM's workspace and cuDNN's reserve
-have no size there, batch norms other strides behind a transpose, norms under autocast another type, views
+have no size there, batch norms other strides after a transpose, norms under autocast another dtype, views
 other strides in dimensions of size 1. What comes after follows from that: whether a `reshape` copies, how a
-moved tensor is put together again.
+moved tensor is put together afterwards.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Forms = Mapping[Hashable, tuple[Form | None, ...]]
 
 
 def forms_of(results: Sequence[Any]) -> tuple[Form | None, ...]:
-    """Those of a call's results, real or fake; None for one that is no tensor."""
+    """Return the forms of a call's results, real or fake; None for one that is not a tensor."""
     memories = [memory_of(result) if isinstance(result, Tensor) else -1 for result in results]
 
     def form(tensor: Any, memory: int) -> Form | None:
@@ -61,14 +61,14 @@ def traced_forms(program: Program, call: Call) -> tuple[Form | None, ...]:
 
 
 def of_those_read(forms: Sequence[Form | None], outputs: Sequence[int | None]) -> tuple[Form | None, ...]:
-    """The forms without those of results that nobody reads."""
+    """Return the forms without those of results that nobody reads."""
     read = [None if output is None else form for form, output in zip(forms, outputs, strict=False)]
     memories = [None if form is None else form.memory for form in read]
     return tuple(form and form._replace(memory=memories.index(form.memory)) for form in read)
 
 
 def results_of(result: Any) -> Sequence[Any]:
-    """One result, or several, alike."""
+    """Return one result or several as a sequence."""
     return result if isinstance(result, tuple | list) else (result,)
 
 
@@ -76,7 +76,9 @@ def results_of(result: Any) -> Sequence[Any]:
 
 
 def call_key(program: Program, call: Call) -> Hashable:
-    """Equal for calls whose results have equal forms: target, layouts of the inputs, other arguments."""
+    """Return a key that is equal for calls whose results have equal forms: target, input layouts, other
+    arguments.
+    """
 
     def layout(argument: Any) -> Hashable:
         if isinstance(argument, Ref):
@@ -88,7 +90,7 @@ def call_key(program: Program, call: Call) -> Hashable:
 
 
 def _traced_key(target: Any, arguments: Any, keywords: Any) -> Hashable:
-    """Alike, while tracing."""
+    """Return the same key for a call while tracing."""
 
     def layout(argument: Any) -> Hashable:
         if isinstance(argument, Tensor):
@@ -149,8 +151,11 @@ class TrueFakes(FakeTensorMode):
         return type(made)(corrected) if isinstance(made, tuple | list) else corrected[0]
 
     def _viewed(self, func: Any, made: Any, tensor: Tensor, shape: Sequence[int]) -> Any:
-        """`made` with the kernel's strides. Fakes have others in dimensions of size 1, and by these too
-        convolutions choose the layout of their results."""
+        """Return `made` with the kernel's strides.
+
+        Fakes have others in dimensions of size 1, and by these too convolutions choose the layout of their
+        results.
+        """
         meta = torch.empty_strided(tensor.shape, tensor.stride(), device="meta")
         strides = func(meta, shape).stride()
         if made.stride() == strides:
@@ -158,7 +163,7 @@ class TrueFakes(FakeTensorMode):
         return self._call(aten.as_strided.default, tensor, list(made.shape), list(strides))
 
     def _fakes(self, forms: Sequence[Form | None]) -> list[Any]:
-        """Fake tensors of these forms, in memory of their own."""
+        """Create fake tensors of these forms, in separate memory."""
         memories: dict[int, Any] = {}
         made: list[Any] = []
         for form in forms:
@@ -180,11 +185,13 @@ class TrueFakes(FakeTensorMode):
 
 
 def _requested(gradients: Sequence[Any], mask: Sequence[bool]) -> tuple[Any, ...]:
-    """The gradients that a backward was asked for, None for the others: fakes compute those too, kernels
-    don't (that of the input of a first BatchNorm)."""
+    """Return the gradients that a backward was asked for, None for the others.
+
+    Fakes compute those too, kernels don't (that of the input of a first BatchNorm).
+    """
     return tuple(made if wanted else None for made, wanted in zip(gradients, mask, strict=True))
 
 
 def bytes_of(form: Form) -> int:
-    """From the start of the tensor's memory to its end."""
+    """Return the bytes from the start of the tensor's memory to its end."""
     return (form.offset + elements_spanned(form)) * form.dtype.itemsize

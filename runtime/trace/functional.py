@@ -60,14 +60,14 @@ def functional_graph(
 
 
 def _constants(graph: fx.GraphModule, given: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors that the model's code holds itself."""
+    """Return the tensors that the model's code holds itself."""
     held = (getattr(graph, node.target) for node in graph.graph.find_nodes(op="get_attr"))
     apart = {id(tensor) for tensor in given}
     return list({id(tensor): tensor for tensor in held if id(tensor) not in apart}.values())
 
 
 def _put_back(graph: fx.GraphModule, constants: Sequence[Tensor]) -> None:
-    """The constants in the place of the last inputs."""
+    """Replace the last inputs by the constants."""
     placeholders = graph.graph.find_nodes(op="placeholder")
     for number, constant in enumerate(constants):
         old = placeholders[number - len(constants)]
@@ -100,7 +100,9 @@ class _Rewriting(fx.Interpreter):
         return result
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A tensor that the model's code holds itself; where it is one of the inputs, that is meant."""
+        """Return a tensor that the model's code holds itself; if it is one of the inputs, return that
+        input.
+        """
         tensor: Tensor = self.fetch_attr(target)
         position = self._position.get(id(tensor))
         return tensor if position is None else self._inputs[position]

@@ -38,7 +38,7 @@ _NOT_HELD = (
 
 
 def held_generators(iteration: Iteration) -> dict[Path, torch.Generator]:
-    """The generators that attributes of the module and the loss function hold, by the path to each."""
+    """Return the generators that attributes of the module and the loss function hold, by the path to each."""
     found: dict[int, tuple[Path, torch.Generator]] = {}
     for path, thing in reachable(roots_of(iteration)):
         if isinstance(thing, torch.Generator):
@@ -98,7 +98,7 @@ class Generators(TorchDispatchMode):
 
 
 def inherit_generator(before: fx.Node) -> None:
-    """Nodes traced since stand for that one: those that draw do so from its generator."""
+    """Let nodes traced since replace a node: those that draw do so from its generator."""
     if (path := before.meta.get(GENERATOR)) is None:
         return
     for node in new_nodes():

@@ -1,8 +1,8 @@
-"""The module's own tensors where code holds them itself, past the module.
+"""The module's own tensors if code holds them itself, past the module.
 
-While tracing, the module has stand-ins in the place of its parameters and buffers. Code that reads those from
+While tracing, the module has fake tensors instead of its parameters and buffers. Code that reads those from
 elsewhere (a penalty's list of parameters, Keras' variables) has the real ones: each call on them is made on
-the stand-ins, else no gradient would reach the parameters.
+the fake ones, else no gradient would reach the parameters.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class _Given(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = self.replaced((args, kwargs or {}))
         for kind in (kind for kind in types if not issubclass(kind, Tensor)):
-            # An object that stands for a tensor (Keras' variable) takes it out itself, and calls again:
-            # without this mode around, which Python has left by now, it would call on the real one.
+            # An object that stands for a tensor (Keras' variable) takes it out itself, and repeats the
+            # call: # without this mode around, which Python has left by now, it would call on the real one.
             with self:
                 made = kind.__torch_function__(func, types, args, kwargs)
             if made is not NotImplemented:

@@ -78,7 +78,9 @@ def check_leaves(leaves: Iterable[tuple[Tensor, Any]], names: Mapping[int, str])
 
 
 def _place(node: Any) -> str:
-    """`model.py:12: `, where the user's `torch.autograd.Function` that made the node stands, if one did."""
+    """Return `model.py:12: `, the line of the user's `torch.autograd.Function` that made the node, if one
+    did.
+    """
     function = function_of(node)
     code = getattr(inspect.unwrap(function.forward), "__code__", None) if function else None
     return at_line(code.co_filename, code.co_firstlineno) if code else ""

@@ -64,7 +64,9 @@ def _expressions_of(
     batch: Named,
     run: Callable[[Named], tuple[list[Tensor], str]],
 ) -> Any:
-    """The results of an iteration, what it leaves in parameters and buffers, and what else it returns."""
+    """Return the expressions of an iteration's results and of what it leaves in residents, and what else
+    it returns.
+    """
     found: list[Any] = []
 
     def iterate(*_tensors: Tensor) -> list[Tensor]:
@@ -79,7 +81,7 @@ def _expressions_of(
 
 
 def _another(tensor: Tensor) -> Tensor:
-    """A tensor of the same form, another object in memory of its own."""
+    """Create a tensor of the same form, another object in separate memory."""
     if type(tensor) is not FakeTensor:
         return tensor.detach().clone()
     form: Any = {"dtype": tensor.dtype, "device": tensor.device}

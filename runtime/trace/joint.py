@@ -186,7 +186,7 @@ def joint_graph(iteration: Iteration, forms: Forms, way: Way, calls: Iterator[in
 
 
 def residents(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-    """Parameters, buffers and inputs by name, each tensor once."""
+    """Return parameters, buffers and inputs by name, each tensor once."""
     module = iteration.module
     return dict(module.named_parameters()), dict(module.named_buffers()), tensors_in(iteration.inputs)
 
@@ -298,7 +298,9 @@ class _ForwardBackward:
             return loss if loss is None else _apart(loss, [_span(tensor) for tensor in self.given]), output
 
     def _kept(self, output: Output) -> Output:
-        """Inputs among them are copied: they are the caller's. Refuses the module's own tensors."""
+        """Return the output with inputs among its tensors copied: they are the caller's. Refuses the
+        module's own tensors.
+        """
         own = {memory_of(tensor): name for name, tensor in {**self.parameters, **self.buffers}.items()}
         for name, tensor in output.tensors.items():
             if (weight := own.get(memory_of(tensor))) is not None:
@@ -310,7 +312,7 @@ class _ForwardBackward:
         return output._replace(tensors={n: _apart(t, taken) for n, t in output.tensors.items()})
 
     def _usable(self, given: Sequence[Named]) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """The buffers, and the inputs of whole numbers or bits, whose values are there."""
+        """Yield the buffers, and the inputs of whole numbers or bits, whose values are there."""
         _parameters, buffers, inputs = given
         whole = {
             name: real for name, real in inputs.items() if not (real.is_floating_point() or real.is_complex())
@@ -349,7 +351,7 @@ def _as_accumulated(gradient: Tensor, parameter: Tensor, taken: Sequence[Span]) 
 
 
 def _apart(tensor: Tensor, taken: Sequence[Span]) -> Tensor:
-    """The tensor, or a copy where its memory is taken."""
+    """Return the tensor, or a copy if its memory is taken."""
     memory, start, end = _span(tensor)
     overlaps = any(memory == other and start < stop and begin < end for other, begin, stop in taken)
     return tensor.clone() if overlaps else tensor
@@ -364,7 +366,7 @@ def _span(tensor: Tensor) -> Span:
 
 
 def _fake_mode(tensors: Sequence[Tensor], forms: Forms) -> FakeTensorMode:
-    """The mode of a model that is fake already, else a new one."""
+    """Return the mode of a model that is fake already, else a new one."""
     modes = (tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor))
     return next(modes, None) or TrueFakes(forms)
 

@@ -21,7 +21,7 @@ def results(joint: Joint) -> list[fx.Node]:
 
 
 def needed_nodes(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes that the results, a change in place or eager's random numbers need, in order."""
+    """Return the nodes that the results, a change in place or eager's random numbers need, in order."""
     needed: set[fx.Node] = set()
     for node in reversed(graph.nodes):
         is_root = node.op in ("placeholder", "output") or changes_in_place(node) or draws_numbers(node)

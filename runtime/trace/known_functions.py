@@ -1,8 +1,8 @@
-"""Functions of torch that read values where no operator is seen: packed sequences, CTC losses, `tolist()`,
-tensors made of lists of others (assembled.py).
+"""Functions of torch that read values without a visible operator: packed sequences, CTC losses,
+`tolist()`, tensors made of lists of others (assembled.py).
 
-Where the values are known (known_values.py) they are told, and what needs them is done by other operators of
-the same results, or by the same with the values as numbers.
+If the values are known (known_values.py) they are given to the function, and what needs them is done by other
+operators of the same results, or by the same with the values as numbers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class KnownFunctions(TorchFunctionMode):
 
 
 def _pack(values: KnownValues, _func: Any, tensor: Tensor, lengths: Tensor, batch_first: bool) -> Any:
-    """`_pack_padded_sequence`: the steps one after the other, each without the samples that have ended."""
+    """Replace `_pack_padded_sequence`: the steps one after the other, each without the samples that have
+    ended.
+    """
     known = values.told(lengths)
     if known is None:
         return None
@@ -58,7 +60,7 @@ def _pack(values: KnownValues, _func: Any, tensor: Tensor, lengths: Tensor, batc
 def _pad(
     values: KnownValues, _func: Any, data: Tensor, sizes: Tensor, batch_first: bool, padding: Any, steps: int
 ) -> Any:
-    """`_pad_packed_sequence`, the other way round."""
+    """Replace `_pad_packed_sequence`, the inverse."""
     known = values.told(sizes)
     if known is None:
         return None
@@ -83,7 +85,7 @@ def _ctc(
     reduction: int | str = 1,
     zero_infinity: bool = False,
 ) -> Any:
-    """`ctc_loss`, which is made of other operators, with its lengths as numbers."""
+    """Replace `ctc_loss`, which is made of other operators, with its lengths as numbers."""
     found = [each if isinstance(each, list | tuple) else values.told(each) for each in (ends, lengths)]
     if found[0] is None or found[1] is None or scores.dim() != 3:
         return None

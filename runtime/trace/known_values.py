@@ -1,14 +1,14 @@
-"""While tracing on shapes alone, the values that are known all the same, for code that asks for them.
+"""The values that are known while tracing on shapes alone, for code that asks for them.
 
 What follows from shapes alone (positions, causal masks, buckets) is the same in every iteration. Models
 branch on such values (`if (positions == 0).all():`), and the trace may follow, as eager does. What follows
-from buffers and from inputs of whole numbers or bits (lengths, indices, masks) is known too where the trace
-is to use it: then each answer is noted, and looked at again before every iteration (values_used.py). What
-parameters or inputs of real numbers have a part in stays unknown, and code that asks for it is refused: it
-could go another way in the next iteration. Small tensors from outside, an attribute's, are constants of the
-plan, compared before each iteration by reads/reads.py: they are known.
+from buffers and from inputs of whole numbers or bits (lengths, indices, masks) is known too if the trace is
+to use it: then each answer is noted, and checked before every iteration (values_used.py). What parameters or
+inputs of real numbers have a part in stays unknown, and code that asks for it is refused: it could take
+another branch in the next iteration. Small tensors from outside, an attribute's, are constants of the plan,
+compared before each iteration by reads/reads.py: they are known.
 
-Beside each fake tensor made of nothing but known values and numbers, the real one is kept.
+For each fake tensor made of nothing but known values and numbers, the real one is kept too.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class KnownValues(TorchDispatchMode):
         return made
 
     def real(self, numbers: list[int]) -> Tensor:
-        """A tensor that is no fake one, of numbers that have been told."""
+        """Return a real tensor of numbers that the code was given."""
         with no_dispatch_modes():
             made = torch.tensor(numbers)
         self._real[made] = None
@@ -145,7 +145,7 @@ class KnownValues(TorchDispatchMode):
             self.tape.tell(self._known[tensor], users_line())
 
     def _as_numbers(self, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Known masks among indices as the places that they pick."""
+        """Replace known masks among indices by the positions that they pick."""
         found: list[Tensor | None] = []
         for index in indices:
             if index is None or index.dtype not in (torch.bool, torch.uint8) or not self._is_known(index):
@@ -156,7 +156,7 @@ class KnownValues(TorchDispatchMode):
         return found
 
     def _constants(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The results as constants of the trace."""
+        """Return the results as constants of the trace."""
         real = self._really(func, args, kwargs)
         leaves = [leaf for leaf in tree_leaves(real) if isinstance(leaf, Tensor)]
         device = next(leaf.device for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
@@ -182,7 +182,7 @@ class KnownValues(TorchDispatchMode):
         return tensor in self._known and memory_of(tensor) not in self._spoilt
 
     def _keep(self, made: Any, func: Any, args: Any, kwargs: Any, *, changes: bool) -> None:
-        """The real result beside the fake one."""
+        """Keep the real result of a call together with the fake one."""
         real = self._really(func, args, kwargs)
         pairs = zip(tree_leaves(made), tree_leaves(real), strict=True)
         pairs = [(fake, leaf) for fake, leaf in pairs if isinstance(fake, Tensor)]
@@ -192,7 +192,7 @@ class KnownValues(TorchDispatchMode):
             self._known[fake] = slot
 
     def _on_tape(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments with slots in the place of tensors."""
+        """Return the arguments with tensors replaced by slots."""
 
         def put(leaf: Any) -> Any:
             if isinstance(leaf, torch.device):

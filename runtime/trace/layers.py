@@ -53,7 +53,7 @@ class Marks:
         stamp(self._current)
 
     def leaves(self) -> Iterator[tuple[Tensor, Any]]:
-        """The leaves that the loss follows from, each with the autograd node that reads it."""
+        """Yield the leaves that the loss follows from, each with the autograd node that reads it."""
         for node in self._owner:
             for following, _index in node.next_functions:
                 if (leaf := getattr(following, "variable", None)) is not None:
@@ -87,7 +87,7 @@ class Marks:
 
     @contextmanager
     def backward(self, loss: Tensor) -> Generator[None]:
-        """Nodes belong to backward inside; hooks change the layer as it proceeds."""
+        """Assign nodes to backward inside the context; hooks change the layer as it proceeds."""
         self._claim(loss, None)
         # A node may outlive the trace: that of a leaf lives as long as the leaf.
         hooks = [
@@ -125,12 +125,12 @@ def stamp(mark: Mark | None) -> None:
 
 
 def new_nodes() -> Iterator[fx.Node]:
-    """The traced nodes that have no mark yet, the last first."""
+    """Return the traced nodes that have no mark yet, the last first."""
     return takewhile(lambda node: MARK not in node.meta, reversed(traced_graph().nodes))
 
 
 def traced_graph() -> fx.Graph:
-    """The graph of the trace in progress."""
+    """Return the graph of the trace in progress."""
     mode: Any = get_proxy_mode()
     return mode.tracer.graph
 

@@ -28,7 +28,7 @@ from .layers import MARK, Mark
 
 
 def lower(joint: Joint) -> Program:
-    """The program of a joint graph, without fingerprint."""
+    """Build the program of a joint graph, without fingerprint."""
     found = results(joint)
     if not found:
         raise TraceError("the module returns nothing that is wanted: name outputs, or evaluate its loss")
@@ -149,7 +149,7 @@ class _Lowering:
             raise TraceError(f"{full_name(call.target)} returns views in a way that can't be planned")
 
     def _bind(self, node: Any, results: list[Any], several: bool) -> Call:
-        """The node's call, its results as new values."""
+        """Return the node's call, its results as new values."""
         wanted = {user.args[1] for user in node.users} if several else {0}
         self.made[node] = tuple(
             self.blocks.value(result) if isinstance(result, Tensor) and index in wanted else None
@@ -167,7 +167,7 @@ class _Lowering:
         return Call(node.target, arguments, keywords, self.made[node], several)
 
     def _refer(self, argument: Any) -> Any:
-        """The argument, in plain containers, with a Ref in the place of every node."""
+        """Return the argument, in Python's containers, with a Ref instead of every node."""
         if isinstance(argument, fx.Node):
             return Ref(self._value_of(argument))
         if isinstance(argument, dict):

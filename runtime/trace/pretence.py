@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @contextmanager
 def compiling(flag: bool = True) -> Generator[None]:
-    """`torch.compiler.is_compiling()` answers `flag`: some models then leave out what can't be traced."""
+    """Let `torch.compiler.is_compiling()` answer `flag`: some models then leave out what can't be traced."""
     before = says_compiling()
     say_compiling(flag)
     try:
@@ -40,7 +40,7 @@ def compiling(flag: bool = True) -> Generator[None]:
 
 @contextmanager
 def not_called_fake() -> Generator[None]:
-    """Hugging Face models leave their eager path where a tensor is fake: tell them that none is."""
+    """Make transformers believe that no tensor is fake: its models leave their eager path if one is."""
     module: Any = sys.modules.get("transformers.utils.import_utils")
     if not hasattr(module, "is_fake_tensor"):
         yield
@@ -54,7 +54,7 @@ def not_called_fake() -> Generator[None]:
 
 
 def plain_tensors() -> AbstractContextManager[Any]:
-    """`as_subclass` stays within the trace's own tensors."""
+    """Return a context in which `as_subclass` stays within the trace's own tensors."""
     return fakes_retyped(_retyped)
 
 
@@ -68,23 +68,29 @@ def _retyped(tensor: Tensor, cls: type[Tensor]) -> Tensor:
 
 
 def without_checkpoints() -> AbstractContextManager[None]:
-    """`torch.utils.checkpoint` runs its function and recomputes nothing: that is the schedule's to decide."""
+    """Return a context in which `torch.utils.checkpoint` only runs its function: recomputation is the
+    schedule's to decide.
+    """
     return checkpoints_replaced(_run_by_reentrant_checkpoint, _nothing_around)
 
 
 def cumulative_norms() -> AbstractContextManager[Any]:
-    """BatchNorms with `momentum=None` do not make a number of their count of batches."""
+    """Return a context in which BatchNorms with `momentum=None` do not convert their count of batches to a
+    number.
+    """
     return norms_replaced(cumulative)
 
 
 def without_validation() -> AbstractContextManager[None]:
-    """`torch.distributions` do not look at the values of their arguments: whether they are valid does not
-    change what is computed."""
+    """Return a context in which `torch.distributions` do not look at the values of their arguments.
+
+    Whether these are valid does not change what is computed.
+    """
     return distributions_not_validated()
 
 
 def _run_by_reentrant_checkpoint(run: Callable[..., T], _preserve_rng_state: bool, *arguments: Any) -> T:
-    """Without a gradient where no argument needs one, as such a checkpoint does."""
+    """Run the function without a gradient if no argument needs one, as such a checkpoint does."""
     needed = any(isinstance(each, Tensor) and each.requires_grad for each in arguments)
     with torch.set_grad_enabled(needed and torch.is_grad_enabled()):
         return run(*arguments)
@@ -96,7 +102,9 @@ def _nothing_around(*_arguments: Any, **_keywords: Any) -> Generator[None]:
 
 @contextmanager
 def silent() -> Generator[None]:
-    """The tracer logs an operation that it can't trace; the error that follows says it in one line."""
+    """Silence the tracer's log of an operation that it can't trace; the error that follows says it in one
+    line.
+    """
     logger = logging.getLogger(FAKE_TENSOR_LOGGER)
     before = logger.disabled
     logger.disabled = True

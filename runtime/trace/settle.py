@@ -1,8 +1,8 @@
 """The program of an iteration in the forms in which the kernels here return their results.
 
-Each distinct call runs once, on stand-ins, and its results are compared with what the trace says of them.
-Where they differ, the iteration is traced again with the real forms: what follows from them, like a
-`reshape` that copies after all, is then as plain PyTorch does it. Forms that follow from these come to light
+Each distinct call runs once, on synthetic inputs, and its results are compared with what the trace says of
+them. If they differ, the iteration is traced once more with the real forms: what follows from them, like a
+`reshape` that copies after all, is then as eager PyTorch does it. Forms that follow from these come to light
 in the next round.
 """
 
@@ -45,7 +45,7 @@ def settled(iteration: Iteration, traced: Program | None = None) -> Program:
 
 
 def residents(program: Program, iteration: Iteration) -> dict[int, Tensor]:
-    """The tensors of buffers, inputs and constants, by value."""
+    """Return the tensors of buffers, inputs and constants, by value."""
     buffers, inputs = dict(iteration.module.named_buffers()), tensors_in(iteration.inputs)
     found = {value: buffers[name] for name, value in program.buffers.items()}
     found |= {value: inputs[name] for name, value in program.inputs.items()}
@@ -55,9 +55,11 @@ def residents(program: Program, iteration: Iteration) -> dict[int, Tensor]:
 class _Comparison:
     """Runs the distinct calls of a program.
 
-    found: the real forms of calls whose results differ. known: what the trace was told of before.
-    doubtful: storages whose traced form is wrong, or follows from a wrong one. short: those in which there
-    is less room than the kernels will expect, so that nothing that reads them is run.
+    found: the real forms of calls whose results differ.
+    known: the forms that the trace was given before.
+    doubtful: storages whose traced form is wrong, or follows from a wrong one.
+    short: those in which there is less room than the kernels will expect, so that nothing that reads them is
+        run.
     """
 
     def __init__(self, program: Program, tensors: Mapping[int, Tensor], known: Forms) -> None:

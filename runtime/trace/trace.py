@@ -33,14 +33,18 @@ from .lowering import lower
 
 
 def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
-    """The program of one iteration, at the shapes of its example inputs and in the module's present mode.
+    """Trace the program of one iteration, at the shapes of its example inputs and in the module's present
+    mode.
 
-    Neither computes nor allocates: real and fake modules (made under a FakeTensorMode) are traced alike.
-    A model whose code asks for the values of its tensors is traced a second time with
+    Tracing neither computes nor allocates: real and fake modules (made under a FakeTensorMode) are traced in
+    the same way. A model whose code asks for the values of its tensors is traced a second time with
     `torch.compiler.is_compiling()` true, since many models then don't ask, and a third time with the values
     of its buffers and of its inputs of whole numbers or bits: then the program holds for those with the same
-    answers (values_used.py). Raises TraceError, one line.
+    answers (values_used.py).
+
     forms: of results that PyTorch's fake kernels have wrong, see settle.py.
+
+    Raises TraceError, one line.
     """
     start = perf_counter()
     refuse(iteration.module)
@@ -71,8 +75,9 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
 
 
 def _furthest(failed: Sequence[tuple[int, Exception]]) -> MemplanError:
-    """The refusal for the way that went furthest. failed: per way the calls of operators it made, and its
-    error.
+    """Return the refusal of the attempt that came furthest.
+
+    failed: per attempt the number of calls of operators that it made, and its error.
 
     The path for torch.compile counts if values stopped it there too: else that is another program's trouble.
     """
@@ -128,6 +133,8 @@ def _with_updates(program: Program, iteration: Iteration) -> Program:
 
 
 def _shares_memory(parameter: Tensor) -> bool:
-    """Whether it is away, and lay in one memory with another: by its form alone it would have its own."""
+    """Tell whether an offloaded parameter shared its memory with another: by its form alone it would have
+    separate memory.
+    """
     hold = hold_of(parameter)
     return hold is not None and hold.release is None and hold.fill is None and not hold.lost

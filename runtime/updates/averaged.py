@@ -1,4 +1,4 @@
-"""Moving averages of the weights, made by their updates: a state beside the optimizer's own.
+"""Moving averages of the weights, made by their updates: a state in addition to the optimizer's own.
 
     average ← decay · average + (1 - decay) · weight
 
@@ -48,8 +48,10 @@ def validate_average(module: nn.Module, *, planned: bool, masters: bool) -> None
 
 
 def averages(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """By the names of `state_dict`, copies in host memory; of what is not averaged, buffers and frozen
-    weights, as it is."""
+    """Return the averages by the names of `state_dict`, as copies in host memory.
+
+    What is not averaged, buffers and frozen weights, is as it is.
+    """
     found: dict[str, Any] = module.state_dict(keep_vars=True)
     for name, tensor in found.items():
         if not isinstance(tensor, Tensor):  # a module's extra state
@@ -72,7 +74,7 @@ def averaging(decay: float, way: Way | None, firsts: Mapping[Tensor, Tensor]) ->
 
 
 def first_values(optimizer: torch.optim.Optimizer) -> dict[Tensor, Tensor]:
-    """Copies of the weights that have no average yet, before an iteration: forward may change a weight."""
+    """Copy the weights that have no average yet, before an iteration: forward may change a weight."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     rows = optimizer.state
     return {x: x.detach().clone() for x in weights if x not in rows or AVERAGE not in rows[x]}
@@ -92,7 +94,9 @@ def _averaged(
 def _average(
     optimizer: torch.optim.Optimizer, weight: Tensor, firsts: Mapping[Tensor, Tensor], *, wide: bool
 ) -> Tensor:
-    """The weight's, out of its row: AdamW takes a row that is there for one with all its states."""
+    """Take the weight's average out of its row: AdamW takes a row that is there for one with all its
+    states.
+    """
     row = optimizer.state[weight]
     average: Tensor | None = row.pop(AVERAGE, None)
     if average is None:

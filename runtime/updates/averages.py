@@ -1,4 +1,4 @@
-"""Averages of gradients over processes, in a traced program: one operation a gradient, behind the last that
+"""Averages of gradients over processes, in a traced program: one operation per gradient, after the last that
 contributes to it.
 
     … B2 ─w2.grad.local─▶ w2/average ─w2.grad─▶ …
@@ -10,8 +10,8 @@ Of several batches for one update the sums are averaged, in the last one's progr
     … B1 ─w1.grad─▶ w1/add ─w1.sum─▶ w1/average ─w1.grad.average─▶ …
 
 All ranks must average the same gradients in the same order, or they wait for each other for ever, and each
-has a schedule of its own. So each average reads the `turn` that the one before has written, in the reversed
-order of the parameters, as backward mostly makes them, and none runs again.
+has a separate schedule. So each average reads the `turn` that the one before has written, in the reversed
+order of the parameters, as backward mostly makes them, and none is recomputed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Average:
 
 
 def with_averages(program: Program, processes: Processes) -> Program:
-    """The program whose gradients are those of all ranks."""
+    """Return the program whose gradients are those of all ranks."""
     writer = _Writer(program, Average(processes))
     made = {x: place for place, one in enumerate(program.operations) for x in (*one.writes, *one.mutates)}
     behind: dict[int, list[Operation]] = {}
@@ -89,7 +89,7 @@ def averages(operation: Operation) -> bool:
 
 
 def averaged(program: Program) -> dict[str, int]:
-    """Per such operation, by name, the value it makes, in their order."""
+    """Return the value that each average makes, by the operation's name, in their order."""
     return {one.name: one.call.outputs[0] or 0 for one in filter(averages, program.operations)}
 
 

@@ -88,7 +88,7 @@ def choice_of(document: object) -> Choice:
 
 
 def updated(iteration: Iteration, choice: Choice | None) -> Iteration:
-    """The iteration with the chosen updates of all parameters that require a gradient."""
+    """Return the iteration with the chosen updates of all parameters that require a gradient."""
     if choice is None:
         return iteration
     optimizer = choice.optimizer(iteration.module.parameters())

@@ -26,14 +26,15 @@ def norm(gradient: Tensor) -> Tensor:
 
 
 def clip(max_norm: float, *norms: Tensor) -> tuple[Tensor, Tensor]:
-    """The norm of all gradients, and what each is to be multiplied by."""
+    """Return the norm of all gradients, and the coefficient by which each is to be multiplied."""
     total = torch.linalg.vector_norm(torch.stack(norms), 2.0)
     return total, torch.clamp(max_norm / (total + 1e-6), max=1.0)
 
 
 def in_torchs_order(dtypes: Sequence[torch.dtype]) -> list[int]:
-    """The gradients' places in the order in which PyTorch adds their norms: those of a type together.
+    """Return the gradients' positions in the order in which PyTorch adds their norms: those of a dtype
+    together.
 
-    Another order rounds otherwise.
+    In another order the sum would round differently.
     """
     return grouped_by_dtype([torch.empty(0, dtype=dtype) for dtype in dtypes])

@@ -35,7 +35,7 @@ from ..torch_internals import (
 
 _STEPS = 2
 _NUMBERS = 256
-"""Bytes for the single numbers that PyTorch makes tensors of behind the calls, a few at a time."""
+"""Bytes for the single numbers of which PyTorch makes tensors inside calls, a few at a time."""
 
 
 class Taken(NamedTuple):
@@ -89,7 +89,9 @@ def counted(optimizer: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter
 def _without_data(
     optimizer: torch.optim.Optimizer, fakes: Mapping[int, nn.Parameter]
 ) -> torch.optim.Optimizer:
-    """A copy for these parameters that has not stepped. Schedules of rates and hooks hold the original."""
+    """Copy the optimizer for these parameters, without steps. Schedules of rates and hooks hold the
+    original.
+    """
     own = {name: thing for name, thing in vars(optimizer).items() if name not in ("state", "step")}
     own |= {name: OrderedDict() for name in HOOKS_OF_STEPS}
     other = object.__new__(type(optimizer))
@@ -141,7 +143,7 @@ class _Counting(TorchDispatchMode):
         return self._measured.get(key, 0)
 
     def _count(self, tensor: Tensor) -> None:
-        """A block is there as long as one of its tensors is."""
+        """Count a tensor: its block is there as long as one of its tensors is."""
         memory, size = memory_of(tensor), size_bytes(tensor, self._device)
         if not self._there.get(memory):
             self.live += size

@@ -1,7 +1,7 @@
-"""Weights in bfloat16 or float16 whose updates are made in float32: on a master of each, a state beside the
+"""Updates in float32 for weights in bfloat16 or float16: on a master of each, a state in addition to the
 optimizer's own, all float32. The weight is the master, rounded.
 
-`torch.optim` has no masters, and its `load_state_dict` rounds states to the type of the weight: hooks keep
+`torch.optim` has no masters, and its `load_state_dict` rounds states to the dtype of the weight: hooks keep
 the bits.
 """
 
@@ -23,7 +23,7 @@ _LOW = (torch.bfloat16, torch.float16)
 
 
 def with_master(rule: Rule, parameter: nn.Parameter) -> Rule:
-    """The rule on a master where the parameter needs one."""
+    """Return the rule on a master if the parameter needs one."""
     if parameter.dtype not in _LOW:
         return rule
     keywords = {**rule.keywords, "rule": rule.target.__name__}
@@ -56,7 +56,7 @@ def prepare_masters(module: nn.Module, optimizer: torch.optim.Optimizer | None) 
 
 
 def _keep_bits(optimizer: torch.optim.Optimizer) -> None:
-    """From now on `load_state_dict` leaves float32 states of low weights float32."""
+    """Make `load_state_dict` leave float32 states of low weights float32 from now on."""
     given: dict[Any, dict[str, Any]] = {}
 
     def note(_optimizer: Any, document: dict[str, Any]) -> None:

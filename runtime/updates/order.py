@@ -1,4 +1,5 @@
-"""The order of reads and writes of one memory: a rule that every program keeps, whoever made or read it.
+"""The order of reads and writes of one memory: a rule that every program keeps, whether traced or read from a
+file.
 
     forward and backward read the weight ─▶ forward's own change of it is written back ─▶ its updates
 
@@ -67,7 +68,9 @@ def check_overlaps(program: Program, iteration: Iteration) -> None:
 
 
 def _check_constants(program: Program, iteration: Iteration) -> None:
-    """A tensor that an attribute holds has a storage of its own in the program, whatever memory it is in."""
+    """Check the tensors that attributes hold: each has a separate storage in the program, whatever memory
+    it is in.
+    """
     changed = {x for one in program.operations for x in one.mutates}
     named = {**program.parameters, **program.buffers}
     module = iteration.module
@@ -87,7 +90,7 @@ def _check_constants(program: Program, iteration: Iteration) -> None:
 
 
 def _overlaps(program: Program) -> Iterator[tuple[str, str, int]]:
-    """The pairs of names of parameters, buffers and inputs that share bytes of a storage."""
+    """Yield the pairs of names of parameters, buffers and inputs that share bytes of a storage."""
     residents: dict[int, list[str]] = {}
     named = {**program.parameters, **program.buffers, **program.inputs}
     for name, value in named.items():

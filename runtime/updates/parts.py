@@ -1,7 +1,7 @@
 """The programs of an update over several batches, from one trace.
 
     update     … B2 ─dw2─▶ w2/update …                         the last batch: adds, then updates
-               … B2 ─dw2─▶ w2/add ─▶ norm ─▶ clip ─▶ w2/update …        clipped, or behind backward
+               … B2 ─dw2─▶ w2/add ─▶ norm ─▶ clip ─▶ w2/update … clipped, or after backward
     adding     … B2 ─dw2─▶ w2/add …                            each batch before it
     updating   w2/update …                                     what is left at an epoch's end: no batch
 
@@ -41,12 +41,12 @@ class Part(NamedTuple):
 
 
 def adding(program: Program) -> Part:
-    """The program of a batch that is not the last of its update."""
+    """Return the program of a batch that is not the last of its update."""
     return _part(program, replace(program, norm=None), _adding)
 
 
 def updating(program: Program) -> Part:
-    """The program of an update with the sums as they are."""
+    """Return the program of an update with the sums as they are."""
     part = replace(program, inputs={}, loss=None, outputs={}, output=NOTHING, gradients={})
     return _part(program, part, _updating)
 

@@ -2,7 +2,7 @@
 
 An update function is `(weight, gradient, states…, lr, step, *, hyperparameters, clip)`. It updates one weight
 in place, bit by bit as the optimizer's own step does. `step` counts from 1. `clip` multiplies the gradient
-first, in a copy: whatever reads the gradient may run again.
+first, in a copy: whatever reads the gradient may be recomputed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Gradients of a scaled loss: the very operations of `torch.amp.GradScaler`, a gradient at a time.
 
     dw2 · scale ─▶ unscale ─▶ dw2, infinite? ─┐
-    dw1 · scale ─▶ unscale ─▶ dw1, infinite? ─┴▶ found ─▶ updates, which do nothing where one is
+    dw1 · scale ─▶ unscale ─▶ dw1, infinite? ─┴▶ found ─▶ updates, which do nothing if one is
 
-A gradient is unscaled beside it and not in place, since what reads it may run again. Infinite means not
-finite: NaN too. That one is, is told to the host, which waits for it once an iteration, as GradScaler does.
+A gradient is unscaled into a copy and not in place, since what reads it may be recomputed. Infinite means not
+finite: NaN too. The host reads whether one is, and waits for it once an iteration, as GradScaler does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .planned_optimizer import Rule
 def unscale(
     gradient: Tensor, scale: Tensor, *, divides: bool = False, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The gradient, in a type of less rounding if asked for, and whether it is infinite.
+    """Return the gradient, in a dtype of less rounding if asked for, and whether it is infinite.
 
     divides: by the scale, as the fused kernels do that GradScaler hands it to; else its inverse multiplies.
     """
@@ -34,7 +34,10 @@ def unscale(
 
 
 class Found:
-    """The target that tells the host of all. waits: whoever calls it, for the device."""
+    """The target that reports all results to the host.
+
+    waits: the caller waits for the device.
+    """
 
     __name__ = "found"
     once = waits = True

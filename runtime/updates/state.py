@@ -64,9 +64,10 @@ class OptimizerState:
         self._fixed = [fixed(self._described, group) for group in self._optimizer.param_groups]
 
     def refuse_steps(self) -> Callable[[], None]:
-        """The optimizer's own `step` raises MemplanError where it has nothing to do. Returns what ends that.
+        """Make the optimizer's own `step` raise MemplanError if it has nothing to do. Returns a function
+        that ends that.
 
-        Where there are gradients it goes on: an iteration of another form may be run plainly.
+        If there are gradients `step` goes on: an iteration of another form may be run in eager PyTorch.
         """
         groups = self._optimizer.param_groups
 
@@ -97,11 +98,13 @@ class OptimizerState:
                 )
 
     def begin(self) -> tuple[list[Tensor], list[float]]:
-        """Behind `check`: the states, in the program's order, and the settings: which step it is, the norm to
-        clip to, whether the batch is the first of its update, each group's numbers.
+        """Begin an iteration, after `check`.
 
-        Without counts (SGD) the step is 1 where the states were not there, 2 where they were. Raises
-        MismatchError where the states are others than the plan's.
+        Returns the states, in the program's order, and the settings: which step it is, the norm to clip to,
+        whether the batch is the first of its update, each group's numbers.
+
+        Without counts (SGD) the step is 1 if the states were not there, 2 if they were. Raises MismatchError
+        if the states are others than the plan's.
         """
         self._begun = self._accumulated()
         rows = self._rows()
@@ -131,7 +134,7 @@ class OptimizerState:
         return states, [1 + max(counts), most, float(self._begun is None), *settings]
 
     def undo(self) -> None:
-        """The iteration is as if it had not begun: the states that it made are not there."""
+        """Make the iteration as if it had not begun: the states that it made are removed."""
         for count in self._counted:
             count -= 1
         self._counted = []
@@ -164,7 +167,7 @@ class OptimizerState:
                 self._counted.append(row[COUNT])
 
     def forget_sums(self) -> None:
-        """The update begins anew with the next batch."""
+        """Forget the sums: the update begins anew with the next batch."""
         self._ends = False
         note_accumulated(self._optimizer, None)
         for row in self._rows().values():
@@ -191,7 +194,7 @@ class OptimizerState:
         return now
 
     def _rows(self) -> dict[str, dict[str, Any]]:
-        """By parameter name what the optimizer holds for it."""
+        """Return by parameter name what the optimizer holds for it."""
         return {name: self._optimizer.state[self._module.get_parameter(name)] for name in self._names}
 
     def _count(self, parameter: str) -> Tensor:
@@ -204,7 +207,9 @@ class OptimizerState:
         return torch.zeros((), dtype=torch.float64 if wide else torch.float32)
 
     def _first(self, parameter: str, state: str) -> Fill:
-        """A master is its weight as it is when it is made; an average its master, where it has one."""
+        """Return the fill of a new state: a master is its weight as it then is; an average its master, if
+        it has one.
+        """
         if state not in (MASTER, AVERAGE):
             return zeros
         weight = self._module.get_parameter(parameter)
@@ -228,7 +233,7 @@ _OURS = (MASTER, AVERAGE, SUM)
 
 
 def _as(tensor: Tensor, form: Value, bytes_: Tensor) -> None:
-    """The fill for a tensor's values, wherever these lie then."""
+    """Fill bytes with a tensor's values, in whichever memory these are then."""
     filled_with(at_home_value(tensor), form, bytes_)
 
 

@@ -1,5 +1,5 @@
-"""Gradients summed over several batches before one update: the sum of each is a state beside the optimizer's
-own, in the gradient's type.
+"""Gradients summed over several batches before one update: the sum of each is a state in addition to
+the optimizer's own, in the gradient's dtype.
 
 The first batch's gradient is copied, as `.grad` begins: no sum need be made zero, and the bits are those of
 `.grad`.
@@ -28,8 +28,10 @@ def add(total: Tensor, gradient: Tensor, first: float) -> None:
 
 
 def on_sum(weight: Tensor, gradient: Tensor, *rest: Any, on: str, **hyperparameters: Any) -> None:
-    """The last batch of an update: a rule by its name, on the sum with this gradient added. rest: as the
-    rule's, the sum before the step's numbers."""
+    """Run the update of an update's last batch: a rule by its name, on the sum with this gradient added.
+
+    rest: as the rule's, the sum before the step's numbers.
+    """
     *states, total, lr, step = rest
     RULES[on](weight, total.add_(gradient), *states, lr, step, **hyperparameters)
 
@@ -40,7 +42,7 @@ def with_sum(rule: Rule) -> Rule:
 
 
 def sums_of(program: Program) -> set[int]:
-    """Their storages."""
+    """Return the storages of the sums."""
     return {program.values[value].storage for (_, state), value in program.states.items() if state == SUM}
 
 

@@ -2,13 +2,13 @@
 run.
 
 The states become residents, like the parameters; the gradients that are used up are no results any more.
-Rules and places as there: `in-backward` right behind the last operation that contributes to the gradient or
-that reads or changes the weight, by storage, so that tied and packed tensors are counted whole. Updates of
-weights that share a storage stand together, in the optimizer's order. Clipped updates read the
-coefficient, behind the norms of all gradients (clipping.py); those of a scaled loss whether any gradient is
+Rules and positions are as there: `in-backward` right after the last operation that contributes to the
+gradient or that reads or changes the weight, by storage, so that tied and packed tensors are counted whole.
+Updates of weights that share a storage stand together, in the optimizer's order. Clipped updates read the
+coefficient, after the norms of all gradients (clipping.py); those of a scaled loss whether any gradient is
 infinite (scaling.py).
 
-Of several batches (sums.py) this is the last one's program. An update right behind its gradient adds that to
+Of several batches (sums.py) this is the last one's program. An update right after its gradient adds that to
 the sum itself; others read the sum, to which the gradient is added as soon as it is there (`with_sums`), or
 its average over processes (averages.py).
 """
@@ -37,11 +37,13 @@ from .rules import if_finite
 from .sums import FIRST, add, with_sum
 
 STEP = Setting(0, 2.0)
-"""Which update of the weights it is, from 1; an example is one behind the first."""
+"""Number of the weights' update, from 1; the example is one after the first."""
 
 
 def with_sums(program: Program, rules: Mapping[str, Rule]) -> Program:
-    """The program whose gradients are their sums over several batches, where a parameter has a rule."""
+    """Return the program whose gradients are their sums over several batches, for parameters that have a
+    rule.
+    """
     writer, behind = _Writer(program), dict[int, list[Operation]]()
     updated = [name for name in program.gradients if name in rules]
     for name, place in _complete(program, updated).items():
@@ -108,7 +110,7 @@ def updates_weights(operation: Operation) -> bool:
 
 
 def _complete(program: Program, names: Iterable[str]) -> dict[str, int]:
-    """The last operation that contributes to the gradient, per parameter."""
+    """Return the last operation that contributes to the gradient, per parameter."""
     made: dict[int, int] = {}
     for index, operation in enumerate(program.operations):
         made.update(dict.fromkeys((*operation.writes, *operation.mutates), index))
@@ -116,9 +118,11 @@ def _complete(program: Program, names: Iterable[str]) -> dict[str, int]:
 
 
 def _early(program: Program, complete: Mapping[str, int]) -> dict[str, int]:
-    """The operation after which a weight can be updated, per parameter: its gradient is complete, and nothing
-    else reads or changes the weight any more. Forward may change a weight itself (a clamp, a renormalised
-    embedding): the trace writes such a value back at its end, and an update before that would be lost.
+    """Return the operation after which a weight can be updated, per parameter.
+
+    Its gradient is complete then, and nothing else reads or changes the weight any more. Forward may change a
+    weight itself (a clamp, a renormalised embedding): the trace writes such a value back at its end, and an
+    update before that would be lost.
 
     Weights in one storage may overlap, so they are updated together, when the last of them can be.
     """
@@ -217,7 +221,7 @@ class _Writer:
         return self._operation(f"{name}/unscale", Phase.BACKWARD, weight, call, (scaled, scale))
 
     def found(self) -> Operation:
-        """Behind all of them."""
+        """Create the operation that collects whether any gradient is infinite, after all of them."""
         with self.mode:
             infinite = scaling.FOUND(*map(self._fake, self.infinite))
         self.any_infinite = self._new("infinite", infinite, Kind.GRADIENT)
@@ -234,7 +238,7 @@ class _Writer:
         return self._operation(f"{name}/norm", Phase.BACKWARD, weight, call, (gradient,))
 
     def clip(self) -> Operation:
-        """Behind all norms."""
+        """Create the operation of the norm and the coefficient, after all norms."""
         norms = [self.norms[name] for name in self.program.gradients]
         order = clipping.in_torchs_order([self.values[norm].dtype for norm in norms])
         norms = tuple(norms[place] for place in order)
@@ -266,7 +270,9 @@ class _Writer:
         return Operation(self.operations.unique(name), phase, layer, call, read, made, changed, random=False)
 
     def _state(self, name: str, state: str, dtype: torch.dtype | None) -> int:
-        """A new resident of the parameter's form, as `torch.zeros_like` makes it. A sum is of its type."""
+        """Create a new resident of the parameter's form, as `torch.zeros_like` makes it. A sum is of its
+        dtype.
+        """
         weight = self.program.parameters[name]
         layer = self.program.storages[self.values[weight].storage].layer
         with self.mode:
@@ -279,7 +285,7 @@ class _Writer:
         return torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device)
 
     def _new(self, name: str, made: Tensor, kind: Kind, layer: str | None = None) -> int:
-        """A value in a storage of its own, in the form of a tensor without data."""
+        """Create a value in a separate storage, in the form of a tensor without data."""
         size = size_bytes(made, self.program.device)
         self.storages.append(Storage(self.names.unique(name), size, kind, layer))
         layout = (tuple(made.shape), tuple(made.stride()), 0, made.dtype, made.device)

@@ -140,7 +140,7 @@ class _Deferral:
         return self._state != _State.CLOSED and not _passes(self._raised)
 
     def _waits(self, number: int) -> bool:
-        """Whether the handler of a signal waits, if it is the first such signal."""
+        """Tell whether the handler of a signal waits, if it is the first such signal."""
         return not self._is_open or (self._state == _State.OPEN and number == signal.SIGINT)
 
     def _run(self, number: int, frame: FrameType | None) -> None:
@@ -152,7 +152,7 @@ class _Deferral:
 
 
 def _passes(error: BaseException | None) -> bool:
-    """Whether the exception, or one that was raised because of it, is on its way."""
+    """Tell whether the exception, or one that was raised because of it, is on its way."""
     passing, seen = sys.exception(), set[int]()
     while error is not None and passing is not None and id(passing) not in seen:
         if passing is error:

@@ -143,13 +143,13 @@ def methods_of_user(kind: type) -> list[FunctionType]:
 
 
 def is_of_user(function: FunctionType) -> bool:
-    """Whether its code is neither a library's nor Python's own."""
+    """Tell whether its code is neither a library's nor Python's own."""
     return not is_of_library(function.__code__.co_filename)
 
 
 @cache
 def is_of_library(filename: str) -> bool:
-    """Whether a file is a library's or Python's own."""
+    """Tell whether a file is a library's or Python's own."""
     return any(folder in filename for folder in _LIBRARIES) or filename.startswith(
         (sys.base_prefix, "<frozen")
     )

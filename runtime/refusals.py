@@ -43,7 +43,9 @@ class TraceError(MemplanError):
 
 
 def is_value_dependent(error: BaseException | None) -> bool:
-    """Whether it comes of the model's asking for values of tensors: `.item()`, `if tensor:`, `nonzero()`."""
+    """Tell whether it comes of the model's asking for values of tensors: `.item()`, `if tensor:`,
+    `nonzero()`.
+    """
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
         return True
     return error is not None and is_value_dependent(error.__cause__)

@@ -191,7 +191,7 @@ def _key_text(key: Any) -> str:
 
 
 def wraps_others(tensor: Tensor) -> bool:
-    """Whether it is made of other tensors, and has no memory of its own."""
+    """Tell whether it is made of other tensors, and has no memory of its own."""
     return hasattr(type(tensor), "__tensor_flatten__") and not isinstance(tensor, FakeTensor)
 
 
@@ -209,7 +209,7 @@ def written_tensors(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any
 
 
 def can_decompose(operator: Any) -> bool:
-    """Whether it is made of others, by a rule of its own."""
+    """Tell whether it is made of others, by a rule of its own."""
     return operator._can_decompose()
 
 
@@ -264,7 +264,7 @@ def operator_without_fake_kernel(error: BaseException) -> Any:
 
 
 def is_made(module: nn.Module) -> bool:
-    """Whether `nn.Module.__init__` has run."""
+    """Tell whether `nn.Module.__init__` has run."""
     return all(name in vars(module) for name in RUNS_IN_FORWARD)
 
 
@@ -274,7 +274,7 @@ def has_communication_hooks(module: nn.Module) -> bool:
 
 
 def has_hooks(tensor: Tensor) -> bool:
-    """Whether something is to be done with the tensor's gradient."""
+    """Tell whether something is to be done with the tensor's gradient."""
     return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 
@@ -420,7 +420,7 @@ def fakes_retyped(retype: Callable[[Tensor, type[Tensor]], Tensor]) -> Any:
 
 
 def dispatches(tensor: Tensor) -> bool:
-    """Whether its class computes its own way (`__torch_dispatch__`)."""
+    """Tell whether its class computes its own way (`__torch_dispatch__`)."""
     return type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
 
 
@@ -535,7 +535,7 @@ def check_and_unscale(gradient: Tensor, infinite: Tensor, inverse: Tensor) -> No
 
 
 def takes_scaled_gradients(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether `GradScaler.step` leaves gradients as they are and hands the optimizer the scale."""
+    """Tell whether `GradScaler.step` leaves gradients as they are and hands the optimizer the scale."""
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
@@ -570,7 +570,7 @@ def empty_for_nobody(dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def profiler_is_on() -> bool:
-    """Whether PyTorch's one profiler records, for whichever thread."""
+    """Tell whether PyTorch's one profiler records, for whichever thread."""
     return _profiler_enabled() or bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", False))
 
 

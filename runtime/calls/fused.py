@@ -69,6 +69,6 @@ def drop_copies(graph: fx.Graph) -> None:
 
 
 def _lies_in(made: Any, tensor: Tensor) -> bool:
-    """Whether any of what a call makes is a view of the tensor."""
+    """Tell whether any of what a call makes is a view of the tensor."""
     parts = made if isinstance(made, tuple | list) else (made,)
     return any(isinstance(part, Tensor) and memory_of(part) == memory_of(tensor) for part in parts)

@@ -19,12 +19,14 @@ _library = torch.library.Library("memplan_in_layout", "DEF")
 
 
 def splits(target: Any) -> bool:
-    """Whether it returns parts of its input, which its schema denies: no change of one is seen in another."""
+    """Tell whether it returns parts of its input, which its schema denies: no change of one is seen in
+    another.
+    """
     return target in SPLITS_THAT_DENY_IT
 
 
 def changes_first(target: Any, arguments: tuple[Any, ...]) -> bool:
-    """Whether the call changes its first argument in place, and nothing else."""
+    """Tell whether the call changes its first argument in place, and nothing else."""
     changed = [
         argument.alias_info and argument.alias_info.is_write for argument in schema_of(target).arguments
     ]

@@ -19,7 +19,7 @@ _PROBABILITY_MEANS_DROPOUT = {"aten::native_dropout", "aten::_fused_dropout"}
 
 
 def draws(target: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> bool:
-    """Whether the call draws: its operator may (torch tags it so), and no argument switches that off."""
+    """Tell whether the call draws: its operator may (torch tags it so), and no argument switches that off."""
     if not isinstance(target, OpOverload):
         return target in RANDOM
     if torch.Tag.nondeterministic_seeded not in target.tags:

@@ -156,7 +156,7 @@ class CopyWriter(Writer):
         return "" if offset is None else f", {offset}, {self.sizes[x]}"
 
     def _fits(self, x: int, delete: Leave) -> bool:
-        """Whether x may lie in the very memory that a pending delete leaves.
+        """Tell whether x may lie in the very memory that a pending delete leaves.
 
         Sizes are whole blocks of the allocator, memory is not: it has room for the values that lay in it. A
         result that nobody reads has no values, and no variable.

@@ -91,7 +91,7 @@ class CpuOperation:
 
 
 def check_mode(operation: Operation, mode: Mode, device: Device) -> None:
-    """Raises MemplanError where PyTorch can't run the operation so."""
+    """Raise MemplanError if PyTorch can't run the operation so."""
     fault = None
     if mode.on_host and operation.random:
         fault = "it draws random numbers, which are the device's"

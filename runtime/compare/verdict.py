@@ -151,7 +151,7 @@ def _host_lacks(size: int) -> bool:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether torch or Python found no memory, on the CPU or on a GPU."""
+    """Tell whether torch or Python found no memory, on the CPU or on a GPU."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return "allocate memory" in str(error)

@@ -22,7 +22,7 @@ def best_device() -> str:
 
 
 def check_device(device: str) -> None:
-    """Raises InputError where the device is not here."""
+    """Raise InputError if the device is not here."""
     try:
         wanted = torch.device(device)
     except RuntimeError:

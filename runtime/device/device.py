@@ -44,7 +44,7 @@ class Stamp(Protocol):
     """A moment of which a device tells how far it is from others."""
 
     def query(self) -> bool:
-        """Whether it has come."""
+        """Tell whether it has come."""
         ...
 
     def elapsed_time(self, end_event: Any) -> float:

@@ -54,7 +54,7 @@ def read_export(path: Path, gpu: str) -> Graph:
 
 
 def _document(path: Path) -> Any:
-    """Raises ValueError where the file is no archive or has no program."""
+    """Raise ValueError if the file is no archive or has no program."""
     regular_size(path)
     try:
         with zipfile.ZipFile(path) as archive:

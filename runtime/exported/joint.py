@@ -232,8 +232,8 @@ class _Reading:
 
 
 def only_verifies(target: object) -> bool:
-    """Whether a call does nothing but verify, or note where in the program it is: it is one of PyTorch's own
-    operators, changes none of its arguments, and has no result, or one that is there for the order alone.
+    """Tell whether a call does nothing but verify, or note where in the program it is: it is one of PyTorch's
+    own operators, changes none of its arguments, and has no result, or one that is there for the order alone.
     Programs have such calls before conversions and around numbers. No plan needs them."""
     if not isinstance(target, str) or not target.startswith((OPERATORS, "torch.ops.profiler.")):
         return False

@@ -30,7 +30,7 @@ class Again(NamedTuple):
     inputs: tuple[int, ...] = (0, 1, 2)
 
     def makes(self, program: Program, operation: Operation, storage: int) -> bool:
-        """Whether the storage is the result, and the statistics are there."""
+        """Tell whether the storage is the result, and the statistics are there."""
         made: list[Any] = [None if v is None else program.values[v] for v in operation.call.outputs]
         there = all(made[i] is not None and 0 not in made[i].shape for i in STATISTICS)
         return made[0] is not None and made[0].storage == storage and there

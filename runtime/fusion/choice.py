@@ -104,7 +104,7 @@ class _Choice:
         return found
 
     def pays(self, made: Fused, name: str, pair: Pair) -> bool:
-        """Whether it is faster, and takes no more memory than some single operation does."""
+        """Tell whether it is faster, and takes no more memory than some single operation does."""
         operation = next(each for each in made.program.operations if each.name == name)
         if footprint(made.program, operation, pair.peak_bytes) > self._floor:
             return False

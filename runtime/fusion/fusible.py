@@ -45,7 +45,7 @@ def is_pointwise(call: Call) -> bool:
 
 
 def sums_up(call: Call) -> bool:
-    """Whether it goes over its inputs more than once."""
+    """Tell whether it goes over its inputs more than once."""
     target = call.target
     return isinstance(target, OpOverload) and target.namespace == "aten" and _name(target) in _SUMMING
 
@@ -61,7 +61,7 @@ def is_fusible(program: Program, operation: Operation) -> bool:
 
 
 def is_view(call: Call) -> bool:
-    """Whether a kernel can read through it."""
+    """Tell whether a kernel can read through it."""
     return isinstance(call.target, OpOverload) and _name(call.target) in _VIEWS
 
 

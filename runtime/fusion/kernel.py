@@ -46,7 +46,7 @@ _known: dict[str, Kernel | None] = {}
 
 
 def check_compiler(device: torch.device) -> None:
-    """Raises InputError, one line, where nothing can be compiled for the device."""
+    """Raise InputError, one line, if nothing can be compiled for the device."""
     if fault := compiler_fault(device):
         raise InputError(f"operations can't be compiled here: {fault}")
 

@@ -70,7 +70,7 @@ def live_peak(
 
 
 def check_profiler(device: str | torch.device | Device = "cpu") -> None:
-    """Raises InputError where the user's profiler is on, or about to be. Once, before much is counted."""
+    """Raise InputError if the user's profiler is on, or about to be. Once, before much is counted."""
     if not isinstance(device_of(device), StreamDevice) and profiler_is_prepared():
         raise InputError(_TAKEN)
 

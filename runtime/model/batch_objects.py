@@ -90,13 +90,15 @@ class _Kind(NamedTuple):
 
 
 def _of_kinds(thing: Any) -> bool:
-    """Whether it holds dicts by kind, like PyTorch Geometric's HeteroData, where `thing[key]` makes one."""
+    """Tell whether it holds dicts by kind, like PyTorch Geometric's HeteroData, where `thing[key]` makes
+    one.
+    """
     return _has_keys(type(thing)) and hasattr(thing, "node_types") and hasattr(thing, "stores")
 
 
 @cache
 def _has_keys(kind: type) -> bool:
-    """Whether instances are like a dict without being a Mapping."""
+    """Tell whether instances are like a dict without being a Mapping."""
     return all(hasattr(kind, name) for name in ("keys", "__getitem__", "__setitem__", "__copy__"))
 
 

@@ -21,7 +21,7 @@ PARAMETER = "batch"
 
 
 def takes_batch(build: Callable[..., Any]) -> bool:
-    """Whether a function that builds a model can be given the batch by name."""
+    """Tell whether a function that builds a model can be given the batch by name."""
     parameter = inspect.signature(build).parameters.get(PARAMETER)
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return parameter is not None and parameter.kind in named

@@ -112,7 +112,7 @@ class Captured(TorchDispatchMode):
         return [tensor for tensor in found if tensor is not None]
 
     def _is_held(self, tensor: Tensor) -> bool:
-        """Whether an attribute holds it: then it is no label in a closure."""
+        """Tell whether an attribute holds it: then it is no label in a closure."""
         return any(thing is tensor for _path, thing in reachable(roots_of(self._iteration)))
 
     def _note(self, tensor: Tensor) -> None:
@@ -132,7 +132,7 @@ class Attributes:
         self._generators = generators
 
     def check(self) -> None:
-        """Raises MismatchError where one has been changed or replaced; a generator may be seeded."""
+        """Raise MismatchError if one has been changed or replaced; a generator may be seeded."""
         for path, generator in self._generators.items():
             if follow(self._roots, path) is not generator:
                 raise MismatchError(

@@ -41,7 +41,7 @@ _WATCHED = (*_PLAIN, FunctionType, BuiltinFunctionType, torch.Size, torch.dtype,
 
 
 def refuse(module: nn.Module) -> None:
-    """Raises InputError, one line."""
+    """Raise InputError, one line."""
     for path, part in module.named_modules():
         name = f"{path or 'the module'} is a {type(part).__name__}"
         kinds = {(kind.__module__, kind.__name__) for kind in type(part).__mro__}
@@ -83,7 +83,7 @@ def refuse(module: nn.Module) -> None:
 
 
 def refuse_layout(name: str, tensor: Tensor) -> None:
-    """Raises InputError, one line, unless the tensor lies in one block of memory."""
+    """Raise InputError, one line, unless the tensor lies in one block of memory."""
     if tensor.is_nested:
         raise InputError(f"{name} is a nested tensor: {NESTED}")
     if tensor.layout != torch.strided:
@@ -110,7 +110,7 @@ _HARMLESS = frozenset(
 
 
 def refuse_class(name: str, tensor: Tensor) -> None:
-    """Raises InputError, one line, if the user's own class of the tensor says what its operators compute: in
+    """Raise InputError, one line, if the user's own class of the tensor says what its operators compute: in
     a trace it is a tensor like others."""
     for base in type(tensor).__mro__:
         if issubclass(base, Tensor) and is_of_user_class(base):

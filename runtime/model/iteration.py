@@ -116,7 +116,7 @@ def with_targets(inputs: tuple[Any, ...] | dict[str, Any], targets: Any) -> Inpu
 
 
 def refuse_gradients_of_inputs(inputs: Inputs) -> None:
-    """Raises MismatchError for an input that requires a gradient."""
+    """Raise MismatchError for an input that requires a gradient."""
     for name, tensor in tensors_in(inputs).items():
         if tensor.requires_grad:
             raise MismatchError(
@@ -190,7 +190,7 @@ def loss_of(output: Any, loss_fn: LossFunction | None, inputs: Inputs = (), *, t
 
 
 def _needs_two(loss_fn: LossFunction) -> bool:
-    """Whether it has two parameters that stand by position and have no default."""
+    """Tell whether it has two parameters that stand by position and have no default."""
     try:
         signature = inspect.signature(loss_fn.forward if isinstance(loss_fn, nn.Module) else loss_fn)
     except (TypeError, ValueError):  # a function written in C that tells nothing

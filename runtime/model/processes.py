@@ -100,7 +100,7 @@ class Processes:
 
     @property
     def syncs(self) -> bool:
-        """Whether gradients are to be averaged now: not within DistributedDataParallel's `no_sync`."""
+        """Tell whether gradients are to be averaged now: not within DistributedDataParallel's `no_sync`."""
         parallel = self._parallel()
         return parallel is None or bool(parallel.require_backward_grad_sync)
 

@@ -82,7 +82,7 @@ class PythonState:
         return [spelled((*kept.path, part)) for kept in self._things for part in kept.changes()]
 
     def drawn(self) -> bool:
-        """Whether random numbers of Python, NumPy or a generator of its own were drawn since."""
+        """Tell whether random numbers of Python, NumPy or a generator of its own were drawn since."""
         return self.drawn_from() is not None
 
     def drawn_from(self, *whose: str) -> str | None:
@@ -91,7 +91,7 @@ class PythonState:
         return next((each for each in found if not whose or each in whose), None)
 
     def draws(self) -> bool:
-        """Whether random numbers were drawn that are not PyTorch's."""
+        """Tell whether random numbers were drawn that are not PyTorch's."""
         return self.drawn_from(PYTHON_NUMBERS, NUMPY_NUMBERS) is not None
 
     def put_back(self) -> None:

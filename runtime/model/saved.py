@@ -34,7 +34,7 @@ class SavedTensor:
         self._version, self._requires_grad = version_of(tensor), tensor.requires_grad
 
     def has_changed(self) -> bool:
-        """Whether any bit is different, or the form. One whose values were lost has."""
+        """Tell whether any bit is different, or the form. One whose values were lost has."""
         if self._parts:
             return any(part.has_changed() for part in self._parts)
         hold = hold_of(self.tensor)

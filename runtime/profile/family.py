@@ -41,7 +41,7 @@ class Family:
     lineless: bool = False
 
     def program(self, batch: int) -> Program:
-        """Raises what `trace` raises."""
+        """Raise what `trace` raises."""
         if batch in self.traced:
             return self.traced[batch]
         if self.held is not None:
@@ -52,7 +52,7 @@ class Family:
         return self._trace(batch)
 
     def agrees(self, batch: int) -> bool:
-        """Whether a trace at this batch is what it was taken for; if not, the line is given up."""
+        """Tell whether a trace at this batch is what it was taken for; if not, the line is given up."""
         if batch in self.traced:
             return True
         taken = self.program(batch)
@@ -83,7 +83,7 @@ class Family:
 
 
 def same(one: Program, other: Program) -> bool:
-    """Whether all numbers that memory and time depend on are."""
+    """Tell whether all numbers that memory and time depend on are."""
 
     def equal(number: int, other_number: int) -> int:
         if number != other_number:

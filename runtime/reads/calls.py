@@ -220,7 +220,7 @@ class Calls(Reports):
 
 
 def _reads_by_itself(function: Any) -> bool:
-    """Whether it is one of READERS; a partial that has such a one to call."""
+    """Tell whether it is one of READERS; a partial that has such a one to call."""
     if isinstance(function, partial):
         return _reads_by_itself(function.func) or _is_special(function.func)
     return isinstance(function, READERS)

@@ -46,7 +46,7 @@ def _pairs(one: CodeType, other: CodeType) -> Iterator[tuple[CodeType | None, Co
 
 
 def _corresponds(one: CodeType, other: CodeType) -> bool:
-    """Whether a function may run the other code: closures are given by position."""
+    """Tell whether a function may run the other code: closures are given by position."""
     return (one.co_name, one.co_freevars, one.co_firstlineno, one.co_argcount) == (
         *(other.co_name, other.co_freevars, other.co_firstlineno, other.co_argcount),
     )

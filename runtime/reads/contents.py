@@ -247,7 +247,7 @@ def _state(thing: Any) -> Iterator[Any]:
 
 
 def is_of_user_class(kind: type) -> bool:
-    """Whether a class stands in a file that is neither a library's nor Python's own."""
+    """Tell whether a class stands in a file that is neither a library's nor Python's own."""
     import sys
 
     name: Any = getattr(kind, "__module__", None)

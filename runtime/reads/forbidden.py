@@ -57,7 +57,7 @@ _DATES = (datetime.datetime, datetime.date)
 
 
 def refuse_call(function: Any, outside: Callable[[Any], Node | None]) -> None:
-    """Raises TraceError for clocks, files, and random numbers that are not PyTorch's.
+    """Raise TraceError for clocks, files, and random numbers that are not PyTorch's.
 
     outside: the node of what was there before the iteration. A generator that is made and seeded in it gives
     the same numbers each time."""
@@ -80,7 +80,7 @@ def refuse_call(function: Any, outside: Callable[[Any], Node | None]) -> None:
 
 
 def refuse_unseeded(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-    """Raises TraceError for a new random generator that is not seeded by the code."""
+    """Raise TraceError for a new random generator that is not seeded by the code."""
     makes = _is_hashable(function) and function in _MAKE_GENERATORS
     if makes and all(each is None for each in (*arguments, *keywords.values())):
         whose = "Python's" if function is random.Random else "NumPy's"
@@ -100,7 +100,7 @@ def drawing(whose: str, place: str) -> str:
 
 
 def refuse_iterator(node: Node | None, thing: Any) -> None:
-    """Raises TraceError for an iterator that was there before the iteration and goes on in the next."""
+    """Raise TraceError for an iterator that was there before the iteration and goes on in the next."""
     if node is not None and hasattr(type(thing), "__next__") and not isinstance(thing, type):
         raise TraceError(
             f"{users_place(at_line)}takes from {spell(node.path)}, a {type(thing).__name__} "

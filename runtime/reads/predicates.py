@@ -39,7 +39,9 @@ def entries(thing: Any) -> list[Any]:
 
 
 def is_of_python_alone(kind: type) -> bool:
-    """Whether all that instances hold is attributes: no base is a container or another type written in C."""
+    """Tell whether all that instances hold is attributes: no base is a container or another type written
+    in C.
+    """
     return all(
         is_of_user_class(base) or base in (object, nn.Module, Generic, Protocol) for base in kind.__mro__
     )
@@ -66,7 +68,7 @@ def of_its_bases(kind: Any, name: str) -> Any:
 
 
 def replaces(value: Any) -> bool:
-    """Whether it is a function of this package, which stands in a library for the time of a trace."""
+    """Tell whether it is a function of this package, which stands in a library for the time of a trace."""
     if isinstance(value, partial):
         return replaces(value.func)
     function = value.__func__ if isinstance(value, MethodType) else value

@@ -67,7 +67,7 @@ class Node:
 
     @property
     def replaceable(self) -> bool:
-        """Whether another object that gives the same at each read is as good."""
+        """Tell whether another object that gives the same at each read is as good."""
         if self.itself:
             return False
         if isinstance(self.thing, FunctionType | MethodType) or is_of_user_class(type(self.thing)):

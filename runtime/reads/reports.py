@@ -165,7 +165,7 @@ class Reports(Following):
 
     @quietly
     def read_length(self, thing: Any) -> None:
-        """Whether there is something in it."""
+        """Tell whether there is something in it."""
         if isinstance(thing, (*SKIPPED, Tensor, nn.Module)):
             return
         if hasattr(type(thing), "__len__") and (node := self._outside(thing)) is not None:

@@ -363,7 +363,7 @@ class Rewrite(ast.NodeTransformer):
 
     @property
     def _inside(self) -> bool:
-        """Whether this is code of a function."""
+        """Tell whether this is code of a function."""
         return any(not scope.is_class for scope in self._scopes)
 
     def _where(self, name: str) -> str | None:

@@ -55,7 +55,7 @@ class OfBatch:
         self._held: dict[tuple[str, int], tuple[Callable[[], Any], bool]] = {}
 
     def read(self, name: str, attribute: str) -> None:
-        """Raises TraceError for a tensor: the plan would hold that of this batch."""
+        """Raise TraceError for a tensor: the plan would hold that of this batch."""
         if (name, attribute) in self.written:
             return
         value = vars(self.tensors[name]).get(attribute, MISSING)
@@ -78,7 +78,7 @@ class OfBatch:
         return next((name for name, each in self.tensors.items() if each is tensor), None)
 
     def is_one(self, name: str, thing: Tensor, now: Callable[[], Any]) -> bool:
-        """Whether the input is this tensor, which is there outside of the batch. It counts from here on.
+        """Tell whether the input is this tensor, which is there outside of the batch. It counts from here on.
         now: gives the tensor that is there in a later iteration."""
         found = self.tensors[name] is thing
         self._held[name, id(thing)] = (now, found)
@@ -147,7 +147,7 @@ class StandIns:
                 _carry(real, fake)
 
     def is_own(self, tensor: Tensor) -> bool:
-        """Whether it is a parameter or a buffer, as itself or its stand-in."""
+        """Tell whether it is a parameter or a buffer, as itself or its stand-in."""
         return id(tensor) in self._own
 
     def read(self, fake: Any, attribute: str) -> tuple[Tensor, str] | None:
@@ -199,7 +199,7 @@ class StandIns:
         return found[1] if found is not None and outside else None
 
     def is_one(self, name: str, thing: Tensor, module: nn.Module) -> bool:
-        """Whether the input is this tensor of the module's or from outside. It counts from here on."""
+        """Tell whether the input is this tensor of the module's or from outside. It counts from here on."""
         if (own := self._own.get(id(thing))) is None:
             return self.batch.is_one(name, thing, lambda: thing)
         return self.batch.is_one(name, thing, partial(operator.attrgetter(own[2]), module))

@@ -448,7 +448,7 @@ class Cycle:
 
 
 def _check_memories(schedule: Schedule, machine: Machine) -> None:
-    """Raises MemplanError where a schedule uses a memory that the runtime has not."""
+    """Raise MemplanError if a schedule uses a memory that the runtime has not."""
     if schedule.memories > len(LETTERS):
         names = machine.hierarchy.with_length(schedule.memories).names
         raise MemplanError(

@@ -201,7 +201,7 @@ class PlannedStep:
         return list(given.values())
 
     def check_unchanged(self) -> None:
-        """Raises MismatchError where module, loss function or optimizer are no longer those of the plan."""
+        """Raise MismatchError if module, loss function or optimizer are no longer those of the plan."""
         self._attributes.check()
         self._granted.check(self._owners.tensors())
         if self._optimizer is not None:

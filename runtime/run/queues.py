@@ -46,7 +46,7 @@ class Ticket:
         self._ended.set()
 
     def given(self) -> bool:
-        """Whether the job's thread is through with it."""
+        """Tell whether the job's thread is through with it."""
         return self._ended.is_set()
 
     def error(self) -> BaseException | None:

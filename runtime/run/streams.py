@@ -101,7 +101,7 @@ class StreamQueue(JobQueue):
     def goes_at_once(
         self, arguments: tuple[Any, ...], after: tuple[Ticket, ...], gone: tuple[Any, ...]
     ) -> bool:
-        """Whether the calling thread need not wait for anything, and the queue's has nothing left to do.
+        """Tell whether the calling thread need not wait for anything, and the queue's has nothing left to do.
 
         A block that is not there yet may have to wait for room in host memory, and what goes leaves some. A
         copy from or to memory that is not pinned is over before the call returns.

@@ -25,7 +25,7 @@ class Arena:
     """
 
     def __init__(self, device: Device, size: int) -> None:
-        """Raises PinError, OSError."""
+        """Raise PinError, OSError."""
         self.size = size
         memory = host_pages(size)
         self._bytes = memory.numpy()

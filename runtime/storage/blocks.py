@@ -23,7 +23,7 @@ class Blocks:
         self._names = Names()
 
     def __contains__(self, tensor: Tensor) -> bool:
-        """Whether the tensor lies in a storage that is known already."""
+        """Tell whether the tensor lies in a storage that is known already."""
         return memory_of(tensor) in self._index
 
     def storage(self, tensor: Tensor, name: str, kind: Kind, layer: str | None) -> int:

@@ -113,7 +113,7 @@ class Disk:
         return self._in_pieces(1, self._written, data, offset)
 
     def read(self, data: Bytes, offset: int, sums: list[int]) -> None:
-        """Raises OSError, and MemplanError where what comes back is not what was written."""
+        """Raise OSError, and MemplanError if what comes back is not what was written."""
         pieces = _pieces(len(data))
         found = self._in_pieces(0, self._taken, data, offset)
         for (start, end), one, other in zip(pieces, found, sums, strict=True):
@@ -197,7 +197,7 @@ class Disk:
         return self._buffers.own
 
     def _go_direct(self) -> bool:
-        """Whether the file now takes whole pages past the cache; one is written, beyond all extents."""
+        """Tell whether the file now takes whole pages past the cache; one is written, beyond all extents."""
         if _FCNTL is None or not hasattr(os, "O_DIRECT"):
             return False
         file = self._file.fileno()
@@ -230,7 +230,7 @@ class File:
         return self
 
     def write(self, source: Tensor) -> None:
-        """Raises MemplanError, one line, as `read` does."""
+        """Raise MemplanError, one line, as `read` does."""
         offset, self._written, self._sums = self._place(), source.nbytes, None
         try:
             self._sums = self._disk.write(source.numpy(), offset)

@@ -36,7 +36,7 @@ class Journal:
 
     @property
     def complete(self) -> bool:
-        """Whether every iteration can be undone."""
+        """Tell whether every iteration can be undone."""
         return self._always is None
 
     def begin(self) -> None:

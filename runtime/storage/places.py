@@ -62,7 +62,7 @@ class Host:
     def __init__(
         self, needed: int = 0, device: Device | None = None, left: int = 0, arena: Arena | None = None
     ) -> None:
-        """Raises InputError where the machine has not that much."""
+        """Raise InputError if the machine has not that much."""
         self.count = Count()
         self._device, self.needed, self.arena = device, needed, arena
         self._going, self._taking = deque[tuple[int, Event, Arena | None]](), RLock()

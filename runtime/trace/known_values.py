@@ -223,7 +223,7 @@ class KnownValues(TorchDispatchMode):
 
 
 def _is_outside(tensor: Tensor) -> bool:
-    """Whether it is a real one whose values are compared before each iteration."""
+    """Tell whether it is a real one whose values are compared before each iteration."""
     plain = type(tensor) is Tensor and tensor.layout is torch.strided and not tensor.is_quantized
     return plain and tensor.device.type != "meta" and tensor.nbytes <= LARGEST_TENSOR
 

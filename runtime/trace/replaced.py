@@ -36,7 +36,7 @@ class Replaced(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def check(self) -> None:
-        """Raises TraceError where one lies in other memory after all (`set_`, a setter in C++)."""
+        """Raise TraceError if one lies in other memory after all (`set_`, a setter in C++)."""
         for name, tensor in self._named.items():
             if memory_of(tensor) != self._memories[name]:
                 raise TraceError(

@@ -23,7 +23,7 @@ from .updates import updates_weights
 
 
 def check_order(program: Program) -> None:
-    """Raises MismatchError if an operation that is no update reads or changes a storage after its update."""
+    """Raise MismatchError if an operation that is no update reads or changes a storage after its update."""
     updated: dict[int, Operation] = {}
     for operation in program.operations:
         if updates_weights(operation):

@@ -82,5 +82,5 @@ def _updating(operation: Operation) -> Operation | None:
 
 
 def _ends(operation: Operation) -> bool:
-    """Whether it is of the update, not of a batch."""
+    """Tell whether it is of the update, not of a batch."""
     return averages(operation) or operation.call.target in (norm, clip) or updates_weights(operation)

@@ -105,7 +105,7 @@ class PlannedOptimizer:
 
     @property
     def has_fused(self) -> bool:
-        """Whether some update function is a fused kernel."""
+        """Tell whether some update function is a fused kernel."""
         return any(function.fused for function in self.functions)
 
     def values(self, group: Group) -> list[float]:

@@ -81,7 +81,7 @@ class OptimizerState:
         return self._optimizer.register_step_pre_hook(check).remove
 
     def check(self) -> None:
-        """Raises MismatchError where its groups have changed otherwise than in their numbers, InputError
+        """Raise MismatchError if its groups have changed otherwise than in their numbers, InputError
         where it has got hooks."""
         groups = self._optimizer.param_groups
         if len(groups) != len(self._fixed):
@@ -177,7 +177,7 @@ class OptimizerState:
         return self._optimizer.state[self._module.get_parameter(parameter)][state]
 
     def _accumulated(self) -> Accumulated | None:
-        """Raises MismatchError: the sums are of another number of batches, or another process's."""
+        """Raise MismatchError: the sums are of another number of batches, or another process's."""
         now = accumulated(self._optimizer)
         if now is not None and (now.of != self._of or now.batches >= now.of):
             raise MismatchError(
@@ -217,7 +217,7 @@ class OptimizerState:
         return partial(_as, weight if master is None else master, self._forms[parameter, state])
 
     def _make(self, parameter: str, row: dict[str, Any]) -> bool:
-        """Whether states of the optimizer's own were missing; those that are, are made."""
+        """Tell whether states of the optimizer's own were missing; those that are, are made."""
         missing = [state for state in self._names[parameter] if row.get(state) is None]
         own = [state for state in missing if state not in _OURS]
         if self._counts and row.get(COUNT) is None:

@@ -105,7 +105,7 @@ def with_updates(
 
 
 def updates_weights(operation: Operation) -> bool:
-    """Whether it is one of these updates: of all that changes in place only they have settings."""
+    """Tell whether it is one of these updates: of all that changes in place only they have settings."""
     return STEP in operation.call.arguments
 
 

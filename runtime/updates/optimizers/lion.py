@@ -105,7 +105,9 @@ def _effort(keywords: Mapping[str, Any]) -> Effort:
 
 
 def _unplanned(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether an option asks for another rule, or a parameter is complex, of which the packages make two."""
+    """Tell whether an option asks for another rule, or a parameter is complex, of which the packages make
+    two.
+    """
     if getattr(optimizer, "decoupled_wd", False):  # lion-pytorch's: the decay over the first rate
         return True
     return any(

@@ -38,7 +38,7 @@ def autocast_cache(enabled: bool) -> Generator[None]:
 
 @contextmanager
 def as_traced(device: torch.device) -> Generator[None]:
-    """Calls go straight to the kernels, as they did below autograd when the model was traced.
+    """Let calls go straight to the kernels, as they did below autograd when the model was traced.
 
     Nothing is recorded for a backward, nor cast. Gradient mode stays on: some kernels ask for it (an LSTM on
     the CPU keeps its workspace only then).

@@ -1,4 +1,5 @@
-"""Signals while an iteration runs: what Python does about them waits where state would be left in between.
+"""Signals while an iteration runs: Python's handlers are deferred when they would leave state half
+changed.
 
 Python runs a signal's handler between any two of its instructions, and a handler may raise: Ctrl-C, a timeout
 by SIGALRM. Between the first update of a weight and the count of the last one that would leave weights of one

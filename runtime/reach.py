@@ -143,7 +143,7 @@ def methods_of_user(kind: type) -> list[FunctionType]:
 
 
 def is_of_user(function: FunctionType) -> bool:
-    """Tell whether its code is neither a library's nor Python's own."""
+    """Tell whether a function's code is neither a library's nor Python's own."""
     return not is_of_library(function.__code__.co_filename)
 
 

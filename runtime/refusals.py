@@ -39,11 +39,11 @@ _LIBRARIES = ("site-packages", "dist-packages")
 
 
 class TraceError(MemplanError):
-    """A model that can't be traced."""
+    """Error of a model that can't be traced."""
 
 
 def is_value_dependent(error: BaseException | None) -> bool:
-    """Tell whether it comes of the model's asking for values of tensors: `.item()`, `if tensor:`,
+    """Tell whether the error comes of the model's use of tensors' values: `.item()`, `if tensor:`,
     `nonzero()`.
     """
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):

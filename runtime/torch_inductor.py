@@ -1,6 +1,6 @@
 """PyTorch's Inductor: compiles a function of tensors, or says why it can't.
 
-torch does not promise to keep these names; all others of that sort stand in torch_internals.py.
+torch does not promise to keep these names; all others of that sort are in torch_internals.py.
 """
 
 from __future__ import annotations
@@ -22,9 +22,14 @@ from .torch_internals import FakeTensorMode, make_fx
 def inductor(
     function: Callable[..., list[Tensor]], inputs: list[Tensor], strides: list[tuple[int, ...]]
 ) -> Callable[[], Callable[[list[Tensor]], Any]] | None:
-    """Begins to compile the function of tensors of these forms. What is returned waits for it, and returns
-    what takes a list; meanwhile others can be begun. None where its results would have other strides than
-    given. Both raise whatever Inductor does."""
+    """Begin to compile the function of tensors of these forms.
+
+    strides: of the results.
+
+    Returns a function that waits for the compilation and returns a function of a list of tensors; meanwhile
+    others can be begun. Returns None if its results would have other strides. Both functions raise whatever
+    Inductor raises.
+    """
     from torch._guards import TracingContext, tracing
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.compile_fx import compile_fx_inner

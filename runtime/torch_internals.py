@@ -1,4 +1,4 @@
-"""Every name that torch does not promise to keep, with what it is for. The runtime takes them from here,
+"""All names that torch does not promise to keep, with what they are for. The runtime takes them from here,
 those of Inductor from torch_inductor.py.
 
 Not promised: names that begin with `_`, modules that do, operators that do, and what its documentation leaves
@@ -73,7 +73,7 @@ __all__ = [
     "FakeTensorMode",
     # An operator, among other callables.
     "OpOverload",
-    # Stands before every operator.
+    # Modes that intercept every operator.
     "TorchDispatchMode",
     # A table by tensor that keeps none alive.
     "WeakIdKeyDictionary",
@@ -136,13 +136,13 @@ fused_sgd: Any = torch._fused_sgd_
 """What `torch.optim` calls with `fused=True`, on lists of tensors."""
 
 FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"
-"""Where the tracer logs an operation that it cannot trace."""
+"""Logger to which the tracer reports an operation that it cannot trace."""
 
 UNCHECKED_INDEX = (aten._unsafe_index, aten._unsafe_index_put)
 """Indexing that does not look whether indices are in range."""
 
 WRAPPERS = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
-"""Where torch's wrappers of modules that save activations another way are."""
+"""Module of torch's wrappers of modules that save activations in another way."""
 
 MODULE_REGISTERS = ("_parameters", "_buffers", "_modules")
 """The dicts of a module, by the names of its attributes."""
@@ -161,10 +161,10 @@ HOOKS_OF_TENSOR: Any = (Tensor._backward_hooks, Tensor._post_accumulate_grad_hoo
 
 _OF_GRAD: Any = Tensor.grad
 GRADIENT_OF_TENSOR: Any = (_OF_GRAD.__get__, _OF_GRAD.__set__)
-"""What a function mode sees where `.grad` is read or set."""
+"""Functions that a mode sees when `.grad` is read or set."""
 
 HOOKS_OF_STEPS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-"""The attributes in which an optimizer keeps what stands around its steps."""
+"""Attributes in which an optimizer keeps the hooks around its steps."""
 
 no_dispatch_modes = _disable_current_modes
 no_torch_function = torch._C.DisableTorchFunctionSubclass
@@ -191,7 +191,7 @@ def _key_text(key: Any) -> str:
 
 
 def wraps_others(tensor: Tensor) -> bool:
-    """Tell whether it is made of other tensors, and has no memory of its own."""
+    """Tell whether a tensor is made of other tensors, and has no memory of its own."""
     return hasattr(type(tensor), "__tensor_flatten__") and not isinstance(tensor, FakeTensor)
 
 
@@ -209,7 +209,7 @@ def written_tensors(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any
 
 
 def can_decompose(operator: Any) -> bool:
-    """Tell whether it is made of others, by a rule of its own."""
+    """Tell whether an operator is made of others, by its own rule."""
     return operator._can_decompose()
 
 
@@ -280,8 +280,11 @@ def has_hooks(tensor: Tensor) -> bool:
 
 @contextmanager
 def functionalising() -> Generator[None]:
-    """Changes in place of functional tensors become new ones. `torch.func.functionalize` does so too, but
-    with functorch's own decompositions of some losses and dropouts, which round differently."""
+    """Turn changes in place of functional tensors into new tensors.
+
+    `torch.func.functionalize` does so too, but with functorch's own decompositions of some losses and
+    dropouts, which round differently.
+    """
     torch._enable_functionalization(reapply_views=True)
     try:
         yield
@@ -420,7 +423,7 @@ def fakes_retyped(retype: Callable[[Tensor, type[Tensor]], Tensor]) -> Any:
 
 
 def dispatches(tensor: Tensor) -> bool:
-    """Tell whether its class computes its own way (`__torch_dispatch__`)."""
+    """Tell whether the tensor's class computes in its own way (`__torch_dispatch__`)."""
     return type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
 
 
@@ -456,7 +459,7 @@ _OWN_NODES = frozenset({tuple, list, dict, OrderedDict, defaultdict, deque})
 
 
 def make_up(module: nn.Module) -> tuple[tuple[Any, ...], tuple[int, ...], list[str]]:
-    """Return the structure of a module: its parts, the identities of its hooks, the names of its own
+    """Return the structure of a module: its submodules, the identities of its hooks, the names of its own
     tensors.
 
     Without hooks that only look on: transformers installs its own at a model's first call.
@@ -613,7 +616,7 @@ def record_allocations() -> None:
 
 
 def recorded_allocations() -> Any:
-    """Stop, and return the record; its `experimental_event_tree()` holds the events."""
+    """Stop recording, and return the record; its `experimental_event_tree()` holds the events."""
     return _disable_profiler()
 
 

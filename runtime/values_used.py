@@ -19,21 +19,23 @@ from torch import Tensor
 from .torch_internals import memory_of, tree_leaves, tree_map
 
 BUFFERS, INPUTS = "the buffer ", "the input "
-"""What stands before their names."""
+"""Prefixes of their names."""
 MOST_CALLS = 300
-"""Where answers take more calls, the tensors that they follow from must be equal instead."""
+"""Largest number of calls to recompute answers; beyond it the tensors that they follow from must be equal
+instead.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Stands for a tensor among a call's arguments."""
+    """Placeholder for a tensor among a call's arguments."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Blank:
-    """Stands for a tensor of which only the shape counts."""
+    """Placeholder for a tensor of which only the shape counts."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype

@@ -1,7 +1,7 @@
-"""A functional graph brought back to eager's memory, without changing a bit of its results.
+"""A functional graph changed back to eager's use of memory, without changing a bit of its results.
 
-Functionalising puts a new block of memory where eager changes one in place. Where that is the rule rather
-than the exception, eager's own calls are put back, as one call of our own.
+Functionalising allocates a new block of memory for what eager changes in place. For common cases eager's own
+calls are put back, as one operation of this package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operations in place, as operations with a result of their own that lies in memory as their input does.
+"""In-place operations as operations with a separate result that has its input's layout in memory.
 
 Without that, a change in place of every third number of a block becomes a new block without gaps, and what
 reads it next may take another path through its kernel, with other last bits: a GRU's gates are such.
@@ -19,8 +19,9 @@ _library = torch.library.Library("memplan_in_layout", "DEF")
 
 
 def splits(target: Any) -> bool:
-    """Tell whether it returns parts of its input, which its schema denies: no change of one is seen in
-    another.
+    """Tell whether the operator returns parts of its input, though its schema denies it.
+
+    No change of one part is seen in another.
     """
     return target in SPLITS_THAT_DENY_IT
 

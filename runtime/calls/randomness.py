@@ -1,4 +1,4 @@
-"""Which calls draw random numbers, and the state of the generators they draw them from."""
+"""Calls that draw random numbers, and the state of the generators that they draw from."""
 
 from __future__ import annotations
 

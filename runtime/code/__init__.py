@@ -1,4 +1,4 @@
-"""From a program and a schedule to straight-line Python.
+"""Straight-line Python generated from a program and a schedule.
 
 Doors: code, copies, placement, rehearsal, turn.
 """

@@ -1,4 +1,4 @@
-"""A schedule as straight-line Python: one line a call, one `del` a delete.
+"""A schedule as straight-line Python: one line per call, one `del` per delete.
 
     def step(residents, settings):                # the tensors and numbers that the caller brings
         v0, v1, v2, … = residents

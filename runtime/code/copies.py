@@ -1,4 +1,4 @@
-"""The lines of a turn that are not calls: copies, deletes, and what is waited for. See turn.py."""
+"""The lines of an iteration that are not calls: copies, deletes, and waits. See turn.py."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _CPU = torch.device("cpu")
 
 
 class HostCall:
-    """An operation's call, given the settings, the blocks of the storages on the host, then other values."""
+    """An operation's call, on the settings, the blocks of the storages on the host, then other values."""
 
     def __init__(self, program: Program, call: Call, on_host: Sequence[int]) -> None:
         self.storages = tuple(on_host)
@@ -52,7 +52,10 @@ class HostCall:
 
 
 class CpuOperation:
-    """An operation on the CPU. workspace: bytes, counted while it runs."""
+    """An operation on the CPU.
+
+    workspace: bytes, counted while it runs.
+    """
 
     def __init__(self, program: Program, operation: Operation, workspace: int) -> None:
         self.inputs = tuple(dict.fromkeys((*operation.reads, *operation.mutates)))

@@ -1,7 +1,7 @@
-"""Which planned place each allocation on the device has: its bytes, and its offset in the device's arena.
+"""Planned address of each allocation on the device: its bytes, and its offset in the device's arena.
 
-What is always there is the caller's, and lies elsewhere, as do the loss and the norm, which callers keep. The
-arena begins above what lies below all the rest.
+What is resident all the time is the caller's, and is not in the arena, nor are the loss and the norm, which
+callers keep. The arena begins at the lowest offset of what comes and goes.
 """
 
 from __future__ import annotations

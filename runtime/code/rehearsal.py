@@ -1,15 +1,16 @@
-"""A turn of the schedule walked by the simulator: what each step waits for, and when pending deletes end.
+"""A dry run of one iteration of a schedule by the simulator: what each step waits for, and when pending
+deletes end.
 
-So the runtime holds and frees memory in the order in which it was counted. Where the rules speak of
-memory and time alone, the runtime needs more, for the bytes to be right:
+So the runtime holds and frees memory in the order in which it was counted. The rules speak of memory and time
+alone; the runtime needs more, for the bytes to be right:
 
 - a copy that is written while it is there (refreshed by a transfer, changed in place) waits for the
   transfers and CPU computations that still read or write it;
 - a copy on the device that is deleted though only another queue has waited for its transfers: the computing
   queue waits for them too, since it is in its order that the memory is free;
 - a pinned copy waits for all that has used its addresses before;
-- what has an address on the device ends the pending deletes of what lies there still: mostly its own copy of
-  the turn before, where no allocation needed that room;
+- what has an address on the device ends the pending deletes of what is still there: mostly its own copy of
+  the iteration before, if no allocation needed that memory;
 - memory that a CPU computation still uses, though its delete has passed, and the workspace of one that may
   not have run yet, are waited for by the next allocation on the host. One that waits is made in its queue's
   thread, so that the computing goes on, and the next waits for it: host memory follows the list's order too.
@@ -35,7 +36,7 @@ FENCE = -1
 """The place before the first step."""
 
 Leave = tuple[int, int]
-"""A pending delete: how many turns ago, and its key in that turn: its step, or `key_at_end`."""
+"""A pending delete: how many iterations ago, and its key in that iteration: its step, or `key_at_end`."""
 
 
 def key_at_end(steps: int, x: int, memory: int) -> int:
@@ -277,7 +278,8 @@ class Rehearsal(Walk):
     def _wait(self, step: int) -> None:
         self._more.setdefault(self.step, set()).add(step)
 
-    # ── from turn to turn ───────────────────────────────────────────────────────────────────────────
+    # ── from iteration to iteration
+    # ───────────────────────────────────────────────────────────────────────────
 
     def _end_of_iteration(self) -> None:
         for x in self.graph.results:
@@ -289,7 +291,7 @@ class Rehearsal(Walk):
         super()._end_of_iteration()
 
     def _next_turn(self) -> None:
-        """Number the steps from the next turn's start; those of the turn before are then over."""
+        """Number the steps from the next iteration's start; those of the iteration before are then over."""
         steps = len(self.schedule)
         moved = {
             copy: {queue: step - steps for queue, step in users.items() if step >= 0}

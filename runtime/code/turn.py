@@ -1,4 +1,4 @@
-"""A turn of a schedule with transfers, as straight-line Python: code.py's calls, and between them
+"""An iteration of a schedule with transfers, as straight-line Python: code.py's calls, and between them
 
     def step(residents, settings, held, now, last, leaving, left):
         v0, v1, = residents
@@ -8,20 +8,20 @@
         now[3] = add(D2H, offload, (v9, h9), (), ())       # asynchronous
         leaving[4] = v9,                                   # a delete that is pending: its memory stays …
         del v9
-        wait(now[3])                                       # … until a computation needs the room, and waits
+        wait(now[3])                                       # … until a computation needs the memory, and waits
         leaving.pop(4)
         …
         d9 = room(h9.size)
-        now[8] = add(H2D, prefetch, (h9, d9), (last[7],), ())   # waits for a ticket of the turn before
+        now[8] = add(H2D, prefetch, (h9, d9), (last[7],), ())   # waits for a ticket of the iteration before
         wait(now[8])
         v9 = value(d9, c4)                                 # the value that the copy has at its start
 
 The names are indices: d, h and k of the storages of which they are copies on device, host and disk. `now`
-and `last` are the tickets of this turn's jobs and of the turn before's, `leaving` and `left` their pending
-deletes. What is to wait and when memory goes is the rehearsal's (rehearsal.py); pending copies on host and
-disk are let go of by the job that needs their room. A prefetch that needs the room of one pending copy of the
-same size, and fits in it to the byte, takes over its very memory: so the computing goes on while the one
-leaves and the other comes.
+and `last` are the tickets of this iteration's jobs and of the previous one's, `leaving` and `left` their
+pending deletes. What is to wait and when memory is freed is the rehearsal's decision (rehearsal.py); pending
+copies on host and disk are let go of by the job that needs their memory. A prefetch that needs the memory of
+one pending copy of the same size, and fits in it to the byte, takes over its very memory: so the computing
+goes on while the one leaves and the other comes.
 """
 
 from __future__ import annotations

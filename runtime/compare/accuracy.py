@@ -28,12 +28,18 @@ from ..program.program import Call, Operation, Program, refs, values_read
 from ..trace.settle import residents
 
 MOST = 4
-"""Times PyTorch's own error, of a kernel's result."""
+"""Largest error of a kernel's result, as a multiple of PyTorch's own."""
 ROUNDINGS = 16
-"""Of one number as large as the whole result; or one of each term, where the result is a sum."""
+"""Number of roundings allowed, of one number as large as the whole result; or one of each term, if the
+result is a sum.
+"""
 SAME = 0.01
-"""Of a result of the iteration, a gradient by the largest gradient: what is more is another computation,
-except up to `MOST` times what eager's changes by where inputs and weights are off by a rounding."""
+"""Largest difference of a result of the iteration, relative to it, of a gradient relative to the largest
+gradient.
+
+What is larger is another computation, except up to `MOST` times what eager's result changes by if inputs and
+weights are off by a rounding.
+"""
 
 
 class Accuracy(NamedTuple):
@@ -89,8 +95,11 @@ def _is_gradient(program: Program, name: str) -> bool:
 
 
 class _Run:
-    """Calls the operations one by one, those of updates left out. kernels: each is called too, once all that
-    it stands for has run, and compared. nudged: inputs and weights are off by one rounding."""
+    """A run of the operations one by one, without those of updates.
+
+    kernels: each is called too, once all that it replaces has run, and compared.
+    nudged: inputs and weights are off by one rounding.
+    """
 
     def __init__(
         self,

@@ -37,22 +37,26 @@ SLOWER = 1.1
 """And more time, if in the middle of several rounds, and in all but one by half of that."""
 
 FIXED_SECONDS = 0.002
-"""And by more than this: what a step costs whatever the model (checks, one call per operation) is no reason
-to refuse a toy model, for which it is most of the time."""
+"""And by more than this: what a step costs whatever the model (checks, one call per operation) does not
+justify refusing a toy model, for which it is most of the time."""
 
 ROUNDS, ROUND_SECONDS, MOST_IN_A_ROUND = 7, 0.03, 1000
 
 
 class Cost(NamedTuple):
-    """The cost of an iteration. peak_bytes: the most on the device, weights, states and inputs included."""
+    """The cost of an iteration.
+
+    peak_bytes: the most on the device, weights, states and inputs included.
+    """
 
     peak_bytes: int
     seconds: float
 
 
 class EagerCost:
-    """Measures the iterations that a comparison makes anyway: the peak of the second, whose states are there,
-    and the time of the third."""
+    """Measurement of the iterations that a comparison runs anyway: the peak of the second, which has all
+    states, and the time of the third.
+    """
 
     def __init__(self, program: Program) -> None:
         self._device = device_of(program.device)
@@ -94,7 +98,8 @@ def below_baseline(eager: Mapping[str, Any], baseline: int) -> str | None:
 
 
 def worse_than_eager(iteration: Iteration, step: PlannedStep, peak: int, eager: Cost) -> str | None:
-    """Return a line if the plan is worse than eager in memory and in time. peak: the plan's, as simulated.
+    """Return a line if the plan is worse than eager in memory and in time. peak: the plan's, as simulated, in
+    bytes.
 
     Memory is exact. Time is measured anew, in rounds in which the two take turns: only a plan that is slower
     in nearly all of them counts as slower.

@@ -84,7 +84,10 @@ def grounds(iteration: Iteration, program: Program, *more: object) -> str | None
 
 
 def _options(iteration: Iteration) -> Iterator[str]:
-    """Numbers of the optimizer count by their sign: schedules move them, and with zero nothing is seen."""
+    """Yield the options of an iteration and its optimizer.
+
+    Numbers of the optimizer count by their sign: schedules change them, and with zero nothing is seen.
+    """
     yield repr(
         (
             iteration.purpose,

@@ -1,11 +1,10 @@
-"""The most bytes that iterations of a planned step take: on the device, on the host, on the disk.
+"""The peak memory of a planned step's iterations: on the device, on the host, on the disk.
 
-Device, where its allocator counts: all that it has handed out, whatever for, with what libraries keep there
-(`constant`). On the CPU: what stays there, and the tracker's count of what comes and goes, exact on the CPU
-(measuring/live_bytes.py). The tracker knows only blocks that were made while it counted: so what the schedule
-moves away is copied under its eyes first. Host and disk: the blocks and
-files themselves are counted, with what `undo` keeps, and the workspace of updates on the CPU as it was
-profiled.
+Device, if its allocator counts: all that it has handed out, whatever for, with what libraries keep there
+(`constant`). On the CPU: what stays there, and the tracker's count of what is allocated and freed, exact on
+the CPU (measuring/live_bytes.py). The tracker knows only blocks that were made while it counted: so what the
+schedule moves is copied once first, while it counts. Host and disk: the blocks and files themselves are
+counted, with what `undo` keeps, and the workspace of updates on the CPU as it was profiled.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ def side_by_side(
     iteration: Iteration, step: PlannedStep, repeats: int = 5, compiled: Compiled | None = None
 ) -> SideBySide:
     """Compare the results bitwise, then the peaks, then run both in turn, each in `repeats` windows.
-    compiled: where the step has compiled operations.
+
+    compiled: if the step has compiled operations, what they were made of.
 
     All that the iterations can change is afterwards what it was.
     """

@@ -52,7 +52,7 @@ def windows(
     lengths = [0] * len(runs)
     for _ in range(count):
         for place, (iterate, put_back) in enumerate(runs):
-            if not lengths[place]:  # the first iteration is no part of a window: it makes what is made once
+            if not lengths[place]:  # the first iteration is not part of a window: it makes what is made once
                 one = window(iterate, 1, 0, step.device)
                 lengths[place] = min(most, max(1, ceil(seconds / max(one, 1e-9))))
             times[place].append(window(iterate, lengths[place], ahead, step.device))

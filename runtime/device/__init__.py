@@ -1,4 +1,4 @@
-"""The device that computes: memory, streams, clock, random numbers. CUDA's name stands only here.
+"""The device that computes: memory, streams, clock, random numbers. Only this package names CUDA.
 
 Doors: device, choice, host_room, planned_rooms, threads.
 """

@@ -1,4 +1,4 @@
-"""Which devices there are, and the one that a name stands for."""
+"""The devices of this machine, and the one that a name means."""
 
 from __future__ import annotations
 

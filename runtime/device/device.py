@@ -21,7 +21,7 @@ from .planned_rooms import PlannedRooms
 
 
 class Event(Protocol):
-    """A place in a stream. One that was never recorded is passed already."""
+    """A point in a stream. An event that was never recorded counts as passed."""
 
     def record(self) -> None:
         """Record the event after all that has been queued on the current stream."""
@@ -41,7 +41,7 @@ class Stream(Protocol):
 
 
 class Stamp(Protocol):
-    """A moment of which a device tells how far it is from others."""
+    """A moment in a device's time; it can be compared with others."""
 
     def query(self) -> bool:
         """Tell whether it has come."""
@@ -56,7 +56,7 @@ Unpin = Callable[[], None]
 
 
 class PinError(MemplanError):
-    """No more memory of the host can be pinned."""
+    """Error: no more memory of the host can be pinned."""
 
 
 class Timed(NamedTuple):
@@ -71,7 +71,7 @@ class Timed(NamedTuple):
 
 
 class Now:
-    """The moment at which it was made."""
+    """The moment at which the object was made."""
 
     __slots__ = ("seconds",)
 
@@ -199,11 +199,11 @@ class Device(ABC):
 
 MOST_FILLS = 256
 CACHE_BYTES = 32 * 2**20
-"""Where the machine does not tell; half of what fills at least."""
+"""Bytes of the cache if the machine does not say; half of what fills at least."""
 
 
 class StreamDevice(Device):
-    """Its allocator counts."""
+    """A device that queues its work on streams, and whose allocator counts."""
 
     block_bytes = 512
 

@@ -23,7 +23,7 @@ MEMINFO = Path("/proc/meminfo")
 
 
 class Limit(NamedTuple):
-    """bytes, and the file or call that says so."""
+    """A limit in bytes, and the file or call that sets it."""
 
     bytes: int
     source: str

@@ -1,7 +1,8 @@
-"""Memory in one piece where each allocation has a planned place, and what is there now.
+"""One block of memory in which each allocation has a planned address, and the allocations that are there
+now.
 
 expect((size, offset), …)    what comes next, in order
-take(size)                   its offset; None where nothing so large was expected, or the place is not free
+take(size)                   its offset; None if nothing so large was expected, or the address is in use
 free(offset)
 """
 
@@ -11,11 +12,15 @@ from bisect import bisect_left, insort
 from collections import deque
 
 Request = tuple[int, int]
-"""Bytes and an offset. (0, 0): of something that has no place."""
+"""Bytes and an offset. (0, 0): of something that has no planned address."""
 
 
 class PlannedRooms:
-    """address, size: of the memory, in bytes. missed: bytes that had a place, which was still another's."""
+    """Allocations at planned addresses in one block.
+
+    address, size: of the memory, in bytes.
+    missed: bytes that had a planned address which was still in use.
+    """
 
     def __init__(self, address: int, size: int) -> None:
         self.address, self.size, self.missed = address, size, 0

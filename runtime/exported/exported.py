@@ -54,7 +54,7 @@ def read_export(path: Path, gpu: str) -> Graph:
 
 
 def _document(path: Path) -> Any:
-    """Raise ValueError if the file is no archive or has no program."""
+    """Read the program of an archive. Raises ValueError if the file is not an archive or has no program."""
     regular_size(path)
     try:
         with zipfile.ZipFile(path) as archive:

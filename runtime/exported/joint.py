@@ -1,4 +1,4 @@
-"""From an exported program's document to the joint graph that a trace would have made.
+"""Conversion of an exported program's document to the joint graph that a trace would have made.
 
 Each call runs once on fake tensors, which says what is a view of what; only PyTorch's own operators run. What
 the loss, the outputs and the new buffers need is forward, the rest backward. New buffers are copied back at
@@ -232,9 +232,12 @@ class _Reading:
 
 
 def only_verifies(target: object) -> bool:
-    """Tell whether a call does nothing but verify, or note where in the program it is: it is one of PyTorch's
-    own operators, changes none of its arguments, and has no result, or one that is there for the order alone.
-    Programs have such calls before conversions and around numbers. No plan needs them."""
+    """Tell whether a call does nothing but verify, or note its position in the program.
+
+    Such a call is one of PyTorch's own operators, changes none of its arguments, and has no result, or one
+    that is there for the order alone. Programs have such calls before conversions and around numbers. No plan
+    needs them.
+    """
     if not isinstance(target, str) or not target.startswith((OPERATORS, "torch.ops.profiler.")):
         return False
     if target.startswith(_FOR_THE_ORDER):

@@ -93,7 +93,7 @@ def argument(written: object, nodes: Mapping[str, fx.Node]) -> Any:
 
 
 def node_named(written: object, nodes: Mapping[str, fx.Node]) -> fx.Node:
-    """Raise ValueError for an unknown one."""
+    """Return the node of the tensor that the file names. Raises ValueError for an unknown one."""
     name = str(mapping(written, "a tensor").get("name"))
     if name not in nodes:
         raise ValueError(f"the tensor {name!r} is used before it is made")
@@ -110,7 +110,7 @@ def tensor(written: object) -> torch.Tensor:
 
 
 def sizes(form: Row, field: str) -> list[int]:
-    """Raise ValueError for sizes that are not known."""
+    """Return a tensor's sizes, or strides, as numbers. Raises ValueError if they are not known."""
     found = [mapping(one, field).get("as_int") for one in sequence(form.get(field), field)]
     if not all(isinstance(one, int) and one >= 0 for one in found):
         raise ValueError(f"{field} are not known numbers: export with static shapes")

@@ -26,14 +26,15 @@ from .peak import footprint, peak
 from .uses import Uses
 
 COMPILED = "compiled"
-"""Where the groups stand in a graph's `source`: by the name of the compiled operation the names of those
-that it is made of, in order."""
+"""Key of the groups in a graph's `source`: by the name of the compiled operation the names of those that
+it is made of, in order.
+"""
 PATIENT_ROUNDS = 6
-"""After so many all of a group that does not pay is given up."""
+"""Number of rounds after which a group that does not pay is given up as a whole."""
 FASTER = 0.97
-"""Of the time of its operations: what a kernel takes at most."""
+"""Largest time of a kernel, as a share of its operations' time."""
 FOLDED = 1.1
-"""The same of one with operations folded in, for what it saves in memory."""
+"""Largest share for a kernel with operations folded in, for what it saves in memory."""
 
 Progress = Callable[[int, int, str], None]
 """Called with how many kernels are done, of how many, and the name of the last."""
@@ -104,14 +105,16 @@ class _Choice:
         return found
 
     def pays(self, made: Fused, name: str, pair: Pair) -> bool:
-        """Tell whether it is faster, and takes no more memory than some single operation does."""
+        """Tell whether the group's kernel is faster than its operations, and takes no more memory than
+        some single operation.
+        """
         operation = next(each for each in made.program.operations if each.name == name)
         if footprint(made.program, operation, pair.peak_bytes) > self._floor:
             return False
         return pair.ratio < (FOLDED if made.groups[name].folded else FASTER)
 
     def measured(self, made: Fused, pairs: Mapping[str, Pair]) -> list[Measurement]:
-        """Return the costs of the fused program's operations.
+        """Return the measurements of the fused program's operations.
 
         A kernel's time is its measured share of its operations' time, applied to their times as measured when
         these were: so all times are of one state of the machine.

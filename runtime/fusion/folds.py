@@ -97,7 +97,7 @@ class _Choice:
         return Fold(tuple(sorted(operations)), frozenset(sources))
 
     def _may_go(self, x: int) -> bool:
-        """Tell whether backward can do without it, and wants it at all."""
+        """Tell whether backward reads the storage at all, and need not have it kept."""
         readers = self._backward.get(x, ())
         return (
             bool(readers)
@@ -115,7 +115,7 @@ class _Choice:
         return is_pointwise(operation.call) if again is None else again.makes(self._program, operation, x)
 
     def _kept(self, x: int) -> bool:
-        """Tell whether it is there in backward anyway."""
+        """Tell whether the storage is there in backward anyway."""
         if self._program.storages[x].kind <= Kind.OPTIMIZER_STATE or x in self._uses.results:
             return True
         return x not in self._candidates and bool(self._backward.get(x))

@@ -1,6 +1,6 @@
 """A program with groups of its operations as one compiled operation each.
 
-What is inside of a group alone is no tensor of the program any more, and what nobody reads any more is not
+A tensor that only its group uses is not in the program any more, and a tensor without readers is not
 computed. Names of what stays and the fingerprint are those of the program that was fused.
 """
 

@@ -1,6 +1,9 @@
-"""Which calls one compiled kernel can take in: those that pass over their tensors element by element or sum
-them up. Not what draws random numbers, changes anything in place, or adds where indices lead: its sum has no
-fixed order on CUDA."""
+"""Calls that one compiled kernel can contain: those that pass over their tensors element by element or sum
+them up.
+
+Not such are calls that draw random numbers, change anything in place, or add where indices lead: that sum has
+no fixed order on CUDA.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def is_pointwise(call: Call) -> bool:
 
 
 def sums_up(call: Call) -> bool:
-    """Tell whether it goes over its inputs more than once."""
+    """Tell whether the call passes over its inputs more than once."""
     target = call.target
     return isinstance(target, OpOverload) and target.namespace == "aten" and _name(target) in _SUMMING
 
@@ -61,7 +64,7 @@ def is_fusible(program: Program, operation: Operation) -> bool:
 
 
 def is_view(call: Call) -> bool:
-    """Tell whether a kernel can read through it."""
+    """Tell whether a kernel can read through the call as a view."""
     return isinstance(call.target, OpOverload) and _name(call.target) in _VIEWS
 
 

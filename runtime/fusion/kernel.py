@@ -1,8 +1,8 @@
 """A group's calls compiled by PyTorch's Inductor: C++ for the CPU, Triton for CUDA.
 
-What is compiled lies in Inductor's own cache on disk, so a later start only reads it. Compilers run side by
-side, while Inductor writes the code of other kernels. A kernel returns exactly the forms that the program
-has, each in memory of its own; a group for which Inductor makes others is none.
+Compiled kernels are in Inductor's own cache on disk, so a later start only reads them. Compilers run
+concurrently, while Inductor writes the code of other kernels. A kernel returns exactly the forms that the
+program has, each in separate memory; a group for which Inductor makes others has no kernel.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from .members import Members
 
 
 class Kernel:
-    """Takes the values that a group reads, returns those that others need. key: the same for kernels that
-    compute the same from inputs of the same forms."""
+    """A compiled function of the values that a group reads, which returns those that others need.
+
+    key: the same for kernels that compute the same from inputs of the same forms.
+    """
 
     def __init__(self, name: str, key: str, run: Callable[[list[Tensor]], Sequence[Tensor]]) -> None:
         self.__name__ = name

@@ -1,4 +1,4 @@
-"""The memory of a program in its own order, each tensor freed after its last use: where it is most."""
+"""The peak memory of a program in its own order, each tensor freed after its last use."""
 
 from __future__ import annotations
 

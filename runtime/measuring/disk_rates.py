@@ -1,8 +1,8 @@
 """Rates at which copies are written to a disk and read from it, each direction alone, and both at once.
 
-They are copies as a plan makes them: in the runtime's own file, in pieces, several at once, past the page
-cache (storage/disk.py). The file has no name: it is gone when it is closed, however the program ends. Where
-the file system has no way past the cache, each copy is flushed when it is written, and dropped before it is
+They are copies as a plan makes them: in the runtime's own file, in parts, several at once, past the page
+cache (storage/disk.py). The file has no name: it is deleted when it is closed, however the program ends. If
+the file system can't bypass the cache, each copy is flushed when it is written, and dropped before it is
 read.
 """
 
@@ -29,7 +29,7 @@ SMALL = 2**12
 MOST_COPIES = 8
 FEWEST_COPIES = 4
 MOST_SECONDS = 3.0
-"""For each way, above the fewest copies."""
+"""Longest time per direction, once the fewest copies are done."""
 IN_MEMORY = ("tmpfs", "ramfs")
 
 Work = Callable[[File], float]

@@ -41,7 +41,7 @@ def link_rates(device: str, sizes: tuple[int, ...] = SIZES) -> tuple[CopyRates, 
 
 
 def small_rates(device: Device) -> tuple[Rate, Rate]:
-    """Measure copies of a few bytes to the host, then to the device, each way alone."""
+    """Measure copies of a few bytes to the host, then to the device, each direction alone."""
     leave, back = (partial(_in_a_row, copy) for copy in _copies(device, SMALL))
     return (
         repeated("device to host, small", SMALL, lambda: _seconds([leave], device) / IN_A_ROW),

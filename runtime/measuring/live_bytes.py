@@ -48,7 +48,10 @@ class Peak(NamedTuple, Generic[T]):
 
 
 class Block(NamedTuple):
-    """One allocator event. bytes: above 0 where the block is taken, below where it is given back."""
+    """One allocator event.
+
+    bytes: above 0 if the block is allocated, below 0 if it is freed.
+    """
 
     time: int
     address: int
@@ -60,7 +63,7 @@ def live_peak(
     device: str | torch.device | Device = "cpu",
     there: Mapping[int, int] | None = None,
 ) -> Peak[T]:
-    """Run `call` once and report its peak. It may count itself. Raises InputError where the user's profiler
+    """Run `call` once and report its peak. It may count itself. Raises InputError if the user's profiler
     is on.
 
     there: address and bytes of blocks, made under an earlier `live_peak`, that the call may give back.
@@ -70,7 +73,9 @@ def live_peak(
 
 
 def check_profiler(device: str | torch.device | Device = "cpu") -> None:
-    """Raise InputError if the user's profiler is on, or about to be. Once, before much is counted."""
+    """Raise InputError if the user's profiler is on, or about to be. Call it once, before many
+    measurements.
+    """
     if not isinstance(device_of(device), StreamDevice) and profiler_is_prepared():
         raise InputError(_TAKEN)
 

@@ -19,7 +19,7 @@ SMALLEST = 2**28
 """Bytes of the smallest block: the result is right to within so much."""
 
 UNASKED = 2**34
-"""Where the system does not tell what is free."""
+"""Most bytes to pin if the system does not say what is free."""
 
 
 class Pinnable(NamedTuple):

@@ -1,4 +1,4 @@
-"""Rates by repeated timing, and what they say of copies one way: of a link, or to or from a disk."""
+"""Rates by repeated timing, and what they say of copies in one direction: of a link, or to or from a disk."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Rate(NamedTuple):
 
 
 class CopyRates(NamedTuple):
-    """Rates of copies one way. The tuples have a rate per size, growing.
+    """Rates of copies in one direction. The tuples have a rate per size, growing.
 
-    small: with a few bytes at a time, which take hardly more than their latency; the other way is idle.
-    alone: while the other way is idle.
-    both: while the other way is busy too.
+    small: with a few bytes at a time, which take hardly more than their latency; the other direction is idle.
+    alone: while the other direction is idle.
+    both: while the other direction is busy too.
     pageable: as `both`, from or to host memory that is not pinned; empty if that makes no difference.
     """
 
@@ -48,8 +48,9 @@ class CopyRates(NamedTuple):
     def link(self) -> Link:
         """Return the link that plans count with.
 
-        Its rate is that of the largest size while both ways are busy: schedules copy both ways all the time.
-        Its latency is that of this way alone. If there are several sizes, copies of these take what they did.
+        Its rate is that of the largest size while both directions are busy: schedules copy in both all the
+        time. Its latency is that of this direction alone. If there are several sizes, copies of these take
+        what they did.
         """
         pageable = figure(self.pageable[-1]) if self.pageable else None
         least = float(f"{latency(self.small, self.alone[-1]):.3g}")
@@ -66,7 +67,7 @@ def _measured(least: float, rates: Sequence[Rate]) -> tuple[tuple[int, float], .
 
 
 def all_rates(one: CopyRates, other: CopyRates) -> list[Rate]:
-    """Return the rates of two ways for a table; rates that the ways share come once."""
+    """Return the rates of two directions for a table; rates that they share come once."""
     alone, both = (*one.alone, *other.alone), (*one.both, *other.both)
     return list(dict.fromkeys((one.small, other.small, *alone, *both, *one.pageable, *other.pageable)))
 

@@ -1,18 +1,18 @@
-"""Arguments for an operation of a program without running all that stands before it.
+"""Synthetic inputs for an operation of a program, without running all operations before it.
 
-What an operation costs depends on the layout of its floating inputs, not on their values: a stand-in of the
-same shape, strides and type is enough, made when needed and dropped at once, so that measuring a program
-never holds more than one operation's tensors. Two kinds of storage are kept true, from where they are
-made to their last use:
+What an operation costs depends on the layout of its floating inputs, not on their values: a synthetic tensor
+of the same shape, strides and dtype is enough, made when needed and dropped at once, so that measuring a
+program never holds more than one operation's tensors. Two kinds of storage are kept true, from their
+operation to their last use:
 
 - integers and booleans: they are indices and masks, and a wrong one is an error or another cost;
 - all that follows from inputs, buffers and constants alone, without a parameter or a random number: the
   positions, masks and buckets that some models compute through floating numbers.
 
-An integer that depends on a parameter (where a maximum lies, what a dropout keeps) comes from its operation
-run on stand-ins: it is possible, though not the one of training, and an index is put into range. Where
-groups of rows end, which decides what the call takes, is made up: groups of one size for the time, and
-others for the memory.
+An integer that depends on a parameter (the position of a maximum, what a dropout keeps) comes from its
+operation run on synthetic inputs: it is possible, though not the one of training, and an index is put into
+range. The ends of groups of rows, which decide what the call takes, are made up: groups of one size for the
+time, and others for the memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ POOL_ELEMENTS = 2**16
 
 
 class StandIns:
-    """Walks the program: `calls` for the operation it stands at, then `advance` to the next."""
+    """A walk through the program: `calls` for the operation at which it stands, then `advance` to the
+    next.
+    """
 
     def __init__(self, program: Program, residents: Mapping[int, torch.Tensor]) -> None:
         """Start at the program's first operation.
@@ -80,7 +82,7 @@ class StandIns:
         return [bound() for _ in range(copies(size))]
 
     def advance(self, *, run: bool = True) -> None:
-        """Keep what later operations need true, drop what none needs any more. run: False where the
+        """Keep what later operations need true, drop what none needs any more. run: False if the
         operation can't run: what it makes is not kept."""
         operation = self._program.operations[self._position]
         exact = not operation.random and self.exact.issuperset(operation.reads)
@@ -173,7 +175,10 @@ def elements_spanned(value: Layout) -> int:
 
 
 def signature(program: Program, call: Call) -> Hashable:
-    """Calls with equal signatures cost the same: target, layouts, other arguments, which are the same."""
+    """Return the signature of a call: target, layouts, other arguments, and which of these are the same.
+
+    Calls with equal signatures cost the same.
+    """
     order = {value: position for position, value in enumerate(values_read(call))}
 
     def describe(argument: Any) -> Hashable:

@@ -90,8 +90,8 @@ class _Kind(NamedTuple):
 
 
 def _of_kinds(thing: Any) -> bool:
-    """Tell whether it holds dicts by kind, like PyTorch Geometric's HeteroData, where `thing[key]` makes
-    one.
+    """Tell whether an object holds dicts by kind, like PyTorch Geometric's HeteroData, in which
+    `thing[key]` makes one.
     """
     return _has_keys(type(thing)) and hasattr(thing, "node_types") and hasattr(thing, "stores")
 

@@ -1,4 +1,4 @@
-"""Tensors that a traced iteration uses and that nobody hands it: a closure's, a global's, an attribute's.
+"""Tensors that a traced iteration uses without being given them: a closure's, a global's, an attribute's.
 
 The trace would hold them as they were: labels in a closure would be the first batch's for ever. One that an
 attribute of the module holds (a table of masks, say) is taken, and every step looks whether it is still
@@ -38,8 +38,10 @@ _MAKES_IT_HERE = {aten.lift_fresh.default, aten.lift_fresh_copy.default}
 
 
 class Captured(TorchDispatchMode):
-    """Stands before the trace and notes the real tensors that come by, and where they came by first. Those
-    that a tensor wraps come by themselves."""
+    """Mode that notes the real tensors among calls' arguments, and the line that used each first.
+
+    Those that a tensor wraps pass through it themselves.
+    """
 
     def __init__(self, given: Iterable[Tensor], calls: Iterator[int], iteration: Iteration) -> None:
         """Start with no captured tensors.
@@ -77,7 +79,7 @@ class Captured(TorchDispatchMode):
             if outside and is_value_dependent(error) and not self._is_held(outside[0]):
                 raise TraceError(_refusal(outside[0], users_line(), self._iteration)) from None
             raise
-        next(self._calls)  # only now: a call that fails is no step further
+        next(self._calls)  # only now: a call that fails is not counted as progress
         for leaf in (leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)):
             if (
                 leaf.layout != torch.strided and torch.is_grad_enabled()
@@ -112,7 +114,7 @@ class Captured(TorchDispatchMode):
         return [tensor for tensor in found if tensor is not None]
 
     def _is_held(self, tensor: Tensor) -> bool:
-        """Tell whether an attribute holds it: then it is no label in a closure."""
+        """Tell whether an attribute holds the tensor: then it is not a label in a closure."""
         return any(thing is tensor for _path, thing in reachable(roots_of(self._iteration)))
 
     def _note(self, tensor: Tensor) -> None:
@@ -132,7 +134,7 @@ class Attributes:
         self._generators = generators
 
     def check(self) -> None:
-        """Raise MismatchError if one has been changed or replaced; a generator may be seeded."""
+        """Raise MismatchError if a tensor has been changed or replaced; a generator may be seeded."""
         for path, generator in self._generators.items():
             if follow(self._roots, path) is not generator:
                 raise MismatchError(

@@ -1,4 +1,4 @@
-"""Clipping of gradients by their norm, as an iteration is asked for it."""
+"""Clipping of gradients by their norm, as requested for an iteration."""
 
 from __future__ import annotations
 

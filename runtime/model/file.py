@@ -37,8 +37,12 @@ _END = object()
 
 
 class ModelFile(NamedTuple):
-    """A function that builds a model. path, entry: as the user named them. data: see `epoch`. label: a name
-    for the graph, in place of the file's."""
+    """A function that builds a model.
+
+    path, entry: as the user named them.
+    data: see `epoch`.
+    label: a name for the graph, which replaces the file's.
+    """
 
     path: str
     entry: str
@@ -53,9 +57,11 @@ class ModelFile(NamedTuple):
         return stem if self.entry == DEFAULT_ENTRY else f"{stem}-{self.entry}"
 
     def build(self, batch: int | None = None) -> Iteration:
-        """Call it. batch: samples in an iteration, None: its own (see batches.py).
+        """Call the function and return its iteration.
 
-        Raises InputError, one line, where it fails or returns something else.
+        batch: samples in an iteration, None: its own (see batches.py).
+
+        Raises InputError, one line, if it fails or returns something else.
         """
         path, place = Path(self.path), f"{self.path}:{self.entry}"
         asked = {} if batch is None or not takes_batch(self.function) else {PARAMETER: batch}

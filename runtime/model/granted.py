@@ -41,7 +41,7 @@ _WATCHED = (*_PLAIN, FunctionType, BuiltinFunctionType, torch.Size, torch.dtype,
 
 
 def refuse(module: nn.Module) -> None:
-    """Raise InputError, one line."""
+    """Raise InputError, one line, for a module that can't be in a plan."""
     for path, part in module.named_modules():
         name = f"{path or 'the module'} is a {type(part).__name__}"
         kinds = {(kind.__module__, kind.__name__) for kind in type(part).__mro__}
@@ -83,7 +83,7 @@ def refuse(module: nn.Module) -> None:
 
 
 def refuse_layout(name: str, tensor: Tensor) -> None:
-    """Raise InputError, one line, unless the tensor lies in one block of memory."""
+    """Raise InputError, one line, unless the tensor is in one block of memory."""
     if tensor.is_nested:
         raise InputError(f"{name} is a nested tensor: {NESTED}")
     if tensor.layout != torch.strided:
@@ -110,8 +110,11 @@ _HARMLESS = frozenset(
 
 
 def refuse_class(name: str, tensor: Tensor) -> None:
-    """Raise InputError, one line, if the user's own class of the tensor says what its operators compute: in
-    a trace it is a tensor like others."""
+    """Raise InputError, one line, if the user's own class of the tensor defines what its operators
+    compute.
+
+    In a trace the tensor is one like others.
+    """
     for base in type(tensor).__mro__:
         if issubclass(base, Tensor) and is_of_user_class(base):
             own = [each for each in vars(base) if each not in _HARMLESS and hasattr(Tensor, each)]
@@ -253,7 +256,9 @@ def described(form: Value) -> str:
 
 
 def plain_attributes(part: nn.Module) -> dict[str, Any]:
-    """Numbers, switches and words, `training` and a dropout's `p` among them."""
+    """Return numbers, switches and words among a module's attributes, `training` and a dropout's `p` among
+    them.
+    """
     return {name: value for name, value in vars(part).items() if type(value) in _PLAIN and name[0] != "_"}
 
 

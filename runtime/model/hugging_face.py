@@ -1,7 +1,7 @@
 """A model from a Hugging Face configuration: `config.json`, or the folder that it lies in.
 
 The model is made with random weights, so nothing is downloaded, and with an example batch of one length. The
-first of the configuration's `architectures` is the class; where that has no loss (`BertModel`), or none is
+first of the configuration's `architectures` is the class; if that has no loss (`BertModel`), or none is
 named, the class of that model type which has one. Labels are the tokens themselves, or classes.
 
 transformers is imported here alone, and only when a configuration is read.
@@ -22,14 +22,18 @@ from .file import ModelFile
 NAME = "config.json"
 _MOST_BYTES = 16 * 2**20
 LONGEST, UNKNOWN, WHOLE = 1024, 512, 64
-"""Tokens of a sample, where the user doesn't say: at most, where the configuration doesn't say, in multiples
-of: RoBERTa has 514 positions for 512 tokens."""
+"""Tokens of a sample, if the user doesn't say: at most; if the configuration doesn't say; and the number
+of which they are a multiple. RoBERTa has 514 positions for 512 tokens.
+"""
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Configured(NamedTuple):
-    """A configuration and what was chosen for it. length: tokens of a sample, None for images."""
+    """A configuration and what was chosen for it.
+
+    length: tokens of a sample, None for images.
+    """
 
     model: str
     length: int | None

@@ -190,7 +190,7 @@ def loss_of(output: Any, loss_fn: LossFunction | None, inputs: Inputs = (), *, t
 
 
 def _needs_two(loss_fn: LossFunction) -> bool:
-    """Tell whether it has two parameters that stand by position and have no default."""
+    """Tell whether the function has two parameters that are given by position and have no default."""
     try:
         signature = inspect.signature(loss_fn.forward if isinstance(loss_fn, nn.Module) else loss_fn)
     except (TypeError, ValueError):  # a function written in C that tells nothing

@@ -1,10 +1,11 @@
-"""Processes that train one model side by side, each with batches of its own: data parallel.
+"""Processes that train one model together, each with its own batches: data parallel.
 
-What DistributedDataParallel does: the ranks begin with the same weights, the gradients of all are averaged,
-so the weights stay the same. With planned updates the averages are operations of the plan
-(updates/averages.py). They talk to the other ranks in training iterations only, within `together`; where an
-iteration is measured or compared they copy. So a rank may plan for shapes that the others do not see.
-Without, gradients are averaged where they are added to `.grad`, as there: what `no_sync` has left in it too.
+They do what DistributedDataParallel does: the ranks begin with the same weights, the gradients of all are
+averaged, so the weights stay the same. With planned updates the averages are operations of the plan
+(updates/averages.py). They communicate with the other ranks in training iterations only, within `together`;
+when an iteration is measured or compared they copy. So a rank may plan for shapes that the others do not see.
+Without planned updates, gradients are averaged when they are added to `.grad`, as there: what `no_sync` has
+left in it too.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ _ROUNDS = 5
 
 
 class Around(nn.Module):
-    """A function of a module and its inputs, as a module. Of a DistributedDataParallel the function is given
-    the module inside. others: that the function uses too."""
+    """A function of a module and its inputs, as a module.
+
+    module: for a DistributedDataParallel the function gets the module inside.
+    others: further modules that the function uses.
+    """
 
     def __init__(
         self,

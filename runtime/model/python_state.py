@@ -45,8 +45,11 @@ _LARGEST = 2**26
 
 
 class _Noted(NamedTuple):
-    """One thing as it was. changes: what of it is different now, as parts of a path; none where it is not.
-    draws: whose numbers it draws, if it is a random generator."""
+    """One thing as it was.
+
+    changes: returns what of it is different now, as parts of a path; none if nothing is.
+    draws: whose numbers it draws, if it is a random generator.
+    """
 
     path: Path
     changes: Callable[[], list[object]]
@@ -55,9 +58,11 @@ class _Noted(NamedTuple):
 
 
 class PythonState:
-    """All that the iteration's code can reach, as it is now. tensors: those too that attributes, containers
-    and closures hold, and that are neither parameters, buffers nor inputs; of those that only code reaches
-    the ones that are no data."""
+    """All that the iteration's code can reach, as it is now.
+
+    tensors: note also those that attributes, containers and closures hold, and that are neither parameters,
+        buffers nor inputs; of those that only code reaches the small ones, which are not data.
+    """
 
     def __init__(self, iteration: Iteration, *, tensors: bool) -> None:
         self._things: list[_Noted] = [*_of_generators()]
@@ -82,7 +87,7 @@ class PythonState:
         return [spelled((*kept.path, part)) for kept in self._things for part in kept.changes()]
 
     def drawn(self) -> bool:
-        """Tell whether random numbers of Python, NumPy or a generator of its own were drawn since."""
+        """Tell whether random numbers of Python, NumPy or a separate generator were drawn since."""
         return self.drawn_from() is not None
 
     def drawn_from(self, *whose: str) -> str | None:

@@ -1,7 +1,7 @@
 """The arguments of a call of a step, read as the plan's inputs.
 
 The inputs themselves, `step(x, y)` or `step(a=x, b=y)`, or a batch of their form as a loader gives it: a
-tuple or list where the plan's inputs stand by position, a dict where they have names.
+tuple or list if the plan's inputs are given by position, a dict if they have names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .iteration import TARGETS, Inputs, Labelled, others_in, tensors_in, unscale
 
 
 class Reading:
-    """By the form of a plan's inputs; their tensors are not held."""
+    """Reader of calls by the form of a plan's inputs, whose tensors are not held."""
 
     def __init__(self, inputs: Inputs) -> None:
         inputs = unscaled(inputs)

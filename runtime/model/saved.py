@@ -19,10 +19,10 @@ from ..torch_internals import memory_of, parts_of_wrapper, set_version, version_
 
 
 class SavedTensor:
-    """The bytes of a tensor, in host memory, where there is most room.
+    """The bytes of a tensor, in host memory, which has most room.
 
-    keep_memory: it lies in the same memory afterwards, whatever forward gives it by `.data = …`. Else, where
-    a schedule moves it, in any.
+    keep_memory: afterwards it is in the same memory, whatever forward gives it by `.data = …`. Otherwise it
+        may be in any, if a schedule moves it.
     """
 
     def __init__(self, tensor: Tensor, *, keep_memory: bool = True) -> None:
@@ -34,7 +34,7 @@ class SavedTensor:
         self._version, self._requires_grad = version_of(tensor), tensor.requires_grad
 
     def has_changed(self) -> bool:
-        """Tell whether any bit is different, or the form. One whose values were lost has."""
+        """Tell whether any bit is different, or the form. A tensor whose values were lost has changed."""
         if self._parts:
             return any(part.has_changed() for part in self._parts)
         hold = hold_of(self.tensor)
@@ -66,8 +66,9 @@ class SavedTensor:
 
 
 class SavedOptimizer:
-    """Its states, groups and attributes: the same objects with the same entries. Tensors among them are saved
-    by themselves."""
+    """An optimizer's states, groups and attributes: the same objects with the same entries. Tensors among
+    them are saved separately.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
@@ -89,7 +90,7 @@ class SavedOptimizer:
 
 
 class SavedGradients:
-    """The `.grad` of tensors, which are None meanwhile."""
+    """The `.grad` of tensors; it is None meanwhile."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self._known = [(tensor, tensor.grad) for tensor in tensors if tensor.is_leaf]

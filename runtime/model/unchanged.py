@@ -3,7 +3,7 @@
     Python's state       attributes, containers, closures, random generators, tensors among them
     tensors              parameters, frozen ones too, buffers, inputs, the optimizer's states
     the optimizer        which states it has, the numbers of its groups
-    `.grad`              of tensors that are no parameters of the module: those of a loss function
+    `.grad`              of tensors that are not parameters of the module: those of a loss function
     generators           of PyTorch, on the host and on the device
 
 after success, after an exception and after Ctrl-C.
@@ -51,7 +51,7 @@ def unchanged(
     programs: what they run. Then of parameters, buffers, inputs and states only those are copied that an
     operation changes. Without any, as for eager PyTorch, all are.
 
-    Where an iteration that moves tensors has failed before its end, those that it lost have their values of
+    If an iteration that moves tensors has failed before its end, those that it lost have their values of
     before, too.
     """
     with deferred_signals():

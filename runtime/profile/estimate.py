@@ -1,7 +1,7 @@
-"""Estimate every operation of a program for a GPU that is not here: the graph's times by the roofline.
+"""Estimates of a program's operations for a GPU that is not here: the graph's times by the roofline.
 
 The program is that of PyTorch's CPU, traced on fake tensors. On the GPU itself PyTorch may choose other
-operations: fused attention where there is dropout, cuDNN's batch normalisation. They take no more memory
+operations: fused attention if there is dropout, cuDNN's batch normalisation. They take no more memory
 than those counted here. A model is built and traced without memory for it: Llama 2 7B takes 15 s and half
 a gigabyte.
 
@@ -150,7 +150,7 @@ def estimate_program(
 ) -> list[Cost]:
     """Return, per operation, its roofline time and its workspace.
 
-    updates: how fast AdamW runs on the device and on the host, where known.
+    updates: how fast AdamW runs on the device and on the host, if known.
     """
     return [one.cost(gpu, updates or Updates()) for one in demands_of(program, progress)]
 

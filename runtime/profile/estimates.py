@@ -30,7 +30,9 @@ class Estimates:
         self._graphs: dict[tuple[int, str], Graph] = {}
 
     def graph(self, batch: int, preset: Preset) -> Graph:
-        """Raise MemplanError, one line, if the model can't have that batch."""
+        """Return the graph at a batch, estimated for a preset. Raises MemplanError, one line, if the model
+        can't have it.
+        """
         key = batch, preset.name
         if key not in self._graphs:
             program = self.family.program(batch)
@@ -47,8 +49,10 @@ class Estimates:
         return replace(graph, operations=replace(graph.operations, workspace=most))
 
     def agrees(self, batch: int) -> bool:
-        """Tell whether a trace at this batch gives what was taken for it; if not, all that was taken is
-        forgotten, and each batch is traced from now on."""
+        """Tell whether a trace at this batch gives what was interpolated.
+
+        If not, all that was interpolated is forgotten, and each batch is traced from now on.
+        """
         if self.family.agrees(batch):
             return True
         kept = self.family.traced

@@ -1,6 +1,6 @@
-"""Build a model without memory for it: shapes, types and strides, but no data.
+"""Models built without memory for them: shapes, dtypes and strides, but no data.
 
-A user's `build()` runs under PyTorch's fake tensors. One that asks for a tensor's value on the way (an
+A user's `build()` runs under PyTorch's fake tensors. One that asks for a tensor's value meanwhile (an
 `.item()`, a branch on data) can't, and is run for real instead: it then needs memory for the parameters,
 though for nothing else.
 """
@@ -33,7 +33,9 @@ def fake_build(build: Callable[[], T]) -> T:
 
 
 class _Replacing:
-    """`Module.to`, `half`, `cuda` by new parameters: PyTorch's own way, a swap, fails on fake ones."""
+    """`Module.to`, `half`, `cuda` by new parameters: PyTorch's own implementation, a swap, fails on fake
+    ones.
+    """
 
     def __init__(self) -> None:
         self._new: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}

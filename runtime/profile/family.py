@@ -2,7 +2,7 @@
 
 At two batches a model makes the same calls; what differs are numbers: sizes, strides, shapes among the
 arguments. Each is taken as a straight line through the two, so a program at any other batch costs no trace.
-That is believed only where the line meets a third trace, number by number; a model that does something else
+That is believed only if the line meets a third trace, number by number; a model that does something else
 at another batch is traced at each. A batch of 1 is often such a batch, and then is not in the family.
 
     traced   1 . 2 . 4              1 has other calls
@@ -18,11 +18,11 @@ from typing import Any
 from ..program.program import Call, Operation, Program, Ref, Setting, Storage, Value
 
 _MOST_TRACES = 5
-"""Where no line has been found by then, there is none."""
+"""Number of traces after which no line is looked for any more."""
 
 
 class DiffersError(Exception):
-    """Two programs are not of one family."""
+    """Error: two programs are not of one family."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Family:
     lineless: bool = False
 
     def program(self, batch: int) -> Program:
-        """Raise what `trace` raises."""
+        """Return the program at a batch, traced or interpolated. Raises what `trace` raises."""
         if batch in self.traced:
             return self.traced[batch]
         if self.held is not None:
@@ -52,7 +52,7 @@ class Family:
         return self._trace(batch)
 
     def agrees(self, batch: int) -> bool:
-        """Tell whether a trace at this batch is what it was taken for; if not, the line is given up."""
+        """Tell whether a trace at this batch is what was interpolated; if not, the line is given up."""
         if batch in self.traced:
             return True
         taken = self.program(batch)
@@ -83,7 +83,7 @@ class Family:
 
 
 def same(one: Program, other: Program) -> bool:
-    """Tell whether all numbers that memory and time depend on are."""
+    """Tell whether all numbers that memory and time depend on are the same in two programs."""
 
     def equal(number: int, other_number: int) -> int:
         if number != other_number:
@@ -143,7 +143,7 @@ def _call(one: Call, other: Call, number: Number) -> Call:
 
 
 def _argument(one: Any, other: Any, number: Number) -> Any:
-    """Numbers with a point are one's own: nothing is larger or slower for them."""
+    """Combine two arguments. Floating-point numbers are the first's: nothing is larger or slower for them."""
     _check(type(one) is type(other))
     if isinstance(one, Ref | bool):
         _check(one == other)

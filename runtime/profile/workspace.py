@@ -1,14 +1,15 @@
 """Memory of a GPU's kernels in addition to inputs and outputs: formulas after PyTorch's kernels, not
 measured.
 
-    products               nothing of their own: cuBLAS keeps one workspace for all, `constant_bytes`
+    products no workspace: cuBLAS keeps one workspace for all, `constant_bytes`
     attention, backward    the gradient of the queries in float32, a number for each of their rows, and where
                            several heads share keys, the gradients of keys and values for each of them
                            (flash_attn/flash_api.cpp, mha_bwd)
-    gradients of tables    the rows' numbers sorted, where each was, and as much for the sort itself
+    gradients of tables    the rows' numbers sorted, the position of each, and as much for the sort itself
                            (cuda/Embedding.cu, cuda/Indexing.cu)
-    sort, topk             keys and places once more (cuda/Sort.cu)
-    convolutions           cuDNN's choice, which no source tells. Usual: input, weight and output in the other
+    sort, topk             keys and positions once more (cuda/Sort.cu)
+    convolutions           cuDNN's choice, which is not documented. Usual: input, weight and output in the
+    other
                            layout of channels. Most: all patches under the weight, unrolled.
 
 All else is counted as nothing. A graph from `plan profile --device cuda` has measured ones.
@@ -34,7 +35,7 @@ aten: Any = torch.ops.aten
 
 
 class Workspace(NamedTuple):
-    """Bytes."""
+    """Workspace of a call, in bytes: as usual, and at most."""
 
     usual: int = 0
     most: int = 0

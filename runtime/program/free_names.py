@@ -1,4 +1,4 @@
-"""A call as Python source, and what the free names in it stand for."""
+"""A call as Python source, and the things that its free names refer to."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .program import Call, Ref, Setting
 
 
 class Name(NamedTuple):
-    """Stands for a variable of the source among a call's arguments."""
+    """Placeholder for a variable of the source among a call's arguments."""
 
     text: str
 
 
 class FreeNames:
-    """The free names of generated source, and the things that they stand for.
+    """The free names of generated source, and the things that they refer to.
 
     things: by name. Targets are f0, f1, …; arguments that are not simple numbers c2, c3, …
     """

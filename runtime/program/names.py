@@ -8,7 +8,7 @@ from ...graphs.graph import Phase
 
 
 class Names:
-    """Hands out each name once: `h.0.mlp/addmm`, then `h.0.mlp/addmm_2`."""
+    """Names that are each handed out once: `h.0.mlp/addmm`, then `h.0.mlp/addmm_2`."""
 
     def __init__(self) -> None:
         self._times: dict[str, int] = {}

@@ -41,7 +41,7 @@ class Output(NamedTuple):
 
 
 class _Place(str):
-    """Stands for a tensor in the nest."""
+    """Placeholder for a tensor in the nest."""
 
 
 def _only(leaves: list[Any]) -> Any:

@@ -1,7 +1,7 @@
 """A traced training iteration: straight-line calls over storages, without side effects until its end.
 
     storage    a block of memory: a tensor of the graph.
-    value      a view into one storage, as PyTorch sees a tensor: shape, strides, offset, type.
+    value      a view into one storage, as PyTorch sees a tensor: shape, strides, offset, dtype.
     operation  a call that makes new storage (or, at the end, changes a resident one in place).
     view       a call that makes no storage, only another value of one that is there.
 
@@ -28,14 +28,18 @@ Target = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """Stands for a value among a call's arguments."""
+    """Placeholder for a value among a call's arguments."""
 
     value: int
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Stands for a number that the caller gives for each iteration: its place among these, an example."""
+    """Placeholder for a number that the caller gives for each iteration.
+
+    index: its position among these.
+    example: a possible value.
+    """
 
     index: int
     example: float
@@ -45,7 +49,7 @@ class Setting:
 class Call:
     """`target(*arguments, **keywords)`, every tensor replaced by a Ref, every setting by a Setting.
 
-    outputs: the values of the results, None for one that is no tensor or that nobody reads.
+    outputs: the values of the results, None for one that is not a tensor or that nobody reads.
     several: the target returns a tuple or list, even if of one.
     """
 
@@ -77,7 +81,11 @@ class Storage(NamedTuple):
 
 
 class Value(NamedTuple):
-    """strides, offset: in elements."""
+    """A tensor as a view into a storage.
+
+    storage: its index.
+    strides, offset: in elements.
+    """
 
     storage: int
     shape: tuple[int, ...]
@@ -96,7 +104,11 @@ class Value(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """reads, writes, mutates: storages. `random`: it draws random numbers."""
+    """A call that makes storage or changes it in place.
+
+    reads, writes, mutates: storages.
+    random: it draws random numbers.
+    """
 
     name: str
     phase: Phase

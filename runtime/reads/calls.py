@@ -44,7 +44,7 @@ _ONLY_IDENTITY: set[Any] = {type, callable, super, print}
 
 
 class Calls(Reports):
-    """Takes the reports of calls, and makes those that report nothing."""
+    """Reporter of calls, which runs those that report nothing themselves."""
 
     @quietly
     def callee(self, function: Any) -> Any:
@@ -220,7 +220,7 @@ class Calls(Reports):
 
 
 def _reads_by_itself(function: Any) -> bool:
-    """Tell whether it is one of READERS; a partial that has such a one to call."""
+    """Tell whether the function is one of READERS, or a partial that calls such a one."""
     if isinstance(function, partial):
         return _reads_by_itself(function.func) or _is_special(function.func)
     return isinstance(function, READERS)

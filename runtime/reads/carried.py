@@ -12,8 +12,11 @@ from .reads import Fetch, Node, Read, short, spell
 
 
 class Carried(NamedTuple):
-    """A read of such state. left: the form of what the iteration has left. refusal: the line that refuses
-    it."""
+    """A read of state that the iteration then changes.
+
+    left: the form of what the iteration has left.
+    refusal: the line that refuses it.
+    """
 
     node: Node
     read: Read

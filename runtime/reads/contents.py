@@ -48,7 +48,7 @@ _BUFFERS = (bytearray, memoryview)
 
 
 class Missing:
-    """Stands for a value where there is none."""
+    """Marker for a value that is not there."""
 
     def __repr__(self) -> str:
         return "missing"
@@ -95,7 +95,7 @@ class _Alive:
 
 
 class Kind(tuple[Any, ...]):
-    """(type, parts): what an object consists of."""
+    """Content of an object as (type, parts)."""
 
     __slots__ = ()
 
@@ -247,7 +247,7 @@ def _state(thing: Any) -> Iterator[Any]:
 
 
 def is_of_user_class(kind: type) -> bool:
-    """Tell whether a class stands in a file that is neither a library's nor Python's own."""
+    """Tell whether a class is in a file that is neither a library's nor Python's own."""
     import sys
 
     name: Any = getattr(kind, "__module__", None)

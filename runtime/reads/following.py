@@ -43,11 +43,11 @@ from .reads import (
 
 
 class Following(Nodes):
-    """Follows the code that a trace may run."""
+    """Recording that follows the code which a trace may run."""
 
     @quietly
     def see(self, value: Any) -> None:
-        """Follow the code that a value stands for, and that of its class."""
+        """Follow the code of a value that can be called, and that of its class."""
         kind = type(value)
         if issubclass(kind, SCALARS) and not is_of_user_class(kind):
             return

@@ -91,7 +91,7 @@ def drawing(whose: str, place: str) -> str:
     """Return the message for a draw of random numbers outside of PyTorch.
 
     whose: the numbers that are drawn.
-    place: the line and what stands before the verb.
+    place: the line and the words before the verb.
     """
     return (
         f"{place}draws {whose}, which a plan would keep as they are now: draw with PyTorch (torch.rand, "

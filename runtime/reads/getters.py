@@ -1,4 +1,4 @@
-"""Calls that tell a state and change none (switches, locks, loggers): made anew before each iteration."""
+"""Calls that return a state and change none (switches, locks, loggers): repeated before each iteration."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ _OF_OBJECTS = frozenset(
 
 
 class Call(NamedTuple):
-    """The key of a read: what was called with. method: of the object; empty where it is called itself."""
+    """The key of a read: the arguments of a call.
+
+    method: of the object; empty if the object itself is called.
+    """
 
     method: str
     arguments: tuple[Any, ...]
@@ -73,11 +76,11 @@ def of_call_content(thing: Any, call: Call) -> Any:
     return content(of_call(thing, call))
 
 
-# ── calls that read what they are given by a name or a key of their own ─────────────────────────────
+# ── calls that read what they are given by a name or a key that they hold ─────────────────────────────
 
 
 class Reporter(Protocol):
-    """Python's ways to read, reported."""
+    """Interface of reports for Python's own kinds of reads."""
 
     def reported_attribute(self, thing: Any, name: str) -> Any: ...
     def reported_item(self, thing: Any, key: Any) -> Any: ...
@@ -86,7 +89,7 @@ class Reporter(Protocol):
 
 READERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller, functools.partial)
 CALL_THEIR_ARGUMENTS = frozenset({"builtins", "functools", "_functools", "itertools"})
-"""Modules whose functions call what they are given: `map`, `sorted`, `reduce`."""
+"""Modules whose functions call their arguments: `map`, `sorted`, `reduce`."""
 
 
 def reporting(function: Any, to: Reporter) -> Any:

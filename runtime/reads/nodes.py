@@ -176,8 +176,10 @@ class Nodes(ABC):
         return None
 
     def _was_there(self, thing: Any) -> bool:
-        """Tell whether an object was there when the trace began. Only those of the youngest generation are
-        looked at: a process may have millions of others."""
+        """Tell whether an object was there when the trace began.
+
+        Only those of the youngest generation are looked at: a process may have millions of others.
+        """
         if id(thing) in self._old:
             return True
         if id(thing) in self._new or not gc.is_tracked(thing):

@@ -1,4 +1,4 @@
-"""Kinds of objects and of functions that a recording tells apart, and reads of classes."""
+"""Kinds of objects and of functions that a recording distinguishes, and reads of classes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def of_its_bases(kind: Any, name: str) -> Any:
 
 
 def replaces(value: Any) -> bool:
-    """Tell whether it is a function of this package, which stands in a library for the time of a trace."""
+    """Tell whether it is a function of this package, which replaces a library's for the time of a trace."""
     if isinstance(value, partial):
         return replaces(value.func)
     function = value.__func__ if isinstance(value, MethodType) else value

@@ -1,6 +1,6 @@
 """The reader that rewritten code calls: does what the code says, and reports it to a recorder.
 
-One stands in the code of each function that is followed (rewrite.py). Outside of a trace, and on other
+One is in the code of each function that is followed (rewrite.py). Outside of a trace, and on other
 threads, it only does what the code says.
 """
 
@@ -39,7 +39,7 @@ class Recorder(Protocol):
 class Reader:
     """Reader in the code of one function.
 
-    function: the function in whose code it stands.
+    function: the function in whose code it is.
     """
 
     def __init__(self, recorder: Recorder, function: FunctionType) -> None:

@@ -51,7 +51,7 @@ from .stand_ins import Identity
 
 
 class Reports(Following):
-    """Takes the reports of readers (reader.py)."""
+    """Recording of the reports of readers (reader.py)."""
 
     @quietly
     def read_name(self, function: FunctionType, name: str, value: Any, *, free: bool) -> None:
@@ -165,7 +165,7 @@ class Reports(Following):
 
     @quietly
     def read_length(self, thing: Any) -> None:
-        """Tell whether there is something in it."""
+        """Record a read of whether there is something in the thing."""
         if isinstance(thing, (*SKIPPED, Tensor, nn.Module)):
             return
         if hasattr(type(thing), "__len__") and (node := self._outside(thing)) is not None:

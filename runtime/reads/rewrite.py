@@ -8,7 +8,7 @@ variables, so that the code of each function can replace the original while a tr
     name          reader.name("name", name, free)     a in b      reader.contains(a, b)
     e.name = v    reader.place(e, "name").name = v    a + b, for  reader.whole(a) + reader.whole(b)
 
-The reader stands in the code as a constant, `SENTINEL` until a function gets one of its own.
+The reader is a constant in the code, `SENTINEL` until a function gets its own reader.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def _named_in(pattern: ast.pattern) -> Iterator[ast.expr]:
 
 
 class Rewrite(ast.NodeTransformer):
-    """Module and class bodies stay as they are, the functions in them are rewritten."""
+    """Transformer of a syntax tree: module and class bodies stay as they are, the functions in them are
+    rewritten.
+    """
 
     def __init__(self) -> None:
         self._scopes: list[Scope] = []

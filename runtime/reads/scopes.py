@@ -47,7 +47,7 @@ class Scope:
         elif isinstance(node, ast.MatchMapping) and node.rest:
             self.bound.add(node.rest)
         if isinstance(node, _SCOPES):
-            # what stands in another scope binds there, but a walrus in a comprehension binds here
+            # what is in another scope binds there, but a walrus in a comprehension binds here
             if isinstance(node, _COMPREHENSIONS):
                 walrus = (each for each in ast.walk(node) if isinstance(each, ast.NamedExpr))
                 self.bound |= {each.target.id for each in walrus}

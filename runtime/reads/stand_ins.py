@@ -1,5 +1,5 @@
-"""Tensors that a trace replaces by fake ones, where code reads them as objects: attributes that the user has
-put on them, and which of a batch's tensors are one object.
+"""Objects' view of tensors that a trace replaces by fake ones: attributes that the user has put on them,
+and which of a batch's tensors are one object.
 
 The fake ones carry the real ones' attributes. Parameters and buffers stay the same objects, so their
 attributes are reads like others; a batch's tensors are others each time, so each batch is compared.
@@ -26,7 +26,7 @@ _COUNTED = frozenset({VERSION})
 
 
 class Holder(NamedTuple):
-    """A place outside of the batch that holds the input `name`: what fetch(thing, key) gives."""
+    """A variable outside of the batch that holds the input `name`: what fetch(thing, key) gives."""
 
     fetch: Fetch
     thing: Any
@@ -55,7 +55,9 @@ class OfBatch:
         self._held: dict[tuple[str, int], tuple[Callable[[], Any], bool]] = {}
 
     def read(self, name: str, attribute: str) -> None:
-        """Raise TraceError for a tensor: the plan would hold that of this batch."""
+        """Note a read of an input's attribute. Raises TraceError for a tensor: the plan would hold that of
+        this batch.
+        """
         if (name, attribute) in self.written:
             return
         value = vars(self.tensors[name]).get(attribute, MISSING)
@@ -78,14 +80,17 @@ class OfBatch:
         return next((name for name, each in self.tensors.items() if each is tensor), None)
 
     def is_one(self, name: str, thing: Tensor, now: Callable[[], Any]) -> bool:
-        """Tell whether the input is this tensor, which is there outside of the batch. It counts from here on.
-        now: gives the tensor that is there in a later iteration."""
+        """Tell whether the input is this tensor, which is there outside of the batch. It counts from here
+        on.
+
+        now: returns the tensor that is there in a later iteration.
+        """
         found = self.tensors[name] is thing
         self._held[name, id(thing)] = (now, found)
         return found
 
     def forget(self) -> None:
-        """Lets go of the batch."""
+        """Let go of the batch."""
         self.tensors = {}
 
     def difference(self, tensors: Mapping[str, Tensor]) -> Difference | None:
@@ -122,7 +127,7 @@ class OfBatch:
 
 
 class StandIns:
-    """By the identity of a fake tensor, the real one and what it is in the iteration."""
+    """The real tensors by the identity of their fakes, and what each is in the iteration."""
 
     def __init__(self, batch: OfBatch) -> None:
         self.batch = batch
@@ -147,7 +152,7 @@ class StandIns:
                 _carry(real, fake)
 
     def is_own(self, tensor: Tensor) -> bool:
-        """Tell whether it is a parameter or a buffer, as itself or its stand-in."""
+        """Tell whether it is a parameter or a buffer, as itself or its fake."""
         return id(tensor) in self._own
 
     def read(self, fake: Any, attribute: str) -> tuple[Tensor, str] | None:
@@ -222,7 +227,7 @@ class StandIns:
 
 
 class Compares(Protocol):
-    """Compares objects as `is` does, and notes it."""
+    """Interface of what compares objects as `is` does, and notes it."""
 
     stand_ins: StandIns
 

@@ -183,7 +183,9 @@ class Cycle:
             block.lie(offset, int(self.graph.tensors.bytes[storage]))
 
     def timed_by(self, stopwatch: Stopwatch | None) -> None:
-        """Turns from now on; None: nobody times them, nor what an earlier one was for."""
+        """Time iterations from now on; None: nobody times them, and what an earlier stopwatch needed is
+        dropped.
+        """
         self.stopwatch = stopwatch
         self._codes = {key: code for key, code in self._codes.items() if key[1] in (None, stopwatch)}
 
@@ -303,7 +305,7 @@ class Cycle:
         return self.lost
 
     def _failures(self) -> tuple[set[int], list[tuple[int, Any]]]:
-        """Find the copies that no failed job may be trusted with.
+        """Find the copies that failed jobs have left unfilled.
 
         Returns the copies that were not filled, by identity; and what they should have been filled from, with
         its storage, the latest first.
@@ -448,7 +450,7 @@ class Cycle:
 
 
 def _check_memories(schedule: Schedule, machine: Machine) -> None:
-    """Raise MemplanError if a schedule uses a memory that the runtime has not."""
+    """Raise MemplanError if a schedule uses a memory that the runtime does not have."""
     if schedule.memories > len(LETTERS):
         names = machine.hierarchy.with_length(schedule.memories).names
         raise MemplanError(

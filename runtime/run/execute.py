@@ -214,7 +214,9 @@ class PlannedStep:
         return buffers | {f"{INPUTS}{name}": tensor for name, tensor in inputs.items()}
 
     def count_gradients(self) -> None:
-        """Say it once where the gradients that are added to need more room than the budget leaves."""
+        """Warn once if the gradients in `.grad`, to which others are added, need more memory than the
+        budget leaves.
+        """
         budget = self.budget
         if self._terms is None or budget is None or self._gradients_counted:
             return
@@ -246,7 +248,10 @@ class PlannedStep:
         self._run = code.compile(**self._tools, mark=watch.mark)
 
     def end_timing(self) -> Times | None:
-        """Waits for all that iterations have queued. None where none has ended since `begin_timing`."""
+        """Wait for all that iterations have queued, and return their times.
+
+        Returns None if none has ended since `begin_timing`.
+        """
         watch, self._stopwatch = self._stopwatch, None
         if self.cycle is not None:
             self.cycle.end_jobs()
@@ -350,7 +355,9 @@ class PlannedStep:
         return self._processes.together(tensors[name] for name, x in named.items() if x in changed)
 
     def place(self) -> None:
-        """Put all tensors where an iteration starts, another step's too; an iteration does so if need be."""
+        """Put all tensors into the memories in which an iteration starts, another step's too; an iteration
+        does so if need be.
+        """
         if self.cycle is not None:
             self._custody.take()
         stays = {value.storage for value in self.program.values} - self._moved

@@ -1,4 +1,4 @@
-"""Whether a batch is one that a plan is for."""
+"""The check whether a batch is one that a plan is for."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from ..program.program import Program, Value
 
 
 class OtherShapeError(MismatchError):
-    """Inputs that differ from those of the plan in their shapes, strides or dtypes alone, or in values that
-    the trace has used: another plan can be made for them."""
+    """Error of inputs that differ from the plan's in their shapes, strides or dtypes alone, or in values
+    that the trace has used.
+
+    Another plan can be made for them.
+    """
 
 
 class UsedValuesError(OtherShapeError):
-    """A batch whose values decide otherwise than those of the plan's batch: its shapes are the same."""
+    """Error of a batch of the plan's shapes whose values decide otherwise than those of the plan's batch."""
 
 
 class OtherValuesError(OtherShapeError):
@@ -31,7 +34,7 @@ class OtherValuesError(OtherShapeError):
 
 
 class Expected:
-    """The inputs of a plan: their names, forms, and what is no tensor among them."""
+    """The inputs of a plan: their names, forms, and the inputs that are not tensors."""
 
     def __init__(self, program: Program, inputs: Inputs) -> None:
         self._forms = {name: program.values[value] for name, value in program.inputs.items()}

@@ -50,7 +50,7 @@ class Watch:
 
     @contextmanager
     def iteration(self) -> Generator[None]:
-        """Warns, once, where it took more."""
+        """Surround an iteration, and warn, once, if it took more than planned."""
         device = self._device
         if not self._turns or not isinstance(device, StreamDevice):
             yield

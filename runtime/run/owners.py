@@ -1,4 +1,4 @@
-"""Whose the tensors are that an iteration starts with: the module's, the optimizer's, the trace's own."""
+"""The tensors with which an iteration starts, and who owns them: the module, the optimizer, the trace."""
 
 from __future__ import annotations
 

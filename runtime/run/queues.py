@@ -28,7 +28,7 @@ Work = Callable[..., None]
 
 
 class Ticket:
-    """Stands for the end of a job."""
+    """A ticket for the end of a job."""
 
     __slots__ = ("_ended", "_error", "left")
 
@@ -46,7 +46,7 @@ class Ticket:
         self._ended.set()
 
     def given(self) -> bool:
-        """Tell whether the job's thread is through with it."""
+        """Tell whether the job's thread is done with it."""
         return self._ended.is_set()
 
     def error(self) -> BaseException | None:
@@ -64,7 +64,9 @@ class Ticket:
 
 
 class Job:
-    """work(*arguments), after some tickets. gone: what is let go of between the two.
+    """A job: work(*arguments), after some tickets.
+
+    gone: what is let go of between the waits and the work.
 
     Whatever it holds is dropped before its ticket ends: the memory is then its owner's alone.
     """

@@ -1,4 +1,4 @@
-"""The device's arena, while a planned step runs: each allocation at the place that the plan has for it."""
+"""The device's arena, while a planned step runs: each allocation at the address that the plan has for it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ from ..program.program import Program
 
 
 class Rooms:
-    """Use `rooms_of`. Steps of one device share its arena: one at a time runs, and where something of another
-    is still in a place, what would come there lies outside."""
+    """The arena of one plan. Use `rooms_of`.
+
+    Steps of one device share its arena: one at a time runs. If something of another step is still at an
+    address, the allocation that would come there lies outside of the arena.
+    """
 
     def __init__(self, device: Device, placement: Placement, arena: PlannedRooms) -> None:
         self.placement, self._device, self._arena = placement, device, arena

@@ -23,11 +23,14 @@ from ..device.device import Device, Stamp
 from ..storage.places import Block
 
 Way = tuple[int, int]
-"""An operation and its mode."""
+"""An operation and its execution variant."""
 
 
 class Copied(NamedTuple):
-    """By a transfer queue. seconds: of all together, each taken to be the median of its size."""
+    """Copies by a transfer queue.
+
+    seconds: of all together, each taken to be the median of its size.
+    """
 
     bytes: int
     copies: int
@@ -35,7 +38,7 @@ class Copied(NamedTuple):
 
 
 class Span(NamedTuple):
-    """When a step ran: seconds from the moment in which the thread came to the first computation."""
+    """Time in which a step ran, in seconds after the thread came to the first computation."""
 
     queue: Queue
     step: int
@@ -44,8 +47,12 @@ class Span(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Medians of iterations. seconds: of a run of each operation in the mode in which it ran. copied: by the
-    transfer queues that had something to copy. spans: of the last iteration, by queue."""
+    """Medians of iterations.
+
+    seconds: of a run of each operation in the execution variant in which it ran.
+    copied: by the transfer queues that had something to copy.
+    spans: of the last iteration, by queue.
+    """
 
     seconds: Mapping[Way, float]
     copied: Mapping[Queue, Copied]

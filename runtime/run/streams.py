@@ -103,8 +103,8 @@ class StreamQueue(JobQueue):
     ) -> bool:
         """Tell whether the calling thread need not wait for anything, and the queue's has nothing left to do.
 
-        A block that is not there yet may have to wait for room in host memory, and what goes leaves some. A
-        copy from or to memory that is not pinned is over before the call returns.
+        A block that is not there yet may have to wait for host memory, and what is freed leaves some. A copy
+        from or to memory that is not pinned is over before the call returns.
         """
         if gone or not all(ticket.given() for ticket in (self._last, *after) if ticket is not None):
             return False

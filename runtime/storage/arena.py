@@ -1,4 +1,4 @@
-"""Memory of the host in one piece that a device has pinned, for copies at offsets that were planned.
+"""Host memory that a device has pinned, in one block, for copies at offsets that were planned.
 
 PyTorch's own pinned memory comes in powers of two bytes, each for blocks of its size alone, and is never
 given back: 772 MiB take 1 GiB. Here a plan takes what it needs, once, until nobody has it any more.
@@ -25,7 +25,7 @@ class Arena:
     """
 
     def __init__(self, device: Device, size: int) -> None:
-        """Raise PinError, OSError."""
+        """Allocate and pin the memory. Raises PinError, OSError."""
         self.size = size
         memory = host_pages(size)
         self._bytes = memory.numpy()

@@ -13,7 +13,10 @@ from ..torch_internals import memory_of
 
 
 class Blocks:
-    """Collects storages and values as the trace makes them. device: where memory counts."""
+    """The storages and values that a trace has made so far.
+
+    device: the one whose memory counts.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

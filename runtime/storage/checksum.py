@@ -21,8 +21,11 @@ def checksum(data: NDArray[np.uint8]) -> int:
 
 
 class Digest:
-    """A digest of 128 bits of data that comes in pieces: which pieces is part of it. It finds damage and
-    mistakes; it is no protection from somebody who looks for other data with the same digest."""
+    """A digest of 128 bits of data that is given part by part; the split is part of it.
+
+    It finds damage and mistakes. It is not a protection from somebody who looks for other data with the same
+    digest.
+    """
 
     def __init__(self) -> None:
         self._state = blake2b(digest_size=16)

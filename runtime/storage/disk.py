@@ -41,7 +41,7 @@ Bytes = NDArray[np.uint8]
 EXTENT = max(PAGE, mmap.ALLOCATIONGRANULARITY)
 """Bytes, of which extents have whole multiples."""
 PIECE, LEAST_PIECE, AT_ONCE = 2**23, 2**20, 4
-"""Bytes of a piece, at most and at least; how many are moved at once each way."""
+"""Bytes of a part, at most and at least; how many parts are moved at once in each direction."""
 
 _FCNTL: Any = import_module("fcntl") if os.name == "posix" else None
 _OS: Any = os
@@ -113,7 +113,7 @@ class Disk:
         return self._in_pieces(1, self._written, data, offset)
 
     def read(self, data: Bytes, offset: int, sums: list[int]) -> None:
-        """Raise OSError, and MemplanError if what comes back is not what was written."""
+        """Read an extent. Raises OSError, and MemplanError if what comes back is not what was written."""
         pieces = _pieces(len(data))
         found = self._in_pieces(0, self._taken, data, offset)
         for (start, end), one, other in zip(pieces, found, sums, strict=True):
@@ -197,7 +197,9 @@ class Disk:
         return self._buffers.own
 
     def _go_direct(self) -> bool:
-        """Tell whether the file now takes whole pages past the cache; one is written, beyond all extents."""
+        """Make the file take whole pages past the cache; tell whether it does. One page is written, beyond
+        all extents.
+        """
         if _FCNTL is None or not hasattr(os, "O_DIRECT"):
             return False
         file = self._file.fileno()
@@ -230,7 +232,7 @@ class File:
         return self
 
     def write(self, source: Tensor) -> None:
-        """Raise MemplanError, one line, as `read` does."""
+        """Write the bytes. Raises MemplanError, one line, as `read` does."""
         offset, self._written, self._sums = self._place(), source.nbytes, None
         try:
             self._sums = self._disk.write(source.numpy(), offset)

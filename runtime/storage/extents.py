@@ -1,4 +1,4 @@
-"""Room in one file: each extent at the lowest offset where it fits (first fit)."""
+"""Extents in one file: each at the lowest offset with enough room (first fit)."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Host:
     def __init__(
         self, needed: int = 0, device: Device | None = None, left: int = 0, arena: Arena | None = None
     ) -> None:
-        """Raise InputError if the machine has not that much."""
+        """Check the machine's memory. Raises InputError if it has not that much."""
         self.count = Count()
         self._device, self.needed, self.arena = device, needed, arena
         self._going, self._taking = deque[tuple[int, Event, Arena | None]](), RLock()
@@ -132,8 +132,8 @@ class Host:
 class Block:
     """A copy in host memory, there from `open` (or `hold`) until nobody has the block any more.
 
-    offset: in the host's arena, which is others' when nobody has the block any more; None: memory of its own.
-    used: passed once the copies from and to the device have ended.
+    offset: in the host's arena, which others may use when nobody has the block any more; None: separate
+    memory. used: passed once the copies from and to the device have ended.
     """
 
     __slots__ = ("_arena", "_counted", "_host", "bytes", "offset", "size", "used")

@@ -46,7 +46,7 @@ def _form(tensor: Tensor) -> int:
 
 
 class Expressions(TorchDispatchMode):
-    """By the memory of each tensor, what its content is computed from."""
+    """Mode that notes, by the memory of each tensor, what its content is computed from."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -26,7 +26,11 @@ aten: Any = torch.ops.aten
 
 
 class Form(NamedTuple):
-    """strides, offset: in elements. memory: the first of the call's results that lies in the same."""
+    """Form of a call's result.
+
+    memory: index of the first of the call's results that is in the same memory.
+    strides, offset: in elements.
+    """
 
     memory: int
     shape: tuple[int, ...]
@@ -37,7 +41,7 @@ class Form(NamedTuple):
 
 
 Forms = Mapping[Hashable, tuple[Form | None, ...]]
-"""Per distinct call, see `call_key`, the real forms of its results; None for one that is no tensor."""
+"""Per distinct call, see `call_key`, the real forms of its results; None for one that is not a tensor."""
 
 
 def forms_of(results: Sequence[Any]) -> tuple[Form | None, ...]:

@@ -32,10 +32,11 @@ def functional_graph(
     given: Sequence[Tensor],
     fake: Callable[[Tensor], Tensor],
 ) -> fx.GraphModule:
-    """Changes of the graph's inputs become `copy_` at its end.
+    """Return the graph with changes of its inputs as `copy_` at its end, and no other in-place operation.
 
-    examples: the inputs to trace with. given: the real tensors they stand for. fake: of a constant, which
-    comes in as an input too, so that views of it lie in its memory.
+    examples: the inputs to trace with.
+    given: the real tensors that they replace.
+    fake: makes the fake of a constant, which comes in as an input too, so that views of it lie in its memory.
     """
     constants = _constants(graph, given)
     fakes = list(map(fake, constants))
@@ -81,7 +82,7 @@ def _put_back(graph: fx.GraphModule, constants: Sequence[Tensor]) -> None:
 
 
 class _Rewriting(fx.Interpreter):
-    """Runs a graph node by node; new nodes inherit their node's mark."""
+    """Interpreter that runs a graph node by node; new nodes inherit their node's mark."""
 
     def __init__(self, graph: fx.GraphModule, given: Sequence[Tensor]) -> None:
         super().__init__(graph)

@@ -47,7 +47,10 @@ def held_generators(iteration: Iteration) -> dict[Path, torch.Generator]:
 
 
 class Generators(TorchDispatchMode):
-    """Stands before the trace. held: by path."""
+    """Mode of the trace that notes which generator each call draws from.
+
+    held: by path.
+    """
 
     def __init__(self, held: Mapping[Path, torch.Generator]) -> None:
         super().__init__()

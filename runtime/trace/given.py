@@ -19,9 +19,9 @@ from ..torch_internals import function_arguments_replaced, tree_leaves, tree_map
 
 @contextmanager
 def given_replaced(pairs: Iterable[tuple[Tensor, Tensor]]) -> Generator[None]:
-    """Replace real tensors by their stand-ins in calls of torch's functions and of autograd Functions.
+    """Replace real tensors by their fakes in calls of torch's functions and of autograd Functions.
 
-    pairs: real tensor, stand-in.
+    pairs: real tensor, fake.
     """
     mode = _Given(pairs)
     with function_arguments_replaced(mode.replaced), mode:
@@ -45,7 +45,7 @@ class _Given(TorchFunctionMode):
         args, kwargs = self.replaced((args, kwargs or {}))
         for kind in (kind for kind in types if not issubclass(kind, Tensor)):
             # An object that stands for a tensor (Keras' variable) takes it out itself, and repeats the
-            # call: # without this mode around, which Python has left by now, it would call on the real one.
+            # call: without this mode around, which Python has left by now, it would call on the real one.
             with self:
                 made = kind.__torch_function__(func, types, args, kwargs)
             if made is not NotImplemented:

@@ -1,8 +1,8 @@
-"""Gradients that a trace would lose in silence: refused where they are seen.
+"""Gradients that a trace would lose in silence, and their refusal.
 
 The gradients of a traced iteration are those of its one backward, by `torch.autograd.grad`. A backward that
-the model's own code runs adds to `.grad` of parameters as a side effect, which no plan has; a leaf that is no
-stand-in of the trace would get the gradient in a parameter's place.
+the model's own code runs adds to `.grad` of parameters as a side effect, which no plan has; a leaf that is
+not a fake tensor of the trace would get the gradient instead of the parameter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..torch_internals import GRADIENT_OF_TENSOR, FakeTensor, function_of
 
 @contextmanager
 def other_gradients_refused(parameters: Mapping[str, Tensor]) -> Generator[None]:
-    """Raise TraceError where anything accumulates into `.grad` of these, or code reads or sets it."""
+    """Raise TraceError if anything accumulates into `.grad` of these, or code reads or sets it."""
 
     def refuse(name: str, parameter: Tensor) -> None:
         parameter.grad = None
@@ -46,7 +46,7 @@ def other_gradients_refused(parameters: Mapping[str, Tensor]) -> Generator[None]
 
 
 class _GradRefused(TorchFunctionMode):
-    """Stands before every function of torch, the attribute `.grad` among them."""
+    """Mode that intercepts every function of torch, the attribute `.grad` among them."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -64,10 +64,10 @@ class _GradRefused(TorchFunctionMode):
 
 
 def check_leaves(leaves: Iterable[tuple[Tensor, Any]], names: Mapping[int, str]) -> None:
-    """Raise TraceError where a leaf is a real parameter: its stand-in gets no gradient.
+    """Raise TraceError if a leaf is a real parameter: its fake gets no gradient.
 
-    leaves: each with the autograd node that reads it. names: of the module's real parameters, by their
-    identity.
+    leaves: each with the autograd node that reads it.
+    names: of the module's real parameters, by their identity.
     """
     for leaf, node in leaves:
         if (name := names.get(id(leaf))) is not None and not isinstance(leaf, FakeTensor):

@@ -285,7 +285,7 @@ class _ForwardBackward:
                 with (
                     self.values or nullcontext(),
                     without_autocast(loss.device),
-                ):  # as a loop's `loss.backward()`, which stands outside
+                ):  # as a loop's `loss.backward()`, which is outside
                     gradients = gradients_of(part, list(self.wanted.values()))
             return loss, output, gradients
 
@@ -324,7 +324,7 @@ class _ForwardBackward:
 
 
 class _Holder(nn.Module):
-    """Runs anything while the parameters and buffers of `module` are replaced."""
+    """Module whose forward runs anything while the parameters and buffers of `module` are replaced."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -335,7 +335,7 @@ class _Holder(nn.Module):
 
 
 Span = tuple[int, int, int]
-"""The memory a tensor lies in, and its first and last byte there (the last excluded)."""
+"""Identity of the memory a tensor lies in, and its first and last byte there (the last excluded)."""
 
 
 def _as_accumulated(gradient: Tensor, parameter: Tensor, taken: Sequence[Span]) -> Tensor:

@@ -1,4 +1,4 @@
-"""The nodes of a joint graph: its results, what they need, what the placeholders stand for."""
+"""The nodes of a joint graph: its results, what they need, and the residents of its placeholders."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def draws_numbers(node: fx.Node) -> bool:
 
 
 def named_residents(joint: Joint) -> Iterator[tuple[str, Kind]]:
-    """Names and kinds of the placeholders, in order."""
+    """Yield names and kinds of the placeholders, in order."""
     for name in joint.parameters:
         yield name, Kind.PARAMETER
     for name in joint.buffers:

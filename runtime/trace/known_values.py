@@ -59,10 +59,11 @@ SHAPE_ALONE = {
 
 
 class KnownValues(TorchDispatchMode):
-    """Stands before the trace: answers what is known, passes everything on.
+    """Mode that answers what is known and passes everything on.
 
-    tape: how known values came about. _known: fake tensor -> the slot of the real one, on the CPU; views of
-    one are views of the other. _spoilt: memory into which something unknown has been written since.
+    tape: how known values came about.
+    _known: fake tensor -> the slot of the real one, on the CPU; views of one are views of the other.
+    _spoilt: memory into which something unknown has been written since.
     _real: tensors that the trace does not see, for kernels that read values, and what follows from them.
     """
 
@@ -223,7 +224,7 @@ class KnownValues(TorchDispatchMode):
 
 
 def _is_outside(tensor: Tensor) -> bool:
-    """Tell whether it is a real one whose values are compared before each iteration."""
+    """Tell whether the tensor is a real one whose values are compared before each iteration."""
     plain = type(tensor) is Tensor and tensor.layout is torch.strided and not tensor.is_quantized
     return plain and tensor.device.type != "meta" and tensor.nbytes <= LARGEST_TENSOR
 

@@ -1,10 +1,4 @@
-"""Which module each traced node comes from, forward and backward, by the public hooks of both.
-
-While tracing, nodes are only appended. Whenever the module changes, the nodes since the last change get
-the mark that was current. In backward the change is a hook before each autograd node, which belongs to
-the module whose forward made it: after a module's forward, all autograd nodes reachable from its
-output and not yet claimed by an inner module are its own.
-"""
+"""The module from which each traced node comes, forward and backward, by the public hooks of both."""
 
 from __future__ import annotations
 

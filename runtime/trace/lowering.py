@@ -1,8 +1,8 @@
-"""From the joint graph to a Program: which calls make storage, and which are only views of it.
+"""Lowering of the joint graph to a Program: which calls make storage, and which are only views of it.
 
-The operators' schemas don't tell (`_unsafe_view` claims to make storage), so the fake tensors of the trace
-decide: a call whose results all lie in storages that are there already is a view, any other an
-operation. What nobody needs is left out, but for calls that draw random numbers: eager draws them too.
+The operators' schemas don't say (`_unsafe_view` claims to make storage), so the fake tensors of the trace
+decide: a call whose results all lie in storages that are there already is a view, any other an operation.
+What nobody needs is left out, except for calls that draw random numbers: eager draws them too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ def lower(joint: Joint) -> Program:
 
 
 class _Lowering:
-    """Takes the nodes in order. made: per node its values, None for a result that nobody reads."""
+    """The program as it grows, node by node, in order.
+
+    made: per node its values, None for a result that nobody reads.
+    """
 
     def __init__(self, joint: Joint, device: torch.device) -> None:
         self.joint = joint

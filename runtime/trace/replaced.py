@@ -22,7 +22,10 @@ _SETS_DATA = _T.data.__set__
 
 
 class Replaced(TorchFunctionMode):
-    """Surrounds forward. named: the parameters and buffers of the trace, by name."""
+    """Mode around forward that handles new memory for parameters and buffers.
+
+    named: the parameters and buffers of the trace, by name.
+    """
 
     def __init__(self, named: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -36,7 +39,7 @@ class Replaced(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def check(self) -> None:
-        """Raise TraceError if one lies in other memory after all (`set_`, a setter in C++)."""
+        """Raise TraceError if a tensor lies in other memory after all (`set_`, a setter in C++)."""
         for name, tensor in self._named.items():
             if memory_of(tensor) != self._memories[name]:
                 raise TraceError(

@@ -53,7 +53,7 @@ def residents(program: Program, iteration: Iteration) -> dict[int, Tensor]:
 
 
 class _Comparison:
-    """Runs the distinct calls of a program.
+    """A run of the distinct calls of a program, to compare the forms of their results.
 
     found: the real forms of calls whose results differ.
     known: the forms that the trace was given before.

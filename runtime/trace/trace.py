@@ -1,4 +1,4 @@
-"""From a module, an example of its inputs and a loss to the program of one training iteration."""
+"""The trace of one training iteration: from a module, an example of its inputs and a loss to a program."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ Way = Callable[[torch.optim.Optimizer], None]
 
 
 def averaging(decay: float, way: Way | None, firsts: Mapping[Tensor, Tensor]) -> Way:
-    """Return an execution of updates that also averages weights, as a plan does.
+    """Return a step that also averages weights, as a plan does.
 
     way: replaces the optimizer's own step, None for that step. The averages are updated after it.
     firsts: by weight the value that an average begins with.

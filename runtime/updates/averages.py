@@ -32,7 +32,7 @@ from ..torch_internals import FakeTensorMode
 
 
 class Average:
-    """The target of such an operation."""
+    """The target of an average's operation."""
 
     __name__ = "average"
     once = True

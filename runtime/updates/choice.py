@@ -97,7 +97,7 @@ def updated(iteration: Iteration, choice: Choice | None) -> Iteration:
 
 
 def _takes_fused_kernels(parameter: Tensor) -> bool:
-    """Tell whether it has real numbers that fill their memory: fused kernels walk over that in memory
-    order.
+    """Tell whether the tensor has real numbers that fill their memory: fused kernels pass over that in
+    memory order.
     """
     return parameter.is_floating_point() and torch.empty_like(parameter).stride() == parameter.stride()

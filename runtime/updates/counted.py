@@ -39,8 +39,11 @@ _NUMBERS = 256
 
 
 class Taken(NamedTuple):
-    """Bytes on the device. states: what stays from step to step. peak: the most in a step, states included,
-    weights and gradients not."""
+    """Bytes of an optimizer on the device.
+
+    states: what stays from step to step.
+    peak: the most in a step, states included, weights and gradients not.
+    """
 
     states: int
     peak: int
@@ -101,7 +104,9 @@ def _without_data(
 
 
 class _Counting(TorchDispatchMode):
-    """Bytes of the tensors that are made and still alive, and the most of them at once."""
+    """Mode that counts the bytes of the tensors that are made and still alive, and the most of them at
+    once.
+    """
 
     def __init__(self, given: list[Tensor]) -> None:
         super().__init__()

@@ -23,7 +23,8 @@ from .updates import updates_weights
 
 
 def check_order(program: Program) -> None:
-    """Raise MismatchError if an operation that is no update reads or changes a storage after its update."""
+    """Raise MismatchError if an operation other than an update reads or changes a storage after its
+    update."""
     updated: dict[int, Operation] = {}
     for operation in program.operations:
         if updates_weights(operation):
@@ -38,12 +39,7 @@ def check_order(program: Program) -> None:
 
 
 def check_overlaps(program: Program, iteration: Iteration) -> None:
-    """Refuses what is done to one memory under two names and can't be planned. Raises InputError.
-
-    Operations know memory by its storage, so that two parameters in one storage are updated in the
-    optimizer's order. But a trace in which forward changes one of them does not see that the other has
-    changed too, and the average of one would miss the update of the other.
-    """
+    """Refuse what is done to one memory under two names and can't be planned. Raises InputError."""
     _check_constants(program, iteration)
     updates = [operation for operation in program.operations if updates_weights(operation)]
     changed = {x for one in program.operations if not updates_weights(one) for x in one.mutates}

@@ -1,7 +1,7 @@
 """The programs of an update over several batches, from one trace.
 
     update     … B2 ─dw2─▶ w2/update …                         the last batch: adds, then updates
-               … B2 ─dw2─▶ w2/add ─▶ norm ─▶ clip ─▶ w2/update … clipped, or after backward
+               … B2 ─dw2─▶ w2/add ─▶ norm ─▶ clip ─▶ w2/update …        clipped, or after backward
     adding     … B2 ─dw2─▶ w2/add …                            each batch before it
     updating   w2/update …                                     what is left at an epoch's end: no batch
 
@@ -82,5 +82,5 @@ def _updating(operation: Operation) -> Operation | None:
 
 
 def _ends(operation: Operation) -> bool:
-    """Tell whether it is of the update, not of a batch."""
+    """Tell whether the operation is of the update, not of a batch."""
     return averages(operation) or operation.call.target in (norm, clip) or updates_weights(operation)

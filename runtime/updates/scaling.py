@@ -50,12 +50,14 @@ FOUND = Found()
 
 
 def divided(optimizer: torch.optim.Optimizer, *, clip: bool) -> bool:
-    """Tell whether GradScaler leaves it to the optimizer's kernels to unscale; not what is to be clipped."""
+    """Tell whether GradScaler leaves unscaling to the optimizer's kernels; not of what is to be clipped."""
     return takes_scaled_gradients(optimizer) and not clip
 
 
 def check_scaled(module: nn.Module, found: Mapping[str, Rule], *, divides: bool) -> None:
-    """Raise InputError, one line, for weights whose gradients GradScaler does not unscale, or not so."""
+    """Raise InputError, one line, for weights whose gradients GradScaler does not unscale, or not in this
+    way.
+    """
     for name, rule in found.items():
         dtype = module.get_parameter(name).dtype if rule.dtype is None else rule.dtype
         if dtype == torch.float16 or (divides and dtype.itemsize < torch.float32.itemsize):

@@ -81,8 +81,9 @@ class OptimizerState:
         return self._optimizer.register_step_pre_hook(check).remove
 
     def check(self) -> None:
-        """Raise MismatchError if its groups have changed otherwise than in their numbers, InputError
-        where it has got hooks."""
+        """Raise MismatchError if the optimizer's groups have changed in more than their numbers,
+        InputError if it has hooks.
+        """
         groups = self._optimizer.param_groups
         if len(groups) != len(self._fixed):
             raise MismatchError(f"the optimizer has {len(groups)} groups; the plan is for {len(self._fixed)}")
@@ -177,7 +178,10 @@ class OptimizerState:
         return self._optimizer.state[self._module.get_parameter(parameter)][state]
 
     def _accumulated(self) -> Accumulated | None:
-        """Raise MismatchError: the sums are of another number of batches, or another process's."""
+        """Return the progress of the update, if the optimizer holds sums.
+
+        Raises MismatchError if the sums are of another number of batches, or another process's.
+        """
         now = accumulated(self._optimizer)
         if now is not None and (now.of != self._of or now.batches >= now.of):
             raise MismatchError(
@@ -217,7 +221,9 @@ class OptimizerState:
         return partial(_as, weight if master is None else master, self._forms[parameter, state])
 
     def _make(self, parameter: str, row: dict[str, Any]) -> bool:
-        """Tell whether states of the optimizer's own were missing; those that are, are made."""
+        """Make the missing states of a parameter, uninitialized; tell whether some were missing that are
+        the optimizer's own.
+        """
         missing = [state for state in self._names[parameter] if row.get(state) is None]
         own = [state for state in missing if state not in _OURS]
         if self._counts and row.get(COUNT) is None:
@@ -238,6 +244,6 @@ def _as(tensor: Tensor, form: Value, bytes_: Tensor) -> None:
 
 
 def _numbers(counts: list[Tensor]) -> list[float]:
-    """Waits for a device once, not once a count."""
+    """Return the counts as numbers, with one wait per device instead of one per count."""
     devices = {count.device for count in counts}
     return [x for d in devices for x in torch.stack([c.double() for c in counts if c.device == d]).tolist()]

@@ -1,10 +1,10 @@
 """Updates in a traced program: what graphs/transformations/updates.py does to a graph, with calls that can
 run.
 
-The states become residents, like the parameters; the gradients that are used up are no results any more.
+The states become residents, like the parameters; the gradients that are used up are not results any more.
 Rules and positions are as there: `in-backward` right after the last operation that contributes to the
 gradient or that reads or changes the weight, by storage, so that tied and packed tensors are counted whole.
-Updates of weights that share a storage stand together, in the optimizer's order. Clipped updates read the
+Updates of weights that share a storage are adjacent, in the optimizer's order. Clipped updates read the
 coefficient, after the norms of all gradients (clipping.py); those of a scaled loss whether any gradient is
 infinite (scaling.py).
 
@@ -105,7 +105,7 @@ def with_updates(
 
 
 def updates_weights(operation: Operation) -> bool:
-    """Tell whether it is one of these updates: of all that changes in place only they have settings."""
+    """Tell whether the operation is an update: of all that changes in place only updates have settings."""
     return STEP in operation.call.arguments
 
 
@@ -136,9 +136,9 @@ def _early(program: Program, complete: Mapping[str, int]) -> dict[str, int]:
 
 
 class _Writer:
-    """Appends states, norms and the coefficient to the program's storages and values.
+    """Writer of the updated program: it appends states, norms and the coefficient to storages and values.
 
-    gradients: what norms and updates read, by parameter: the sums where there are some, or unscaled.
+    gradients: what norms and updates read, by parameter: the sums if there are some, or unscaled ones.
     """
 
     def __init__(self, program: Program) -> None:

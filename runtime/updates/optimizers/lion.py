@@ -105,8 +105,8 @@ def _effort(keywords: Mapping[str, Any]) -> Effort:
 
 
 def _unplanned(optimizer: torch.optim.Optimizer) -> bool:
-    """Tell whether an option asks for another rule, or a parameter is complex, of which the packages make
-    two.
+    """Tell whether an option asks for another rule, or a parameter is complex, for which the packages
+    compute two rules.
     """
     if getattr(optimizer, "decoupled_wd", False):  # lion-pytorch's: the decay over the first rate
         return True

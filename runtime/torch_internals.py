@@ -106,9 +106,9 @@ UNIQUE = aten._unique2.default
 CTC_LOSS, CTC_LOSS_BACKWARD = aten._ctc_loss.default, aten._ctc_loss_backward.default
 """CTC losses of lengths as numbers."""
 PACK, PAD_PACKED = "_pack_padded_sequence", "_pad_packed_sequence"
-"""What torch.nn.utils.rnn calls."""
+"""Functions that torch.nn.utils.rnn calls."""
 RESHAPING_VIEWS = (aten.view.default, aten._unsafe_view.default)
-"""What reshapes without a copy."""
+"""Operators that reshape without a copy."""
 OLD_CONVOLUTION = aten._convolution
 CPU_ATTENTION = (
     aten._scaled_dot_product_flash_attention_for_cpu,
@@ -133,7 +133,7 @@ FUSIBLE_PRIVATE = {
 fused_adam: Any = torch._fused_adam_
 fused_adamw: Any = torch._fused_adamw_
 fused_sgd: Any = torch._fused_sgd_
-"""What `torch.optim` calls with `fused=True`, on lists of tensors."""
+"""Function that `torch.optim` calls with `fused=True`, on lists of tensors."""
 
 FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"
 """Logger to which the tracer reports an operation that it cannot trace."""
@@ -152,7 +152,7 @@ VERSION = "_version"
 """A tensor's count of its changes."""
 
 CALLS_FOR_THE_ORDER = ("_functional_assert_", "_functional_sym_constrain_", "_make_dep_token")
-"""How operators of aten begin that give others a token to wait for, and compute nothing."""
+"""Prefixes of names of aten's operators that give others a token to wait for, and compute nothing."""
 
 """Those whose code runs when a module is called."""
 

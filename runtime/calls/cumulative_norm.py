@@ -1,6 +1,6 @@
 """BatchNorm with `momentum=None`: running statistics that are the mean over all batches.
 
-The module turns its count of batches into a number for the kernel, and a trace would hold that of its first
+The module converts its count of batches to a number for the kernel, and a trace would hold that of its first
 batch. Here one call normalises, and a second, of an operator that reads the count as a tensor, updates the
 statistics.
 """

@@ -3,7 +3,7 @@
     def step(residents, settings):                # the tensors and numbers that the caller brings
         v0, v1, v2, … = residents
         v9 = f0(v2, v1)                           # compute
-        v10 = f1(v9, c0)                          # a view, where it is first needed
+        v10 = f1(v9, c0)                          # a view, at its first use
         del v9, v10                               # delete: the storage with every view of it
         …
         return v41, v40, v37                      # loss, outputs and gradients

@@ -278,8 +278,7 @@ class Rehearsal(Walk):
     def _wait(self, step: int) -> None:
         self._more.setdefault(self.step, set()).add(step)
 
-    # ── from iteration to iteration
-    # ───────────────────────────────────────────────────────────────────────────
+    # ── from iteration to iteration ──────────────────────────────────────────────────────────────────────
 
     def _end_of_iteration(self) -> None:
         for x in self.graph.results:

@@ -34,11 +34,14 @@ MORE = 1.01
 """A plan takes more memory than eager if it takes so much of it at least: sizes are rounded."""
 
 SLOWER = 1.1
-"""And more time, if in the middle of several rounds, and in all but one by half of that."""
+"""Factor of time above which a plan counts as slower: in the median of several rounds, and in all rounds
+but one by half of the excess.
+"""
 
 FIXED_SECONDS = 0.002
-"""And by more than this: what a step costs whatever the model (checks, one call per operation) does not
-justify refusing a toy model, for which it is most of the time."""
+"""Seconds by which the plan must also be slower: the fixed cost of a step (checks, one call per operation)
+does not justify refusing a toy model, for which it is most of the time.
+"""
 
 ROUNDS, ROUND_SECONDS, MOST_IN_A_ROUND = 7, 0.03, 1000
 
@@ -121,6 +124,7 @@ def worse_than_eager(iteration: Iteration, step: PlannedStep, peak: int, eager: 
 def is_slower(of_plan: Sequence[float], of_eager: Sequence[float]) -> bool:
     """Return whether a plan is slower than eager beyond doubt, by seconds of an iteration in each round."""
     ratios = sorted(plan / eager for plan, eager in zip(of_plan, of_eager, strict=True))
+    # The second smallest: one round may be off by chance.
     return ratios[1] >= 1 + (SLOWER - 1) / 2 and median(ratios) >= SLOWER
 
 

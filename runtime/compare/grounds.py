@@ -243,6 +243,7 @@ def process_began() -> float:
     If the system does not say, it is when this module was imported.
     """
     with suppress(OSError, ValueError, IndexError):
+        # Field 22, counted after the command's name: that may contain spaces and brackets.
         ticks = int(File("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         booted = next(
             line for line in File("/proc/stat").read_text().splitlines() if line.startswith("btime")

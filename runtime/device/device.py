@@ -44,7 +44,7 @@ class Stamp(Protocol):
     """A moment in a device's time; it can be compared with others."""
 
     def query(self) -> bool:
-        """Tell whether it has come."""
+        """Tell whether the moment has come."""
         ...
 
     def elapsed_time(self, end_event: Any) -> float:

@@ -39,6 +39,7 @@ class PlannedRooms:
         if size > room:
             return None
         at, end = bisect_left(self._starts, offset), offset + room
+        # Allocations never overlap, so only the two neighbours can be in the way.
         taken = at < len(self._starts) and self._starts[at] < end
         if taken or (at and self._ends[self._starts[at - 1]] > offset) or end > self.size:
             self.missed += size

@@ -37,7 +37,7 @@ FOLDED = 1.1
 """Largest share for a kernel with operations folded in, for what it saves in memory."""
 
 Progress = Callable[[int, int, str], None]
-"""Called with how many kernels are done, of how many, and the name of the last."""
+"""Callback with the number of kernels done, their total number, and the name of the last."""
 
 
 class Chosen(NamedTuple):

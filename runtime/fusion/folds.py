@@ -18,7 +18,7 @@ from .uses import Fold, Folds, Uses
 LONGEST = 16
 """Number of operations that are recomputed for one tensor at most."""
 MOST_READ = 1.25
-"""Largest number of bytes read to recompute a tensor, as a multiple of its own. So a sum of two is not
+"""Largest number of bytes read to recompute a tensor, as a multiple of its own bytes. So a sum of two is not
 recomputed.
 """
 

@@ -19,7 +19,7 @@ from .kernel import Kernel, kernels
 from .members import Members, members_of
 
 Kernels = Mapping[str, tuple[Members, Kernel]]
-"""By the name of an operation the calls that it has become one of, and their kernel."""
+"""By the name of an operation, the calls of which it is made, and their kernel."""
 
 
 class Fused(NamedTuple):

@@ -19,9 +19,9 @@ from .uses import Uses
 
 MOST_MEMBERS = 64
 LARGE = 1 / 8
-"""Of a group's largest result: a result that counts as another large one."""
+"""Share of a group's largest result above which a result counts as another large one."""
 SHARED = 1 / 5
-"""Of what the smaller group passes over: what two must share at least to be joined."""
+"""Share of the bytes that the smaller group passes over which two groups must share at least to be joined."""
 
 
 class Group(NamedTuple):

@@ -44,7 +44,7 @@ class Kernel:
 
 
 _known: dict[str, Kernel | None] = {}
-"""By text: the kernels of this process."""
+"""The kernels of this process, by text."""
 
 
 def check_compiler(device: torch.device) -> None:

@@ -98,6 +98,7 @@ def live_curve(blocks: Iterable[Block], there: Mapping[int, int] | None = None) 
             sizes[block.address] = block.bytes
             live += block.bytes
         else:
+            # 0 for a block of before that is not named: it was never counted.
             live -= sizes.pop(block.address, 0)
         yield live
 

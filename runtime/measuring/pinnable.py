@@ -13,7 +13,7 @@ from ..device.device import Device, PinError, Unpin
 from ..device.host_room import available_bytes, host_pages, lockable_bytes
 
 SHARE = 0.5
-"""Of the memory that is free."""
+"""Share of the free memory that is pinned at most."""
 
 SMALLEST = 2**28
 """Bytes of the smallest block: the result is right to within so much."""
@@ -55,6 +55,7 @@ def pinnable(device: Device, smallest: int = SMALLEST) -> Pinnable:
                 return Pinnable(None, f"{device.name()} copies from any host memory alike: none is pinned")
             unpin.append(made)
             total += size
+            # Blocks double until the first refusal, then halve: the limit is found in few calls.
             piece = piece // 2 if fault else 2 * piece
     finally:
         for each in unpin:

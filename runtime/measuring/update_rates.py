@@ -16,7 +16,7 @@ from ..device.threads import as_updates_run
 from .rates import Rate, repeated
 
 WEIGHT_BYTES = 2**26
-"""Of one weight. Its gradient and its two states are as large."""
+"""Bytes of one weight. Its gradient and its two states are as large."""
 
 
 UNFUSED, FUSED = {"foreach": False}, {"fused": True}

@@ -34,7 +34,7 @@ from .iteration import Iteration, others_in
 
 aten: Any = torch.ops.aten
 _MAKES_IT_HERE = {aten.lift_fresh.default, aten.lift_fresh_copy.default}
-"""What `torch.tensor` and its like call on a tensor that they have just made."""
+"""Operators that `torch.tensor` and the like call on a tensor that they have just made."""
 
 
 class Captured(TorchDispatchMode):

@@ -117,6 +117,7 @@ def elements_of(tensor: Tensor) -> Tensor:
     strides = [1 if size == 1 else stride for size, stride in zip(sizes, tensor.stride(), strict=True)]
     by_stride = sorted((stride, size) for size, stride in zip(sizes, strides, strict=True) if size > 1)
     ends = accumulate((stride * (size - 1) for stride, size in by_stride), initial=0)
+    # Each stride passes beyond all elements of the smaller ones: no element is there twice.
     if all(stride > end for (stride, _size), end in zip(by_stride, ends, strict=False)):
         return tensor.as_strided(sizes, strides, tensor.storage_offset())
     span = 1 + sum(stride * (size - 1) for stride, size in by_stride)

@@ -49,7 +49,7 @@ ESTIMATED = {
     "bandwidth_efficiency": BANDWIDTH_EFFICIENCY,
     "launch_seconds": LAUNCH_SECONDS,
 }
-"""For a graph's `source`."""
+"""Entries of a graph's `source` about the estimate."""
 
 
 def estimate(

@@ -36,7 +36,7 @@ from ..updates.sums import adds_up
 from ..updates.updates import updates_weights
 
 Progress = Callable[[int, int, str], None]
-"""Called with how many operations are done, of how many, and the name of the last."""
+"""Callback with the number of operations done, their total number, and the name of the last."""
 
 
 def profile(

@@ -89,6 +89,7 @@ def distinct_bytes(tensor: torch.Tensor) -> int:
     elements = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         elements *= size if stride or not size else 1
+    # Overlapping windows show more elements than their storage has.
     return min(elements * tensor.itemsize, tensor.untyped_storage().nbytes())
 
 

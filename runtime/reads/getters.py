@@ -76,7 +76,7 @@ def of_call_content(thing: Any, call: Call) -> Any:
     return content(of_call(thing, call))
 
 
-# ── calls that read what they are given by a name or a key that they hold ─────────────────────────────
+# ── calls that read what they are given by a name or a key that they hold ───────────────────────────
 
 
 class Reporter(Protocol):

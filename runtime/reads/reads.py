@@ -150,7 +150,7 @@ class Reads:
         }
 
     def _reached(self) -> list[Node]:
-        """Return the nodes that some read leads to: the others are no longer what the code comes to."""
+        """Return the nodes that some read leads to: the code does not come to the others any more."""
         seen: dict[int, Node] = {id(node): node for node in self._roots}
         following = [*self._roots]
         while following:

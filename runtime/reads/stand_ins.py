@@ -22,7 +22,7 @@ from .reader import users_place
 from .reads import Difference, Fetch, same
 
 _COUNTED = frozenset({VERSION})
-"""What counts on from iteration to iteration, whatever a plan does."""
+"""Attributes that count on from iteration to iteration, whatever a plan does."""
 
 
 class Holder(NamedTuple):

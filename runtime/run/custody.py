@@ -39,6 +39,7 @@ class Custody:
         self._taken: dict[int, Tensor] = {}
         self._residents: dict[int, list[int]] = {}
         stays = {storage for memory, storage in cycle.places if memory == Memory.DEVICE}
+        # False sorts first: what leaves the device is taken first, which makes room for the rest.
         for resident, form in sorted(self._forms.items(), key=lambda item: item[1].storage in stays):
             self._residents.setdefault(form.storage, []).append(resident)
 

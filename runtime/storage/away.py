@@ -180,7 +180,7 @@ readers: list[Callable[[Tensor], Tensor]] = []
 _T: Any = Tensor
 _READ = {_T.detach, _T.cpu}
 _REPLACE = {_T.copy_, _T.data.__set__, _T.set_}
-"""What gives a tensor, the first argument, other values."""
+"""Functions that give a tensor, the first argument, other values."""
 _SET_GRAD = _T.grad.__set__
 _FORM = {
     _T.shape.__get__,
@@ -192,7 +192,7 @@ _FORM = {
         for name in ("dim", "is_contiguous", "nelement", "ndimension", "numel", "size", "stride")
     ),
 }
-"""What is answered from the form."""
+"""Attributes and functions that are answered from the form."""
 
 _GET = """
     device dtype grad grad_fn is_cpu is_cuda is_leaf is_meta is_nested is_quantized is_sparse itemsize layout
@@ -207,4 +207,4 @@ _HARMLESS = {
     _T.register_hook,
     _T.register_post_accumulate_grad_hook,
 }
-"""What has nothing to do with the values."""
+"""Attributes and functions that have nothing to do with the values."""

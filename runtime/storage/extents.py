@@ -27,6 +27,7 @@ class Extents:
                 if end - start >= size:
                     self._holes[place : place + 1] = [(start + size, end)] if end - start > size else []
                     return start
+            # A hole at the end is too small, but the file can grow after it.
             start = self._holes.pop()[0] if self._holes and self._holes[-1][1] == self.end else self.end
             self.end = start + size
             return start

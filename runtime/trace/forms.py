@@ -119,7 +119,7 @@ def _key(target: Any, arguments: Any, keywords: Any, layout: Callable[[Any], Has
 
 
 class TrueFakes(FakeTensorMode):
-    """Fake kernels, corrected where the real ones are known to return another form."""
+    """Fake kernels, corrected if the real ones are known to return another form."""
 
     def __init__(self, forms: Forms) -> None:
         super().__init__(allow_non_fake_inputs=True)

@@ -6,7 +6,7 @@ Two passes with `make_fx` on fake tensors (shapes without data), so no memory is
     2. that graph again without in-place operations (functional.py) but, at the end, a `copy_` for each
        buffer (or other resident) that the iteration changes.
 
-Parameters come in once even where tied, so their gradients are summed once.
+Parameters come in once even if they are tied, so their gradients are summed once.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ _SHAPED_BY_VALUES = {
     *(aten.nonzero.default, aten.bincount.default, aten.repeat_interleave.Tensor),
     *(UNIQUE, aten.unique_dim.default, aten.unique_consecutive.default),
 }
-"""What these return has a shape that depends on values: it becomes a constant of the trace."""
+"""Operators whose results have a shape that depends on values: they become constants of the trace."""
 SHAPE_ALONE = {
     each.default
     for each in (
@@ -55,7 +55,7 @@ SHAPE_ALONE = {
         *(aten.empty_like, aten.new_empty, aten.new_empty_strided),
     )
 }
-"""What these return does not depend on the values of their tensor."""
+"""Operators whose results do not depend on the values of their tensor."""
 
 
 class KnownValues(TorchDispatchMode):

@@ -58,6 +58,7 @@ def with_averages(program: Program, processes: Processes) -> Program:
     behind: dict[int, list[Operation]] = {}
     place = 0
     for name, local in reversed(list(program.gradients.items())):
+        # Never before the previous average: all ranks must average in one order.
         place = max(place, made[program.values[local].storage])
         behind.setdefault(place, []).append(writer.average(name, local))
     operations = [

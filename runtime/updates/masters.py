@@ -92,6 +92,7 @@ def step_on_masters(
             master = optimizer.state[weight].pop(MASTER, None)
             master = weight.detach().float() if master is None else master
             low.append((weight, weight.data, weight.grad))
+            # `.grad` must have the weight's dtype: it is taken off while that changes.
             weight.grad, gradient = None, weight.grad
             weight.data = master
             weight.grad = gradient.float()

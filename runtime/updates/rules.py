@@ -56,7 +56,7 @@ RULES: dict[str, Callable[..., None]] = {
     on_master.__name__: on_master,
     on_average.__name__: on_average,
 }
-"""What can be called by name within another update function."""
+"""Update functions that can be called by name within another update function."""
 
 
 def is_fused(target: Any, keywords: Mapping[str, Any]) -> bool:

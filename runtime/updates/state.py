@@ -31,8 +31,8 @@ COUNT = "step"
 class OptimizerState:
     """State of the optimizer of an iteration that has updates. Around each iteration: `begin`, then `end`.
 
-    It behaves as `torch.optim` does: states that are not there are made by the first iteration, zero, where
-    that reads them; the counts of those that count go on. So `state_dict()` is what it is after
+    It behaves as `torch.optim` does: missing states are made by the first iteration, zero, if that reads
+    them; the counts of optimizers that count go on. So `state_dict()` is what it is after
     `optimizer.step()`, and `load_state_dict()` holds.
     """
 

@@ -61,8 +61,10 @@ def deferred_signals() -> Generator[None]:
 
 @contextmanager
 def open_to_signals(*, first_interrupt: bool = False) -> Generator[None]:
-    """Run handlers at once within the block. first_interrupt: that of a first Ctrl-C too, which else waits
-    for the end of `deferred_signals`."""
+    """Run handlers at once within the block.
+
+    first_interrupt: that of a first Ctrl-C too, which else waits for the end of `deferred_signals`.
+    """
     if current_thread() is not main_thread() or not _outermost:
         yield
         return

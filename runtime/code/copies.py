@@ -113,7 +113,10 @@ class CopyWriter(Writer):
         return names[0] if names else None
 
     def _to_device(self, step: int, x: int, size: str) -> None:
-        """Write a variable d for a prefetch to fill. size: an expression for its bytes."""
+        """Write a variable d for a prefetch to fill.
+
+        size: an expression for its bytes.
+        """
         if (Memory.DEVICE, x) in self.there:
             return
         names = self.names_of(x, Memory.DEVICE)

@@ -90,7 +90,11 @@ class EagerCost:
 
 
 def below_baseline(eager: Mapping[str, Any], baseline: int) -> str | None:
-    """Return a line if eager takes less than the baseline. eager: as in a graph's `source`."""
+    """Return a line if eager takes less than the baseline.
+
+    eager: as in a graph's `source`.
+    baseline: its peak, in bytes.
+    """
     peak: int | None = eager.get("peak")
     if peak is None or peak > LESS * baseline:
         return None
@@ -101,11 +105,12 @@ def below_baseline(eager: Mapping[str, Any], baseline: int) -> str | None:
 
 
 def worse_than_eager(iteration: Iteration, step: PlannedStep, peak: int, eager: Cost) -> str | None:
-    """Return a line if the plan is worse than eager in memory and in time. peak: the plan's, as simulated, in
-    bytes.
+    """Return a line if the plan is worse than eager in memory and in time.
 
     Memory is exact. Time is measured anew, in rounds in which the two take turns: only a plan that is slower
     in nearly all of them counts as slower.
+
+    peak: the plan's, as simulated, in bytes.
     """
     if peak < MORE * eager.peak_bytes:
         return None
@@ -129,7 +134,11 @@ def is_slower(of_plan: Sequence[float], of_eager: Sequence[float]) -> bool:
 
 
 def worse_in_both(peak: int, seconds: float, eager: Cost) -> str | None:
-    """Return a line if both are more than eager's. peak, seconds: the plan's."""
+    """Return a line if both memory and time are more than eager's.
+
+    peak: the plan's, in bytes.
+    seconds: the plan's, of an iteration.
+    """
     if peak < MORE * eager.peak_bytes or seconds < max(SLOWER * eager.seconds, eager.seconds + FIXED_SECONDS):
         return None
     ours, theirs = (f"{time * 1e3:.3g} ms an iteration" for time in (seconds, eager.seconds))

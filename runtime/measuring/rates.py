@@ -96,6 +96,9 @@ def latency(small: Rate, large: Rate) -> float:
 
 
 def rate_of(what: str, size: int, taken: Sequence[float]) -> Rate:
-    """Return the rate of repetitions. taken: seconds of each, for `size` bytes."""
+    """Return the rate of repetitions.
+
+    taken: seconds of each, for `size` bytes.
+    """
     low, median, high = np.percentile([size / max(seconds, 1e-9) for seconds in taken], [25, 50, 75])
     return Rate(what, size, float(low), float(median), float(high))

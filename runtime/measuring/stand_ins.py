@@ -82,8 +82,10 @@ class StandIns:
         return [bound() for _ in range(copies(size))]
 
     def advance(self, *, run: bool = True) -> None:
-        """Keep what later operations need true, drop what none needs any more. run: False if the
-        operation can't run: what it makes is not kept."""
+        """Keep what later operations need true, drop what none needs any more.
+
+        run: False if the operation can't run: what it makes is not kept.
+        """
         operation = self._program.operations[self._position]
         exact = not operation.random and self.exact.issuperset(operation.reads)
         if exact:

@@ -1,16 +1,15 @@
 """Memory of a GPU's kernels in addition to inputs and outputs: formulas after PyTorch's kernels, not
 measured.
 
-    products no workspace: cuBLAS keeps one workspace for all, `constant_bytes`
-    attention, backward    the gradient of the queries in float32, a number for each of their rows, and where
+    products               no workspace: cuBLAS keeps one for all, `constant_bytes`
+    attention, backward    the gradient of the queries in float32, a number for each of their rows, and if
                            several heads share keys, the gradients of keys and values for each of them
                            (flash_attn/flash_api.cpp, mha_bwd)
     gradients of tables    the rows' numbers sorted, the position of each, and as much for the sort itself
                            (cuda/Embedding.cu, cuda/Indexing.cu)
     sort, topk             keys and positions once more (cuda/Sort.cu)
     convolutions           cuDNN's choice, which is not documented. Usual: input, weight and output in the
-    other
-                           layout of channels. Most: all patches under the weight, unrolled.
+                           other layout of channels. Most: all patches under the weight, unrolled.
 
 All else is counted as nothing. A graph from `plan profile --device cuda` has measured ones.
 """

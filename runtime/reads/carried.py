@@ -46,7 +46,10 @@ class Carried(NamedTuple):
 
 
 def carried(node: Node, read: Read, now: Any) -> Carried:
-    """Make the record of a state that is read and then changed. now: what the iteration has left."""
+    """Make the record of a state that is read and then changed.
+
+    now: what the iteration has left.
+    """
     shown = now if is_plain(read.value) and is_plain(now) else None
     made = Carried(node, read, None, refusal((*node.path, read.key), read.value, shown, read.place))
     return made._replace(left=form(made.content()))

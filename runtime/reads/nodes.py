@@ -83,7 +83,8 @@ class Nodes(ABC):
     ) -> None:
         """Note what the module and the others reach.
 
-        others: the roots besides the module, by name: a loss function. tensors: the batch's.
+        others: the roots besides the module, by name: a loss function.
+        tensors: the batch's.
         """
         self.stand_ins = StandIns(OfBatch(tensors))
         self._module, self._others = module, dict(others)

@@ -133,7 +133,8 @@ class Block:
     """A copy in host memory, there from `open` (or `hold`) until nobody has the block any more.
 
     offset: in the host's arena, which others may use when nobody has the block any more; None: separate
-    memory. used: passed once the copies from and to the device have ended.
+        memory.
+    used: passed once the copies from and to the device have ended.
     """
 
     __slots__ = ("_arena", "_counted", "_host", "bytes", "offset", "size", "used")

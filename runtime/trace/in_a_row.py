@@ -29,10 +29,11 @@ def refuse_what_moves(
     inputs: Named,
     run: Callable[[Named], tuple[list[Tensor], str]],
 ) -> None:
-    """Raise TraceError if iterations in a row compute different things.
+    """Raise TraceError if iterations in a row compute different things. The fake mode is on.
 
-    carried: state that the iteration reads and changes. residents, inputs: fake tensors. run: one iteration
-    with these inputs; its results, and all else that it returns as text. The fake mode is on.
+    carried: state that the iteration reads and changes.
+    residents, inputs: fake tensors.
+    run: one iteration with these inputs; returns its results, and all else that it returns as text.
     """
     expressions = Expressions()
     first: Any = None

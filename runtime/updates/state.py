@@ -150,8 +150,11 @@ class OptimizerState:
         self._made = []
 
     def end(self, *, skipped: bool = False) -> None:
-        """Count the batch, or the step, for learning rate schedules too, which warn of optimizers that don't
-        step. skipped: it has changed nothing."""
+        """Count the batch, or the step, for learning rate schedules too, which warn of optimizers that
+        don't step.
+
+        skipped: it has changed nothing.
+        """
         if skipped:
             self.undo()
             return

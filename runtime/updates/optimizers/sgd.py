@@ -109,7 +109,10 @@ def _choose(group: Group, settings: Settings) -> tuple[Target, tuple[str, ...], 
 
 
 def _effort(keywords: Mapping[str, Any], passes: int = 3) -> Effort:
-    """Count the passes, one operation at a time. passes: without decay, Nesterov, maximizing or clipping."""
+    """Count the passes, one operation at a time.
+
+    passes: without decay, Nesterov, maximizing or clipping.
+    """
     decay, nesterov = keywords["weight_decay"] != 0, bool(keywords.get("nesterov"))
     changes = 2 * bool(keywords.get("maximize")) + 2 * ("clip" in keywords)
     temporaries = int(decay or nesterov or changes > 0)

@@ -98,8 +98,9 @@ def _reason(error: Exception) -> str:
 
 
 def _place(frames: Sequence[traceback.FrameSummary]) -> str:
-    """Return `model.py:12: `, the innermost line that is neither torch's nor this package's; empty if
-    there is none.
+    """Return `model.py:12: `, the innermost line that is neither torch's nor this package's.
+
+    Returns an empty string if there is none.
     """
     return next(
         (at_line(each.filename, each.lineno) for each in reversed(frames) if is_users(each.filename)), ""
@@ -114,8 +115,9 @@ def at_line(filename: str, line: int | None) -> str:
 
 
 def first_line(run: Callable[[], object], seen: Callable[[], bool]) -> str:
-    """Return `model.py:12: `, the first line of the user's code in a run after which `seen` holds; empty
-    if there is none.
+    """Return `model.py:12: `, the first line of the user's code in a run after which `seen` holds.
+
+    Returns an empty string if there is none.
 
     Slow: `seen` is asked after each line.
     """

@@ -157,8 +157,9 @@ class ValuesUsed:
         self._last = [[slot for slot in _slots(item) if lasts[slot] == n] for n, item in enumerate(items)]
 
     def difference(self, tensors: Mapping[str, Tensor]) -> str | None:
-        """Describe the difference, if these inputs and buffers, by name, have other answers; None if they
-        have the same.
+        """Describe the difference, if these inputs and buffers, by name, have other answers.
+
+        Returns None if they have the same.
         """
         with torch.no_grad():
             found = {slot: self._here(tensors[name]) for slot, name in self._named.items()}

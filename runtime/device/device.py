@@ -163,8 +163,9 @@ class Device(ABC):
         return None
 
     def host_memory(self, size: int) -> Tensor | None:
-        """Allocate host memory with which copies to and from the device are fast; None if they are with
-        any.
+        """Allocate host memory with which copies to and from the device are fast.
+
+        Returns None if they are with any.
         """
         return None
 
@@ -183,8 +184,9 @@ class Device(ABC):
         target.copy_(source, non_blocking=True)
 
     def moment(self) -> Event | None:
-        """Return an event that passes when all that the current stream was given has ended; None if it has
-        already.
+        """Return an event that passes when all that the current stream was given has ended.
+
+        Returns None if it has already.
         """
         return None
 

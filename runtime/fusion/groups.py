@@ -73,8 +73,9 @@ class _Grouping:
             place = joined
 
     def _joined(self, place: int) -> int | None:
-        """Join the unit with another and return the position of both; None if there is none to join it
-        with.
+        """Join the unit with another and return the position of both.
+
+        Returns None if there is none to join it with.
         """
         touched = self._traffic(self.units[place])
         shared: dict[int, int] = {}

@@ -30,8 +30,10 @@ Copy = Callable[[], object]
 
 
 def link_rates(device: str, sizes: tuple[int, ...] = SIZES) -> tuple[CopyRates, CopyRates]:
-    """Measure copies to the host, then copies to the device. Takes two seconds, and memory of four times the
-    largest size."""
+    """Measure copies to the host, then copies to the device.
+
+    Takes two seconds, and memory of four times the largest size.
+    """
     where = device_of(device)
     d2h, h2d, both = zip(*(_rates(where, size) for size in sizes), strict=True)
     slower = (pageable_rate(where, size) for size in sizes) if isinstance(where, StreamDevice) else ()

@@ -73,8 +73,9 @@ def live_peak(
 
 
 def check_profiler(device: str | torch.device | Device = "cpu") -> None:
-    """Raise InputError if the user's profiler is on, or about to be. Call it once, before many
-    measurements.
+    """Raise InputError if the user's profiler is on, or about to be.
+
+    Call it once, before many measurements.
     """
     if not isinstance(device_of(device), StreamDevice) and profiler_is_prepared():
         raise InputError(_TAKEN)

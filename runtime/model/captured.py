@@ -90,8 +90,9 @@ class Captured(TorchDispatchMode):
         return made
 
     def held_by(self, iteration: Iteration) -> dict[int, Path]:
-        """Return the paths of those that attributes hold, by the identity of the tensor. Raises TraceError
-        for others.
+        """Return the paths of those that attributes hold, by the identity of the tensor.
+
+        Raises TraceError for others.
         """
         if not self._found:
             return {}

@@ -156,8 +156,9 @@ _TOKENS = ("LMHeadModel", "ForCausalLM", "ForMaskedLM", "ForConditionalGeneratio
 
 
 def _example(kind: Any, config: Any, length: int | None, path: Path) -> dict[str, tuple[int, ...]]:
-    """Return per argument its shape without the batch. Raises InputError for a class that takes something
-    else.
+    """Return per argument its shape without the batch.
+
+    Raises InputError for a class that takes something else.
     """
     name: str = kind.__name__
     if length is not None:

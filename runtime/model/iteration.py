@@ -168,8 +168,9 @@ def differentiated(iteration: Iteration, loss: Tensor, inputs: Inputs) -> Tensor
 
 
 def loss_of(output: Any, loss_fn: LossFunction | None, inputs: Inputs = (), *, trains: bool = True) -> Tensor:
-    """Return the scalar loss, to differentiate if the iteration trains. Raises InputError if there is
-    none.
+    """Return the scalar loss, to differentiate if the iteration trains.
+
+    Raises InputError if there is none.
 
     It is `loss_fn(output, targets)` if there are targets, else `loss_fn(output, inputs)` if the function
     needs two arguments, else `loss_fn(output)`.

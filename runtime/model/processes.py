@@ -52,8 +52,9 @@ class Around(nn.Module):
 
 
 def inside(module: Any) -> tuple[Any, Processes | None]:
-    """Return the module in a DistributedDataParallel with its processes; any other as it is. Raises
-    InputError.
+    """Return the module in a DistributedDataParallel with its processes; any other as it is.
+
+    Raises InputError.
     """
     parallel = module.outer() if isinstance(module, Around) else module
     if type(parallel) is not DistributedDataParallel:

@@ -30,8 +30,9 @@ class Estimates:
         self._graphs: dict[tuple[int, str], Graph] = {}
 
     def graph(self, batch: int, preset: Preset) -> Graph:
-        """Return the graph at a batch, estimated for a preset. Raises MemplanError, one line, if the model
-        can't have it.
+        """Return the graph at a batch, estimated for a preset.
+
+        Raises MemplanError, one line, if the model can't have it.
         """
         key = batch, preset.name
         if key not in self._graphs:

@@ -21,8 +21,9 @@ _BYTES, _STEPS, _WORTH_SAYING = 2**24, 5, 1.2
 def fused_hint(
     program: Program, graph: Graph, schedule: Schedule, optimizer: torch.optim.Optimizer
 ) -> str | None:
-    """Return one line if updates run on the host that fused kernels would run faster; None if there are
-    none.
+    """Return one line if updates run on the host that fused kernels would run faster.
+
+    Returns None if there are none.
 
     By how much is timed, on 16 MiB.
     """

@@ -47,8 +47,9 @@ def profile(
     *,
     compiling: bool = False,
 ) -> Graph:
-    """Profile the iteration that a model file, `path[:entry]`, builds, as a graph. Raises MemplanError,
-    one line.
+    """Profile the iteration that a model file, `path[:entry]`, builds, as a graph.
+
+    Raises MemplanError, one line.
 
     optimizer: the updates of its weights; without one the gradients are the result.
     compiling: operations are fused by Inductor if that is faster; `source.compiled` says which, see

@@ -61,8 +61,9 @@ class Call:
 
     @property
     def generator(self) -> torch.Generator | None:
-        """Return the random generator that the call takes; None if it draws from the device's default one,
-        or not at all.
+        """Return the random generator that the call takes.
+
+        Returns None if it draws from the device's default one, or not at all.
         """
         given = (*self.arguments, *self.keywords.values())
         return next((each for each in given if isinstance(each, torch.Generator)), None)

@@ -24,8 +24,9 @@ class Carried(NamedTuple):
     refusal: str
 
     def guard(self) -> Read | None:
-        """Return the read to compare before an iteration, once the state has settled; None if that is not
-        known.
+        """Return the read to compare before an iteration, once the state has settled.
+
+        Returns None if that is not known.
 
         The state must be as it was, or as an iteration of eager PyTorch leaves it. Of tensors the form
         counts.
@@ -36,8 +37,9 @@ class Carried(NamedTuple):
         return Read(of_settled, key, key.before, None, self.read.place)
 
     def content(self) -> Any:
-        """Return the content now, of tensors their form. None for an object of a library, whose caches may
-        go on.
+        """Return the content now, of tensors their form.
+
+        None for an object of a library, whose caches may go on.
         """
         now = self.read.fetch(self.node.thing, self.read.key)
         kind = type(self.node.thing if isinstance(now, Kind) else now)

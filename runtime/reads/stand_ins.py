@@ -55,8 +55,9 @@ class OfBatch:
         self._held: dict[tuple[str, int], tuple[Callable[[], Any], bool]] = {}
 
     def read(self, name: str, attribute: str) -> None:
-        """Note a read of an input's attribute. Raises TraceError for a tensor: the plan would hold that of
-        this batch.
+        """Note a read of an input's attribute.
+
+        Raises TraceError for a tensor: the plan would hold that of this batch.
         """
         if (name, attribute) in self.written:
             return
@@ -80,8 +81,9 @@ class OfBatch:
         return next((name for name, each in self.tensors.items() if each is tensor), None)
 
     def is_one(self, name: str, thing: Tensor, now: Callable[[], Any]) -> bool:
-        """Tell whether the input is this tensor, which is there outside of the batch. It counts from here
-        on.
+        """Tell whether the input is this tensor, which is there outside of the batch.
+
+        It counts from here on.
 
         now: returns the tensor that is there in a later iteration.
         """
@@ -276,8 +278,9 @@ class Identity(int):
         return format(self.number(), form)
 
     def number(self) -> int:
-        """Return the number itself. Raises TraceError for an input: a plan would keep the number of this
-        batch.
+        """Return the number itself.
+
+        Raises TraceError for an input: a plan would keep the number of this batch.
         """
         if (name := self._compares.stand_ins.name_of(self._thing)) is not None:
             raise TraceError(

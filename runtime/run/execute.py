@@ -320,8 +320,9 @@ class PlannedStep:
 
     @property
     def measured_peak(self) -> int | None:
-        """Return the most bytes on the device in the first iterations; None if its allocator does not
-        count.
+        """Return the most bytes on the device in the first iterations.
+
+        Returns None if its allocator does not count.
         """
         return self._watch.peak
 

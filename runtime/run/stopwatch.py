@@ -121,8 +121,9 @@ class Stopwatch:
         return Times(seconds, copies, list(self._spans(*whole[-1])))
 
     def _spans(self, marks: Sequence[Stamp], waits: Sequence[tuple[int, Stamp, Stamp]]) -> Iterator[Span]:
-        """Yield the spans of the last iteration. Queues are first in first out, so their last jobs are its
-        own.
+        """Yield the spans of the last iteration.
+
+        Queues are first in first out, so their last jobs are its own.
         """
         waited: dict[int, float] = {}
         for place, begun, ended in waits:

@@ -197,8 +197,9 @@ class Disk:
         return self._buffers.own
 
     def _go_direct(self) -> bool:
-        """Make the file take whole pages past the cache; tell whether it does. One page is written, beyond
-        all extents.
+        """Make the file take whole pages past the cache; tell whether it does.
+
+        One page is written, beyond all extents.
         """
         if _FCNTL is None or not hasattr(os, "O_DIRECT"):
             return False

@@ -33,8 +33,9 @@ class Extents:
             return start
 
     def give_back(self, offset: int, size: int) -> None:
-        """Give an extent back. The garbage collector may call it at any moment, in the midst of `take`
-        too.
+        """Give an extent back.
+
+        The garbage collector may call it at any moment, in the midst of `take` too.
         """
         self._given_back.append((offset, offset + size))
 

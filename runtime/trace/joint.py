@@ -298,8 +298,9 @@ class _ForwardBackward:
             return loss if loss is None else _apart(loss, [_span(tensor) for tensor in self.given]), output
 
     def _kept(self, output: Output) -> Output:
-        """Return the output with inputs among its tensors copied: they are the caller's. Refuses the
-        module's own tensors.
+        """Return the output with inputs among its tensors copied: they are the caller's.
+
+        Refuses the module's own tensors.
         """
         own = {memory_of(tensor): name for name, tensor in {**self.parameters, **self.buffers}.items()}
         for name, tensor in output.tensors.items():

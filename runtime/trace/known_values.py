@@ -128,8 +128,9 @@ class KnownValues(TorchDispatchMode):
         return made
 
     def told(self, tensor: Any) -> Any:
-        """Return what the tensor holds in every iteration of the plan, as an array; None if that is
-        unknown.
+        """Return what the tensor holds in every iteration of the plan, as an array.
+
+        Returns None if that is unknown.
         """
         if not isinstance(tensor, Tensor):
             return None

@@ -92,8 +92,9 @@ def counted(optimizer: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter
 def _without_data(
     optimizer: torch.optim.Optimizer, fakes: Mapping[int, nn.Parameter]
 ) -> torch.optim.Optimizer:
-    """Copy the optimizer for these parameters, without steps. Schedules of rates and hooks hold the
-    original.
+    """Copy the optimizer for these parameters, without steps.
+
+    Schedules of rates and hooks hold the original.
     """
     own = {name: thing for name, thing in vars(optimizer).items() if name not in ("state", "step")}
     own |= {name: OrderedDict() for name in HOOKS_OF_STEPS}

@@ -64,8 +64,9 @@ class OptimizerState:
         self._fixed = [fixed(self._described, group) for group in self._optimizer.param_groups]
 
     def refuse_steps(self) -> Callable[[], None]:
-        """Make the optimizer's own `step` raise MemplanError if it has nothing to do. Returns a function
-        that ends that.
+        """Make the optimizer's own `step` raise MemplanError if it has nothing to do.
+
+        Returns a function that ends that.
 
         If there are gradients `step` goes on: an iteration of another form may be run in eager PyTorch.
         """

@@ -270,8 +270,9 @@ class _Writer:
         return Operation(self.operations.unique(name), phase, layer, call, read, made, changed, random=False)
 
     def _state(self, name: str, state: str, dtype: torch.dtype | None) -> int:
-        """Create a new resident of the parameter's form, as `torch.zeros_like` makes it. A sum is of its
-        dtype.
+        """Create a new resident of the parameter's form, as `torch.zeros_like` makes it.
+
+        A sum is of its dtype.
         """
         weight = self.program.parameters[name]
         layer = self.program.storages[self.values[weight].storage].layer

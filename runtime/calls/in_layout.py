@@ -21,7 +21,7 @@ _library = torch.library.Library("memplan_in_layout", "DEF")
 def splits(target: Any) -> bool:
     """Tell whether the operator returns parts of its input, though its schema denies it.
 
-    No change of one part is seen in another.
+    Since the schema denies it, a change of one part goes unseen in the others.
     """
     return target in SPLITS_THAT_DENY_IT
 

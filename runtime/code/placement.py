@@ -51,8 +51,9 @@ class Placement:
         return self._places.get((x, step), NOWHERE)
 
     def initial(self, x: int) -> Request:
-        """Return the planned size and offset of the copy of `x`, a moved tensor, with which an iteration
-        starts.
+        """Return the planned size and offset of the copy of `x` with which an iteration starts.
+
+        x: a storage that the schedule moves.
         """
         return self._initial.get(x, NOWHERE)
 

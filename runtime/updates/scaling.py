@@ -34,7 +34,7 @@ def unscale(
 
 
 class Found:
-    """The target that reports all results to the host.
+    """The target that returns to the host whether any gradient is infinite.
 
     waits: the caller waits for the device.
     """

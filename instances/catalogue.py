@@ -1,7 +1,7 @@
 """The instances by name: `catalogue.yaml` says of each where it comes from and what is known of it.
 
-An instance is a file of `public/` or a family with arguments (families.py). What a corpus says of origin and
-licence holds for those of its instances that say nothing themselves.
+An instance is a file of `public/` or a family with arguments (families.py). Origin and licence of a corpus
+hold for those of its instances that name none themselves.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from .families import FAMILIES
 CATALOGUE = "catalogue.yaml"
 FILES = Path(__file__).parent / "public"
 PUBLISHED = FILES / "oracles" / "published.json"
-"""Results of papers on the corpus `public`."""
+"""File of results that papers published on the corpus `public`."""
 BEST_KNOWN = Path(__file__).parent / "best_known.yaml"
 
 
 @dataclass(frozen=True)
 class Known:
-    """A least time that is proved or published. budget: as a user writes it; order: `any`, or `file` where
-    only schedules in the file's order are meant, which others may beat. seconds, or overhead_percent of the
-    plain time."""
+    """A minimum time that is proven or published.
+
+    budget: as a user writes it.
+    order: `any`, or `file` if it holds only for schedules in traced order, which others may beat.
+    seconds, overhead_percent: one of them: the time, or its overhead over the baseline's.
+    """
 
     budget: str
     order: str = "any"
@@ -39,13 +42,19 @@ class Known:
 
     @property
     def holds(self) -> bool:
-        """For every schedule, and in seconds."""
+        """Whether it holds for every schedule, and is in seconds."""
         return self.order == "any" and self.seconds is not None
 
 
 @dataclass(frozen=True)
 class Entry:
-    """file: below `FILES`, or family: with arguments, another graph for each. bytes: of all tensors."""
+    """An instance of the catalogue: a file, or a family of graphs with arguments.
+
+    operations, tensors: their numbers.
+    bytes: of all tensors.
+    file: path below `FILES`, None for a family.
+    family: name in FAMILIES; arguments: those of its function.
+    """
 
     name: str
     corpus: str
@@ -61,18 +70,18 @@ class Entry:
 
     @property
     def path(self) -> Path | None:
-        """The file, where there is one."""
+        """Path of the file, None for a family."""
         return FILES / self.file if self.file else None
 
     def graph(self) -> Graph:
-        """Read or made, under the instance's name."""
+        """Return the graph, read or generated, under the instance's name."""
         graph = load_graph(self.path) if self.path else FAMILIES[self.family or ""](**self.arguments)
         return replace(graph, name=self.name)
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """instances: by name."""
+    """A collection of instances, by name."""
 
     name: str
     about: str
@@ -83,7 +92,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Oracle:
-    """Answers to compare with; the file's own `description` or `source` says how to read it."""
+    """Published answers to compare with; `description` or `source` in the file says how to read it."""
 
     name: str
     about: str
@@ -94,7 +103,7 @@ class Oracle:
 
 @cache
 def corpora() -> dict[str, Corpus]:
-    """By name, as the catalogue has them."""
+    """Return the corpora by name, in the catalogue's order."""
     found: dict[str, Corpus] = {}
     for name, about in _document()["corpora"].items():
         said: str = about["about"]
@@ -112,19 +121,19 @@ def oracles() -> tuple[Oracle, ...]:
 
 
 def corpus(name: str) -> Corpus:
-    """Raises InputError for an unknown corpus."""
+    """Return a corpus. Raises InputError for an unknown one."""
     if name not in corpora():
         raise InputError(f"unknown corpus {name!r}: did you mean {_nearest(name, [*corpora()])}?")
     return corpora()[name]
 
 
 def entries() -> list[Entry]:
-    """Of all corpora."""
+    """Return the instances of all corpora."""
     return [entry for one in corpora().values() for entry in one.instances.values()]
 
 
 def entry(name: str) -> Entry:
-    """Raises InputError for an unknown instance."""
+    """Return an instance. Raises InputError for an unknown one."""
     known = {entry.name: entry for entry in entries()}
     if name not in known:
         raise InputError(f"unknown instance {name!r}: did you mean {_nearest(name, [*known])}?")
@@ -132,7 +141,7 @@ def entry(name: str) -> Entry:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    """Up to three; the nearest there are where none is near."""
+    """Return up to three similar names, the most similar ones if none is close."""
     return " or ".join(get_close_matches(name, known, 3, 0.4) or get_close_matches(name, known, 3, 0.0))
 
 

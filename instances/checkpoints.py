@@ -1,11 +1,11 @@
-"""Chains whose least time is known in closed form: Revolve's, with sizes such that only checkpoints count.
+"""Chains whose minimum time is known in closed form: Revolve's, with sizes such that only checkpoints count.
 
     x_0 ─F1─▶ x_1 … ─FL─▶ x_L ─loss─▶ g_L ─BL─▶ … ─B1─▶ g_0     B_i reads x_{i-1} and g_i
 
 Every x_i takes one unit, gradients and x_L nothing, a backward one unit of workspace. So with s + 2 units s
-checkpoints stay, x_0 among them, beside what F_i reads and makes, or what B_i reads and works in: the room
-that Revolve has with s checkpoints and a state that is advanced in place. t(L, s) forward runs make all
-x_{i-1} that backward reads; F_L runs once besides.
+checkpoints stay, x_0 among them. The other two units are what F_i reads and writes, or what B_i reads and its
+workspace. That is the memory that Revolve has with s checkpoints and a state that is advanced in place. t(L,
+s) forward runs compute all x_{i-1} that backward reads; F_L runs once in addition.
 
 Reference: Griewank, Walther, Algorithm 799: Revolve, ACM TOMS 26(1), 2000, doi:10.1145/347837.347846.
 """
@@ -25,7 +25,10 @@ FORWARD, BACKWARD = 1.0, 2.0
 
 
 def advances(steps: int, checkpoints: int) -> int:
-    """t(l, s) = r l - C(s + r, r - 1), r the least for which C(s + r, s) >= l. Raises InputError below 1."""
+    """Return t(l, s) = r l - C(s + r, r - 1), with r the least for which C(s + r, s) >= l.
+
+    steps: l. checkpoints: s. Raises InputError below 1.
+    """
     if steps < 1 or checkpoints < 1:
         raise InputError(f"steps and checkpoints must be 1 or more, not {steps} and {checkpoints}")
     repeats = 0
@@ -35,17 +38,17 @@ def advances(steps: int, checkpoints: int) -> int:
 
 
 def least_seconds(steps: int, checkpoints: int) -> float:
-    """Of any schedule of `checkpoint_chain(steps)` within `budget(checkpoints)`."""
+    """Return the minimum time of all schedules of `checkpoint_chain(steps)` within `budget(checkpoints)`."""
     return (advances(steps, checkpoints) + 1) * FORWARD + steps * BACKWARD
 
 
 def budget(checkpoints: int) -> int:
-    """Bytes."""
+    """Return the bytes that hold this number of checkpoints."""
     return (checkpoints + 2) * UNIT
 
 
 def checkpoint_chain(steps: int) -> Graph:
-    """The training of a chain of so many equal steps. Raises InputError below 1."""
+    """Return the training of a chain of so many equal steps. Raises InputError below 1."""
     if steps < 1:
         raise InputError(f"steps must be 1 or more, not {steps}")
     draft = Draft(f"checkpoints-{steps}")

@@ -1,4 +1,4 @@
-"""Instances made by rule: a family's name, with arguments that the catalogue gives, is a graph."""
+"""Families of generated instances: functions by name, which make a graph of the catalogue's arguments."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ COMPUTE_SHARE, BANDWIDTH_SHARE = 0.7, 0.8
 
 
 def partition(count: int, total: int, seed: int = 0, *, exists: bool) -> Graph:
-    """Numbers with a 3-partition, or without one. count: m. total: V."""
+    """Return a graph of numbers with a 3-partition, or without one. count: m. total: V."""
     return (solvable if exists else unsolvable)(count, seed, total).graph()
 
 
 def decoder(model: str, machine: str, batch: int, sequence: int = 512) -> Graph:
-    """The training of a language model in bfloat16 with Adam, updates in backward, estimated for a GPU's data
-    sheet (of updates, elements a second are those of float32). Raises InputError for an unknown name."""
+    """Return the training of a language model in bfloat16 with Adam, estimated for a GPU's data sheet.
+
+    Updates run in backward; their rates are those of float32, in elements per second. Raises InputError for
+    an unknown name.
+    """
     preset = find_preset(machine)
     gpu, updates = preset.gpu, preset.machine.updates
     if not (gpu.bfloat16 and updates.device and updates.host):

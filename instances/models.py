@@ -9,9 +9,14 @@ from ..graphs.errors import InputError
 
 @dataclass(frozen=True)
 class Transformer:
-    """A decoder. hidden, ffn: elements of a token inside and in the middle of the MLP. positions: rows of a
-    learned position table, 0 for none. gated: the MLP has a gate beside its first matrix (SwiGLU).
-    biases: of all matrices and norms. tied: the head reads the embedding's weight."""
+    """Configuration of a decoder.
+
+    hidden, ffn: elements per token, inside and in the middle of the MLP.
+    positions: rows of a learned position table, 0 for none.
+    gated: whether the MLP has a gate in addition to its first matrix (SwiGLU).
+    biases: whether all matrices and norms have one.
+    tied: whether the head reads the embedding's weight.
+    """
 
     name: str
     layers: int
@@ -27,7 +32,7 @@ class Transformer:
 
     @property
     def parameters(self) -> int:
-        """Weights in elements."""
+        """Number of parameters."""
         block = sum(self.block_weights.values())
         head = 0 if self.tied else self.vocabulary * self.hidden
         return self.layers * block + self.embedding_weights + head
@@ -67,7 +72,7 @@ def _llama2(size: str, layers: int, hidden: int, ffn: int, heads: int) -> Transf
 
 
 def _lohan(size: str, layers: int, heads: int, hidden: int) -> Transformer:
-    """Decoders after GPT-3 and OPT: vocabulary 50257, sequences of 1024."""
+    """Return a decoder after GPT-3 and OPT: vocabulary 50257, sequences of 1024."""
     name = f"lohan-{size}"
     return Transformer(name, layers, hidden, 4 * hidden, heads, 50257, _LOHAN, positions=1024, tied=True)
 
@@ -95,7 +100,7 @@ MODELS = {
 
 
 def model_named(name: str) -> Transformer:
-    """Raises InputError."""
+    """Return the model of this name. Raises InputError."""
     if name not in MODELS:
         raise InputError(f"unknown model {name!r}: known are {', '.join(MODELS)}")
     return MODELS[name]

@@ -29,7 +29,7 @@ _DRAWS = 10_000
 
 @dataclass(frozen=True)
 class ThreePartition:
-    """total: V. parts: a partition, None where there is none."""
+    """An instance of 3-partition. total: V. parts: a partition, None if there is none."""
 
     numbers: tuple[int, ...]
     total: int
@@ -37,12 +37,12 @@ class ThreePartition:
 
     @property
     def count(self) -> int:
-        """m."""
+        """m, the number of parts."""
         return len(self.numbers) // 3
 
     @property
     def budget(self) -> int:
-        """M_GPU."""
+        """M_GPU, bytes."""
         return (self.count + 1) * self.total
 
     @property
@@ -51,12 +51,12 @@ class ThreePartition:
         return 2 * self.count
 
     def graph(self) -> Graph:
-        """With the machine of the proof; `budget` is its device's capacity."""
+        """Return the graph with the machine of the proof; `budget` is its device's capacity."""
         return _graph(self)
 
 
 def solvable(count: int, seed: int, total: int = 1000) -> ThreePartition:
-    """count: m, from 1. The numbers of random parts, shuffled."""
+    """Return numbers with a partition: those of random parts, shuffled. count: m, from 1. total: V."""
     _check(count, 1, total)
     random = Random(seed)
     parts = tuple(_triple(random, total) for _ in range(count))
@@ -66,9 +66,10 @@ def solvable(count: int, seed: int, total: int = 1000) -> ThreePartition:
 
 
 def unsolvable(count: int, seed: int, total: int | None = None) -> ThreePartition:
-    """count: m, from 2. total: 50 m², 1000 at least, if None; with much less most numbers have a partition.
+    """Return random numbers with the right sum, drawn until an exhaustive search finds no partition.
 
-    Random numbers with the right sum, drawn until an exhaustive search finds no partition.
+    count: m, from 2.
+    total: V; if None 50 m², and at least 1000. With much less most numbers have a partition.
     """
     total = max(1000, 50 * count * count) if total is None else total
     _check(count, 2, total)
@@ -83,8 +84,10 @@ def unsolvable(count: int, seed: int, total: int | None = None) -> ThreePartitio
 
 
 def partition(numbers: list[int], total: int) -> tuple[tuple[int, ...], ...] | None:
-    """Parts of three numbers with sum `total` that use each once, None where there are none. Exhaustive:
-    the number with the fewest triples left is placed first."""
+    """Return parts of three numbers with sum `total` that use each number once, None if there are none.
+
+    The search is exhaustive: the number with the fewest triples left is placed first.
+    """
     triples = [t for t in combinations(range(len(numbers)), 3) if sum(numbers[i] for i in t) == total]
     by_number = [[t for t in triples if i in t] for i in range(len(numbers))]
     left = set(range(len(numbers)))
@@ -114,7 +117,7 @@ def _check(count: int, least: int, total: int) -> None:
 
 
 def _triple(random: Random, total: int) -> tuple[int, int, int]:
-    """Three numbers of sum V within the promise."""
+    """Return three numbers of sum V within the promise."""
     low, high = total // 4 + 1, (total - 1) // 2
     while True:
         first, second = random.randint(low, high), random.randint(low, high)

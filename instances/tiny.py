@@ -15,9 +15,13 @@ FILE = Path(__file__).parent / "public" / "oracles" / "tiny_exact_remat.json"
 
 
 class Tiny(NamedTuple):
-    """One output an operation. floor: bytes. seconds: of all. optima: (bytes, least seconds or None).
+    """A small graph, whose operations have one output each, and its exact optima.
 
-    whole: every operation leads to a target, which the optima ask for alone; only then do they compare.
+    floor: minimum memory, bytes.
+    seconds: of all operations.
+    optima: budgets in bytes with their minimum seconds, None if infeasible.
+    whole: whether every operation leads to a target. The optima require the targets alone, so only then are
+        they comparable.
     """
 
     graph: Graph
@@ -29,7 +33,7 @@ class Tiny(NamedTuple):
 
 @cache
 def tiny_graphs() -> tuple[Tiny, ...]:
-    """All 105."""
+    """Return all 105 graphs."""
     found: list[Tiny] = []
     for instance in json.loads(FILE.read_text())["instances"]:
         preds: list[list[int]] = instance["preds"]
@@ -49,7 +53,7 @@ def tiny_graphs() -> tuple[Tiny, ...]:
 
 
 def tiny_graph(name: str) -> Graph:
-    """Raises InputError where there is none of this name."""
+    """Return the graph of this name. Raises InputError if there is none."""
     for tiny in tiny_graphs():
         if tiny.graph.name == name:
             return tiny.graph

@@ -1,4 +1,4 @@
-"""How a language model is trained, and how fast the machine is."""
+"""Training of a language model: its configuration, and the rates of the machine."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from .transformer_parts import GROUPS
 
 @dataclass(frozen=True)
 class Rates:
-    """flops: FLOP/s attained. bandwidth: bytes/s of device memory, None to leave it out.
-    update_device, update_host: bytes of weight gradients per second that an optimizer step takes."""
+    """Rates of a machine.
+
+    flops: attained FLOP/s.
+    bandwidth: bytes/s of device memory, None to ignore it.
+    update_device, update_host: bytes of weight gradients per second in an optimizer step.
+    """
 
     flops: float
     update_device: float
@@ -21,9 +25,16 @@ class Rates:
 
 @dataclass(frozen=True)
 class Training:
-    """batch: sequences an iteration. sequence: tokens. bytes: of one element. optimizer: adam, sgd or none
-    (the gradients are results). update: in-backward (once a gradient is complete and its weight no longer
-    read) or after. granularity: layer, sublayer or operation. keep_scores: attention keeps its scores."""
+    """Configuration of a training iteration.
+
+    batch: sequences per iteration.
+    sequence: tokens per sequence.
+    weight_bytes, activation_bytes, state_bytes: bytes per element.
+    optimizer: adam, sgd or none (the gradients are results).
+    update: in-backward (once a gradient is complete and its weight no longer read) or after.
+    granularity: layer, sublayer or operation.
+    keep_scores: whether attention keeps its scores.
+    """
 
     batch: int
     sequence: int

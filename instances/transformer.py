@@ -2,10 +2,10 @@
 
     tokens ─embed─▶ x0 ─ block 1 … block L ─▶ x_L ─head─▶ logits ─loss─▶ backward of all ─▶ updates
 
-Times are FLOP over the device's attained FLOP/s, or the bytes touched over its bandwidth where that is
-longer; an update takes its gradient's bytes over the update rate of where it runs (mode `host`: the CPU).
-With weights of less than four bytes Adam keeps a master copy of four beside momentum and variance. What is
-counted and what not: transformer_parts.py.
+Times are FLOP over the device's attained FLOP/s, or the bytes touched over its bandwidth if that is longer.
+An update takes its gradient's bytes over the update rate of the processor that runs it (execution variant
+`host`: the CPU). With weights of less than four bytes Adam keeps a master copy of four in addition to
+momentum and variance. What is counted and what not: transformer_parts.py.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ __all__ = ["Rates", "Training", "Transformer", "model_flops", "timed", "transfor
 def transformer(
     model: Transformer, training: Training, rates: Rates, machine: Machine | None = None
 ) -> Graph:
-    """The graph of one training iteration."""
+    """Return the graph of one training iteration."""
     return Writer(model, training, rates).graph(machine)
 
 
 def model_flops(model: Transformer, training: Training) -> float:
-    """FLOP of one iteration without recomputation: what throughputs of language models are counted in."""
+    """Return the FLOP of one iteration without recomputation, in which throughputs of language models are
+    stated."""
     parts = block_parts(model, training.batch, training.sequence, keep_scores=False)
     head = 2.0 * training.tokens * model.vocabulary * model.hidden
     return (1 + BACKWARD_FLOPS) * (model.layers * sum(part.flops for part in parts) + head)
 
 
 def timed(graph: Graph, seconds: float) -> Graph:
-    """The same graph with all times but those of updates scaled, so that a plain iteration takes `seconds`.
+    """Scale all times but those of updates, so that a baseline iteration takes `seconds`.
 
-    Raises InputError where the updates alone take longer.
+    Raises InputError if the updates alone take longer.
     """
     o = graph.operations
     update = o.phase == Phase.UPDATE

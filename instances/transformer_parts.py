@@ -1,12 +1,12 @@
-"""What a decoder block is made of: eight operations with their weights, FLOP and tensors, joined as wanted.
+"""The eight operations of a decoder block with their weights, FLOP and tensors, joined as requested.
 
     x ─norm.1─▶ normed.1 ─qkv─▶ qkv ─attention─▶ mixed ─project─▶ y          (y: x added)
     y ─norm.2─▶ normed.2 ─up─▶ up ─activate─▶ active ─down─▶ out             (out: y added)
 
 Sizes are elements for a whole batch. Attention runs without keeping its scores (flash attention) unless
-asked to. A multiplication of t tokens by a matrix of n elements is 2·t·n FLOP; the scores of a decoder
-are half a square; norms and activations are no FLOP at all, only bytes. Backward takes twice the FLOP of
-forward (one product for the input, one for the weight).
+requested. A multiplication of t tokens by a matrix of n elements is 2·t·n FLOP; the scores of a decoder are
+half a square; norms and activations count no FLOP, only bytes. Backward takes twice the FLOP of forward (one
+product for the input, one for the weight).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import pairwise
 from .models import Transformer
 
 BACKWARD_FLOPS = 2
-"""FLOP of a backward operation for one of its forward operation."""
+"""FLOP of a backward operation per FLOP of its forward operation."""
 
 _ATTENTION = ("norm.1", "qkv", "attention", "project")
 _MLP = ("norm.2", "up", "activate", "down")
@@ -28,15 +28,19 @@ GROUPS = {
     "sublayer": (("attention", _ATTENTION), ("mlp", _MLP)),
     "operation": tuple((name, (name,)) for name in _ATTENTION + _MLP),
 }
-"""Granularity -> the operations of a block, each with the parts that it joins."""
+"""Granularity -> the operations of a block, each with the operations that it joins."""
 
 
 @dataclass(frozen=True)
 class Part:
     """One forward operation of a block and its backward.
 
-    flops: of forward. weight: elements, 0 for none. makes: tensor -> elements. saved: what backward reads of
-    the forward part. gradients: of which tensors backward reads the gradient. into: whose gradient it makes.
+    flops: FLOP of forward.
+    weight: elements, 0 for none.
+    makes: output tensor -> elements.
+    saved: tensors of the forward pass that backward reads.
+    gradients: tensors whose gradient backward reads.
+    into: tensor whose gradient backward computes.
     inner: elements of the largest gradients that live inside backward alone.
     """
 
@@ -52,7 +56,7 @@ class Part:
 
 
 def block_parts(model: Transformer, batch: int, sequence: int, *, keep_scores: bool) -> tuple[Part, ...]:
-    """The operations in order: `x` is the block's input, `out` its output."""
+    """Return the operations in order: `x` is the block's input, `out` its output."""
     tokens = batch * sequence
     h, f, up = tokens * model.hidden, tokens * model.ffn, tokens * model.ffn * (2 if model.gated else 1)
     scores = {"scores": batch * model.heads * sequence**2} if keep_scores else {}
@@ -89,7 +93,7 @@ def block_parts(model: Transformer, batch: int, sequence: int, *, keep_scores: b
 
 
 def joined(name: str, parts: Sequence[Part], sizes: dict[str, int]) -> Part:
-    """Neighbouring parts as one operation. sizes: elements of every tensor of the block."""
+    """Join neighbouring operations into one. sizes: elements of every tensor of the block."""
     makes = {tensor: size for part in parts for tensor, size in part.makes.items()}
     within = {part.into for part in parts[1:]}
     live = [
@@ -112,7 +116,7 @@ def joined(name: str, parts: Sequence[Part], sizes: dict[str, int]) -> Part:
 def parts_of(
     model: Transformer, batch: int, sequence: int, granularity: str, *, keep_scores: bool
 ) -> list[Part]:
-    """A block's operations at a granularity; a whole layer keeps what backward reads as one tensor."""
+    """Return a block's operations at a granularity; a whole layer keeps what backward reads as one tensor."""
     parts = {part.name: part for part in block_parts(model, batch, sequence, keep_scores=keep_scores)}
     sizes = {"x": batch * sequence * model.hidden}
     sizes |= {name: size for part in parts.values() for name, size in part.makes.items()}

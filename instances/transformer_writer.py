@@ -1,4 +1,4 @@
-"""Puts the training graph of a decoder together, operation by operation."""
+"""Construction of the training graph of a decoder, operation by operation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _MASTER_BYTES = 4
 
 
 class Writer:
-    """gradients: weight -> its gradient, in the order in which backward first makes them."""
+    """Builder of a decoder's training graph.
+
+    gradients: weight -> its gradient, in the order in which backward first writes them.
+    """
 
     def __init__(self, model: Transformer, training: Training, rates: Rates) -> None:
         self.model, self.training, self.rates = model, training, rates
@@ -65,7 +68,8 @@ class Writer:
         return draft.graph(results, machine, {"kind": "analytic", "model": model.source})
 
     def _forward(self, number: int, x: int) -> dict[str, int]:
-        """The block's tensors by their names in Part; its weights as `w.<part>`."""
+        """Add a block's forward pass and return its tensors by their names in Part, its weights as
+        `w.<part>`."""
         layer, there = f"block.{number}", {"x": x}
         for part in self.parts:
             reads = [there[name] for name in part.reads]
@@ -86,7 +90,7 @@ class Writer:
         return there
 
     def _backward(self, number: int, there: dict[str, int], g: int) -> int:
-        """The gradient of the block's input."""
+        """Add a block's backward pass and return the gradient of its input."""
         layer, gradient = f"block.{number}", {"out": g}
         for part in reversed(self.parts):
             full = f"g.x{number - 1}" if part.into == "x" else f"g.{number}.{part.into}"
@@ -140,7 +144,7 @@ class Writer:
         phase: Phase = Phase.FORWARD,
         quick: Sequence[int] = (),
     ) -> None:
-        """quick: what it makes in the mode that saves nothing for backward."""
+        """Add a forward or loss operation. quick: what its variant that saves nothing for backward writes."""
         seconds = self._seconds(flops, [*reads, *writes])
         fast = Mode("fast-forward", self._seconds(flops, [*reads, *quick]), 0, tuple(quick))
         self.draft.operation(
@@ -166,8 +170,12 @@ class Writer:
         inner: int = 0,
         last: bool = True,
     ) -> None:
-        """weight: its gradient is made too, and it is updated unless a later operation adds to it (last);
-        it is read for the gradient of an input alone."""
+        """Add a backward operation, and the update of its weight.
+
+        weight: the weight whose gradient is computed too, None for none. It is read only to compute the
+            gradient of an input.
+        last: whether no later operation adds to the weight's gradient, so that the weight can be updated.
+        """
         makes = writes
         if weight is not None:
             makes = [*writes, self._weight_gradient(weight, layer)]
@@ -185,7 +193,7 @@ class Writer:
             self._update(weight)
 
     def _update(self, weight: int) -> None:
-        """Adam's step (SGD: without states); a step on the CPU is the mode `host`."""
+        """Add Adam's step (SGD's: without states). A step on the CPU is the execution variant `host`."""
         if self.training.optimizer == "none":
             return
         name, gradient = self.names[weight], self.gradients[weight]

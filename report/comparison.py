@@ -18,8 +18,13 @@ li.good { color: var(--good); } li.bad { color: var(--bad); }
 
 @dataclass(frozen=True)
 class Comparison:
-    """origin: what made it, a line each. summary, curves, matrices: tables, with the legend of the last.
-    plots: SVG by name. remarks: lines beside them."""
+    """Content of a page that compares solvers.
+
+    origin: how the page was made, a line each.
+    summary, matrices: tables over all graphs, and graph by graph with their common legend.
+    plots: figures as SVG.
+    remarks: lines below the summary.
+    """
 
     title: str
     origin: Sequence[str]
@@ -31,7 +36,7 @@ class Comparison:
 
 
 def html(found: Comparison) -> str:
-    """HTML that asks nobody for anything, in light and dark by what the reader's system is."""
+    """Return the page as one self-contained HTML file, light or dark as the reader's system is."""
     return still_page(found.title, _html_body(found), _STYLE)
 
 
@@ -87,5 +92,5 @@ _SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#"})
 
 
 def _plain(text: str) -> str:
-    """As it stands, whatever Markdown would make of it."""
+    """Escape the characters that Markdown would interpret."""
     return text.translate(_SPECIAL)

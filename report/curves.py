@@ -1,4 +1,4 @@
-"""The bytes of each memory as a table, a row a step: for a spreadsheet, or a plot of one's own."""
+"""The bytes of each memory as a table, one row per step, for a spreadsheet or a plot."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from .subject import Subject
 
 
 def by_memory(subject: Subject) -> dict[str, Ints]:
-    """Bytes per step, of those memories that hold anything. Raises InvalidScheduleError."""
+    """Return the bytes per step of those memories that hold anything. Raises InvalidScheduleError."""
     rows = byte_curves(subject.graph, subject.schedule, budget=subject.budget, machine=subject.machine)
     return {name: rows[memory] for name, memory in subject.ledgers.items() if rows[memory].any()}
 
 
 def table(subject: Subject) -> str:
-    """CSV: step, seconds when the compute queue comes to it, what it does, bytes while it runs.
-    Raises InvalidScheduleError."""
+    """Return a CSV: step, the seconds when the compute queue reaches it, what it does, bytes while it runs.
+
+    Raises InvalidScheduleError.
+    """
     graph, schedule, curves = subject.graph, subject.schedule, by_memory(subject)
     line = timeline(graph, schedule, budget=subject.budget, machine=subject.machine)
     text = StringIO()

@@ -1,4 +1,4 @@
-"""All that the page shows of a schedule, as one document: figures, curves, queues, lives, modules.
+"""The data of the page that shows a schedule, as one document: figures, curves, queues, lifetimes, modules.
 
 graph, schedule ──timeline──▶ when ──┐
                 ──lifetimes─▶ where ─┴─▶ moments, bars, fates, modules ──▶ the page
@@ -31,7 +31,8 @@ KINDS = (*(kind.word.replace("_", " ") for kind in Kind), "workspace")
 
 
 def facts(subject: Subject) -> Document:
-    """Times in seconds, sizes in bytes, 0 when the device ended computing the iteration before."""
+    """Return the page's data. Times are seconds since the device ended computing the iteration before, sizes
+    bytes."""
     graph, schedule = subject.graph, subject.schedule
     line = timeline(graph, schedule, budget=subject.budget, machine=subject.machine)
     rows, memories = subject.copies(), subject.memories
@@ -76,14 +77,14 @@ def _memory(graph: Graph, line: Timeline, rows: Lifetimes) -> Document:
 
 
 def _plain(graph: Graph) -> Document:
-    """The plain schedule's curve on a device of any size."""
+    """Return the curve of the baseline on a device of unlimited size."""
     schedule = plain_schedule(graph)
     line = timeline(graph, schedule, machine=Machine())
     return _curve("plain", line, byte_curves(graph, schedule, machine=Machine())[Memory.DEVICE])
 
 
 def _curve(name: str, line: Timeline, bytes_: Ints) -> Document:
-    """bytes_: by step."""
+    """Return a curve of bytes over time. bytes_: bytes by step, shape (steps,)."""
     at = passed(line)
     if len(bytes_) and at[0] > 0:
         at, bytes_ = np.append([0.0], at), np.append(bytes_[-1:], bytes_)
@@ -97,7 +98,11 @@ def _curve(name: str, line: Timeline, bytes_: Ints) -> Document:
 
 
 def _steps(subject: Subject, line: Timeline) -> Document:
-    """All but deletes. of: an operation's or a tensor's number, by the queue. again: it ran before."""
+    """Return the columns of all steps but deletes.
+
+    of: number of the operation or the tensor, depending on the queue.
+    again: whether the operation ran before.
+    """
     graph, schedule, memories = subject.graph, subject.schedule, subject.memories
     shown = np.flatnonzero(line.queue != NOTHING)
     runs = list(schedule.rows())
@@ -118,7 +123,7 @@ def _steps(subject: Subject, line: Timeline) -> Document:
 
 
 def _tensors(graph: Graph, schedule: Schedule) -> Document:
-    """reads: per tensor the operations that read or change it."""
+    """Return the columns of all tensors. readers: per tensor the operations that read or change it."""
     touched = [
         sorted({*graph.consumers[x].tolist(), *graph.mutators[x].tolist()}) for x in range(len(graph.tensors))
     ]
@@ -143,5 +148,5 @@ def _times(seconds: Floats) -> list[float]:
 
 
 def _short(value: float) -> float:
-    """Nine digits: a nanosecond of a second, at half the text."""
+    """Round to nine digits: a nanosecond in a second, at half the text."""
     return float(f"{value:.9g}")

@@ -1,4 +1,4 @@
-"""What became of each tensor in an iteration: kept, made again, or moved; and where it was when."""
+"""Outcome of each tensor in an iteration: kept, recomputed or moved; and when it was where."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..planner.schedule.schedule import Schedule, Verb
 
 
 class Fate(IntEnum):
-    """kept: there from its making, or from the start, to its last use."""
+    """Outcome of a tensor. KEPT: resident from its production, or from the start, to its last use."""
 
     KEPT = 0
     AGAIN = 1
@@ -26,7 +26,7 @@ class Fate(IntEnum):
 
 
 def fates(graph: Graph, schedule: Schedule) -> Ints:
-    """A Fate per tensor. What is moved and made again counts as moved."""
+    """Return a Fate per tensor. A tensor that is moved and recomputed counts as moved."""
     found = np.full(len(graph.tensors), Fate.KEPT)
     made = np.zeros(len(graph.tensors), np.int64)
     for verb, target, where in schedule.rows():
@@ -39,7 +39,7 @@ def fates(graph: Graph, schedule: Schedule) -> Ints:
 
 
 def run_again(schedule: Schedule) -> NDArray[np.bool_]:
-    """Per step whether it computes what has run before in the iteration."""
+    """Tell per step whether it recomputes an operation that has run before in the iteration."""
     again = schedule.verbs == Verb.COMPUTE
     places = np.flatnonzero(again)
     again[places[np.unique(schedule.targets[places], return_index=True)[1]]] = False
@@ -47,6 +47,6 @@ def run_again(schedule: Schedule) -> NDArray[np.bool_]:
 
 
 def bars(rows: Lifetimes, passed: Floats, period: float) -> tuple[Floats, Floats]:
-    """Seconds when each copy is made and gone. passed: as of `moments.passed`."""
+    """Return the seconds when each copy is made and freed. passed: as returned by `moments.passed`."""
     turns, steps = np.divmod(rows.end, max(1, rows.turn))
     return passed[rows.start], passed[steps] + turns * period

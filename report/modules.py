@@ -1,4 +1,4 @@
-"""What each module of the model costs: time, time again, copies, bytes at the peak."""
+"""Cost of each module of the model: time, recomputation time, copied bytes, bytes at the peak."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 def modules(graph: Graph, schedule: Schedule, rows: Lifetimes) -> list[Row]:
-    """Those that an operation or a tensor names, in the file's order."""
+    """Return a row per module that an operation or a tensor names, in the order of the graph file."""
     named = [layer or REST for layer in (*graph.operations.layer, *graph.tensors.layer)]
     names = list(dict.fromkeys(named))
     number = {name: place for place, name in enumerate(names)}
@@ -42,7 +42,7 @@ def modules(graph: Graph, schedule: Schedule, rows: Lifetimes) -> list[Row]:
 
 
 def _at_peak(rows: Lifetimes, of_tensor: Ints, count: int) -> Ints:
-    """Bytes of tensors while the device holds most."""
+    """Return the bytes of each module's tensors when the device holds most."""
     live = rows.live()
     there = np.zeros(count, np.int64)
     if len(live):

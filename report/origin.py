@@ -1,4 +1,4 @@
-"""What made a page: when, by which versions, on which machine, by which command."""
+"""Origin of a page: when it was made, by which versions, on which machine, by which command."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pathlib import Path
 from ..graphs.units import format_bytes
 
 _PACKAGES = ("highspy", "numba", "numpy", "ortools", "gurobipy")
-"""Whose versions decide what solvers find."""
+"""Packages whose versions affect what solvers find."""
 
 
 def made(arguments: Sequence[str]) -> list[str]:
-    """Two lines: date and versions; the command, of which `arguments` are the words behind `plan`."""
+    """Return two lines: date and versions; and the command. arguments: the words after `plan`."""
     date = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     python = f"memplan {version('memplan')}, Python {sys.version.split()[0]}"
     return [f"{date}, {python}", shlex.join(["plan", *arguments])]
 
 
 def packages() -> str:
-    """Those that are installed, with their versions."""
+    """Return the installed ones of these packages, with their versions."""
     found: list[str] = []
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
@@ -35,7 +35,7 @@ def packages() -> str:
 
 
 def this_machine() -> str:
-    """Processor, how many cores, memory, system: as far as the system tells."""
+    """Describe processor, number of cores, memory and system, as far as the system reports them."""
     memory = ""
     with suppress(ValueError, OSError, AttributeError):
         memory = f"{format_bytes(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'))}, "

@@ -1,4 +1,4 @@
-"""The page: one file with its data, its style, its code and the plotting library in it."""
+"""The page as one file that contains its data, its style, its code and the plotting library."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from typing import Any
 ASSETS = Path(__file__).parent / "assets"
 
 CODE = ("data.js", "shapes.js", "chart.js", "told.js", "tables.js", "page.js")
-"""In the order in which they stand in the page, in one scope: while it is read each uses what stands before
-it, later what stands anywhere."""
+"""Scripts in their order on the page, in one scope. While they load each uses only earlier ones."""
 
 
 def page(document: Mapping[str, Any], title: str) -> str:
-    """HTML that asks nobody for anything. document: of `facts`, and what else the page shows."""
+    """Return the self-contained HTML. document: the data of `facts`, and what else the page shows."""
     return Template(_asset("page.html")).substitute(
         title=escape(title),
         style=_asset("page.css"),
@@ -34,6 +33,6 @@ def _asset(name: str) -> str:
 
 
 def _packed(document: Mapping[str, Any]) -> str:
-    """A fifth of the bytes, and nothing that could end the element it stands in."""
+    """Return the data compressed, a fifth of the bytes, without characters that could end its element."""
     text = json.dumps(document, allow_nan=False, separators=(",", ":"))
     return b64encode(gzip.compress(text.encode(), mtime=0)).decode()

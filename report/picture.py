@@ -1,7 +1,7 @@
-"""A schedule as a picture for a paper or a slide: memory by kind over time, the queues below; one SVG.
+"""A schedule as one SVG for a paper or a slide: memory by kind over time, the queues below.
 
-Of each column of pixels what is highest in it is drawn, as on the page. It is one iteration of the steady
-state: what a queue does beyond its end, of the iteration before, is drawn from its start on.
+Each column of pixels shows the highest moment in it, as on the page. It is one iteration of the steady state:
+work of the iteration before that reaches into this one is drawn from the start on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .moments import moments, passed
 from .subject import Subject, queue_words
 
 COLUMNS = 900
-"""Pixels in which time is drawn."""
+"""Width of the time axis, pixels."""
 _LEFT, _TOP, _HEIGHT, _ROW, _GAP = 112, 54, 280, 20, 8
 _STYLE = """
 .schedule { color: #1d2127; font: 12px system-ui, sans-serif; } .schedule text { fill: currentColor; }
@@ -37,11 +37,11 @@ _STYLE = """
 }
 """
 Fill = tuple[str, float]
-"""A colour, and how much of the column it has, in quarters."""
+"""A colour, and the share of the column that it covers, in quarters."""
 
 
 def picture(subject: Subject) -> str:
-    """An <svg>. Raises InvalidScheduleError."""
+    """Return the schedule as an <svg>. Raises InvalidScheduleError."""
     graph, schedule, figures = subject.graph, subject.schedule, subject.report.figures
     line = timeline(graph, schedule, budget=subject.budget, machine=subject.machine)
     end = max(line.period, float(passed(line)[-1]))
@@ -75,10 +75,12 @@ def picture(subject: Subject) -> str:
 
 
 def highest(at: Floats, sums: Ints, edges: Floats) -> Ints:
-    """Per column the row of `sums` with the largest total that holds at some time in it.
+    """Return per column the row of `sums` with the largest total that holds at some time in it.
 
-    at: seconds at which each row begins to hold, growing, shape (moments,). sums: shape (moments, kinds).
-    edges: seconds, shape (columns + 1,). The result has shape (columns, kinds).
+    at: seconds at which each row begins to hold, ascending, shape (moments,).
+    sums: bytes, shape (moments, kinds).
+    edges: seconds, shape (columns + 1,).
+    Returns bytes, shape (columns, kinds).
     """
     if not len(at):
         return np.zeros((len(edges) - 1, sums.shape[1]), np.int64)
@@ -90,7 +92,8 @@ def highest(at: Floats, sums: Ints, edges: Floats) -> Ints:
 
 
 def busy(start: Floats, end: Floats, edges: Floats) -> Floats:
-    """Seconds of each column that intervals cover which follow one another, shape (columns,)."""
+    """Return the seconds of each column that are covered by intervals, which do not overlap, shape
+    (columns,)."""
     if not len(start):
         return np.zeros(len(edges) - 1)
     order = np.argsort(start, kind="stable")
@@ -101,7 +104,7 @@ def busy(start: Floats, end: Floats, edges: Floats) -> Floats:
 
 
 def folded(start: Floats, end: Floats, period: float) -> tuple[Floats, Floats]:
-    """The parts of intervals within one period of all their repetitions; none is longer than a period."""
+    """Return the parts of repeated intervals within one period. No interval is longer than a period."""
     begun = np.mod(start, period) if period else start
     ended = begun + (end - start)
     over = ended > period
@@ -112,7 +115,7 @@ def folded(start: Floats, end: Floats, period: float) -> tuple[Floats, Floats]:
 
 
 def _fills(subject: Subject, line: Timeline, queue: int, edges: Floats) -> list[Fill]:
-    """Per column the colour that has most of it."""
+    """Return per column the colour that covers most of it."""
     here = line.queue == queue
     colours = _colours(subject)[here]
     start, end = line.start[here], line.end[here]
@@ -125,7 +128,8 @@ def _fills(subject: Subject, line: Timeline, queue: int, edges: Floats) -> list[
 
 
 def _colours(subject: Subject) -> np.ndarray[tuple[int], np.dtype[np.str_]]:
-    """By step: of first runs their phase's."""
+    """Return the colour of each step: that of the phase for first runs, others for recomputations and
+    copies."""
     schedule, phases = subject.schedule, subject.graph.operations.phase
     seen: set[int] = set()
     found: list[str] = []
@@ -160,13 +164,13 @@ def _words(subject: Subject) -> Iterator[str]:
 
 
 def _kinds(sums: Ints) -> list[tuple[str, str]]:
-    """Those that have bytes at some time."""
+    """Return name and colour of the kinds that have bytes at some time."""
     words = [*(kind.word.replace("_", " ") for kind in Kind), "workspace"]
     return [(words[kind], KIND[kind]) for kind in np.flatnonzero(sums.any(axis=0)).tolist()]
 
 
 def _work(subject: Subject, line: Timeline) -> list[tuple[str, str]]:
-    """What queues do: the words and colours that are there."""
+    """Return word and colour of each sort of work in the queues."""
     words = {colour: phase.word for phase, colour in zip(Phase, PHASE, strict=True)}
     words |= {AGAIN: "made again", COPY: "copies"}
     there = set(_colours(subject)[line.queue != NOTHING].tolist())
@@ -202,7 +206,7 @@ def _anchor(part: int) -> str:
 
 
 def _stack(stacked: Ints, ceiling: int) -> Iterator[str]:
-    """One area a kind, the last first: each covers what is above the one below."""
+    """Yield one area per kind, the last first: each covers what is above the one below."""
     for kind in reversed(range(stacked.shape[1])):
         tops = stacked[:, kind].tolist()
         if not any(tops):
@@ -215,7 +219,7 @@ def _stack(stacked: Ints, ceiling: int) -> Iterator[str]:
 
 
 def _plain_curve(at: Floats, sizes: Ints, ceiling: int) -> Iterator[str]:
-    """at: as shares of the width; what is longer than the schedule is cut."""
+    """Yield the baseline's curve. at: shares of the width; what is later than the schedule's end is cut."""
     path = ""
     for share, size in zip(at.tolist(), sizes.tolist(), strict=True):
         x = _LEFT + COLUMNS * min(share, 1.0)

@@ -1,4 +1,4 @@
-"""`plan size` as a page: tables, and a picture of speed and memory batch by batch."""
+"""The page of `plan size`: tables, and a figure of speed and memory batch by batch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Section(NamedTuple):
 
 
 def page(title: str, sections: Iterable[Section], origin: Sequence[str]) -> str:
-    """HTML that asks nobody for anything. origin: what made it, a line each."""
+    """Return the page as self-contained HTML. origin: how it was made, a line each."""
     return still_page(title, _body(title, sections, origin), _STYLE)
 
 
@@ -55,7 +55,10 @@ def _body(title: str, sections: Iterable[Section], origin: Sequence[str]) -> Ite
 
 
 def _picture(bars: Sequence[Bar]) -> str:
-    """To the left a bar of samples a second, to the right a line from low to high, a dot at expected."""
+    """Return the figure: on the left a bar of samples per second, on the right a line from low to high.
+
+    A dot on the line marks the expected memory.
+    """
     fastest = max(bar.samples_per_second for bar in bars) or 1.0
     most = max((bar.needs.high for bar in bars if bar.needs), default=0.0) or 1.0
     height = _ROW * (len(bars) + 1)

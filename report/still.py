@@ -1,4 +1,4 @@
-"""Pages of tables and pictures that stand still: no code, one file, light and dark."""
+"""Static pages of tables and figures: no code, one file, light and dark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .page import ASSETS
 
 
 def still_page(title: str, body: Iterable[str], style: str = "") -> str:
-    """HTML that asks nobody for anything. style: beside the pages' own."""
+    """Return self-contained HTML. style: CSS in addition to the pages' own."""
     style = (ASSETS / "page.css").read_text(encoding="utf-8") + style
     lines, title = "\n".join(body), escape(title)
     return (
@@ -21,7 +21,7 @@ def still_page(title: str, body: Iterable[str], style: str = "") -> str:
 
 
 def html_table(table: Table) -> Iterator[str]:
-    """Names come first."""
+    """Yield the table as HTML, with the column of names first."""
     if table.title:
         yield f"<h2>{escape(table.title)}</h2>"
     if table.rows:

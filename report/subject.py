@@ -1,4 +1,4 @@
-"""What is reported on, and the words for its queues."""
+"""The schedule that a report is on, and the words for its queues."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..planner.simulator.timeline import LAUNCH, NOTHING
 
 
 def queue_words(memories: Sequence[str]) -> tuple[str, ...]:
-    """Return the name of each queue, by its number. memories: their names in a row."""
+    """Return the name of each queue, by its number. memories: their names from the device down."""
     copies = ((f"{name} write", f"{name} read") for name in memories[Memory.DISK :])
     return ("compute", "CPU", "device to host", "host to device", *chain.from_iterable(copies))
 
 
 def cause_words(memories: Sequence[str]) -> tuple[str, ...]:
-    """Return why a queue stood still: by the queue waited for, then LAUNCH and FENCE. See `cause_index`."""
+    """Return why a queue was idle: by the queue waited for, then LAUNCH and FENCE. See `cause_index`."""
     copies = ((f"a write to the {name}", f"a read from the {name}") for name in memories[Memory.DISK :])
     return (
         "a computation on the device",
@@ -36,13 +36,17 @@ def cause_words(memories: Sequence[str]) -> tuple[str, ...]:
 
 
 def cause_index(cause: int, memories: Sequence[str]) -> int:
-    """Return the place of a timeline's cause among the `cause_words`; NOTHING stays."""
+    """Return the index of a timeline's cause among the `cause_words`; NOTHING stays."""
     return cause if cause >= NOTHING else len(queue_words(memories)) + LAUNCH - cause
 
 
 @dataclass(frozen=True)
 class Subject:
-    """budget: device bytes. report: the schedule's figures, which the judge has found."""
+    """A schedule to report on.
+
+    budget: bytes of the device, None for no limit.
+    report: the schedule's figures, as the simulator found them.
+    """
 
     graph: Graph
     schedule: Schedule
@@ -52,18 +56,19 @@ class Subject:
 
     @property
     def memories(self) -> tuple[str, ...]:
-        """The names of the machine's memories in a row."""
+        """Names of the machine's memories, from the device down."""
         return (self.machine or self.graph.machine or Machine()).hierarchy.names
 
     @property
     def ledgers(self) -> dict[str, int]:
-        """The memories by name, what is pinned of the host behind it."""
+        """Memories by name; the host's is followed by `pinned`, its page-locked part."""
         places = {name: place for place, name in enumerate(self.memories)}
         device, host, *deeper = places.items()
         return dict((device, host, ("pinned", PINNED), *deeper))
 
     def copies(self) -> dict[int, Lifetimes]:
-        """By memory: the device's, and where anything lies on the host, those of all."""
+        """Return the lifetimes by memory: the device's, and those of all others if the host holds
+        anything."""
         return {
             memory: lifetimes(self.graph, self.schedule, memory, budget=self.budget, machine=self.machine)
             for memory in range(len(self.memories))

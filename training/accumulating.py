@@ -1,12 +1,12 @@
-"""Several batches for one planned update: each adds its gradients to their sums, the last one updates too.
+"""Steps that accumulate gradients: each batch adds its gradients to their sums, the last one also updates.
 
-The sums are states of the optimizer, moved and saved as others are (runtime/updates/sums.py). A shape has one
-plan with two parts, which share weights and states with it (training/plan.py, `Parts`):
+The sums are states of the optimizer, moved and saved as others are (runtime/updates/sums.py). The plan of a
+shape has two parts, which share weights and states with it (training/plan.py, `Parts`):
 
     adding    adding    the plan    adding    …    updating     at an epoch's end: what is left
     └───────── one update ────────┘
 
-Of several processes each adds up its own batches; all average the sums where they update, at the same batch.
+With several processes each adds up its own batches. All average the sums when they update, at the same batch.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from .step import Step
 
 
 class AccumulatingStep(Step):
+    """A Step with planned updates and gradient_accumulation_steps above 1."""
+
     @property
     def optimizer_stepped(self) -> bool:
         return self._waiting == 0
@@ -40,12 +42,13 @@ class AccumulatingStep(Step):
             parts.updating.restore_to_device()
 
     def report(self) -> Report:
-        """Of each shape the last batch of an update, then those before it."""
+        """Return, for each shape, the plan of an update's last batch, followed by that of the batches before
+        it."""
         return self._book.report([x for plan in self.plans for x in (plan, self._planner.parts[plan].adding)])
 
     @property
     def _waiting(self) -> int:
-        """Batches in the sums."""
+        """Number of batches whose gradients are in the sums, not yet applied."""
         assert self._own is not None
         now = accumulated(self._own)
         return 0 if now is None else now.batches

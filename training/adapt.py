@@ -1,11 +1,11 @@
-"""Plans that go with the times: where iterations take longer or shorter than planned, they are timed.
+"""Plans that follow measured times: if iterations take longer or shorter than planned, they are timed.
 
     median 10 % off the plan's ──▶ some iterations note their own times ──▶ the same runs, transfers moved
-                                                                       └──▶ solved again, in the background
+                                                                       └──▶ re-solved, in the background
 
-Each change is one between two iterations, and of the schedule alone: the operations and what they depend on
-are the program's, so results keep their bits, and the simulator has counted the bytes. A change that would
-gain less than `MARGIN` is left. After each look the next is twice as many iterations away.
+Each change happens between two iterations, and only the schedule changes: the operations and their
+dependencies are the program's, so results keep their bits, and the simulator has counted the bytes. A change
+that would gain less than `MARGIN` is not made. After each check the wait for the next one doubles.
 """
 
 from __future__ import annotations
@@ -37,22 +37,27 @@ from .plan import Planner
 from .report import DRIFT, ENOUGH
 
 TURNS = 5
-"""Iterations that are timed."""
+"""Number of iterations that are timed."""
 
 MARGIN = 0.02
-"""So much faster must another schedule be."""
+"""Share of the time that another schedule must save."""
 
 WORTH = 0.05
-"""So far above its lower bound must a plan be for it to be solved again."""
+"""Share by which a plan must exceed its lower bound to be solved once more."""
 
 SECONDS = 100.0
-"""For the solver in the background, where `optimize` names no time limit."""
+"""Time limit of the solver in the background, if `optimize` has none."""
 
 
 @dataclass
 class _Case:
-    """Of one plan. seen: iterations since the last look; the next is after `wait` of them. left: iterations
-    still to be timed. taken: seconds of one, when it was found to drift."""
+    """State of the drift detection for one plan.
+
+    seen: iterations since the last check; the next check comes after `wait` of them.
+    left: iterations still to be timed.
+    taken: seconds per iteration when the drift was found.
+    solving: the solver in the background, while it runs.
+    """
 
     wait: float = 0
     seen: int = 0
@@ -62,15 +67,20 @@ class _Case:
 
 
 class Adapter:
-    """For the plans of a step. on: else a drift is only told, once."""
+    """Detection of drifting times for the plans of a step, and the changes that follow.
+
+    on: whether plans are changed; if not, a drift is reported once.
+    """
 
     def __init__(self, planner: Planner, *, on: bool) -> None:
         self._planner, self._book, self._on = planner, planner.book, on
         self._cases = WeakKeyDictionary[PlannedStep, _Case]()
 
     def before(self, step: PlannedStep, iteration: Iteration) -> PlannedStep:
-        """Before an iteration: its step, or one of a faster plan in its place. Raises MismatchError where the
-        step would refuse it."""
+        """Return the plan for the iteration about to run: the step, or the faster one that replaces it.
+
+        Raises MismatchError if the step would refuse the iteration.
+        """
         case = self._cases.setdefault(step, _Case())
         if case.left:
             case.left -= 1
@@ -106,7 +116,7 @@ class Adapter:
         said = _links(times, machine)
         try:
             moved = _moved(plan, now, figures.time)
-        except Exception as error:  # a fault of ours costs the change, not the training
+        except Exception as error:  # an internal error costs the change, not the training
             moved = None
             said.append(f"transfers stay, {type(error).__name__}: {error}")
         if uneven > DRIFT and figures.time > (1 + WORTH) * time_bound(plan.graph):
@@ -152,7 +162,8 @@ class Adapter:
 
 
 def _moved(plan: Plan, machine: Machine | None, seconds: float) -> Plan | None:
-    """The same runs and absences with transfers elsewhere, where that is faster."""
+    """Return the plan with the same runs and offload intervals but other transfer times, None if not
+    faster."""
     if machine is None or is_plain(plan.schedule):
         return None
     residency = recover_residency(plan.graph, plan.schedule)
@@ -162,7 +173,7 @@ def _moved(plan: Plan, machine: Machine | None, seconds: float) -> Plan | None:
 
 
 def _faster(plan: Plan, machine: Machine | None, schedule: Schedule, seconds: float) -> Plan | None:
-    """With this schedule, where it holds and takes less by the margin."""
+    """Return the plan with this schedule if it is valid and saves at least MARGIN of `seconds`, else None."""
     try:
         figures = simulate(plan.graph, schedule, budget=plan.budget, machine=machine).figures
     except InvalidScheduleError:
@@ -171,7 +182,8 @@ def _faster(plan: Plan, machine: Machine | None, schedule: Schedule, seconds: fl
 
 
 def _links(times: Times, machine: Machine | None) -> list[str]:
-    """Those that have drifted, by bytes/s of the copies that were made, latencies included."""
+    """Describe the links whose rates have drifted, in bytes/s of the copies that were made, latencies
+    included."""
     said: list[str] = []
     for queue, copied in times.copied.items():
         link = machine and link_of(machine.hierarchy, queue)

@@ -1,4 +1,4 @@
-"""Batches epoch after epoch, which a run that is resumed goes on with where it was."""
+"""Batches epoch after epoch, which a resumed run continues from its position."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from .random_numbers import random_numbers, set_random_numbers
 
 
 class Batches:
-    """epoch: makes the batches of one, each time anew. It draws random numbers of its own: what it shuffles
-    depends on these alone, not on what the iterations between its batches draw. So the place in an epoch is
-    found again by making its batches again, up to there."""
+    """An endless iterator over the batches of one epoch after another, whose position can be saved.
+
+    It has its own random state: what an epoch shuffles depends on this state alone, not on the numbers drawn
+    by the iterations between its batches. So a position within an epoch is restored by producing the epoch's
+    batches up to there.
+
+    epoch: function that returns the batches of one epoch, called once per epoch.
+    """
 
     def __init__(self, epoch: Callable[[], Iterable[Inputs]]) -> None:
         self._epoch = epoch
@@ -24,7 +29,7 @@ class Batches:
         return self
 
     def __next__(self) -> Inputs:
-        """Raises InputError where an epoch is empty."""
+        """Return the next batch. Raises InputError if an epoch is empty."""
         others = random_numbers()
         set_random_numbers(self._numbers)
         try:

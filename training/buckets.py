@@ -1,8 +1,9 @@
 """Batches padded to a few lengths, so that a few plans serve all.
 
-What a model and its loss ignore may be padded: tokens behind an attention mask of 0, labels of -100. Who says
-so is the caller, by the values; whether it is so, `check_ignored` asks plain PyTorch. Then the mathematics is
-that of the batch as it was, but not the bits: other shapes have other kernels, which sum in another order.
+Whatever a model and its loss ignore may be padded: tokens after the end with an attention mask of 0, labels
+of -100. The caller declares this by the padding values; `check_ignored` compares with eager PyTorch whether
+it holds. Then the mathematics is that of the unpadded batch, but not the bits: other shapes have other
+kernels, which sum in another order.
 """
 
 from __future__ import annotations
@@ -25,20 +26,25 @@ from ..runtime.run.execute import Outcome
 
 
 class Pad(NamedTuple):
-    """value: of what is added behind, in this dimension."""
+    """Padding of one input. value: the element appended, along this dimension."""
 
     value: float
     dimension: int = 1
 
 
 class Buckets(NamedTuple):
-    """pads: by the name of the tensor. sizes: the lengths, rising."""
+    """Lengths to which inputs are padded.
+
+    pads: padding by the name of the input.
+    sizes: the lengths, ascending.
+    """
 
     pads: Mapping[str, Pad]
     sizes: tuple[int, ...]
 
     def options(self, inputs: Inputs) -> list[Inputs]:
-        """The inputs in each length that they fit in, the shortest first; as they are where none is."""
+        """Return the inputs padded to each length that they fit in, the shortest first, unchanged if none
+        fits."""
         length = self.length(inputs)
         fitting = [size for size in self.sizes if length is not None and size >= length]
         return [self.resized(inputs, size) for size in fitting] or [inputs]
@@ -47,7 +53,8 @@ class Buckets(NamedTuple):
         return self.options(inputs)[-1]
 
     def length(self, inputs: Inputs) -> int | None:
-        """None where none of the tensors is there. Raises MismatchError where they differ in it."""
+        """Return the common length of the padded inputs, None if there are none. Raises MismatchError if they
+        differ."""
         lengths: dict[str, int] = {}
         for name, tensor in self._padded(inputs).items():
             dimension = self.pads[name].dimension
@@ -60,7 +67,7 @@ class Buckets(NamedTuple):
         return next(iter(lengths.values()), None)
 
     def resized(self, inputs: Inputs, size: int) -> Inputs:
-        """Cut or padded to this length."""
+        """Return the inputs cut or padded to this length."""
         resized = {name: _resized(t, self.pads[name], size) for name, t in self._padded(inputs).items()}
         return with_tensors(inputs, tensors_in(inputs) | resized)
 
@@ -103,11 +110,12 @@ def parse_buckets(pad_values: Any, pad_to_lengths: Any, inputs: Inputs) -> Bucke
 
 
 def check_ignored(iteration: Iteration, buckets: Buckets) -> None:
-    """Run plain PyTorch on the example as it is and padded; one that needs none is first cut by a quarter.
+    """Run eager PyTorch on the example batch unpadded and padded, and compare loss and gradients.
 
-    Without dropout, since the two draw other numbers. Loss, and gradients by their norm, may differ by the
-    root of the coarsest type's rounding: 0.03% in float32, 9% in bfloat16. Weights, buffers and random
-    numbers are afterwards as before. Raises DifferenceError.
+    A batch that needs no padding is first cut by a quarter. Dropout is off, since the two runs draw different
+    numbers. Loss and gradients (by their norm) may differ by the square root of the coarsest dtype's
+    rounding: 0.03% in float32, 9% in bfloat16. Weights, buffers and random states are restored. Raises
+    DifferenceError.
     """
     length = buckets.length(iteration.inputs)
     if length is None or length > buckets.sizes[-1]:
@@ -145,7 +153,7 @@ def _resized(tensor: Tensor, pad: Pad, size: int) -> Tensor:
 
 
 def _differences(plain: Outcome, padded: Outcome) -> dict[str, float]:
-    """Relative; of gradients together."""
+    """Return the relative differences of the losses and of all gradients together."""
     assert plain.loss is not None
     assert padded.loss is not None
     loss, other = float(plain.loss), float(padded.loss)
@@ -167,8 +175,11 @@ def _tolerance(module: nn.Module, device: torch.device) -> float:
 
 @contextmanager
 def _without_dropout(module: nn.Module) -> Generator[None]:
-    """In eval mode, but for batch norms, which padding may reach in train mode alone, and for recurrent
-    layers, which on some devices have a backward in train mode alone."""
+    """Put the module in eval mode, except batch norms and recurrent layers, until the block ends.
+
+    Padding may reach a batch norm only in train mode, and on some devices recurrent layers have a backward
+    only in train mode.
+    """
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     for part, mode in modes:

@@ -1,14 +1,15 @@
-"""All that a training run goes on from, in a folder: `save` and `load`.
+"""All that a training run resumes from, in a folder: `save` and `load`.
 
     FOLDER/00000003/model.safetensors       module.state_dict(), each tensor once
                     optimizer.safetensors   its states, as in optimizer.state_dict(): `0.exp_avg`, …
                     rest.pt                 groups, counts, random numbers, what the loop adds
                     digests.json            of each tensor, of rest.pt, and of the whole
 
-Each tensor is read and written where it lies, host, disk or device: this needs no room on the device, and no
-more host memory than the largest tensor has. A save is a new folder, whole on the disk before it has its
-name; then the ones before it go. So whoever is killed at any moment leaves a whole one, if there was one.
-A load reads and verifies everything before it replaces anything; no signal breaks off the replacing.
+Each tensor is read and written in the memory that holds it, host, disk or device: this takes no device
+memory, and no more host memory than the largest tensor has. A save is a new folder, completely on the disk
+before it gets its name; only then are the earlier ones removed. So a process that is killed at any moment
+leaves a complete checkpoint, if there was one. A load reads and verifies everything before it replaces
+anything; signals are deferred while it replaces.
 """
 
 from __future__ import annotations
@@ -57,10 +58,11 @@ def save(
     optimizer: Optimizer | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a checkpoint in place of the one that is there. One process at a time may save in a folder.
+    """Write a checkpoint that replaces the one in the folder. One process at a time may save in a folder.
 
-    extra: numbers, text, tensors and containers of these, or what has a `state_dict()`, like a learning rate
-    schedule. Raises MemplanError: what can't be saved, a disk that is full. The one before is still there.
+    extra: numbers, text, tensors and containers of these, or objects with a `state_dict()`, like a learning
+        rate schedule.
+    Raises MemplanError for what can't be saved and for a full disk; the earlier checkpoint is still there.
     """
     check_loaded(module)
     folder = Path(folder)
@@ -110,11 +112,12 @@ def load(
 ) -> dict[str, Any]:
     """Set module, optimizer and random numbers to what they were when the folder's checkpoint was saved.
 
-    extra: by name what is given its own state back by `load_state_dict`. Returns the rest of what was saved
-    as `extra`. Raises InputError: there is no checkpoint, or it is not whole; MismatchError: it is another
-    model's, or another optimizer's. Nothing has changed then, nor if Ctrl-C ends the load. Raises
-    MemplanError if the values can't be replaced, as of a disk that fails: until a load that ends well, the
-    module's steps and saves are refused.
+    extra: objects by name, whose state is restored by their `load_state_dict`.
+    Returns the rest of what was saved as `extra`.
+    Raises InputError if there is no complete checkpoint, MismatchError if it is that of another model or
+    another optimizer. Nothing has changed then, nor if Ctrl-C ends the load. Raises MemplanError if the
+    values can't be replaced, as when a disk fails: until a later load succeeds, the module's steps and saves
+    are refused.
     """
     place = _latest(Path(folder))
     saved = _read(place)
@@ -165,13 +168,13 @@ def load(
 
 
 def check_loaded(module: nn.Module) -> None:
-    """Raises MemplanError if a load has failed while it replaced the module's values."""
+    """Raise MemplanError if a load has failed while it replaced the module's values."""
     if module in _half_loaded:
         raise MemplanError(f"the last load of a checkpoint has failed halfway; {_HALF}")
 
 
 def is_there(folder: str | Path) -> bool:
-    """Whether there is a checkpoint."""
+    """Tell whether the folder has a checkpoint."""
     return bool(_numbered(Path(folder)))
 
 
@@ -179,7 +182,8 @@ def is_there(folder: str | Path) -> bool:
 
 
 def _model(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `state_dict` names: parameters and buffers themselves, and what is no tensor."""
+    """Return the entries of `state_dict`: parameters and buffers themselves, then values that are not
+    tensors."""
     own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     found = module.state_dict(keep_vars=True)
     tensors = {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
@@ -233,7 +237,7 @@ def _state(part: Any) -> Any:
 
 
 def _write_rest(path: Path, rest: dict[str, Any]) -> str:
-    """Returns its digest. Raises InputError if it could not be loaded afterwards."""
+    """Write rest.pt and return its digest. Raises InputError if it could not be loaded afterwards."""
     try:
         with path.open("wb") as file:
             torch.save(rest, file)
@@ -250,8 +254,12 @@ def _write_rest(path: Path, rest: dict[str, Any]) -> str:
 
 
 class _Saved(NamedTuple):
-    """values, states: tensors of the module and of the optimizer, by name, mapped from the files. rest: all
-    else. old: there are no digests."""
+    """A checkpoint that was read.
+
+    values, states: tensors of the module and of the optimizer, by name, mapped from the files.
+    rest: all else.
+    old: whether it has no digests.
+    """
 
     values: dict[str, Tensor]
     states: dict[str, Tensor]
@@ -260,7 +268,7 @@ class _Saved(NamedTuple):
 
 
 def _read(place: Path) -> _Saved:
-    """The checkpoint, verified. Raises InputError, one line."""
+    """Read and verify a checkpoint. Raises InputError, one line."""
     digests = read_digests(place)
     rest = _read_rest(place / REST, digests)
     values, states = open_tensors(place / MODEL), open_tensors(place / OPTIMIZER)
@@ -320,7 +328,7 @@ def _latest(folder: Path) -> Path:
 
 
 def _sync_folder(folder: Path) -> None:
-    """The names in it are on the disk; elsewhere than on POSIX a folder can't be opened."""
+    """Flush the folder's entries to the disk, on POSIX; elsewhere a folder can't be opened."""
     if os.name == "posix":
         number = os.open(folder, os.O_RDONLY)
         try:

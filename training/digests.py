@@ -16,10 +16,10 @@ from ..graphs.files.documents import read_document
 from .tensor_file import OTHER, sync
 
 FORMAT = 2
-"""The checkpoint format that is written. 1 had no digests."""
+"""Checkpoint format that is written. Format 1 had no digests."""
 
 Digests = Mapping[str, Mapping[str, str]]
-"""By file, then by tensor; a file that is not of tensors has one, by the empty name."""
+"""Digests by file, then by tensor. A file without tensors has one, under the empty name."""
 
 DIGESTS = "digests.json"
 
@@ -33,7 +33,8 @@ def write_digests(folder: Path, digests: Digests) -> None:
 
 
 def read_digests(folder: Path) -> Digests | None:
-    """The digests in the folder, None if there are none. Raises InputError: they are not as written."""
+    """Return the digests in the folder, None if there are none. Raises InputError if they are not as
+    written."""
     path = folder / DIGESTS
     if not path.exists() and not path.is_symlink():
         return None

@@ -1,7 +1,7 @@
-"""A graph and a machine by the times that iterations took, and what these say of a schedule.
+"""Graph and machine updated by the times that iterations took, and measures of how far these have drifted.
 
-Only times change: what an operation reads, makes and needs of memory stays, so a schedule that held for the
-graph before holds for this one.
+Only times change: what an operation reads, writes and needs of memory stays, so a schedule that was valid for
+the earlier graph is valid for this one.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from ..planner.simulator.clock import Queue, link_of
 from ..runtime.run.stopwatch import Copied, Times
 
 _LINKS = (Queue.D2H, Queue.H2D, Queue.DISK_READ, Queue.DISK_WRITE)
-"""In the order of `Links`."""
+"""Queues in the order of `Links`."""
 
 
 def remeasured(graph: Graph, machine: Machine | None, times: Times) -> Graph:
-    """Its machine is the one that was found. What did not run, a link or an operation in one of its modes,
-    keeps its time, changed by as much as all that ran on the same processor."""
+    """Return the graph with measured times, and with the measured machine.
+
+    Operations, execution variants and links that did not run keep their times, scaled by the same factor as
+    all that ran on the same processor.
+    """
     ran = {way: (graph.seconds(*way), seconds) for way, seconds in times.seconds.items()}
     factors = [
         _ratio([both for way, both in ran.items() if graph.on_host(*way) == on_host])
@@ -48,8 +51,11 @@ def remeasured(graph: Graph, machine: Machine | None, times: Times) -> Graph:
 
 
 def unevenness(graph: Graph, machine: Machine | None, times: Times) -> float:
-    """How far times have moved against each other, as a share. 0: all by one factor, which leaves the fastest
-    schedule the fastest. Of computations the mean by time; of links the largest."""
+    """Return how far times have drifted relative to each other, as a share.
+
+    0: all by one factor, which leaves the fastest schedule the fastest. It is the mean over computations,
+    weighted by time, or the largest of the links if that is more.
+    """
     ran = [(graph.seconds(*way), seconds) for way, seconds in times.seconds.items()]
     factor = _ratio(ran)
     apart = fsum(abs(now - factor * before) for before, now in ran) / fsum(now for _before, now in ran)
@@ -60,14 +66,16 @@ def unevenness(graph: Graph, machine: Machine | None, times: Times) -> float:
 
 
 def slower(link: Link, copied: Copied) -> float:
-    """Seconds measured for each that the link was planned to take for the same copies."""
+    """Return the seconds measured per second that the link was planned to take for the same copies."""
     return copied.seconds / link.seconds(float(copied.bytes), copied.copies)
 
 
 def _as_copied(link: Link | None, copied: Copied | None) -> Link | None:
-    """Return the link that takes the seconds measured. It keeps its latency if the bytes have half of them;
-    else such small copies tell nothing of the rate, and all its times change by one factor. So do those of a
-    link that was measured by sizes."""
+    """Return the link that takes the measured seconds.
+
+    It keeps its latency if the bytes take at least half of the time. Otherwise such small copies do not show
+    the rate, and all its times change by one factor. So do those of a link that was measured by sizes.
+    """
     if link is None or copied is None:
         return link
     left = copied.seconds - link.seconds(0.0, copied.copies)
@@ -77,6 +85,6 @@ def _as_copied(link: Link | None, copied: Copied | None) -> Link | None:
 
 
 def _ratio(pairs: list[tuple[float, float]]) -> float:
-    """Seconds now for each second before."""
+    """Return the seconds now per second before."""
     before = fsum(one for one, _now in pairs)
     return fsum(now for _before, now in pairs) / before if before > 0 else 1.0

@@ -1,8 +1,8 @@
-"""Forward alone, between training iterations: planned within the same bytes, over the same weights.
+"""Forward passes between training iterations: planned within the same bytes, over the same weights.
 
-What training leaves on the device beside the weights, the optimizer's states, is not this one's to use. Where
-weights lie on the host a plan takes them over from the training's, tensor by tensor, and fetches them layer
-by layer: they are never all on the device.
+Optimizer states that training leaves on the device are not available to these plans. Weights that are on the
+host are taken over from the training's plan, tensor by tensor, and fetched layer by layer: they are never all
+on the device.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .retry import with_less
 
 
 class Evaluation(NamedTuple):
-    """output: what the module has returned, as `Step.output`."""
+    """Result of `Step.evaluate`. output: the module's output, as in `Step.output`."""
 
     loss: Tensor
     output: Any
@@ -41,7 +41,11 @@ class Forward:
         smaller: Callable[..., PlannedStep],
         training: Plans,
     ) -> None:
-        """plan, smaller: the planner's. training: the plans that this one shares the weights with."""
+        """Set up forward passes without a plan yet.
+
+        plan, smaller: the planner's functions that make a plan, and one for fewer bytes.
+        training: the training's plans, which share the weights.
+        """
         outputs = iteration.outputs or purpose == "predict"
         self._iteration = iteration._replace(updates=None, processes=None, purpose=purpose, outputs=outputs)
         self._plan, self._smaller, self._training = plan, smaller, training
@@ -49,7 +53,7 @@ class Forward:
         self.plans = self._none()
 
     def __call__(self, inputs: Inputs) -> tuple[Tensor | None, Any]:
-        """The loss, where there is one, and the output. Raises MemplanError."""
+        """Return the loss, None if there is none, and the module's output. Raises MemplanError."""
         beside = max(_beside(step) for step in self._training.steps)
         with evaluating(self._iteration.module), torch.inference_mode(False):  # weights come and go in it
             if beside > self._beside:
@@ -75,7 +79,7 @@ class Forward:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Generator[None]:
-    """In eval mode; afterwards each part is in the mode that it had."""
+    """Put the module in eval mode until the block ends; each submodule then gets its former mode back."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -86,7 +90,7 @@ def evaluating(module: nn.Module) -> Generator[None]:
 
 
 def _beside(step: PlannedStep) -> int:
-    """Bytes of optimizer states that a plan leaves on the device."""
+    """Return the bytes of optimizer states that a plan leaves on the device."""
     initial = None if step.cycle is None else step.cycle.schedule.initial
     away = frozenset[int]() if initial is None else initial.named - initial.on(Memory.DEVICE)
     storages: Sequence[Any] = step.program.storages

@@ -1,14 +1,14 @@
-"""Plans on disk: a second start measures and solves nothing.
+"""Plans on disk, so that a second start measures and solves nothing.
 
 A plan is a folder of two files, graph.json and schedule.json, as `plan show` and `plan check` read them. It
-is found under the hash of all that it depends on: the traced program, when it updates weights, the budget,
-the machine, the solver and its seconds, PyTorch, memplan, and the computer with its threads, since times are
-measured on it. What is broken or does not hold is planned anew; what was found is compared with plain PyTorch
-like any other plan, once: compared.json has on what grounds it was found equal (runtime/compare/grounds.py).
-Where these still hold, with this very plan, it is not compared again.
+is found by the hash of all that it depends on: the traced program, when it updates weights, the budget, the
+machine, the solver and its time limit, PyTorch, memplan, and the computer with its threads, since times are
+measured on it. A plan that is damaged or not valid is made anew. One that was found is compared with eager
+PyTorch like any other plan, once: compared.json has the signature under which it was found equal
+(runtime/compare/grounds.py). If this signature still holds, with this very plan, the comparison is skipped.
 
-Where the plans of a folder have more than `MOST` bytes, those go that were not used for longest. None goes
-that was used in the last hour: another process may be at it.
+If the plans of a folder exceed `MOST` bytes, the least recently used are removed. None that was used in the
+last hour is removed: another process may be using it.
 """
 
 from __future__ import annotations
@@ -42,14 +42,19 @@ from ..runtime.trace.align import aligned
 from ..runtime.updates.order import check_order
 
 MOST = 2**30
-"""Bytes of all plans in a folder."""
+"""Limit of the bytes of all plans in a folder."""
 
 _IN_USE = 3600.0
 _FILES = ("graph.json", "schedule.json", "compared.json")
 
 
 class Plan(NamedTuple):
-    """program: in the graph's order. budget: bytes. compiled: where operations are; by what it was."""
+    """A plan for one traced program.
+
+    program: the program, in the graph's order.
+    budget: bytes.
+    compiled: the compiled operations and the program that they replace, None if there are none.
+    """
 
     program: Program
     graph: Graph
@@ -59,13 +64,16 @@ class Plan(NamedTuple):
 
     @property
     def traced(self) -> Program:
-        """Before operations were compiled."""
+        """The program before operations were compiled."""
         return self.program if self.compiled is None else self.compiled.plain
 
 
 def find(folder: Path, program: Program, machine: Machine | None, asked: tuple[Any, ...]) -> Plan | None:
-    """None where there is none for this program that is whole. machine: where its graph names none. asked:
-    all that it depends on beside program and surroundings."""
+    """Return the plan on disk for this program, None if there is no valid one.
+
+    machine: the machine, if the plan's graph names none.
+    asked: all that the plan depends on apart from program and environment.
+    """
     place = _place(folder, program, asked)
     with suppress(MemplanError, OSError):
         graph = load_graph(place / "graph.json")
@@ -83,7 +91,7 @@ def find(folder: Path, program: Program, machine: Machine | None, asked: tuple[A
 
 
 def keep(folder: Path, plan: Plan, machine: Machine | None, asked: tuple[Any, ...]) -> None:
-    """A disk that is full or read-only costs the copy, not the plan."""
+    """Save a plan on disk. Errors are ignored: a full or read-only disk costs the copy, not the plan."""
     with suppress(MemplanError, OSError):
         place = _place(folder, plan.program, asked)
         save(place, plan, machine)
@@ -92,14 +100,14 @@ def keep(folder: Path, plan: Plan, machine: Machine | None, asked: tuple[Any, ..
 
 
 def vouch(folder: Path, plan: Plan, asked: tuple[Any, ...], grounds: str) -> None:
-    """This plan was compared with plain PyTorch, on these grounds, and found equal."""
+    """Note on disk that this plan was compared with eager PyTorch, under this signature, and found equal."""
     place = _place(folder, plan.program, asked)
     with suppress(MemplanError):
         write_document({"grounds": _of(plan, grounds)}, place / "compared.json")
 
 
 def vouched(folder: Path, plan: Plan, asked: tuple[Any, ...], grounds: str) -> bool:
-    """Whether it was, on the same grounds."""
+    """Tell whether the plan was found equal under the same signature."""
     place = _place(folder, plan.program, asked)
     with suppress(MemplanError):
         return read_document(place / "compared.json") == {"grounds": _of(plan, grounds)}
@@ -107,7 +115,7 @@ def vouched(folder: Path, plan: Plan, asked: tuple[Any, ...], grounds: str) -> b
 
 
 def _trim(folder: Path) -> None:
-    """A plan's folder has the time of its last use; what else lies beside plans is left alone."""
+    """Remove the least recently used plans above MOST; other files in the folder are left as they are."""
     plans: list[tuple[float, int, Path]] = []
     for place in folder.iterdir():
         with suppress(OSError):  # another process trims too
@@ -126,7 +134,7 @@ def _trim(folder: Path) -> None:
 
 
 def _of(plan: Plan, grounds: str) -> str:
-    """With the plan itself: another process may have kept another one in its place meanwhile."""
+    """Return the signature together with the plan: another process may have replaced the plan meanwhile."""
     schedule, away = plan.schedule, plan.schedule.initial
     columns = [column.tolist() for column in (schedule.verbs, schedule.targets, schedule.wheres)]
     initial = [sorted(map(int, there)) for there in (away.host, away.disk, away.both)]
@@ -135,7 +143,8 @@ def _of(plan: Plan, grounds: str) -> str:
 
 
 def save(place: Path, plan: Plan, machine: Machine | None) -> None:
-    """As graph.json and schedule.json in this folder. Raises InputError where they can't be written."""
+    """Write a plan as graph.json and schedule.json in this folder. Raises InputError if they can't be
+    written."""
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -158,7 +167,7 @@ def _place(folder: Path, program: Program, asked: tuple[Any, ...]) -> Path:
 
 @cache
 def _sources() -> str:
-    """The hash of memplan's own files: another state of them may measure and solve otherwise."""
+    """Return the hash of memplan's own files: another state of them may measure and solve differently."""
     root = Path(__file__).parents[1]
     rooms = (path for path in root.iterdir() if (path / "__init__.py").exists())
     files = sorted(file for room in rooms for file in room.rglob("*.py"))

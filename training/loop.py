@@ -1,4 +1,4 @@
-"""A training loop around one planned step, for those who write none: it is resumed bit by bit."""
+"""A training loop around one planned step, for those who write none; it resumes bit by bit."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ from . import checkpoint
 from .batches import Batches
 
 SECONDS_BETWEEN = 600.0
-"""Between two checkpoints, where nobody says how many iterations."""
+"""Seconds between two checkpoints, if no number of iterations is requested."""
 
 _UNREAD = 64
-"""Losses that are read together: each time the device is waited for."""
+"""Losses that are read together: each read waits for the device."""
 
 
 @dataclass
 class Trained:
-    """losses: of all iterations, those before this run too. before: how many these were. seconds: of each
-    iteration of this run."""
+    """Progress of a training run.
+
+    losses: losses of all iterations, including those before this run.
+    before: number of iterations before this run.
+    seconds: seconds of each iteration of this run.
+    """
 
     losses: list[float]
     before: int
@@ -43,10 +47,11 @@ def train(
     every: int | None = None,
     tell: Callable[[Trained, bool], None] = lambda _so_far, _saved: None,
 ) -> Trained:
-    """Until there have been so many iterations, from the checkpoint in the folder on where there is one.
+    """Train until there have been `steps` iterations, from the folder's checkpoint on if there is one.
 
     every: iterations between two checkpoints; None: some minutes. There is one before the first iteration and
-    one behind the last. tell: is called after iterations, with what has been and whether it is saved.
+        one after the last.
+    tell: callback after iterations, with the progress and whether it is saved.
     Raises MemplanError.
     """
     if iteration.updates is None:
@@ -78,7 +83,8 @@ class _Run:
     folder: Path
 
     def resume(self) -> list[float]:
-        """The losses so far."""
+        """Return the losses so far, from the checkpoint, which is loaded, or from a first one, which is
+        written."""
         if not checkpoint.is_there(self.folder):
             self.save([])
             return []

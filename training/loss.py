@@ -1,8 +1,8 @@
-"""The loss of a planned iteration: it stands where a plain one does, `loss.backward()` and all.
+"""Losses of planned iterations, which stand in for those of eager PyTorch, `loss.backward()` included.
 
-The iteration has computed its gradients already. The loss keeps them, as plain PyTorch's keeps activations:
-until `backward()`, which hands them to autograd, or until nobody has the loss any more. Autograd then adds
-them to `.grad` as ever: it takes them over, without a copy, where there is none yet.
+The iteration has computed its gradients already. The loss keeps them, as eager PyTorch's keeps activations:
+until `backward()`, which hands them to autograd, or until the loss is no longer referenced. Autograd then
+adds them to `.grad` as usual: it takes them over, without a copy, if there is none yet.
 """
 
 # pyright: reportIncompatibleMethodOverride=false
@@ -25,16 +25,20 @@ from ..runtime.torch_internals import graph_is_kept
 
 
 class Losses:
-    """One after the other, those of a step."""
+    """The losses of a step, one after the other."""
 
     def __init__(self, *, updates: bool) -> None:
-        """updates: whether the step updates the weights: its gradients are added to `.grad` at once, then."""
+        """Set up a step's losses.
+
+        updates: whether the step updates the weights; its gradients are then added to `.grad` at once.
+        """
         self._updates = updates
         self._last: _Pending | None = None
         self._used = torch.zeros((), requires_grad=True)
 
     def begin(self, inputs: Inputs) -> None:
-        """Before an iteration with these. Raises MismatchError where its gradients could not be had."""
+        """Prepare for an iteration with these inputs. Raises MismatchError if its gradients could not be
+        obtained."""
         refuse_gradients_of_inputs(inputs)
         if not (self._updates or torch.is_grad_enabled()):
             raise MismatchError(
@@ -54,8 +58,11 @@ class Losses:
         scale: Tensor | None = None,
         processes: Processes | None = None,
     ) -> Tensor:
-        """The loss of this outcome. scale: what backward was of, times the loss. processes: that average
-        gradients where `backward` adds them to `.grad`."""
+        """Return the loss of this outcome as a tensor with a backward.
+
+        scale: factor of the loss in the planned backward.
+        processes: ranks that average gradients, if `backward` adds them to `.grad`.
+        """
         if self._updates:
             step.accumulate(outcome.gradients)
             return _Used.apply([outcome.loss], self._used)
@@ -66,8 +73,13 @@ class Losses:
 
 
 class _Pending:
-    """asked: somebody has called `backward`. told: the user has been told to. scale: of the gradients.
-    processes: that average them."""
+    """Gradients of the last iteration that wait for `backward`.
+
+    asked: whether `backward` was called.
+    told: whether the user was warned that it was not.
+    scale: scale of the gradients.
+    processes: ranks that average them.
+    """
 
     def __init__(self, in_half: bool, told: bool, scale: Tensor | None, processes: Processes | None) -> None:
         self.in_half, self.asked, self.told = in_half, False, told
@@ -75,8 +87,10 @@ class _Pending:
         self._scale = scale
 
     def factor(self, wanted: Tensor) -> float:
-        """What the gradients are to be multiplied by, for those of the loss times `wanted`. Raises
-        MemplanError where float16 has lost what that asks for."""
+        """Return the factor that turns the planned gradients into those of the loss times `wanted`.
+
+        Raises MemplanError if float16 has lost digits that this factor would need.
+        """
         scale = self._scale
         factor = float(wanted if scale is None else wanted.double() / scale.to(wanted.device).double())
         if factor > 1 and self.in_half:
@@ -91,6 +105,8 @@ class _Pending:
 
 
 class _Loss(torch.autograd.Function):
+    """Loss whose backward returns gradients that are computed already."""
+
     @staticmethod
     def forward(
         ctx: Any, loss: list[Tensor], pending: _Pending, gradients: list[Tensor], *parameters: Tensor
@@ -101,7 +117,8 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, wanted: Tensor) -> tuple[Tensor | None, ...]:
-        """Of the loss times `wanted`; a second time without gradients autograd raises its own error."""
+        """Return the gradients of the loss times `wanted`. A second call finds none: autograd raises its own
+        error."""
         if torch.is_grad_enabled():
             raise MemplanError("a planned loss has no second derivative: leave create_graph=True out")
         gradients: tuple[Tensor, ...] = ctx.saved_tensors
@@ -121,8 +138,11 @@ class _Loss(torch.autograd.Function):
 def _averaged(
     processes: Processes, parameters: Sequence[Tensor], gradients: Sequence[Tensor]
 ) -> list[Tensor | None]:
-    """What autograd adds to `.grad` then. A `.grad` that is there is averaged with the gradient in it, as
-    DistributedDataParallel does."""
+    """Average gradients over the ranks and return what autograd then adds to `.grad`.
+
+    A `.grad` that is there is averaged with the gradient in it, as DistributedDataParallel does; for it
+    autograd gets None.
+    """
     sums = [parameter.grad for parameter in parameters]
     for total, gradient in zip(sums, gradients, strict=True):
         if total is not None:
@@ -133,7 +153,7 @@ def _averaged(
 
 
 class _Used(torch.autograd.Function):
-    """The loss of an iteration that has updated the weights."""
+    """Loss of an iteration that has updated the weights already; its backward raises MemplanError."""
 
     @staticmethod
     def forward(_ctx: Any, loss: list[Tensor], _used: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""An optimizer's states in a checkpoint: what is saved of them, verified, and put in place."""
+"""Optimizer states in a checkpoint: which are saved, how they are verified and replaced."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Optimizer = torch.optim.Optimizer
 
 
 def states_of(optimizer: Optimizer | None) -> tuple[dict[str, Tensor], Any]:
-    """The tensors of an optimizer's states by name, and all else, with which of them lie on the CPU."""
+    """Return the tensors of an optimizer's states by name, and all else, with which of them are on the
+    CPU."""
     if optimizer is None:
         return {}, None
     packed, between = optimizer.state_dict(), accumulated(optimizer) is None
@@ -34,8 +35,11 @@ def states_of(optimizer: Optimizer | None) -> tuple[dict[str, Tensor], Any]:
 def prepare_states(
     place: Path, optimizer: Optimizer | None, rows: Any, states: Mapping[str, Tensor]
 ) -> Callable[[], None]:
-    """Verify that the states are this optimizer's, and make the tensors that it has not yet. Nothing of the
-    optimizer changes until what is returned is called. Raises InputError, MismatchError."""
+    """Verify that the states are this optimizer's, allocate those it lacks, and return the function that sets
+    them.
+
+    Nothing of the optimizer changes until the returned function is called. Raises InputError, MismatchError.
+    """
     if (optimizer is None) != (rows is None):
         there, here = ("no optimizer", "one") if rows is None else ("an optimizer", "none")
         raise MismatchError(f"{place} was saved with {there}, and is loaded with {here}")
@@ -109,7 +113,7 @@ def _check_shapes(
     optimizer: Optimizer,
     by_index: Mapping[int, Mapping[str, Tensor]],
 ) -> None:
-    """The optimizer's own states, if it has some, are among those that are saved, in the same shapes."""
+    """Check that the optimizer's own states, if any, are among those that are saved, in the same shapes."""
     common = {state for row in by_index.values() for state in row}
     for index, row in by_index.items():
         for state, own in _tensors_in(optimizer.state.get(parameters[index], {})):
@@ -129,7 +133,7 @@ def _fits(own: Any, value: Tensor) -> bool:
 
 
 def _like(parameter: Tensor, value: Tensor, on_cpu: bool) -> Tensor:
-    """A state that is not there yet: where its parameter is, laid out as that."""
+    """Return a new state on its parameter's device, or on the CPU, with the parameter's strides."""
     device = torch.device("cpu") if on_cpu else parameter.device
     if value.shape == parameter.shape:
         made = torch.empty_strided(value.shape, parameter.stride(), dtype=value.dtype, device=device)

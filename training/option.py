@@ -100,8 +100,8 @@ def takes(
 def takes(options: Any, *, first: str = "") -> Any:
     """Let a function of positional arguments and options be called with the options as keywords.
 
-    Its docstring and signature list them. Raises TypeError: an unknown or a missing keyword.
-    first: the name of the positional argument, of a function that has only one.
+    Its docstring and signature list them. Raises TypeError for an unknown or a missing keyword.
+    first: the name of the positional argument, if the function has only one.
     """
     del first  # tells type checkers how many there are
 
@@ -140,7 +140,7 @@ def _parameter(each: Field[Any]) -> inspect.Parameter:
 
 
 def _given_type(each: Field[Any]) -> Any:
-    """The type of a value as it is given: that of the converter's parameter."""
+    """Return the type that an option accepts: that of the converter's parameter."""
     converter = each.metadata["converter"]
     hints = get_type_hints(converter)
     return next((hint for name, hint in hints.items() if name != "return"), Any)

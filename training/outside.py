@@ -1,8 +1,8 @@
-"""Optimizers that no plan has: any of `torch.optim.Optimizer` that needs no closure.
+"""Steps with an optimizer whose updates can't be planned: any `torch.optim.Optimizer` without a closure.
 
-The step runs the planned forward and backward, then the optimizer's own step over all gradients. What it
-takes is counted before anything is planned (runtime/updates/counted.py): the plan has what its states leave
-of the budget, and what its step takes for itself must fit beside weights and gradients alone.
+The step runs the planned forward and backward, then the optimizer's own step over all gradients. Its memory
+is measured before anything is planned (runtime/updates/counted.py): its states are subtracted from the plan's
+budget, and the temporary memory of its step must fit next to weights and gradients alone.
 
     ┌── planned forward and backward ──┐┌─ optimizer.step() ─┐
     │ weights, activations, gradients  ││ weights, gradients │
@@ -34,12 +34,14 @@ from .step import Step
 
 
 class OutsideStep(Step):
-    """As any step with an optimizer: weights are updated and gradients gone when it returns."""
+    """A Step whose optimizer runs after the plan: weights are updated and gradients freed when a call
+    returns."""
 
     def __init__(
         self, iteration: Iteration, planner: Planner, buckets: Buckets | None, optimizer: Optimizer
     ) -> None:
-        """Plan the iteration, which has no updates: `accumulate` of them make one. Raises MemplanError."""
+        """Plan the iteration, which has no updates: `accumulate` of them make one update. Raises
+        MemplanError."""
         if planner.options.rollback_on_error:
             raise InputError(
                 "rollback_on_error=True needs planned updates: "
@@ -74,7 +76,8 @@ class OutsideStep(Step):
                 self._outside.zero_grad(set_to_none=True)
 
     def _run(self, plan: PlannedStep, inputs: Inputs) -> Tensor:
-        """An iteration that fails adds no gradients; alone in its update it leaves none."""
+        """Run one iteration. One that fails adds no gradients; if it is alone in its update it leaves
+        none."""
         many, processes = self._iteration.accumulate, self._iteration.processes
         if processes is not None and self._waiting + 1 == many:
             processes.check_syncs()
@@ -109,7 +112,7 @@ class OutsideStep(Step):
             self._scaling.step(self._outside)
 
     def _planned(self, iteration: Iteration, less: int = 0) -> PlannedStep:
-        """Raises InfeasibleError, …: its bytes are the whole budget's."""
+        """Plan an iteration. Raises InfeasibleError, whose bytes include the optimizer's, and others."""
         try:
             step = self._planner(iteration, less)
         except InfeasibleError as error:
@@ -126,5 +129,5 @@ class OutsideStep(Step):
 
 
 def _left_bytes(program: Program) -> int:
-    """There when an iteration has ended: weights, buffers, inputs, gradients, the loss."""
+    """Return the bytes left after an iteration: weights, buffers, inputs, gradients, the loss."""
     return resident_bytes(program) + sum(program.storages[x].bytes for x in program.results)

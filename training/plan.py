@@ -1,4 +1,4 @@
-"""A plan for one shape: the iteration traced, measured, solved, or found on disk; compared with PyTorch."""
+"""A plan for one shape: the iteration is traced, measured and solved, or found on disk; then verified."""
 
 from __future__ import annotations
 
@@ -39,20 +39,29 @@ from .options import Options
 from .report import TrainingLog
 
 FORWARD = "auto"
-"""Forward alone has no backward that solvers for training look for."""
+"""Solver of forward passes: they have no backward, which solvers for training look for."""
 
 
 class Parts(NamedTuple):
-    """Of an update over several batches, by a plan of their own over the same weights: those before the last
-    batch, and an update without one (runtime/updates/parts.py)."""
+    """Plans for the other batches of an update over several, over the same weights as the plan for the last
+    one.
+
+    adding: for the batches before the last.
+    updating: for an update without a batch (runtime/updates/parts.py).
+    """
 
     adding: PlannedStep
     updating: PlannedStep
 
 
 class _Kept(NamedTuple):
-    """What the disk has for a program. asked: what a plan depends on beside it. grounds: what a comparison
-    rests on, None where none is kept. vouched: the plan was compared on these, which is enough."""
+    """Entry of the plan cache for one program.
+
+    asked: all that a plan depends on apart from the program.
+    plan: the plan found, None if there is none.
+    grounds: signature that a verification rests on, None if none is kept.
+    vouched: whether the plan was found equal under this signature, so that it need not be compared.
+    """
 
     asked: tuple[Any, ...]
     plan: Plan | None = None
@@ -62,12 +71,12 @@ class _Kept(NamedTuple):
 
 @dataclass
 class Planner:
-    """Maker of the plans of one step, which share options, budget and measured times.
+    """Factory of the plans of one step, which share options, budget and measured times.
 
-    bytes: the budget; None until the first plan, of whose baseline a share is one.
-    beside: bytes on the device that are not the plans', but of the budget.
-    parts: by plan, those of an update over several batches.
-    links: the machine's by the times of iterations, for plans to come.
+    bytes: the budget; None until the first plan, to whose baseline a share refers.
+    beside: bytes of the budget that are on the device but are not the plans'.
+    parts: for each plan over several batches, the plans of the other batches.
+    links: the machine's links by the times of iterations, for later plans.
     """
 
     options: Options
@@ -88,15 +97,17 @@ class Planner:
         return False if self.options.weights is not None else self.options.verify
 
     def __call__(self, iteration: Iteration, less: int = 0) -> PlannedStep:
-        """less: bytes of the budget that are not the iteration's.
+        """Plan an iteration and return it as a planned step.
 
-        Weights, buffers, optimizer and random numbers are afterwards as before. Raises MemplanError.
+        less: bytes of the budget that are not available to the iteration.
+
+        Weights, buffers, optimizer and random numbers are restored. Raises MemplanError.
         """
         size = self.bytes and max(0, self.bytes - less)
         with self.book.phase("trace"):
             program = trace(iteration)
             kept = self._kept(iteration, program, size)
-            if not kept.vouched:  # else its forms are known to be those of the kernels here
+            if not kept.vouched:  # else its layouts are known to be those of the kernels here
                 real = settled(iteration, program)
                 if real.fingerprint != program.fingerprint:
                     program, kept = real, self._kept(iteration, real, size)
@@ -120,7 +131,7 @@ class Planner:
         return step
 
     def _kept(self, iteration: Iteration, program: Program, size: int | None) -> _Kept:
-        when = iteration.updates and iteration.updates.when  # a program's fingerprint knows no order
+        when = iteration.updates and iteration.updates.when  # the fingerprint does not cover the order
         solver = self._solver(iteration)
         asked = (
             size or self.options.budget.text,
@@ -148,8 +159,11 @@ class Planner:
     def _compared(
         self, iteration: Iteration, step: PlannedStep, plan: Plan, kept: _Kept, *, first: bool
     ) -> bool:
-        """Whether a comparison was made that need not be made again. first: the plan is that of `optimize`,
-        which may refuse it: training that goes on is not stopped because eager would take less."""
+        """Compare the plan with eager PyTorch, and tell whether the result may be noted on disk.
+
+        first: whether the plan is the one that `optimize` returns. Only that one may be refused because eager
+            PyTorch takes less: training in progress is not stopped for this.
+        """
         if kept.vouched:
             self.book.compared_before()
             return False
@@ -165,8 +179,10 @@ class Planner:
         return same is not None and same.steady and line is None
 
     def _weigh(self, iteration: Iteration, step: PlannedStep, plan: Plan, eager: Cost) -> None:
-        """Warn where eager takes less than the baseline. Raises InputError where the plan is worse in memory
-        and in time."""
+        """Warn if eager PyTorch takes less memory than the baseline.
+
+        Raises InputError if the plan is worse than eager PyTorch in memory and in time.
+        """
         machine = self.machine_of(plan)
         peak = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures.peak
         if line := worse_than_eager(iteration, step, peak, eager):
@@ -178,19 +194,22 @@ class Planner:
         return self.options.solver if iteration.trains else FORWARD
 
     def machine_of(self, plan: Plan) -> Machine | None:
-        """What it is planned for: by the times of iterations (adapt.py), else as it was given."""
+        """Return the machine of a plan: with the rates that iterations measured (adapt.py), else as
+        requested."""
         return plan.graph.machine or self.options.machine
 
     def keep(self, step: PlannedStep, plan: Plan) -> None:
-        """On disk, where plans are: in the place of the step's."""
+        """Write the plan to the cache, if there is one, where it replaces the step's."""
         if self.options.cache is not None and (asked := self._asked.get(step)) is not None:
             keep(self.options.cache, plan, self.machine_of(plan), asked)
 
     def instead(self, iteration: Iteration, step: PlannedStep, plan: Plan) -> PlannedStep:
-        """The same program by another schedule, which takes over the weights where they lie: the device has
-        first less, then more, never more than both plans have between iterations. Raises MemplanError, …;
-        the step goes on then. `step.check_unchanged` comes before: what is made holds for
-        module and optimizer as they are."""
+        """Return a step for the same program by another schedule, which takes over the weights in place.
+
+        The device first holds less, then more, never more than both plans hold between iterations. Raises
+        MemplanError and others; the old step then goes on. Call `step.check_unchanged` before: the new step
+        is made for module and optimizer as they are now.
+        """
         with self._given_up(step):
             made = self._step(iteration, plan, step)
             made.place()
@@ -199,8 +218,11 @@ class Planner:
         return made
 
     def smaller(self, iteration: Iteration, step: PlannedStep, budget: int) -> PlannedStep:
-        """The same iteration as the step's, which is given up, for so many bytes; where it trains, plans of
-        other shapes are made for as many from now on. Raises InfeasibleError."""
+        """Return a step for the same iteration with this budget in bytes; the old step is given up.
+
+        If the iteration trains, plans for other shapes get the same budget from now on. Raises
+        InfeasibleError.
+        """
         before = self.book.plan(step)
         asked = (budget, *self._asked[step][1:])
         found = (
@@ -221,7 +243,7 @@ class Planner:
 
     @contextmanager
     def _given_up(self, step: PlannedStep) -> Generator[None]:
-        """Its pinned memory is another's, unless that comes to nothing."""
+        """Lend the step's pinned memory to the block; the step gets it back if the block fails."""
         cycles = [each.cycle for each in (step, *self.parts.get(step, ())) if each.cycle is not None]
         for cycle in cycles:
             cycle.unpin()
@@ -233,7 +255,7 @@ class Planner:
             raise
 
     def _step(self, iteration: Iteration, plan: Plan, before: PlannedStep | None = None) -> PlannedStep:
-        """before: whose host memory it is to have."""
+        """Make the step of a plan. before: the step whose host memory it takes over, None if none."""
         step = self._planned(iteration, plan, 0 if before is None else before.host_bytes)
         if iteration.updates is not None and iteration.accumulate > 1:
             first, rest = (self._part(part(plan.program), plan) for part in (adding, updating))
@@ -243,7 +265,8 @@ class Planner:
         return step
 
     def _part(self, part: Part, whole: Plan) -> Plan:
-        """By the whole's schedule: each tensor lies in the same place between iterations."""
+        """Plan a part by the whole's schedule, so that each tensor is in the same memory between
+        iterations."""
         with self.book.phase("measure"):
             graph = graph_of_part(part, whole.program, whole.graph)
         graph = replace(graph, machine=whole.graph.machine)
@@ -262,8 +285,10 @@ class Planner:
         )
 
     def _in_turn(self, iteration: Iteration, step: PlannedStep) -> Sequence[PlannedStep] | None:
-        """What is compared one after the other, where that is not the step alone: a first batch, another, the
-        last, and what begins with the next."""
+        """Return the steps to compare one after the other, None for the step alone.
+
+        They are a first batch, another, the last, and one that begins with the next update.
+        """
         if step not in self.parts:
             return None
         add = self.parts[step].adding
@@ -291,8 +316,11 @@ class Planner:
             return made
 
     def _first_budget(self, graph: Graph, program: Program) -> int:
-        """What the iteration may take. Bytes hold what libraries keep on the device, too; the plain peak, of
-        which a share is one, does not."""
+        """Return the bytes that the iteration may take.
+
+        A budget in bytes includes what libraries keep on the device. The baseline's peak, to which a share
+        refers, does not.
+        """
         kept = 0 if self.options.budget.size is None else device_of(program.device).constant_bytes()
         peak, resident = (size + self.beside for size in (baseline(graph).peak, graph.resident_bytes))
         budget = self.options.budget.bytes_of(peak, resident) - self.beside
@@ -301,15 +329,15 @@ class Planner:
         return budget - kept
 
     def _unsolved(self, program: Program, graph: Graph, budget: int) -> Plan:
-        """In plain order, on the links as iterations have found them."""
+        """Return the baseline as a plan, on links with the rates that iterations have measured."""
         if self.options.machine is not None and self.links is not None:
             graph = replace(graph, machine=replace(self.options.machine, links=self.links))
         return Plan(program, graph, plain_schedule(graph), budget)
 
     def _solved(self, plan: Plan, solver: str, budget: int) -> Plan:
-        """For so many bytes."""
+        """Solve the plan's graph for this budget in bytes."""
         problem, tell = Problem(plan.graph, budget, self.machine_of(plan)), self.book.solving
-        with self.book.phase("solve"):  # nobody is told a bound
+        with self.book.phase("solve"):  # no lower bound is reported, so none is computed
             solution = solve(
                 solver, problem, self.options.time_limit, self.options.settings, report=tell, bound_seconds=0
             )

@@ -1,4 +1,4 @@
-"""One plan for each shape of batches, and for each set of values that the code reads: found, or made."""
+"""One plan per shape of batches, and per set of values that the code reads: found, or made on demand."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from .buckets import Buckets
 
 
 class Plans:
-    """steps: one for each shape seen so far, `most` at most; the one used last is the first. plan: makes
-    one, which needs no values of the weights: they stay where they are. buckets: the lengths that batches are
-    padded to, if any."""
+    """The plans of a step, most recently used first.
+
+    steps: one for each shape seen so far, at most `most`.
+    plan: makes a plan; it needs no values of the weights, which stay in their memories.
+    buckets: the lengths that batches are padded to, None for no padding.
+    """
 
     def __init__(
         self,
@@ -32,17 +35,20 @@ class Plans:
         self._iteration = iteration._replace(inputs=())  # a batch is not held
 
     def alike(self, iteration: Iteration, plan: Callable[[Iteration], PlannedStep]) -> Plans:
-        """As many of another kind, none yet."""
+        """Return plans of another kind, with the same limit and lengths, none made yet."""
         return Plans(iteration, plan, self._most, self._buckets)
 
     def replace(self, step: PlannedStep, made: PlannedStep) -> PlannedStep:
-        """By one for the same shape."""
+        """Replace a step by one for the same shape."""
         self.steps[self.steps.index(step)] = made
         return made
 
     def serving(self, inputs: Inputs) -> tuple[PlannedStep, Inputs]:
-        """The one for their shape, or their bucket's, made where there is none, and what it is given; where
-        there are as many as allowed, that of a larger bucket. Raises MismatchError, … as `check` does."""
+        """Return the step for the inputs' shape, or for their padded shape, and the inputs as it takes them.
+
+        A missing one is made. If the limit is reached, a step for a longer bucket is used. Raises
+        MismatchError and others, as `check` does.
+        """
         refused = None
         for given in [inputs] if self._buckets is None else self._buckets.options(inputs):
             for step in self.steps:

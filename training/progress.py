@@ -1,4 +1,4 @@
-"""What a step is at, while it plans and while it trains: told to whoever asked."""
+"""Progress events of planning and training, and the callbacks that receive them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,24 @@ from ..graphs.errors import InputError
 from ..graphs.units import format_bytes
 
 _SECONDS_BETWEEN = 0.2
-"""Between two lines on a terminal: what is told more often costs time, a loss a wait for the device."""
+"""Seconds between two lines on a terminal. More frequent lines cost time: a loss waits for the device."""
 
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """phase: trace, measure, compile, solve, compare or train. done: of `total` operations that are
-    measured, kernels, or iterations. text: the solver's line. loss: of the last iteration; to read it waits
-    for the device. seconds: of an iteration. planned: bytes on the device, and on the host. used: the most so
-    far; None where nobody counts, on the CPU's device."""
+    """Progress of planning or training, as passed to the `progress` callback of `memplan.optimize`.
+
+    Attributes:
+        phase (str): trace, measure, compile, solve, compare or train.
+        done (int, default 0): number of measured operations, of compiled kernels, or of iterations so far.
+        total (int, default None): number of operations or kernels in all, if known.
+        text (str, default ""): a line of the solver, or a note on the plan.
+        loss (Tensor, default None): loss of the last iteration; reading its value waits for the device.
+        seconds (float, default None): seconds per iteration.
+        planned (tuple of int, default (0, 0)): planned peaks on the device and on the host, bytes.
+        used (tuple of int, default (None, 0)): measured peaks on the device and on the host so far, bytes.
+            None if the device's allocator does not count, as on the CPU.
+    """
 
     phase: str
     done: int = 0
@@ -37,8 +46,8 @@ class ProgressEvent:
 
     @property
     def process(self) -> int | None:
-        """Bytes of memory that this process has now, all its libraries included; None where the system does
-        not tell."""
+        """Memory of this process now, in bytes, with all its libraries; None if the system does not report
+        it."""
         try:
             return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
         except OSError:
@@ -62,7 +71,7 @@ class ProgressEvent:
 
 
 def _of(used: int | None, planned: int) -> str:
-    """'1.02 of 1.10 GiB', or what is planned alone."""
+    """Return used and planned bytes as '1.02 of 1.10 GiB', or the planned bytes alone."""
     if used is None:
         return f"{format_bytes(planned)} planned"
     number, unit = format_bytes(used).split()
@@ -74,9 +83,9 @@ Progress = Callable[[ProgressEvent], None]
 
 
 def progress_callback(progress: bool | Progress) -> Progress:
-    """Return the callback that is meant. Raise InputError for what can't be called.
+    """Return the callback for the option `progress`. Raise InputError for a value that can't be called.
 
-    True is a line on standard error if that is a terminal, False none.
+    progress: True for a line on standard error if that is a terminal, False for no report.
     """
     if isinstance(progress, bool):
         return Line() if progress and sys.stderr is not None and sys.stderr.isatty() else _nothing
@@ -86,7 +95,8 @@ def progress_callback(progress: bool | Progress) -> Progress:
 
 
 class Line:
-    """Written over and over. What is said of training in words stays, in a line of its own."""
+    """Callback that overwrites one line on standard error. Texts about training stay, each on its own
+    line."""
 
     def __init__(self) -> None:
         self._last, self._phase = 0.0, ""

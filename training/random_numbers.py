@@ -10,7 +10,8 @@ import torch
 
 
 def random_numbers() -> dict[str, Any]:
-    """Their states, of all CUDA devices too, in types that `torch.load(weights_only=True)` reads."""
+    """Return the generators' states, of all CUDA devices too, in types that `torch.load(weights_only=True)`
+    reads."""
     kind, keys, *rest = np.random.get_state(legacy=True)
     return {
         "torch": torch.get_rng_state(),
@@ -31,7 +32,7 @@ def set_random_numbers(states: dict[str, Any]) -> None:
 
 
 def are_random_numbers(states: Any) -> bool:
-    """Whether `set_random_numbers` takes these: generators like those that it sets do."""
+    """Tell whether `set_random_numbers` accepts these states, by setting them on new generators."""
     try:
         torch.Generator().set_state(states["torch"])
         if not all(isinstance(state, torch.Tensor) for state in states["cuda"]):

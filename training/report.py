@@ -1,4 +1,4 @@
-"""What a step has planned and what it has done since: predicted and measured beside each other."""
+"""Predicted and measured figures of a step's plans, and the log of its planning and training."""
 
 from __future__ import annotations
 
@@ -27,22 +27,36 @@ from .kept import Plan, save
 from .progress import Progress, ProgressEvent
 
 _KEPT = 100
-"""Times of the last iterations."""
+"""Number of the last iterations whose times are kept."""
 
 ENOUGH = 20
-"""Iterations before their median is held against the plan."""
+"""Iterations measured before their median is compared with the plan."""
 
 DRIFT = 0.1
-"""From so far off the plan it is told."""
+"""Relative difference from the plan above which a drift is reported."""
 
 
 @dataclass(frozen=True)
 class PlanReport:
-    """One shape. Times in seconds of an iteration, sizes in bytes. time: the median of the last iterations,
-    without the first; peak: of the first, where the device's allocator counts (CUDA). None: not measured.
-    setup: seconds by phase; a plan that was found on disk was neither measured nor solved. notes: where times
-    drifted, and what became of the plan, a line each. compared_before: the plan was not compared with plain
-    PyTorch: it was before, on the same grounds."""
+    """Predicted and measured figures of one plan.
+
+    Attributes:
+        shapes (dict): shape of each input, by name.
+        budget (int): device memory of an iteration in bytes, None for no limit.
+        predicted_time (float): planned seconds per iteration.
+        predicted_peak (int): planned peak of device memory, bytes.
+        predicted_host (int): planned peak of host memory for offloading, bytes.
+        iterations (int): number of iterations run by this plan.
+        time (float): measured seconds per iteration, the median of the last ones without the first; None if
+            not measured.
+        peak (int): measured peak of device memory in the first iterations, bytes; None if the device's
+            allocator does not count (CUDA's does).
+        host (int): measured peak of host memory, bytes.
+        setup (dict): seconds of planning, by phase. A plan found on disk was neither measured nor solved.
+        notes (tuple of str, default ()): when times drifted, and what became of the plan, a line each.
+        compared_before (bool, default False): whether the comparison with eager PyTorch was skipped, since it
+            succeeded before under the same signature.
+    """
 
     shapes: dict[str, tuple[int, ...]]
     budget: int | None
@@ -60,7 +74,11 @@ class PlanReport:
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """The plans of a step; the one used last is the first. As text: a table."""
+    """Figures of a step's plans, as `Step.report` returns them; its text is a table.
+
+    Attributes:
+        plans (sequence of PlanReport): one per plan, the most recently used first.
+    """
 
     plans: Sequence[PlanReport]
 
@@ -77,7 +95,10 @@ class Report:
 
 @dataclass(frozen=True, repr=False)
 class Prediction:
-    """What a step runs for one shape: `figures.time` in seconds, `figures.peak` and `budget` in bytes."""
+    """The plan of a step for one shape: graph, schedule, budget in bytes and predicted figures.
+
+    `figures.time` is in seconds, `figures.peak` in bytes.
+    """
 
     graph: Graph
     schedule: Schedule
@@ -97,15 +118,27 @@ class Prediction:
         return self.card().html()
 
     def save(self, folder: str | Path) -> None:
-        """As graph.json and schedule.json, which `plan check`, `plan show` and `plan run` read. Raises
-        InputError where they can't be written."""
+        """Write the plan as graph.json and schedule.json, which `plan check`, `plan show` and `plan run`
+        read.
+
+        Args:
+            folder (str or Path): the folder; it is made if it does not exist.
+
+        Raises:
+            InputError: the files can't be written.
+        """
         self._save(Path(folder))
 
 
 @dataclass
 class Record:
-    """Of one plan. setup: seconds by phase. slower: than its figures say, when iterations were timed.
-    notes: what became of it when its times drifted."""
+    """Log of one plan.
+
+    setup: seconds by phase.
+    slower: measured time relative to the figures', once iterations were timed.
+    pending: stamps of iterations that the device may not have ended yet.
+    notes: what became of the plan when its times drifted.
+    """
 
     plan: Plan
     machine: Machine | None
@@ -120,7 +153,8 @@ class Record:
     pending: deque[tuple[Stamp, Stamp]] = field(default_factory=deque[tuple[Stamp, Stamp]])
 
     def time(self) -> float | None:
-        """What the device has not ended yet is not waited for."""
+        """Return the median seconds per iteration, without waiting for iterations that the device still
+        runs."""
         while self.pending and self.pending[0][1].query():
             begun, ended = self.pending.popleft()
             self.seconds.append(begun.elapsed_time(ended) / 1000)
@@ -132,7 +166,10 @@ class Record:
 
 
 class TrainingLog:
-    """Of all plans of a step: what its set-up took, and its iterations. tell: is told of all."""
+    """Log of all plans of a step: the seconds of their set-up, and their iterations.
+
+    tell: callback that gets a ProgressEvent of each change.
+    """
 
     def __init__(self, tell: Progress) -> None:
         self.tell = tell
@@ -142,7 +179,7 @@ class TrainingLog:
 
     @contextmanager
     def phase(self, name: str) -> Generator[None]:
-        """A part of a plan's set-up."""
+        """Report and time one phase of a plan's set-up."""
         self.tell(ProgressEvent(name))
         begun = perf_counter()
         try:
@@ -164,7 +201,7 @@ class TrainingLog:
         self.tell(ProgressEvent("compare", text="compared before"))
 
     def opened(self, step: PlannedStep, plan: Plan, machine: Machine | None) -> None:
-        """It is made, by the phases since the last one."""
+        """Begin the record of a new plan, made in the phases since the last one."""
         figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
         self._records[step] = Record(
             plan, machine, figures, self._setup, compared_before=self._compared_before
@@ -172,7 +209,7 @@ class TrainingLog:
         self._setup, self._compared_before = {}, False
 
     def joined(self, step: PlannedStep, plan: Plan, machine: Machine | None) -> None:
-        """A part of another step's plan, whose set-up it has."""
+        """Begin the record of a part of another step's plan, whose record has the set-up."""
         figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
         self._records[step] = Record(plan, machine, figures, {})
 
@@ -186,7 +223,11 @@ class TrainingLog:
         return Prediction(plan.graph, plan.schedule, plan.budget, record.figures, write)
 
     def iterated(self, step: PlannedStep, loss: Tensor, begun: Stamp) -> None:
-        """begun: when it began. A plan's first iteration makes states and moves weights: it is not timed."""
+        """Count an iteration, time it and report it.
+
+        begun: stamp from before the iteration. A plan's first iteration is not timed: it creates optimizer
+            states and moves weights.
+        """
         record = self._records.get(step)
         if record is None:
             return
@@ -202,7 +243,8 @@ class TrainingLog:
         self.tell(ProgressEvent("train", done, loss=loss.detach(), seconds=time, planned=planned, used=used))
 
     def drift(self, step: PlannedStep) -> tuple[float, float] | None:
-        """Seconds of an iteration, measured and expected, where enough are measured and they differ."""
+        """Return the measured and the expected seconds per iteration if enough are measured and they differ,
+        else None."""
         record = self._records.get(step)
         time = None if record is None or len(record.seconds) < ENOUGH else record.time()
         if record is None or time is None or abs(time / record.expected - 1) <= DRIFT:
@@ -214,7 +256,10 @@ class TrainingLog:
         self.tell(ProgressEvent("train", self._iterations(), text=text))
 
     def replanned(self, step: PlannedStep, plan: Plan, machine: Machine | None, measured: float) -> Figures:
-        """The same schedule by other times, with which its iterations took `measured` seconds."""
+        """Set the plan to the same schedule by measured times, and return its new figures.
+
+        measured: seconds that its iterations took.
+        """
         record = self._records[step]
         record.plan, record.machine = plan, machine
         record.figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
@@ -223,13 +268,16 @@ class TrainingLog:
         return record.figures
 
     def afresh(self, step: PlannedStep) -> None:
-        """Its times from now on."""
+        """Discard the step's times so far."""
         record = self._records[step]
         record.seconds.clear()
         record.pending.clear()
 
     def succeeded(self, step: PlannedStep, made: PlannedStep, plan: Plan) -> float:
-        """By another schedule of the same graph: the seconds that an iteration is now expected to take."""
+        """Move the step's record to its successor, another schedule of the same graph.
+
+        Returns the seconds that an iteration is now expected to take.
+        """
         record = self._records.pop(step)
         self.opened(made, plan, record.machine)
         new = self._records[made]

@@ -1,8 +1,8 @@
-"""Out of memory in spite of a plan: the iteration again, by a plan for less.
+"""Out of memory in spite of a plan: the iteration is repeated by a plan for fewer bytes.
 
-The device may have less than the budget says: others are on it, or its memory is in pieces. An iteration
-that has failed is mostly as if it had not begun (runtime/run/execute.py). Then nothing is lost: the same
-graph is solved for less, and the same batch trained on, with the same random numbers.
+The device may have less memory than the budget says: other processes use it, or it is fragmented. After most
+failures the iteration is as if it had not begun (runtime/run/execute.py). Then nothing is lost: the same
+graph is solved for fewer bytes, and the same batch is trained on, with the same random numbers.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ from ..runtime.run.recovery import UNDONE
 from ..solvers.problem import InfeasibleError
 
 SHARES = (0.95, 0.9, 0.8)
-"""Of the bytes of the plan that has failed first."""
+"""Shares of the budget of the plan that failed first, in the order in which they are tried."""
 
 Smaller = Callable[[PlannedStep, int], PlannedStep]
-"""The same iteration by a plan for so many bytes. Raises InfeasibleError."""
+"""Makes a plan for the same iteration within so many bytes. Raises InfeasibleError."""
 
 
 def with_less(step: PlannedStep, iterate: Callable[[PlannedStep], Outcome], smaller: Smaller) -> Outcome:
-    """iterate: by the step, or by one of those that `smaller` makes. Raises what it raises last."""
+    """Run an iteration, repeated with smaller and smaller budgets if it runs out of memory.
+
+    iterate: runs the iteration by the step, or by one that `smaller` made.
+    Raises the last error of `iterate` if no smaller plan is left.
+    """
     budget = step.budget
     for share in SHARES:
         try:

@@ -1,8 +1,8 @@
-"""What a training loop calls: one iteration within the budget, for batches of any shape.
+"""The step that a training loop calls: one iteration within the budget, for batches of any shape.
 
-A plan holds for one shape. The first batch of each shape has one made, which takes as long as the first did;
-a smaller last batch is such a shape. All plans train the same weights: what one has moved to the host the
-next takes over, tensor by tensor (runtime/run/custody.py).
+A plan holds for one shape. The first batch of each shape, such as a smaller last batch, has one made, which
+takes as long as the first plan did. All plans train the same weights: a plan takes over, tensor by tensor,
+what another has moved to the host (runtime/run/custody.py).
 """
 
 from __future__ import annotations
@@ -39,6 +39,20 @@ from .scaling import Scaling
 
 
 class Step:
+    """A training iteration within a memory budget, as `memplan.optimize` returns it.
+
+    A call runs forward and backward, and the update if the step has the optimizer. Calls from several threads
+    run one after the other.
+
+    Example:
+            step = memplan.optimize(model, (x,), targets=y, loss_fn=cross_entropy, budget="12GB")
+            for x, y in loader:
+                optimizer.zero_grad()
+                step(x, targets=y).backward()
+                optimizer.step()
+            print(step.report())
+    """
+
     def __init__(
         self,
         iteration: Iteration,
@@ -61,7 +75,7 @@ class Step:
         if self._scaling is not None:
             iteration = iteration._replace(inputs=self._scaling.of(iteration.inputs))
         self._plans = Plans(iteration, plan, planner.options.max_plans, buckets)
-        several = iteration.updates is not None and iteration.accumulate > 1  # parts beside the plan
+        several = iteration.updates is not None and iteration.accumulate > 1  # the plan has parts
         alone = iteration.processes is None and not several
         self._adapter = Adapter(planner, on=planner.options.replan_on_drift and alone)
         self._forward: dict[Purpose, Forward] = {}
@@ -75,11 +89,23 @@ class Step:
         self._alone = RLock()  # a step is one training: threads that call it take turns
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
-        """The loss. Without an optimizer in the plan `loss.backward()` adds the gradients to the parameters'
-        `.grad`, as ever; with one the weights are updated.
+        """Run one iteration on a batch.
 
-        Raises MemplanError: a batch that differs in more than its shape, a shape too many, no schedule within
-        the budget, … as PlannedStep does.
+        Without an optimizer in the step, `loss.backward()` adds the gradients to the parameters' `.grad`, as
+        usual. With one, the weights are updated when the call returns.
+
+        Args:
+            arguments: the module's positional arguments.
+            keywords: the module's keyword arguments, and `targets` if the loss function takes them.
+
+        Returns:
+            The loss (Tensor).
+
+        Raises:
+            MismatchError: the batch differs from the planned one in more than its shape, or there is a shape
+                too many.
+            InfeasibleError: there is no schedule for the batch's shape within the budget.
+            MemplanError: any other error of memplan; both of the above are among them.
         """
         checkpoint.check_loaded(self._iteration.module)
         with self._alone:
@@ -93,7 +119,8 @@ class Step:
                 return self._run(plan, inputs)
 
     def _run(self, plan: PlannedStep, inputs: Inputs) -> Tensor:
-        """The loss of one iteration. Nothing in it is interrupted but what computes, see interrupts.py."""
+        """Run one iteration and return its loss. Only what computes in it can be interrupted, see
+        interrupts.py."""
         plan = self.plans[0] = self._adapter.before(plan, self._iteration._replace(inputs=inputs))
         iterate = partial(self._iterate, inputs)
         if self._iteration.processes is not None:  # others do not repeat theirs
@@ -120,25 +147,54 @@ class Step:
 
     @property
     def plan(self) -> Prediction:
-        """Of the shape used last: graph, schedule, predicted time and peak; `step.plan.save(folder)`."""
+        """The plan of the shape used last: graph, schedule, predicted time and peak;
+        `step.plan.save(folder)`."""
         return self._book.prediction(self.plans[0])
 
     def report(self) -> Report:
-        """Predicted and measured, plan by plan; as text a table."""
+        """Return predicted and measured figures of each plan, the most recently used first; as text a
+        table."""
         return self._book.report(self.plans)
 
     def evaluate(self, *arguments: Any, **keywords: Any) -> Evaluation:
-        """Forward alone, in eval mode and without gradients: the loss, and what `step.output` has after a
-        training iteration. Planned within the same bytes, beside what training leaves on the device.
+        """Run the forward pass and the loss on a batch, in eval mode and without gradients.
 
-        The module's parts are afterwards in the mode that they had. Raises MemplanError, as a call does.
+        It is planned within the same budget, less what training leaves on the device. Afterwards each
+        submodule is in the mode that it had.
+
+        Args:
+            arguments: the module's positional arguments.
+            keywords: the module's keyword arguments, and `targets` if the loss function takes them.
+
+        Returns:
+            An Evaluation: the `loss` (Tensor), and the `output`, which is what `Step.output` is after an
+                iteration.
+
+        Raises:
+            MemplanError: as a call of the step does.
+
+        Example:
+            loss = sum(step.evaluate(x, targets=y).loss.item() for x, y in validation) / len(validation)
         """
         loss, output = self._without_training("evaluate", arguments, keywords)
         return Evaluation(cast("Tensor", loss), output)
 
     def predict(self, *arguments: Any, **keywords: Any) -> Any:
-        """As `evaluate`, for batches without labels: what the module returns, all of it where
-        `optimize(…, return_outputs=…)` names nothing."""
+        """Run the forward pass on a batch without labels, in eval mode and without gradients.
+
+        Args:
+            arguments: the module's positional arguments.
+            keywords: the module's keyword arguments.
+
+        Returns:
+            The module's output: the tensors that `optimize(…, return_outputs=…)` names, all if it names none.
+
+        Raises:
+            MemplanError: as a call of the step does.
+
+        Example:
+            logits = step.predict(x)
+        """
         return self._without_training("predict", arguments, keywords)[1]
 
     def _without_training(
@@ -154,34 +210,42 @@ class Step:
 
     @property
     def plans(self) -> list[PlannedStep]:
-        """For training iterations, one for each shape seen so far; the one used last is the first."""
+        """Plans of training iterations, one for each shape seen so far, the most recently used first."""
         return self._plans.steps
 
     @property
     def output(self) -> Any:
-        """What the module has returned in the last iteration, detached, with the tensors that
-        `optimize(…, return_outputs=…)` asks for; None in the place of others."""
+        """The module's output in the last iteration, detached.
+
+        It has the tensors that `optimize(…, return_outputs=…)` names, and None instead of the others.
+        """
         return self.plans[0].output
 
     @property
     def optimizer_stepped(self) -> bool:
-        """Whether the last call has updated the weights: with accumulation not every one does, nor one whose
-        scaled loss had a gradient that is not finite."""
+        """Whether the last call has updated the weights.
+
+        With gradient accumulation not every call does, nor one whose scaled loss had a gradient that is not
+        finite.
+        """
         return self._scaling is None or not self._scaling.skipped
 
     def update(self) -> None:
-        """With accumulation: update the weights with the gradients that were added up since the last update,
-        where there are some, as at an epoch's end."""
+        """Update the weights with the gradients accumulated since the last update, if any, as at an epoch's
+        end.
+
+        Does nothing without gradient accumulation.
+        """
 
     @property
     def grad_norm(self) -> Tensor | None:
-        """Of all gradients of the last iteration, before clipping, on the device; None where none are clipped
-        by it."""
+        """Norm of all gradients of the last iteration, before clipping, on the device; None if nothing is
+        clipped."""
         return self.plans[0].grad_norm
 
     @property
     def max_grad_norm(self) -> float | None:
-        """What gradients are clipped to; may be set between steps where the plan clips."""
+        """Norm to which gradients are clipped; may be set between iterations if the plan clips."""
         return None if self._clipping is None else self._clipping.max_norm
 
     @max_grad_norm.setter
@@ -191,15 +255,20 @@ class Step:
         self._clipping.max_norm = parse_norm(norm)
 
     def ema_state_dict(self) -> dict[str, Any]:
-        """`module.state_dict()` with the weights' moving averages in their place, copies in host memory.
-        Raises MismatchError where there are none."""
+        """Return `module.state_dict()` with the moving averages instead of the weights, as copies in host
+        memory.
+
+        Raises:
+            MismatchError: there are no averages: the step was planned without `ema`.
+        """
         updates = self._iteration.updates
         if updates is None or updates.ema is None:
             raise MismatchError("the plan has no averages of the weights: plan anew, with ema=")
         return averages(self._iteration.module, updates.optimizer)
 
     def restore_to_device(self) -> None:
-        """Give module and optimizer back what plans have moved, on the device, until the next iteration."""
+        """Move all that plans have offloaded of module and optimizer back to the device, until the next
+        iteration."""
         with self._alone:
             for kind in (self._plans.steps, *(forward.plans.steps for forward in self._forward.values())):
                 for step in kind:
@@ -208,20 +277,52 @@ class Step:
     def save(
         self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
     ) -> None:
-        """A checkpoint of module, optimizer and random numbers, read where they lie: see checkpoint.py.
-        optimizer: where the plan has none. extra: what else the loop goes on from."""
+        """Write a checkpoint of module, optimizer and random numbers, each tensor read in the memory that
+        holds it.
+
+        Args:
+            folder (str or Path): the checkpoint's folder; an earlier checkpoint in it is replaced.
+            optimizer (Optimizer, default None): the loop's optimizer, if the step has none.
+            extra (mapping, default None): what else the loop resumes from, by name: numbers, text, tensors,
+                containers of these, or objects with a `state_dict()`.
+
+        Raises:
+            MemplanError: a value can't be saved, or the disk is full. The earlier checkpoint is still there.
+
+        Example:
+            step.save("checkpoint", extra={"scheduler": scheduler, "epoch": epoch})
+        """
         with self._alone:
             checkpoint.save(folder, self._iteration.module, self._optimizer(optimizer), extra)
 
     def load(
         self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Go on from a checkpoint. extra: what has a `load_state_dict`, by name; the rest is returned."""
+        """Load a checkpoint of `save` into module, optimizer and random numbers.
+
+        Args:
+            folder (str or Path): the checkpoint's folder.
+            optimizer (Optimizer, default None): the loop's optimizer, if the step has none.
+            extra (mapping, default None): objects by name, whose state is restored by their
+                `load_state_dict`.
+
+        Returns:
+            The other values that were saved as `extra`, by name (dict).
+
+        Raises:
+            InputError: there is no complete checkpoint.
+            MismatchError: it is that of another model or optimizer. In both cases nothing has changed.
+            MemplanError: a value could not be replaced; calls are refused until a load succeeds.
+
+        Example:
+            epoch = step.load("checkpoint", extra={"scheduler": scheduler})["epoch"]
+        """
         with self._alone:
             return checkpoint.load(folder, self._iteration.module, self._optimizer(optimizer), extra)
 
     def state_on_cpu(self) -> AbstractContextManager[None]:
-        """A block in which `state_dict()` and pickles have weights and states where they lie, on the CPU."""
+        """Return a context in which `state_dict()` and pickles have offloaded weights and states on the
+        CPU."""
         return at_home()
 
     def _optimizer(self, given: Any) -> Any:
@@ -249,6 +350,6 @@ class Step:
 
 
 def _device(iteration: Iteration) -> torch.device:
-    """Where it computes."""
+    """Return the device on which the iteration computes."""
     given = (*tensors_in(iteration.inputs).values(), *iteration.module.parameters())
     return next(tensor.device for tensor in given if tensor.device.type != "meta")

@@ -1,8 +1,9 @@
 """Tensors in a file, in the format of safetensors: other tools read it, and it reads theirs.
 
-Eight bytes with the length of the header, the header as JSON, then the bytes of the tensors, row by row.
-Written tensor by tensor from where each lies; read as it is looked at, without memory of its own. Writing
-gives digests of the header and of each tensor, which `verify_tensors` compares with what a file has.
+Eight bytes with the length of the header, the header as JSON, then the bytes of the tensors in row-major
+order. Tensors are written one by one from the memory that holds them. Reading maps the file: pages are loaded
+on access. Writing returns digests of the header and of each tensor, which `verify_tensors` compares with the
+file.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _NAMES = {
 }
 _TYPES = {name: dtype for dtype, name in _NAMES.items()}
 HEADER = "__metadata__"
-"""No tensor's name: of the digest of the header, as in the header of what describes the file."""
+"""Key of the header's digest, and of the metadata within the header: not a tensor's name."""
 
 OTHER = (
     "differs from what was saved, or is of another save: the checkpoint is damaged; "
@@ -55,13 +56,17 @@ OTHER = (
 )
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, OverflowError, MemoryError)
 _WIDEST = 8
-"""Bytes. The widest come first, so that each begins at a multiple of its own."""
+"""Bytes of the widest element. Tensors with the widest come first, so that each is aligned to its
+elements."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Write a new file, on the disk when this returns; of tensors that are away the values where they lie.
-    Host memory: at most that of one tensor. Returns digests by tensor, and that of the header as `HEADER`.
-    Raises InputError for a tensor that the format has no room for, OSError."""
+    """Write tensors to a new file, on the disk when this returns, and return their digests.
+
+    Offloaded tensors are read in the memory that holds them. It takes at most the host memory of one tensor.
+    Returns digests by tensor, and that of the header as `HEADER`. Raises InputError for a tensor that the
+    format can't hold, and OSError.
+    """
     for name, tensor in tensors.items():
         if tensor.dtype not in _NAMES or tensor.layout != torch.strided:
             raise InputError(f"{name} can't be saved: {tensor.dtype}, {tensor.layout}")
@@ -85,7 +90,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def open_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors by name. Raises InputError, one line, if it is no such file or not whole."""
+    """Return the tensors of a file by name. Raises InputError, one line, if it is not such a file or not
+    complete."""
     size = regular_size(path)
     try:
         header, begin = _header(path, size)
@@ -97,8 +103,10 @@ def open_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def verify_tensors(path: Path, digests: Mapping[str, str]) -> None:
-    """Compare the bytes of a file that `open_tensors` has read with the digests of `write_tensors`. Raises
-    InputError, one line, if one differs."""
+    """Compare the bytes of a file that `open_tensors` has read with the digests of `write_tensors`.
+
+    Raises InputError, one line, if one differs.
+    """
     try:
         with path.open("rb") as file:  # not as mapped memory: there a bad sector ends the process
             length = int.from_bytes(file.read(8), "little")
@@ -115,25 +123,25 @@ def verify_tensors(path: Path, digests: Mapping[str, str]) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """The size and digest of a whole file. Raises InputError, OSError."""
+    """Return the size and digest of a whole file. Raises InputError, OSError."""
     size = regular_size(path)
     with path.open("rb") as file:
         return f"{size} {_digest(_read(file, size))}"
 
 
 def has_file_digest(path: Path, digest: str) -> bool:
-    """Whether the file has the digest; one of another size is not read. Raises InputError, OSError."""
+    """Tell whether the file has this digest; one of another size is not read. Raises InputError, OSError."""
     return digest.startswith(f"{regular_size(path)} ") and digest == file_digest(path)
 
 
 def sync(file: BinaryIO) -> None:
-    """What was written is on the disk, also if the machine stops now."""
+    """Flush the file to the disk, so that its content survives a crash of the machine."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def _header(path: Path, size: int) -> tuple[dict[str, Any], int]:
-    """The rows of its tensors by name, and where their bytes begin."""
+    """Return the header's rows by tensor, and the offset at which the tensors' bytes begin."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length)) if length < size else None
@@ -143,7 +151,7 @@ def _header(path: Path, size: int) -> tuple[dict[str, Any], int]:
 
 
 def _check_places(places: Sequence[Sequence[int]], size: int) -> None:
-    """Each byte is one tensor's, as the format wants it."""
+    """Check that each byte belongs to one tensor, as the format requires."""
     end = 0
     for begin, after in sorted(map(tuple, places)):
         if begin != end or after < begin:
@@ -177,7 +185,7 @@ def _digest(pieces: Iterable[NDArray[np.uint8]]) -> str:
 
 
 def _read(file: BinaryIO, size: int) -> Iterator[NDArray[np.uint8]]:
-    """The next bytes, in the pieces in which they were written, each in the memory of the one before."""
+    """Yield the next bytes, in the blocks in which they were written, each in the same buffer."""
     buffer = np.empty(min(size, _PIECE), np.uint8)
     while size:
         piece = buffer[: min(size, _PIECE)]
@@ -188,7 +196,7 @@ def _read(file: BinaryIO, size: int) -> Iterator[NDArray[np.uint8]]:
 
 
 def _written(file: BinaryIO, pieces: Iterable[Tensor]) -> Iterator[NDArray[np.uint8]]:
-    """The pieces, each when it has been written."""
+    """Write blocks to the file and yield each once it is written."""
     for piece in pieces:
         data = piece.numpy()
         left = memoryview(data)  # pyright: ignore[reportArgumentType]
@@ -198,7 +206,7 @@ def _written(file: BinaryIO, pieces: Iterable[Tensor]) -> Iterator[NDArray[np.ui
 
 
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:
-    """Its bytes row by row, on the host."""
+    """Yield the bytes of a tensor in row-major order, in blocks on the host."""
     if tensor.device.type != "cpu" and not tensor.is_contiguous():
         there = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
         tensor = there.copy_(tensor)

@@ -1,4 +1,4 @@
-"""transformers' Trainer within a budget: its `compute_loss` is what is planned, whoever has written it.
+"""transformers' Trainer within a budget: its `compute_loss` is planned, the library's or a subclass's.
 
 So label smoothing, `compute_loss_func` and the division by the number of tokens are in the plan. The loop is
 the Trainer's: accumulation, clipping, optimizer and schedule, evaluation, checkpoints.
@@ -45,7 +45,7 @@ def optimize_trainer(trainer: Any, options: PlanningOptions) -> PlannedLoss:
 
 
 class PlannedLoss:
-    """Called as `Trainer.compute_loss`. step: there from the first training batch on."""
+    """Replacement for `Trainer.compute_loss`. step: the planned step, None until the first training batch."""
 
     def __init__(self, trainer: Any, options: PlanningOptions) -> None:
         self.step: Step | None = None
@@ -55,7 +55,7 @@ class PlannedLoss:
     def __call__(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The loss. Without gradients, in evaluation, it is the trainer's own, not planned."""
+        """Return the loss. Without gradients, in evaluation, it is the trainer's own, not planned."""
         if not (model.training and torch.is_grad_enabled()):
             return self._own(model, inputs, return_outputs, num_items_in_batch)
         if return_outputs:
@@ -66,7 +66,7 @@ class PlannedLoss:
         return self.step(given)
 
     def _planned(self, model: nn.Module, inputs: dict[str, Any]) -> Step:
-        """Raises MemplanError."""
+        """Plan the trainer's loss for these inputs. Raises MemplanError."""
         trainer: Any = self._trainer()
         others = {name: part for name, part in vars(trainer).items() if isinstance(part, nn.Module)}
         others = {name: part for name, part in others.items() if part not in (model, trainer.model)}
@@ -83,7 +83,7 @@ class PlannedLoss:
         return step
 
     def _computed(self, model: nn.Module, inputs: dict[str, Any]) -> Any:
-        """inputs: a dict of its own, of which the trainer may take labels."""
+        """Compute the trainer's loss. inputs: a new dict, from which the trainer may remove labels."""
         return self._own(model, inputs, num_items_in_batch=inputs.pop(_ITEMS, None))
 
     def _own(self, *arguments: Any, **keywords: Any) -> Any:
@@ -92,7 +92,7 @@ class PlannedLoss:
 
 
 def _check(trainer: Any) -> None:
-    """Raises InputError, one line."""
+    """Check that the trainer can be planned. Raises InputError, one line."""
     kind = getattr(sys.modules.get("transformers.trainer"), "Trainer", ())
     if not isinstance(trainer, kind):
         raise InputError(f"the trainer is a {type(trainer).__name__}, not one of transformers.Trainer")
@@ -103,7 +103,7 @@ def _check(trainer: Any) -> None:
 
 
 def _contents(thing: Any) -> Any:
-    """What of it a loss may change: numbers, the entries of dicts, the lengths of lists."""
+    """Return what a loss may change of an object: numbers, the entries of dicts, the lengths of lists."""
     if isinstance(thing, dict):
         return {key: _contents(part) for key, part in thing.items()}
     if isinstance(thing, list | set | deque):

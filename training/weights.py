@@ -1,8 +1,8 @@
-"""A model without weights, on `meta`, whose weights lie in files of safetensors.
+"""Weights for a model on `meta`, read from safetensors files.
 
-Its tensors become unmade ones (runtime/storage/unmade.py): they take no memory until an iteration, or whoever
-reads them, wants them, and go straight to the home that the plan gives them. The parameters stay the same
-objects, so an optimizer may have been made of them.
+Its tensors become uninitialized ones (runtime/storage/unmade.py). They take no memory until an iteration or
+other code reads them; then they go straight to the memory in which the plan keeps them. The parameters stay
+the same objects, so an optimizer may have been made of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .tensor_file import open_tensors
 
 
 def check_weights(module: nn.Module, weights: object) -> None:
-    """Raises InputError, one line: tensors on meta without files, or files for none."""
+    """Check that files are given exactly if tensors are on meta. Raises InputError, one line."""
     tensors = (*module.named_parameters(), *module.named_buffers())
     on_meta = [name for name, tensor in tensors if tensor.is_meta]
     wanted = on_meta or any(is_unmade(tensor) for _name, tensor in tensors)
@@ -38,9 +38,11 @@ def check_weights(module: nn.Module, weights: object) -> None:
 
 
 def read_weights(module: nn.Module, weights: str | Path, device: torch.device) -> None:
-    """What is on meta, or still to be made, has the files' values, by the names of `state_dict`, from when it
-    is wanted; in the module's own types. Raises InputError: a tensor that no file has, or in
-    another shape."""
+    """Set all tensors on meta, or still uninitialized, to the files' values, by their names in `state_dict`.
+
+    Each is read when it is first used, in the module's own dtype. Raises InputError for a tensor that no file
+    has, or that has another shape.
+    """
     values = _tensors(Path(weights))
     given: dict[int, Tensor] = {}
     named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
@@ -60,7 +62,7 @@ def read_weights(module: nn.Module, weights: str | Path, device: torch.device) -
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
-    """By name, as they lie in the files; read as they are looked at."""
+    """Return the files' tensors by name, mapped: their bytes are read on access."""
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     if not files:
         raise InputError(f"{path}: there is no file of safetensors in it")
@@ -78,7 +80,8 @@ def _is_wanted(tensor: Tensor) -> bool:
 
 
 def _fill(tensor: Tensor, values: Tensor, device: torch.device) -> None:
-    """The same object, on the device."""
+    """Turn a tensor into an uninitialized one on the device, as the same object, with values to be read
+    later."""
     form = Value(-1, tuple(tensor.shape), tensor.stride(), 0, tensor.dtype, device)
     fill = partial(filled_with, values, form)
     if is_unmade(tensor):

@@ -1,4 +1,4 @@
-"""What a trace has, whatever its format. Times are whole nanoseconds from 0, sizes bytes."""
+"""Content of a trace, whatever its format. Times are whole nanoseconds from 0, sizes bytes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 
 class Slice(NamedTuple):
-    """Something that takes a while. Of one track none begins before the one before it has ended.
+    """An interval on a track. Slices of one track do not overlap.
 
-    details: what is shown of it. leads, follows: numbers of the arrows that begin and end here, each with one
-    beginning and one end in the trace.
+    details: values shown with it.
+    leads, follows: numbers of the arrows that begin and end here; each arrow has one beginning and one end.
     """
 
     name: str
@@ -22,7 +22,8 @@ class Slice(NamedTuple):
 
 
 class Counter(NamedTuple):
-    """at: when it takes each of `bytes`, in order; of values of one time the last stays."""
+    """A value over time. at: when it takes each of `bytes`, ascending; of several at one time the last
+    holds."""
 
     name: str
     at: Sequence[int]
@@ -30,7 +31,7 @@ class Counter(NamedTuple):
 
 
 class Group(NamedTuple):
-    """tracks: by name."""
+    """A process of the trace. tracks: slices by the track's name."""
 
     name: str
     tracks: Mapping[str, Sequence[Slice]]

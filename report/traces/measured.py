@@ -1,4 +1,4 @@
-"""The trace of what was measured, beside the plan: the same steps on the same tracks, with both times."""
+"""The trace of what was measured: the same steps and tracks as the plan's, with both times."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ Span = tuple[int, int, float, float]
 
 
 def measured(subject: Subject, spans: Iterable[Span], peaks: Mapping[str, int]) -> Group:
-    """spans: by queue, each in order. peaks: bytes by what they are of; of measured memory only these are
-    known, so they are drawn as lines."""
+    """Return the group of measured slices.
+
+    spans: by queue, each in order.
+    peaks: measured bytes by name. No curve of measured memory is known, so the peaks are drawn as lines.
+    """
     graph, schedule = subject.graph, subject.schedule
     known, steps = list(spans), list(schedule.rows())
     early = min((start for _queue, _step, start, _end in known), default=0.0)

@@ -30,7 +30,7 @@ _AXIS = "bytes"
 
 
 def perfetto(trace: Trace) -> bytes:
-    """For https://ui.perfetto.dev, and for SQL by its trace processor."""
+    """Return the trace for https://ui.perfetto.dev, and for SQL by its trace processor."""
     return b"".join(_bytes(1, packet) for packet in _packets(trace))  # Trace.packet
 
 
@@ -57,7 +57,8 @@ def _group(track: int, process: int, group: Group) -> bytes:
 
 
 def _track(track: int, parent: int, name: str, rank: int, kind: bytes = b"") -> bytes:
-    """The same: uuid 1, name 2, parent_uuid 5, counter 8, sibling_order_rank 12."""
+    """Return a TracePacket with a TrackDescriptor: uuid 1, name 2, parent_uuid 5, counter 8,
+    sibling_order_rank 12."""
     return _bytes(60, _int(1, track) + _text(2, name) + _int(5, parent) + kind + _int(12, rank))
 
 

@@ -1,7 +1,8 @@
 """The trace of a schedule: queues, why each step runs, who reads what was copied, bytes of each memory.
 
-One iteration of the steady state. Bytes change in list order, and are drawn where the compute queue passes
-the step (report/moments.py): what changes there and back at one time is in the trace as well.
+It is one iteration of the steady state. Bytes change in list order, and are drawn at the time when the
+compute queue passes the step (report/moments.py): changes back and forth at one time are in the trace as
+well.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from .readers import readings
 Details = dict[str, str | int | float]
 
 MOST_NAMED = 8
-"""Readers in the next iteration that are named; the others are counted."""
+"""Number of readers in the next iteration that are named; the others are counted."""
 
 
 def planned(subject: Subject) -> Group:
-    """Raises InvalidScheduleError."""
+    """Return the group of planned slices and counters. Raises InvalidScheduleError."""
     graph, schedule = subject.graph, subject.schedule
     line = timeline(graph, schedule, budget=subject.budget, machine=subject.machine)
     early = max(0.0, -float(line.start.min(initial=0.0)))  # copies of this iteration begin in the one before

@@ -1,6 +1,6 @@
-"""Who reads what a transfer has brought.
+"""Steps that read what a transfer has brought.
 
-H2D       [x]─────┐                a copy is read until it is deleted, made again or changed in place;
+H2D       [x]─────┐                a copy is read until it is deleted, recomputed or changed in place;
 compute       F1  └▶[B1]           by the next iteration too
 """
 
@@ -16,7 +16,7 @@ from ...planner.simulator.clock import source_of, transfer_queue
 
 
 class Reading(NamedTuple):
-    """transfer, reader: steps. next: the reader's is of the next iteration."""
+    """A read of a transferred copy. transfer, reader: steps. next: the reader is in the next iteration."""
 
     transfer: int
     reader: int
@@ -24,7 +24,7 @@ class Reading(NamedTuple):
 
 
 def readings(graph: Graph, schedule: Schedule) -> Iterator[Reading]:
-    """Those of one iteration of a valid schedule, by reader; those of the next behind them."""
+    """Yield the reads in one iteration of a valid schedule, by reader, followed by those in the next."""
     brought: dict[tuple[int, int], int] = {}
     for turn in (False, True):
         for step, (verb, target, where) in enumerate(schedule.rows()):
@@ -38,7 +38,7 @@ def readings(graph: Graph, schedule: Schedule) -> Iterator[Reading]:
 
 
 def read_by(graph: Graph, verb: int, target: int, where: int) -> list[tuple[int, int]]:
-    """The copies that a step reads: memory and tensor."""
+    """Return the copies that a step reads: memory and tensor."""
     if verb == Verb.DELETE:
         return []
     if verb != Verb.COMPUTE:
@@ -52,7 +52,7 @@ def read_by(graph: Graph, verb: int, target: int, where: int) -> list[tuple[int,
 
 
 def _changed_by(graph: Graph, verb: int, target: int, where: int) -> Iterator[tuple[int, int]]:
-    """The copies that are not any more what was brought."""
+    """Yield the copies that a step overwrites, so that they are no longer the ones that were brought."""
     if verb != Verb.COMPUTE:
         yield where, target
         return

@@ -1,4 +1,4 @@
-"""memplan: train neural networks within a memory budget, at the least cost in time.
+"""Training of neural networks within a memory budget, at the least cost in time.
 
     import memplan
 
@@ -6,7 +6,7 @@
     loss = step(*inputs)                                      # forward and backward, within the budget
     optimizer.step()                                          # optimize(…, optimizer=optimizer) takes it in
 
-and for those who compare schedulers: `load_graph`, `solve`, `simulate`, `load_schedule`, `save_schedule`.
+To compare schedulers there are `load_graph`, `solve`, `simulate`, `load_schedule` and `save_schedule`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The best schedule and bound known of a graph and budget: `best: [{graph, sha256, budget, bytes, time, …}]`.
 
-Times are the simulator's, in seconds. A graph is known by its content, so a copy under another name meets the
-same record.
+Times are the simulator's, in seconds. A graph is identified by its content, so a copy under another name has
+the same record.
 """
 
 from __future__ import annotations
@@ -19,13 +19,19 @@ from .summary import SAME
 from .trials import Place, Row, gap
 
 OPEN_PERCENT = 1.0
-"""A gap above which more may be found."""
+"""Optimality gap above which an improvement may be found."""
 
 
 @dataclass(frozen=True)
 class Best:
-    """budget: as it was asked for; bytes: what that is. time, solver, seconds: of the schedule and of finding
-    it. bound: for any schedule. commit, date: of the last change to the record."""
+    """The record of a graph and budget.
+
+    budget: as requested; bytes: in bytes.
+    time: seconds of the schedule.
+    bound: lower bound of any schedule, seconds.
+    solver, seconds: of finding the schedule.
+    commit, date: of the last change to the record.
+    """
 
     graph: str
     sha256: str
@@ -53,7 +59,8 @@ class Best:
 
 @dataclass(frozen=True)
 class Beaten:
-    """A row that is faster than what was best. refuted: below the bound on record too, so one is wrong."""
+    """A row that is faster than the record. refuted: it is below the recorded bound too, so one of them is
+    wrong."""
 
     row: Row
     best: Best
@@ -68,7 +75,7 @@ class Beaten:
 
 
 def load_best(path: Path) -> dict[Place, Best]:
-    """Raises InputError where the file is no such record."""
+    """Read the records of a file. Raises InputError if it is not a file of records."""
     document = read_document(path)
     try:
         found = [_read(one) for one in cast(Any, document)["best"]]
@@ -78,13 +85,13 @@ def load_best(path: Path) -> dict[Place, Best]:
 
 
 def save_best(known: Mapping[Place, Best], path: Path) -> None:
-    """By graph, the largest budget first. Raises InputError."""
+    """Write the records by graph, the largest budget first. Raises InputError."""
     order = sorted(known.values(), key=lambda one: (one.graph, one.sha256, -one.bytes))
     write_document({"best": [asdict(one) for one in order]}, path)
 
 
 def beaten(rows: Iterable[Row], known: Mapping[Place, Best]) -> list[Beaten]:
-    """The fastest row at each place where one is faster than the best known."""
+    """Return the fastest row for each graph and budget at which one is faster than the best known."""
     found: dict[Place, Beaten] = {}
     for row in rows:
         best = known.get(row.place)
@@ -96,7 +103,7 @@ def beaten(rows: Iterable[Row], known: Mapping[Place, Best]) -> list[Beaten]:
 
 
 def joined(known: Mapping[Place, Best], rows: Iterable[Row], commit: str, date: str) -> dict[Place, Best]:
-    """What is known with the rows too, each graph by the name that it had. date: year-month-day."""
+    """Return the records updated by the rows; each graph keeps the name that it had. date: year-month-day."""
     result = dict(known)
     for row in rows:
         best = result.get(row.place)
@@ -112,7 +119,7 @@ def joined(known: Mapping[Place, Best], rows: Iterable[Row], commit: str, date: 
 
 
 def revision() -> str:
-    """The commit of the checkout that runs; '' where what runs is none."""
+    """Return the commit of the checkout that this code runs from, '' if it is not a checkout."""
     root = Path(__file__).resolve().parents[1]
     git = ["git", "-C", str(root), "rev-parse", "--show-toplevel", "--short", "HEAD"]
     try:

@@ -1,4 +1,4 @@
-"""Two tables of a comparison, an earlier one and this: what has become better or worse."""
+"""Changes between an earlier table of a comparison and this one: which rows are better or worse."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Verdict(StrEnum):
 
 
 class Change(NamedTuple):
-    """old, new: rows of the same trial; None where one table lacks it."""
+    """The change of one trial's row. old, new: None if that table lacks it."""
 
     verdict: Verdict
     old: Row | None
@@ -30,26 +30,26 @@ class Change(NamedTuple):
 
     @property
     def row(self) -> Row:
-        """The new one where there is one."""
+        """The new row, or the old one if there is no new one."""
         row = self.new or self.old
         assert row is not None
         return row
 
     @property
     def percent(self) -> float | None:
-        """How much longer the new schedule takes."""
+        """Time by which the new schedule is longer, in percent of the old one's; None if one has no time."""
         if self.old is None or self.new is None or not self.old.time or self.new.time is None:
             return None
         return 100.0 * (self.new.time / self.old.time - 1)
 
 
 def changes(old: Sequence[Row], new: Sequence[Row], tolerance: float = TOLERANCE) -> list[Change]:
-    """Row by row, those of the new table first.
+    """Compare two tables row by row, those of the new table first.
 
-    A row with a schedule is better than one without, a refusal is better than a crash or a hang; of two
-    schedules the faster one, by more than `tolerance` of the time of the other. Rows meet on the same graph
-    (by content), budget in bytes, solver and seed; where a solver stands in a table with several settings or
-    time limits, on these too.
+    A row with a schedule is better than one without, a refusal better than a crash or a hang. Of two
+    schedules the faster one is better, if by more than `tolerance` of the other's time. Rows are matched by
+    the same graph (by content), budget in bytes, solver and seed. If a table has a solver with several
+    settings or time limits, these must match too.
     """
     key = _key([old, new])
     before = {key(row): row for row in old}
@@ -69,7 +69,7 @@ def _change(old: Row | None, new: Row, tolerance: float) -> Change:
 
 
 def _rank(row: Row) -> int:
-    """0 is best."""
+    """Return 0 for a schedule, 1 for a refusal, 2 for a crash or a hang."""
     return 0 if row.solved else 2 if row.outcome in (Outcome.FAULT, Outcome.TIMEOUT) else 1
 
 

@@ -1,8 +1,8 @@
 """The rows of a comparison as a CSV file: a line is appended as each trial ends.
 
-A comparison can be killed at any time: what is on file stays, a last line that was half written is dropped.
-Where two rows have the same key, the later one counts. A table of an earlier version, whose rows end sooner,
-can be read, but not gone on with.
+A comparison can be killed at any time: rows on file stay, a last line that was half written is dropped. If
+two rows have the same key, the later one counts. A table of an earlier version, which lacks the last columns,
+can be read but not continued.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from .trials import COLUMNS, Found, Key, Row
 _MOST_BYTES = 512 * 2**20
 _HEAD = ",".join(COLUMNS) + "\n"
 _OLDEST = sum(field.default is MISSING for field in fields(Row))
-"""Columns that every table has."""
+"""Number of columns that every table has."""
 
 
 def read_rows(path: Path) -> dict[Key, Row]:
-    """Raises InputError where the file is no such table."""
+    """Read the rows of a table, none if there is no file. Raises InputError if the file is not such a
+    table."""
     if not path.exists():
         return {}
     try:
@@ -45,7 +46,7 @@ def read_rows(path: Path) -> dict[Key, Row]:
 
 
 def append_row(path: Path, row: Row) -> None:
-    """On disk when this returns."""
+    """Append a row, on the disk when this returns."""
     cells = io.StringIO(newline="")
     csv.writer(cells, lineterminator="\n").writerow(_cell(getattr(row, name)) for name in COLUMNS)
     _append(path, cells.getvalue())
@@ -54,7 +55,7 @@ def append_row(path: Path, row: Row) -> None:
 def prepare(path: Path) -> None:
     """Write the head of a new table, or drop a half-written last line of an old one.
 
-    Raises InputError where it can't be written, or is of an earlier version.
+    Raises InputError if it can't be written, or is of an earlier version.
     """
     try:
         text = read_bytes(path, _MOST_BYTES) if path.exists() else b""

@@ -1,9 +1,9 @@
-"""Time against memory of one graph: what rows of a comparison say of it, and which budget says most next.
+"""Time against memory of one graph: what is known of it by a comparison's rows, and which budget to try next.
 
 A schedule within a budget is one within every larger budget; a bound holds for every smaller one. So what is
-not known between two budgets is a box: at least the time found at the larger, at most that at the smaller.
-The next budget halves the largest box (the box algorithm: Hamacher, Pedersen and Ruzika, Finding
-representative systems for discrete bicriterion optimization problems, Operations Research Letters 35, 2007).
+unknown between two budgets is a box: at least the time found at the larger, at most that at the smaller. The
+next budget halves the largest box (the box algorithm: Hamacher, Pedersen and Ruzika, Finding representative
+systems for discrete bicriterion optimization problems, Operations Research Letters 35, 2007).
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from math import inf
 from .trials import Instance, Row, gap
 
 NARROWEST = 0.01
-"""Boxes narrower than this share of the plain peak are left."""
+"""Share of the baseline's peak below which a box is narrow enough."""
 LOWEST = 0.001
-"""Boxes lower than this share of the plain time are left."""
+"""Share of the baseline's time below which a box is low enough."""
 NONE_FOUND = 2.0
-"""What "no schedule" counts as, in times of the slowest that is known."""
+"""Time that counts for a budget without a schedule, in times of the slowest schedule known."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """What is known within a budget in bytes.
+    """Best schedule and bound known within a budget in bytes.
 
-    time, peak: seconds and bytes of the fastest schedule that was found within it; inf and the budget where
-    there is none. bound: seconds, of any schedule within it (inf: there is none).
+    time, peak: seconds and bytes of the fastest schedule found within it; inf and the budget if there is
+        none.
+    bound: lower bound of any schedule within it, seconds; inf: there is none.
     """
 
     budget: int
@@ -42,7 +43,7 @@ class Point:
 
 
 def points(on: Instance, rows: Iterable[Row]) -> list[Point]:
-    """One for each budget of the rows and one for the plain peak, the smallest budget first."""
+    """Return a point per budget of the rows and one at the baseline's peak, the smallest budget first."""
     rows = [row for row in rows if row.sha256 == on.sha256]
     found = [Point(on.plain_peak, on.plain_time, on.plain_peak)]
     found += [Point(row.budget, row.time, row.peak) for row in rows if row.time and row.peak is not None]
@@ -60,8 +61,11 @@ def _point(budget: int, found: Sequence[Point], bounds: dict[int, float]) -> Poi
 
 
 def next_budget(on: Instance, known: Sequence[Point], floor: int) -> int | None:
-    """Bytes: the middle of the largest box; None where all are small. known: of `points`. floor: bytes, no
-    schedule needs less."""
+    """Return the middle of the largest box, in bytes, None if all boxes are small.
+
+    known: the result of `points`.
+    floor: minimum memory, bytes.
+    """
     slowest = max(one.time for one in known if one.time < inf)
     ends = [Point(floor - 1, inf, floor - 1), *(one for one in known if one.budget >= floor)]
     boxes = [

@@ -1,4 +1,4 @@
-"""Curves of shares as a picture: SVG that needs no library and no network, in light and in dark."""
+"""Step curves of shares as SVG that needs no library and no network, in light and in dark."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from .trials import Row
 
 FACTORS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 1.7, 2.0, 3.0, 5.0, *(10.0**k for k in range(1, 10)))
 SECONDS = tuple(digit * 10.0**k for k in range(-3, 7) for digit in (1, 2, 5))
-"""Where an axis may have a tick."""
+"""Values at which an axis may have a tick."""
 
 _WIDTH, _LEAST_HEIGHT = 760, 380
 _LEFT, _TOP, _RIGHT, _BOTTOM = 48, 34, 210, 44
 _COLOURS = ("#1f83c4", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#3a9bd9", "#8a6bd1", "#808080")
-"""Told apart by colour-blind readers too: Okabe and Ito's, with those darker that are pale on white."""
+"""Colours that colour-blind readers can distinguish: Okabe and Ito's, those darkened that are pale on
+white."""
 _DASHES = ("none", "7 3", "2 3")
 _APART, _LINE = 46, 17
 """Pixels between two ticks at least, and between two names."""
@@ -29,8 +30,10 @@ _STYLE = """
 
 
 def plots(rows: Sequence[Row]) -> dict[str, str]:
-    """By name: the performance profile, and for each of TARGETS the time to that gap, where any solver
-    reaches it."""
+    """Return the SVGs by name: the performance profile, and for each of TARGETS the time to that gap.
+
+    A gap that no solver reaches has no figure.
+    """
     found: dict[str, str] = {}
     profiles = performance_profiles(rows)
     pens = [curve.solver for curve in profiles]
@@ -48,10 +51,12 @@ def plots(rows: Sequence[Row]) -> dict[str, str]:
 def step_plot(
     curves: Sequence[Curve], title: str, axis: str, ticks: Sequence[float], pens: Sequence[str]
 ) -> str:
-    """An <svg> of shares (upwards, 0 to 100 %) over a logarithmic axis.
+    """Return an <svg> of shares (upwards, 0 to 100 %) over a logarithmic axis.
 
-    curves: at least one. ticks: where the axis may have one, growing; it begins at the last below all steps,
-    and those that have room are drawn. pens: the solvers, whose places here give them their colours.
+    curves: at least one.
+    ticks: possible ticks, ascending. The axis begins at the last one below all steps; ticks without room are
+        left out.
+    pens: the solvers, whose indices here determine their colours.
     """
     steps = [step for curve in curves for step in curve.steps]
     first = max(0, sum(tick <= min(steps, default=0.0) for tick in ticks) - 1)
@@ -67,7 +72,7 @@ def step_plot(
 
 
 class _Plot:
-    """Places in pixels."""
+    """Coordinates of a figure in pixels, and its elements."""
 
     def __init__(self, low: float, high: float, names: int) -> None:
         self.low, self.high = low, high
@@ -100,7 +105,7 @@ class _Plot:
         yield f'<text x="{middle}" y="{self.height - 8}" text-anchor="middle">{escape(axis)}</text>'
 
     def curve(self, curve: Curve, place: int, number: int) -> Iterator[str]:
-        """Its line, and its name in the legend at this place."""
+        """Yield a curve's line, and its name in the legend at this place."""
         dash = _DASHES[number // len(_COLOURS) % len(_DASHES)]
         pen = f'stroke="{_COLOURS[number % len(_COLOURS)]}" stroke-dasharray="{dash}"'
         name = escape(curve.solver)

@@ -1,9 +1,9 @@
-"""On how many problems a solver is how good, and how soon: steps for plots and tables.
+"""Profiles of solvers: on how many problems each is how good, and how soon, as steps for plots and tables.
 
 A performance profile is that of Dolan and Moré ("Benchmarking optimization software with performance
-profiles", Mathematical Programming 91, 2002), with the seconds of schedules as the measure: for each solver
-the share of the problems on which its schedule takes at most τ times as long as the fastest one's. At τ = 1
-stands how often nobody was faster, far to the right how much it solves.
+profiles", Mathematical Programming 91, 2002), with the seconds of schedules as the measure. It has for each
+solver the share of the problems on which its schedule takes at most τ times as long as the fastest one's. At
+τ = 1 this is how often no solver was faster, far to the right how many problems it solves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TARGETS = (0.05, 0.01)
 
 
 class Curve(NamedTuple):
-    """Of one solver. steps: sorted; at each of them it has one problem more of `problems`."""
+    """The curve of one solver. steps: ascending; at each the curve rises by one of `problems`."""
 
     solver: str
     steps: tuple[float, ...]
@@ -33,7 +33,10 @@ class Curve(NamedTuple):
 
 
 def performance_profiles(rows: Iterable[Row]) -> list[Curve]:
-    """A problem is a graph and a budget for which any solver has a schedule; steps are at values of τ."""
+    """Return the performance profiles, with steps at values of τ.
+
+    A problem is a graph and a budget for which any solver has a schedule.
+    """
     rows = median_rows(rows)
     best = best_times(rows)
 
@@ -47,8 +50,11 @@ def performance_profiles(rows: Iterable[Row]) -> list[Curve]:
 
 
 def times_to_gap(rows: Iterable[Row], gap: float) -> list[Curve]:
-    """A problem is a graph and a budget with a finite lower bound. Steps are at seconds of the solver, when
-    it had a schedule within `gap` of the largest bound that any row has."""
+    """Return the curves of the time to a gap, with steps at seconds of the solver.
+
+    A problem is a graph and a budget with a finite lower bound. A step is at the time when the solver had a
+    schedule within `gap` of the largest bound that any row has.
+    """
     rows = median_rows(rows)
     bounds = {place: one.lower for place, one in best_bounds(rows).items()}
     known = {place: bound for place, bound in bounds.items() if bound and bound < inf}
@@ -61,7 +67,7 @@ def times_to_gap(rows: Iterable[Row], gap: float) -> list[Curve]:
 
 
 def _curves(rows: Sequence[Row], problems: int, measure: Callable[[Row], float]) -> list[Curve]:
-    """The solvers that have most first."""
+    """Return the curves, the solver with the most steps first."""
     names, steps = solver_names(rows), defaultdict[str, list[float]](list)
     for row in rows:
         own, value = steps[names[row.contestant]], measure(row)

@@ -1,7 +1,7 @@
-"""Published results for public graphs, to hold our rows against.
+"""Published results for public graphs, to compare rows with.
 
 A document {"rows": [{"graph": name, "budget_percent": 80, method: [overhead %, peak %, seconds] | null, …}]};
-percentages are of the plain schedule's time and peak.
+percentages are of the baseline's time and peak.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ..graphs.files.documents import read_document
 from .trials import Row
 
 ROUNDING = 0.05
-"""Published percentages have one decimal."""
+"""Rounding of published percentages, which have one decimal, in percentage points."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """The best published result within the budget. method: empty where none is. overhead: percent."""
+    """The best published result within the budget. method: empty if there is none. overhead: percent."""
 
     method: str = ""
     overhead: float | None = None
@@ -30,7 +30,8 @@ class Published:
 
 @dataclass(frozen=True)
 class Match:
-    """A graph and budget where there is something published. ours: our fastest row, where one solved it."""
+    """A graph and budget with a published result. ours: memplan's fastest row, None if no solver solved
+    it."""
 
     graph: str
     percent: float
@@ -39,14 +40,15 @@ class Match:
 
     @property
     def at_least_as_good(self) -> bool:
-        """Ours is no slower by more than the rounding, or the only one within the budget."""
+        """Whether memplan's row is not slower by more than the rounding, or is the only one within the
+        budget."""
         if self.published.overhead is None or self.ours is None:
             return self.published.overhead is None
         return (self.ours.overhead_percent or 0.0) <= self.published.overhead + ROUNDING
 
 
 def load_published(path: Path) -> dict[tuple[str, float], Published]:
-    """By graph name and percentage. Raises InputError."""
+    """Read published results by graph name and percentage. Raises InputError."""
     document = read_document(path)
     try:
         rows = cast(Any, document)["rows"]
@@ -56,7 +58,7 @@ def load_published(path: Path) -> dict[tuple[str, float], Published]:
 
 
 def matches(rows: Iterable[Row], published: Mapping[tuple[str, float], Published]) -> list[Match]:
-    """Where our rows and the published ones meet."""
+    """Match rows with the published results of the same graph and budget."""
     fastest: dict[tuple[str, float], Row | None] = {}
     for row in rows:
         place = row.graph, round(100 * row.budget / row.plain_peak, 2) if row.plain_peak else 0.0

@@ -1,4 +1,4 @@
-"""The trials of a comparison, some at a time, each in a worker process of its own.
+"""The trials of a comparison, several at a time, each in a worker process of its own.
 
 So no solver profits from the row before, and one that crashes or hangs costs its own row only.
 """
@@ -19,10 +19,10 @@ from .trial import Ending
 from .trials import UNKNOWN, Bounds, Outcome, Place, Row, Trial, row
 
 GRACE_SECONDS = 20.0
-"""How long after its time limit a trial may still be at work, the reading of the graph included."""
+"""Seconds after its time limit in which a trial may still run, including the reading of the graph."""
 
 WARM_UP_SECONDS = 300.0
-"""How long a trial may take to begin; the first use of a compiled solver compiles it."""
+"""Seconds that a trial may take to begin; the first use of a compiled solver compiles it."""
 
 TRIAL = "memplan.comparison.trial:run"
 
@@ -36,11 +36,12 @@ def run(
     known: Iterable[Row] = (),
     backend: str = "loky",
 ) -> Generator[Row]:
-    """The rows, as the trials end. Close the generator to end those that are under way.
+    """Yield the rows as the trials end. Close the generator to end those that are running.
 
-    bound_seconds: for lower bounds; they are looked for once for each graph and budget, and not where one of
-    the rows `known` has them. backend: of solvers/cluster.py; on a cluster there are as many at a time as it
-    has workers, which find the graphs under the same paths.
+    bound_seconds: for lower bounds. They are computed once per graph and budget, and not if one of the rows
+        `known` has them.
+    backend: one of solvers/cluster.py. On a cluster as many trials run at a time as it has workers, which
+        find the graphs under the same paths.
     """
     check_backend(backend)
     bounds: dict[Place, Bounds] = {}
@@ -81,7 +82,7 @@ def _here(
 def _on_cluster(
     backend: str, trials: Iterable[Trial], bound_seconds: float, bounds: dict[Place, Bounds]
 ) -> Generator[tuple[Trial, Ending]]:
-    """Each trial is a process of its own there too."""
+    """Yield the trials as workers of a cluster end them. Each trial is a process of its own there too."""
     with connected(backend):
         tasks = (delayed(_there)(trial, 0.0 if trial.place in bounds else bound_seconds) for trial in trials)
         yield from cast(
@@ -100,7 +101,7 @@ def _learn(bounds: dict[Place, Bounds], row: Row) -> None:
 
 
 class _Running:
-    """A trial under way."""
+    """A trial that is running."""
 
     def __init__(self, trial: Trial, bound_seconds: float) -> None:
         self.trial, self.started = trial, monotonic()
@@ -121,7 +122,7 @@ class _Running:
         return self.last is not None or monotonic() > self.end
 
     def ending(self) -> Ending:
-        """How the trial ended. Its worker is ended with all that it started."""
+        """Return how the trial ended, and end its worker with all processes that it started."""
         seconds = monotonic() - self.started
         try:
             if self.last is None:

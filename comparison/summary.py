@@ -1,6 +1,6 @@
-"""What the rows of a comparison say of each solver, and of each graph.
+"""Figures of each solver, and of each graph, from the rows of a comparison.
 
-A solver that ran with several seeds stands with the row of its median one.
+A solver that ran with several seeds is represented by the row of its median one.
 """
 
 from __future__ import annotations
@@ -21,20 +21,27 @@ PROVEN = 1e-6
 
 
 OVERHEAD_SHIFT = 10.0
-"""Percentage points."""
+"""Shift of geometric means of overheads, percentage points."""
 
 SECONDS_SHIFT = 10.0
-"""As in Mittelmann's benchmarks of optimization software, so that runs of a moment do not count for all."""
+"""Shift of geometric means of seconds, so that very short runs do not dominate.
+
+It is that of Mittelmann's benchmarks of optimization software.
+"""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """One solver in a comparison. solver: with the settings where the same solver competes with others.
+    """The figures of one solver in a comparison.
 
-    wins: where nobody was faster. overhead: percent, the mean where every solver that solved anything at
-    all did; common: how many such places there are. gap: percent, to the largest bound that any row has, and
-    seconds: means over its solved rows. overhead_geometric, seconds_geometric: geometric means of the same,
-    shifted by OVERHEAD_SHIFT (overheads below 0 count as 0) and SECONDS_SHIFT.
+    solver: with the settings if the same solver competes with others.
+    wins: number of problems on which no solver was faster.
+    common: number of problems that every solver with any schedule solved.
+    overhead: percent, the mean over the common problems.
+    gap: percent, to the largest bound that any row has, the mean over its solved rows.
+    seconds: mean over its solved rows.
+    overhead_geometric, seconds_geometric: geometric means of the same, shifted by OVERHEAD_SHIFT (overheads
+        below 0 count as 0) and SECONDS_SHIFT.
     """
 
     solver: str
@@ -78,8 +85,10 @@ def standings(rows: Sequence[Row]) -> list[Standing]:
 
 
 def median_rows(rows: Iterable[Row]) -> list[Row]:
-    """One row of each solver at each place: that of the median schedule among its seeds, the slower of two in
-    the middle. A seed without a schedule is behind all that have one."""
+    """Return one row per solver and problem: that of the median schedule among its seeds.
+
+    Of two in the middle it is the slower. A seed without a schedule comes after all that have one.
+    """
     return [median(seeds) for seeds in by_seed(rows)]
 
 
@@ -88,7 +97,7 @@ def median(seeds: Sequence[Row]) -> Row:
 
 
 def by_seed(rows: Iterable[Row]) -> list[list[Row]]:
-    """For each solver and place its rows, the fastest schedule first."""
+    """Return the rows of each solver and problem, the fastest schedule first."""
     seeds: dict[tuple[Place, tuple[str, str]], list[Row]] = defaultdict(list)
     for row in rows:
         seeds[row.place, row.contestant].append(row)
@@ -96,14 +105,14 @@ def by_seed(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def geometric_mean(values: Sequence[float], shift: float) -> float | None:
-    """exp(mean(log(x + shift))) − shift, a value below 0 as 0; None of none."""
+    """Return exp(mean(log(x + shift))) − shift, with values below 0 as 0; None without values."""
     if not values:
         return None
     return exp(fsum(log(max(x, 0.0) + shift) for x in values) / len(values)) - shift
 
 
 def best_times(rows: Iterable[Row]) -> dict[Place, float]:
-    """Seconds of the fastest verified schedule at each place that has one."""
+    """Return the seconds of the fastest verified schedule for each problem that has one."""
     best: dict[Place, float] = {}
     for row in rows:
         if row.solved and row.time is not None:
@@ -112,7 +121,7 @@ def best_times(rows: Iterable[Row]) -> dict[Place, float]:
 
 
 def best_bounds(rows: Iterable[Row]) -> dict[Place, Bounds]:
-    """The largest that any row has."""
+    """Return the largest bounds that any row has, by problem."""
     bounds: dict[Place, Bounds] = {}
     for row in rows:
         bounds[row.place] = bounds.get(row.place, UNKNOWN).joined(row.bounds)
@@ -120,7 +129,8 @@ def best_bounds(rows: Iterable[Row]) -> dict[Place, Bounds]:
 
 
 def refuted(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """Rows whose lower bound another row's schedule refutes, with that row: a fault of one of the two."""
+    """Return rows whose lower bound another row's schedule refutes, with that row: one of the two is
+    wrong."""
     slowest_first = sorted((row for row in rows if row.time is not None), key=lambda row: -(row.time or 0.0))
     fastest = {row.place: row for row in slowest_first}
     return [
@@ -138,7 +148,7 @@ def is_best(row: Row, best: Mapping[Place, float]) -> bool:
 
 
 def solver_names(rows: Iterable[Row]) -> dict[tuple[str, str], str]:
-    """The name of each contestant: with the settings only where a solver has several of them."""
+    """Return the name of each contestant, with the settings only if its solver has several of them."""
     kinds: dict[str, list[str]] = {}
     for row in rows:
         solver, settings = row.contestant

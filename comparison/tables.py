@@ -1,4 +1,4 @@
-"""What a comparison has found as tables of words, for a terminal and for a page."""
+"""The results of a comparison as tables of text, for a terminal and for a page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .trials import Bounds, Outcome, Place, Row
 
 
 class Table(NamedTuple):
-    """The last column has names, of any length; hint: what the others mean."""
+    """A table of text. Its last column has names, of any length. hint: explanation of the other columns."""
 
     title: str
     heads: list[str]
@@ -41,7 +41,7 @@ class Table(NamedTuple):
 
 
 class Remark(NamedTuple):
-    """A line beside the tables. good: news, not a fault."""
+    """A line below the tables. good: whether it is good news rather than an error."""
 
     text: str
     good: bool
@@ -65,19 +65,19 @@ LEGEND = (
 _FACTORS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
 _SECONDS = tuple(digit * 10.0**k for k in range(-1, 6) for digit in (1, 3))
 NODES_SHIFT = 10.0
-"""Nodes of search trees: as for seconds, so that trees of one node do not count for all."""
+"""Shift of geometric means of search tree nodes, so that trees of one node do not dominate."""
 _CHANGES = 20
-"""Most rows of a verdict that are printed."""
+"""Maximum number of rows of a verdict that are printed."""
 
 
 def matrices(rows: Sequence[Row]) -> Iterator[Table]:
-    """A table for each graph: solvers down, budgets across. LEGEND has the words."""
+    """Yield a table per graph: solvers down, budgets across. LEGEND explains the words."""
     for graph in dict.fromkeys(row.sha256 for row in rows):
         yield _matrix([row for row in rows if row.sha256 == graph])
 
 
 def solver_table(rows: Sequence[Row]) -> Table:
-    """rows: at least one."""
+    """Return the table of the solvers' figures. rows: at least one."""
     found = standings(rows)
     common = found[0].common
     cells = [
@@ -105,7 +105,7 @@ def solver_table(rows: Sequence[Row]) -> Table:
 
 
 def effort_tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """Of exact searches how far they came. Nothing where none ran."""
+    """Yield the table of exact searches: gaps to their own bounds, and nodes. Nothing if none ran."""
     rows = [row for row in median_rows(rows) if row.own_gap_percent is not None]
     names = solver_names(rows)
     cells: list[list[str]] = []
@@ -127,7 +127,7 @@ def effort_tables(rows: Sequence[Row]) -> Iterator[Table]:
 
 
 def curve_tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """Nothing where a single solver competes, or where there is no bound to come near to."""
+    """Yield the profiles as tables. Nothing if a single solver competes, or if there is no bound."""
     profiles = performance_profiles(rows)
     if len(profiles) > 1:
         title = f"problems solved within a factor of the fastest, of {profiles[0].problems}"
@@ -147,7 +147,7 @@ def published_tables(matched: Sequence[Match]) -> Iterator[Table]:
 
 
 def change_tables(found: Sequence[Change]) -> Iterator[Table]:
-    """How many rows of each verdict, then those that have changed most."""
+    """Yield the table of changes: the number of rows of each verdict, then those that have changed most."""
     if not found:
         return
     counts = Counter(change.verdict for change in found)
@@ -163,7 +163,7 @@ def change_tables(found: Sequence[Change]) -> Iterator[Table]:
 
 
 def remarks(rows: Sequence[Row], records: Sequence[Beaten]) -> Iterator[Remark]:
-    """Records that are beaten, then what went wrong."""
+    """Yield the records that are beaten, then errors."""
     for beaten in records:
         yield _record(beaten)
     for row in rows:
@@ -190,7 +190,7 @@ def _matrix(rows: Sequence[Row]) -> Table:
 
 
 def _cell(seeds: Sequence[Row], best: Mapping[Place, float], bounds: Mapping[Place, Bounds]) -> str:
-    """Of several seeds the best, the median and the worst."""
+    """Return a cell of a matrix; with several seeds it has the best, the median and the worst."""
     row = seeds[0]
     if row.solved and len(seeds) > 1:
         return "/".join(_word(one) for one in (row, median(seeds), seeds[-1])) + _mark(row, best)

@@ -1,7 +1,7 @@
 """One trial of a comparison, in a worker process of its own (run.py).
 
-Before the clock runs the solver has a small chain with updates to solve, on a machine with the graph's links,
-so what is loaded or compiled at the first use is not in its time; then `STARTED` is reported.
+Before the clock runs, the solver solves a small chain with updates, on a machine with the graph's links. So
+what is loaded or compiled at the first use is not in its time. Then `STARTED` is reported.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ..solvers.workers.serve import Call
 from .trials import Outcome, Trial
 
 WARM_UP_LIMIT = 1.0
-"""Seconds."""
+"""Time limit of the warm-up, seconds."""
 
 
 STARTED = "started"
-"""The event that the clock runs."""
+"""Event that the clock runs."""
 
 Ending = dict[str, Any]
-"""How a trial ended, as `trials.row` takes it."""
+"""Outcome of a trial and its figures, as `trials.row` takes them."""
 
 
 def run(call: Call, trial: Trial, bound_seconds: float) -> Ending:
@@ -50,7 +50,7 @@ def run(call: Call, trial: Trial, bound_seconds: float) -> Ending:
 def warm_up(trial: Trial, links: Links) -> None:
     """Have the solver load and compile its code. If it fails here, it will fail in the trial too.
 
-    links: of the graph's machine; without them solvers that move tensors load none of their code.
+    links: those of the graph's machine; without them solvers that offload load none of their code for it.
     """
     rate = 1e9
     graph = with_updates(chain(8), optimizer=ADAMW, when="in-backward", device_rate=rate, host_rate=rate)
@@ -61,7 +61,7 @@ def warm_up(trial: Trial, links: Links) -> None:
 
 
 def answer(trial: Trial, graph: Graph, bound_seconds: float) -> Ending:
-    """Solve, and say how it ended."""
+    """Solve the trial's problem, and return how it ended."""
     problem = Problem(graph, trial.budget_bytes)
     race, start = Race(), perf_counter()
     try:
@@ -96,14 +96,17 @@ def answer(trial: Trial, graph: Graph, bound_seconds: float) -> Ending:
 
 
 def improvements(race: Race) -> list[tuple[float, float]]:
-    """When each schedule was found that was faster than all before, and its seconds."""
+    """Return, for each schedule that was faster than all before, when it was found, and its seconds."""
     first = {one.best: one.elapsed for one in reversed(race.history) if one.best < inf}
     return [(round(elapsed, 3), best) for best, elapsed in reversed(first.items())]
 
 
 def _bounds(bounds: Iterable[Bound]) -> dict[str, float]:
-    """The largest of those that hold for every schedule; for backward once, in any order; of all others, but
-    for those of some form alone."""
+    """Return the largest bounds of each sort.
+
+    The sorts are: those for every schedule; those for any order with each backward operation run once; all
+    others. Bounds for schedules of some form alone are left out.
+    """
     found: dict[str, float] = {}
     for bound in bounds:
         if bound.form:

@@ -1,4 +1,4 @@
-"""A comparison of solvers: its trials, and the rows that come of them.
+"""Trials of a comparison of solvers, and the rows that result.
 
 A trial is one graph, one budget and one solver. Its row quotes the simulator's figures only.
 """
@@ -23,25 +23,26 @@ from ..solvers.registry.run import chosen_settings, settings_of
 
 
 class Outcome(StrEnum):
-    """How a trial ended."""
+    """End of a trial."""
 
     OK = "ok"
-    """with a schedule that the simulator accepts within the budget"""
+    """A schedule that the simulator accepts within the budget."""
     INFEASIBLE = "infeasible"
-    """refused: `least_budget` is the smallest that the solver can reach, where it can tell"""
+    """No schedule by this solver; `least_budget` is the smallest it can reach, if it reports one."""
     NOT_FOUND = "not-found"
-    """the time limit came before a schedule, and before a proof that there is none"""
+    """The time limit came before a schedule, and before a proof that there is none."""
     NOT_ACCEPTED = "not-accepted"
-    """the solver does not take graphs of this form or size"""
+    """The solver does not take graphs of this form or size."""
     TIMEOUT = "timeout"
-    """still at work long after its time limit: ended from outside"""
+    """The trial still ran long after its time limit, and was ended from outside."""
     FAULT = "fault"
-    """a crash, or an answer that breaks a rule: `message` says which"""
+    """A crash, or an answer that breaks a rule; `message` says which."""
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A graph to compare on. plain_time: seconds; plain_peak, and resident of it throughout: bytes."""
+    """A graph to compare on. plain_time: seconds of the baseline; plain_peak, resident: bytes of its peak,
+    and of what is resident throughout."""
 
     path: Path
     graph: str
@@ -57,7 +58,7 @@ class Instance:
 
 
 def instance(path: Path) -> Instance:
-    """Raises InputError."""
+    """Read a graph to compare on. Raises InputError."""
     graph = load_graph(path)
     plain = baseline(graph)
     sizes = len(graph.operations), len(graph.tensors)
@@ -66,7 +67,7 @@ def instance(path: Path) -> Instance:
 
 
 class Contender(NamedTuple):
-    """A solver; its settings as given, and all of them as they are then, as JSON."""
+    """A solver with its settings. given: those requested; settings: all that result, as JSON."""
 
     solver: str
     given: Mapping[str, str]
@@ -74,10 +75,10 @@ class Contender(NamedTuple):
 
 
 def contender(solver: str, given: Mapping[str, str]) -> Contender:
-    """Raises InputError for an unknown solver or setting. Imports the solver.
+    """Return the contender of a solver and settings. Raises InputError for an unknown solver or setting.
 
-    A solver that keeps on disk what it has solved does without, unless a folder is given: rows are to take
-    the time that they take alone.
+    This imports the solver. A solver that caches solutions on disk does not, unless a folder is requested:
+    rows must take the time that they take alone.
     """
     if "cache" in settings_of(solver):
         given = {"cache": "off", **given}
@@ -85,11 +86,11 @@ def contender(solver: str, given: Mapping[str, str]) -> Contender:
 
 
 Place = tuple[str, int]
-"""A graph's sha256 and a budget in bytes: where solvers meet, and bounds hold."""
+"""A problem: a graph's sha256 and a budget in bytes. Solvers compete on it, and bounds hold for it."""
 
 
 class Key(NamedTuple):
-    """Two trials of the same key are the same trial. budget: bytes; time_limit: seconds."""
+    """Identity of a trial: two of the same key are the same trial. budget: bytes; time_limit: seconds."""
 
     sha256: str
     budget: int
@@ -122,28 +123,29 @@ class Trial:
 def trials(
     instances: list[Instance], budgets: list[Budget], contenders: list[Contender], time_limit: float | None
 ) -> list[Trial]:
-    """Graph by graph, budget by budget; none twice."""
+    """Return the trials graph by graph, budget by budget, without duplicates."""
     combined = product(instances, budgets, contenders)
     once = {trial.key: trial for trial in (Trial(*one, time_limit) for one in combined)}
     return list(once.values())
 
 
 class Bounds(NamedTuple):
-    """What is known at a place, in seconds: for any order, for the file's, for backward operations once."""
+    """Lower bounds of a problem in seconds: for any order, for traced order, for backward operations run
+    once."""
 
     lower: float | None = None
     file_order: float | None = None
     backward_once: float | None = None
 
     def joined(self, other: Bounds) -> Bounds:
-        """The larger of each, the others where they are above the first."""
+        """Return the larger of each bound; the others only if they are above the first."""
         pairs = zip(self, other, strict=True)
         lower, *others = (max((x for x in pair if x is not None), default=None) for pair in pairs)
         return Bounds(lower, *(None if (one or 0.0) <= (lower or 0.0) else one for one in others))
 
 
 class Found(NamedTuple):
-    """After so many seconds of the solver a schedule was there that takes `time` seconds."""
+    """An improvement: after `seconds` of the solver there was a schedule that takes `time` seconds."""
 
     seconds: float
     time: float
@@ -153,13 +155,18 @@ class Found(NamedTuple):
 class Row:
     """A line of the comparison. Times in seconds, sizes in bytes; empty: not known, or no schedule.
 
-    overhead: extra time in percent of the plain schedule's. lower_bound: for any schedule within the budget;
-    file_order_bound: where larger, for those in the file's order, which others may beat (inf: there is none).
-    backward_once_bound: where larger, for those in any order that run no backward operation twice.
-    gap: (time − bound) in percent of the time; own_gap: to what an exact solver has proven for its own
-    formulation; nodes: of its search trees. budget_text: as it was asked for. settings: JSON.
-    least_budget: of an infeasible trial. seed: among the settings, of solvers that have one. history: each
-    schedule that was faster than all before.
+    overhead_percent: extra time in percent of the baseline's.
+    lower_bound: for any schedule within the budget.
+    file_order_bound: if larger, for schedules in traced order, which others may beat (inf: there is none).
+    backward_once_bound: if larger, for schedules in any order that run no backward operation twice.
+    gap_percent: (time − bound) in percent of the time; own_gap_percent: to what an exact solver has proven
+        for its own formulation.
+    nodes: of its search trees.
+    budget_text: the budget as requested.
+    settings: JSON.
+    least_budget: of an infeasible trial.
+    seed: among the settings, of solvers that have one.
+    history: each schedule that was faster than all before.
     """
 
     graph: str
@@ -203,7 +210,7 @@ class Row:
 
     @cached_property
     def contestant(self) -> tuple[str, str]:
-        """The solver, and its settings but for the seed: as JSON."""
+        """The solver, and its settings without the seed, as JSON."""
         if self.seed is None:
             return self.solver, self.settings
         settings = {name: value for name, value in json.loads(self.settings).items() if name != "seed"}
@@ -225,9 +232,12 @@ UNKNOWN = Bounds()
 
 
 def row(trial: Trial, ending: Mapping[str, Any], known: Bounds = UNKNOWN) -> Row:
-    """ending: `outcome` and `seconds`, and of time, peak, lower_bound, file_order_bound, backward_once_bound,
-    own_gap (of the time), nodes, status, least_budget, message and history what there is. known: bounds
-    here."""
+    """Return the row of a trial.
+
+    ending: `outcome` and `seconds`, and those there are of time, peak, lower_bound, file_order_bound,
+        backward_once_bound, own_gap (a share of the time), nodes, status, least_budget, message and history.
+    known: other bounds of the problem.
+    """
     on, solver = trial.instance, trial.contender
     time, peak = ending.get("time"), ending.get("peak")
     own = (ending.get(name) for name in ("lower_bound", "file_order_bound", "backward_once_bound"))
@@ -267,7 +277,7 @@ def row(trial: Trial, ending: Mapping[str, Any], known: Bounds = UNKNOWN) -> Row
 
 
 def gap(time: float | None, bound: float | None) -> float | None:
-    """In percent of the time; below 0 where another order beats a bound for the file's."""
+    """Return the gap in percent of the time; below 0 if another order beats a bound for traced order."""
     return None if time is None or bound is None or bound == inf else _percent(time - bound, time)
 
 
@@ -276,5 +286,5 @@ def _percent(part: float, whole: float) -> float:
 
 
 def _line(text: str) -> str:
-    """On one line: a line of the file is then a row."""
+    """Join the text to one line, so that a line of the file is a row."""
     return " ".join(text.split())

@@ -3,7 +3,7 @@
     v                     nodes, whole numbers whose order is the order of execution
     args                  node -> the nodes that it reads
     backward_nodes        those of backward
-    cost_cpu, cost_ram    node -> whole numbers: time and bytes of its output; 1 where there are none
+    cost_cpu, cost_ram    node -> whole numbers: time and bytes of its output; 1 if there are none
     node_names            node -> text
     cost_ram_parameters   bytes; parameters and their gradients, twice that, are always there
 
@@ -28,11 +28,11 @@ from .nodes import Node, amount, graph_of_nodes, nodes_of, refuse_losses, whole
 from .pickles import Record, told, unpickled
 
 PACKAGES = {"checkmate", "remat"}
-"""What the package is and was called."""
+"""Names that the package has and had."""
 
 
 def read(path: Path, options: Options) -> Graph:
-    """Raises ValueError or InputError."""
+    """Return the graph in a pickle of Checkmate. Raises ValueError or InputError."""
     found = unpickled(path, PACKAGES)
     if isinstance(found, Record):
         if not found.origin.endswith(".DFGraph"):
@@ -60,8 +60,11 @@ def read(path: Path, options: Options) -> Graph:
 
 
 def write(graph: Graph, path: Path, options: Options) -> list[str]:
-    """Raises InputError. Inputs and persistent tensors count as parameters with their gradients: an even
-    number of bytes, rounded up."""
+    """Write the graph as a pickled dict and return what is lost, a line each. Raises InputError.
+
+    Inputs and persistent tensors count as parameters with their gradients: an even number of bytes, rounded
+    up.
+    """
     nodes, lost = nodes_of(graph, options)
     refuse_losses("Checkmate's format", lost, options)
     arguments = {
@@ -92,7 +95,7 @@ def _by_node(fields: dict[str, Any], field: str) -> dict[Any, Any]:
 
 
 def _names(numbers: list[int], given: dict[Any, Any]) -> dict[int, str]:
-    """The file's where each node has its own, else n0, n1, …"""
+    """Return the file's names if each node has its own, else n0, n1, …"""
     names = [given.get(number) for number in numbers]
     if all(isinstance(name, str) and name for name in names) and len({*names}) == len(names):
         return {number: given[number] for number in numbers}

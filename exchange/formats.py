@@ -1,9 +1,9 @@
-"""The formats by name: who reads and writes each, and what it must be told. See docs/imports.md.
+"""The formats by name: which module reads and writes each, and which options it takes. See docs/imports.md.
 
 A format is a module of this folder with
 
     read(path, options) -> Graph                     raises ValueError or InputError
-    write(graph, path, options) -> list[str]         what got lost; only where `writes`
+    write(graph, path, options) -> list[str]         what got lost; only if `writes`
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..graphs.graph import Graph
 
 @dataclass(frozen=True)
 class Format:
-    """writes: whether `plan export` has it. takes: fields of `Options` that it looks at."""
+    """A file format. writes: whether `plan export` has it. takes: the fields of `Options` that it uses."""
 
     about: str
     writes: bool = False
@@ -49,9 +49,14 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class Options:
-    """time_unit: seconds that one unit of the file's times stands for; None: the format's own default.
-    device: of which a file has several. gpu: whose times are estimated. dims: sizes of the dimensions that
-    a file only names, above 0. lossy: write although something has no place in the file."""
+    """Options of reading and writing.
+
+    time_unit: seconds per unit of the file's times; None: the format's own default.
+    device: number of the device, in a file with several.
+    gpu: name of the GPU whose times are estimated.
+    dims: sizes of the dimensions that a file only names, above 0.
+    lossy: whether to write although the format can't hold all of the graph.
+    """
 
     time_unit: float | None = None
     device: int | None = None
@@ -64,13 +69,14 @@ FLAGS = {"time_unit": "--time-unit", "device": "--device", "gpu": "--gpu", "dims
 
 
 def read(name: str, path: Path, options: Options) -> Graph:
-    """The graph in a file of that format, valid. Raises InputError, one line with the file and the fault."""
+    """Return the graph in a file of that format, validated. Raises InputError, one line with file and
+    error."""
     _only_what_it_takes(name, options)
     try:
         graph = _module(name).read(path, options)
         validate(graph)
         for kind, names in (("operations", graph.operations.name), ("tensors", graph.tensors.name)):
-            if len({*names}) < len(names):  # a graph file could not be read again
+            if len({*names}) < len(names):  # else a graph file of it could not be read
                 raise ValueError(f"two {kind} have the name {twice(names)!r}")
         return graph
     except ValueError as error:
@@ -78,7 +84,10 @@ def read(name: str, path: Path, options: Options) -> Graph:
 
 
 def write(name: str, graph: Graph, path: Path, options: Options) -> list[str]:
-    """What is lost, a line each. Raises InputError where anything is and `options` do not allow it."""
+    """Write the graph in that format and return what is lost, a line each.
+
+    Raises InputError if anything is lost and `options` do not allow it.
+    """
     _only_what_it_takes(name, options)
     return _module(name).write(graph, path, options)
 

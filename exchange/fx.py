@@ -11,7 +11,7 @@ from .formats import Options
 
 
 def read(path: Path, options: Options) -> Graph:
-    """Raises ValueError or InputError."""
+    """Return the graph of an exported program, with estimated times. Raises ValueError or InputError."""
     if options.gpu is None:
         raise InputError("an exported program has no times: --gpu NAME says for which GPU to estimate them")
     return read_export(path, options.gpu)

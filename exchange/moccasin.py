@@ -24,8 +24,11 @@ from .nodes import Node, amount, fixed_bytes, graph_of_nodes, nodes_of, refuse_l
 
 
 def read(path: Path, options: Options) -> Graph:
-    """The graph in the order that the file names, or else in networkx's topological order, as MOCCASIN takes
-    it. Raises ValueError or InputError."""
+    """Return the graph in the order that the file names, or else in networkx's topological order, as MOCCASIN
+    does.
+
+    Raises ValueError or InputError.
+    """
     document = mapping(read_document(path), "a MOCCASIN instance")
     if not document.get("directed") or "nodes" not in document:
         raise ValueError("is no directed graph in networkx's node-link form")
@@ -44,7 +47,7 @@ def read(path: Path, options: Options) -> Graph:
 
 
 def write(graph: Graph, path: Path, options: Options) -> list[str]:
-    """Raises InputError."""
+    """Write the graph as node-link JSON and return what is lost, a line each. Raises InputError."""
     nodes, lost = nodes_of(graph, options)
     if graph.resident.any():
         lost.append(f"{fixed_bytes(graph):,} bytes of inputs and persistent tensors")
@@ -67,7 +70,7 @@ def write(graph: Graph, path: Path, options: Options) -> list[str]:
 
 
 def _links(document: Row) -> list[Any]:
-    """`links`, which newer versions of networkx call `edges`."""
+    """Return the field `links`, which newer versions of networkx call `edges`."""
     found = document.get("links", document.get("edges"))
     return sequence(found, "field 'links'")
 

@@ -1,8 +1,8 @@
-"""Graphs whose operations have one output each, as Checkmate and MOCCASIN see them, and ours.
+"""Graphs whose operations have one output each, as Checkmate and MOCCASIN model them, to and from memplan's.
 
-Their model: a node needs its inputs and room for its output while it runs, any node may run again, nothing
-need be there at the end. Times are whole numbers of some unit. What else a graph of ours says has no place
-there: `nodes_of` names it.
+Their model: a node needs its inputs and memory for its output while it runs, any node may be recomputed,
+nothing need be resident at the end. Times are whole numbers of some unit. What else a graph of memplan says
+can't be expressed there: `nodes_of` lists it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ NANOSECOND = 1e-9
 
 
 class Node(NamedTuple):
-    """time: in the file's unit. size: bytes of its output. reads: nodes, by their place in the list."""
+    """An operation with one output.
+
+    time: in the file's unit.
+    size: bytes of its output.
+    reads: nodes, by their index in the list.
+    """
 
     name: str
     time: float
@@ -35,8 +40,11 @@ class Node(NamedTuple):
 def graph_of_nodes(
     name: str, nodes: Sequence[Node], options: Options, source: Mapping[str, Any], fixed_bytes: int = 0
 ) -> Graph:
-    """nodes: in an order that holds. fixed_bytes: always on the device. One unit of time is a second unless
-    the options say otherwise. Raises ValueError for two nodes of one name."""
+    """Return the graph of nodes in a topological order.
+
+    fixed_bytes: bytes that are always on the device.
+    A unit of time is a second unless the options say otherwise. Raises ValueError for two nodes of one name.
+    """
     draft, unit = Draft(name), options.time_unit or 1.0
     outputs = [
         draft.tensor(f"{node.name}.out", node.size, Kind.GRADIENT if node.backward else Kind.ACTIVATION)
@@ -60,15 +68,15 @@ def graph_of_nodes(
 
 
 FIXED = "fixed"
-"""Of imported graphs the tensor for what is always on the device."""
+"""Name of the tensor in imported graphs that stands for the bytes that are always on the device."""
 
 
 def nodes_of(graph: Graph, options: Options) -> tuple[list[Node], list[str]]:
-    """A node an operation, times in whole units, and what is lost thereby, a line each.
+    """Return a node per operation, with times in whole units, and what is lost thereby, a line each.
 
     An operation's outputs count as one, a tensor with several contributions at the first of them; inputs and
-    persistent tensors are left out. The unit is a second where all times are whole seconds, else a
-    nanosecond, unless the options name one.
+    persistent tensors are left out. The unit is a second if all times are whole seconds, else a nanosecond,
+    unless the options name one.
     """
     operations = graph.operations
     unit = options.time_unit or unit_of(graph)
@@ -105,31 +113,31 @@ def nodes_of(graph: Graph, options: Options) -> tuple[list[Node], list[str]]:
 
 
 def fixed_bytes(graph: Graph) -> int:
-    """Of what is always on the device in a schedule without transfers: inputs and persistent tensors."""
+    """Return the bytes that are always on the device without transfers: inputs and persistent tensors."""
     return graph.resident_bytes
 
 
 def unit_of(graph: Graph) -> float:
-    """The coarser of a second and a nanosecond in which all times are whole."""
+    """Return the coarser of a second and a nanosecond in which all times are whole."""
     times = graph.operations.time
     return 1.0 if bool((times == np.floor(times)).all()) else NANOSECOND
 
 
 def refuse_losses(name: str, lost: Collection[str], options: Options) -> None:
-    """Raises InputError where something is lost and that is not allowed."""
+    """Raise InputError if something is lost and the options do not allow it."""
     if lost and not options.lossy:
         raise InputError(f"{name} has no place for: {'; '.join(lost)}. --lossy writes the rest")
 
 
 def whole(value: object, what: str) -> int:
-    """A number of bytes. Raises ValueError."""
+    """Validate a number of bytes. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
         raise ValueError(f"{what} must be a whole number, not negative, below 2⁶³, not {told(value)}")
     return value
 
 
 def amount(value: object, what: str) -> float:
-    """A number of time units. Raises ValueError."""
+    """Validate a number of time units. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= float_info.max:
         raise ValueError(f"{what} must be a finite number, not negative, not {told(value)}")
     return float(value)

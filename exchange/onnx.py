@@ -1,10 +1,10 @@
 """ONNX training graphs: forward and backward in one file, as onnxruntime's training artifacts are.
 
 Sizes come from the file, with a number for each dimension that the file only names, and from inference
-(onnx_shapes.py); of a gradient `NAME_grad` that no rule knows, from NAME. What follows from shapes alone is
-computed while reading and is no operation. A node is backward if it makes a `…_grad` or reads what backward
-makes. What has a gradient is a parameter, any other initializer or constant a buffer. Reshapes are views.
-Times are the roofline's, FLOPs those of matrix products and convolutions.
+(onnx_shapes.py). A gradient `NAME_grad` that no rule knows has the size of NAME. Values that follow from
+shapes alone are computed while reading and are not operations. A node is backward if it computes a `…_grad`
+or reads what backward computes. A tensor with a gradient is a parameter, any other initializer or constant a
+buffer. Reshapes are views. Times are the roofline's, FLOPs those of matrix products and convolutions.
 
 Reference: the ONNX specification, onnx.proto; the operators of the domain com.microsoft as onnxruntime's
 orttraining documents them.
@@ -29,7 +29,7 @@ from .formats import Options
 from .onnx_shapes import Shapes
 
 MOST_BYTES = 2 * 2**30
-"""What protobuf can hold."""
+"""Limit of a protobuf message."""
 VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"}
 RANDOM = {"Dropout", "BiasDropout", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 ADDS_IN_PLACE = {"InPlaceAccumulator", "InPlaceAccumulatorV2"}
@@ -46,7 +46,10 @@ class Form(NamedTuple):
 
 
 def read(path: Path, options: Options) -> Graph:
-    """Raises ValueError or InputError, ModuleNotFoundError without onnx."""
+    """Return the graph in an ONNX file, with estimated times.
+
+    Raises ValueError or InputError, ModuleNotFoundError without onnx.
+    """
     onnx: Any = import_module("onnx")
     if options.gpu is None:
         raise InputError("an ONNX file has no times: --gpu NAME says for which GPU to estimate them")
@@ -83,8 +86,13 @@ def read(path: Path, options: Options) -> Graph:
 
 
 class _Reading:
-    """tensors: by the file's names, a view under its base's. computed: names of what follows from shapes.
-    rows: operations, still without their times."""
+    """The graph that is built up node by node.
+
+    tensors: by the file's names; a view has its base's.
+    computed: names of values that follow from shapes.
+    rows: operations, still without their times.
+    works: FLOPs and bytes of each operation.
+    """
 
     def __init__(self, onnx: Any, model: Any) -> None:
         graph = model.graph
@@ -160,7 +168,7 @@ class _Reading:
         self.works.append(self._work(node, inputs, outputs))
 
     def form(self, name: str) -> Form:
-        """Raises ValueError for a tensor of unknown size."""
+        """Return a tensor's shape and size. Raises ValueError if the size is unknown."""
         if name not in self.forms:
             found = self.shapes.forms.get(name)
             if found is None and name.endswith(GRADIENT):
@@ -186,7 +194,7 @@ class _Reading:
         return Work(self._flops(node), sum(form.bytes for form in forms), rate)
 
     def _flops(self, node: Any) -> int:
-        """Two for each product that is added up."""
+        """Return the FLOPs of a node: two per multiply-add."""
         shapes = [self.form(name).shape if name else () for name in node.input]
         if node.op_type in ("MatMul", "Gemm", "FusedMatMul"):
             transposed = any(one.name == "transA" and one.i for one in node.attribute)
@@ -223,7 +231,7 @@ class _Reading:
 
 
 def _names(graph: Any) -> Iterator[Any]:
-    """All that is a name in a graph."""
+    """Yield all names in a graph."""
     yield graph.name
     for node in graph.node:
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
@@ -235,9 +243,12 @@ def _names(graph: Any) -> Iterator[Any]:
 
 
 def fix_dimensions(graph: Any, dims: Mapping[str, int]) -> None:
-    """Give each dimension that the file only names its size. What inference of others has left open is
-    dropped: it is inferred anew. Raises ValueError for an input's dimension without a size, and for a size
-    of a dimension that no input has."""
+    """Give each dimension that the file only names its size.
+
+    Shapes of other tensors that still have an open dimension are dropped, so that they are inferred anew.
+    Raises ValueError for an input's dimension without a size, and for a size of a dimension that no input
+    has.
+    """
     fixed = {one.name for one in graph.initializer}
     inputs = [info for info in graph.input if info.name not in fixed]
     open_: dict[str, str] = {}

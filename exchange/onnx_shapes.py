@@ -1,7 +1,9 @@
-"""The forms of an ONNX graph's tensors: of ONNX's own operators by its inference, of onnxruntime's for
-training by the rules below. What is computed from shapes alone is computed here, as onnxruntime does it.
+"""Shapes and dtypes of an ONNX graph's tensors, and values that follow from shapes alone.
 
-Each node is asked once, in the file's order, with the values that are known by then: the sizes that a
+ONNX's own operators go through its inference, onnxruntime's for training through the rules below. Values that
+are computed from shapes alone are computed here, as onnxruntime does it.
+
+Each node is visited once, in the file's order, with the values that are known by then: the sizes that a
 Reshape or an Expand takes. Only small arrays are computed, by the operators in `_COMPUTED`.
 
 Reference: onnxruntime, docs/ContribOperators.md and orttraining/core/graph/training_op_defs.cc.
@@ -19,24 +21,29 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 MOST_VALUES = 1024
-"""Elements of an array whose values are computed: sizes and places, not data."""
+"""Elements of an array whose values are computed: sizes and indices, not data."""
 
 FLOAT, INT64, BOOL, UINT32 = 1, 7, 9, 12
 """onnx.TensorProto.DataType"""
 
 
 class Form(NamedTuple):
-    """type: a TensorProto.DataType."""
+    """Dtype and shape of a tensor. type: a TensorProto.DataType."""
 
     type: int
     shape: tuple[int, ...]
 
 
 class Shapes:
-    """forms: by name, of those tensors that are known. values: of small arrays that follow from shapes."""
+    """What is known of the tensors so far.
+
+    forms: dtype and shape by name.
+    values: small arrays that follow from shapes, by name.
+    """
 
     def __init__(self, onnx: Any, model: Any) -> None:
-        """model: after ONNX's inference of the whole. Raises ValueError."""
+        """Take over what the model says. model: after ONNX's inference of the whole graph. Raises
+        ValueError."""
         self._onnx = onnx
         self._opsets = {one.domain: one.version for one in model.opset_import}
         self._imports = list(model.opset_import)
@@ -51,7 +58,7 @@ class Shapes:
                 self._value(one.name, lambda one=one: onnx.numpy_helper.to_array(one))
 
     def take(self, node: Any) -> None:
-        """Learn what can be known of a node's results."""
+        """Infer shapes, and values if possible, of a node's results."""
         given = [self.forms.get(name) for name in node.input]
         attributes = {one.name: self._onnx.helper.get_attribute_value(one) for one in node.attribute}
         values = [self.values.get(name) for name in node.input]
@@ -108,7 +115,7 @@ class Shapes:
         try:
             with np.errstate(all="ignore"):
                 found = np.asarray(compute())
-        except Exception:  # of values that do not fit an operator: it is unknown, as all else that is not
+        except Exception:  # values that do not fit the operator: the result stays unknown
             return
         if found.dtype.kind in "biuf":
             self.values[name] = found
@@ -136,12 +143,12 @@ Rule = Callable[[_Call], Sequence[Form | None]]
 
 
 def _like(*places: int) -> Rule:
-    """Each result has the form of an input."""
+    """Return the rule that each result has the form of an input. places: indices of the inputs."""
     return lambda call: [call.inputs[place] for place in places[: call.outputs]]
 
 
 def _of_size_in(sizes: int, like: int) -> Rule:
-    """The shape is an input's value; the type another's."""
+    """Return the rule that the shape is the value of one input, and the dtype that of another."""
 
     def rule(call: _Call) -> Sequence[Form | None]:
         shape, form = call.values[sizes], call.inputs[like]
@@ -151,7 +158,11 @@ def _of_size_in(sizes: int, like: int) -> Rule:
 
 
 def _normalized(*extra: int) -> Rule:
-    """The input's form, then means and deviations, in float32 unless the file says otherwise; then inputs."""
+    """Return the rule of normalizations: the input's form, then those of means and deviations, then inputs'.
+
+    Means and deviations are in float32 unless the file says otherwise. extra: indices of the inputs that
+    follow.
+    """
 
     def rule(call: _Call) -> Sequence[Form | None]:
         x = call.inputs[0]
@@ -166,7 +177,10 @@ def _normalized(*extra: int) -> Rule:
 
 
 def _product(call: _Call) -> Sequence[Form | None]:
-    """FusedMatMul: trans swaps the last two dimensions, transBatch moves the first one after the batch."""
+    """Return the form of a FusedMatMul.
+
+    trans swaps the last two dimensions, transBatch moves the first one after the batch.
+    """
     a, b = call.inputs[:2]
     if a is None or b is None:
         return ()
@@ -192,7 +206,8 @@ def _loss(call: _Call) -> Sequence[Form | None]:
 
 
 def _filters(call: _Call) -> Sequence[Form | None]:
-    """Shapes of the input, of the weights, of the bias: as long as the result has channels."""
+    """Return the forms of a convolution's gradients: input, weights, and bias, with a number per output
+    channel."""
     result, x, weights = call.inputs[:3]
     bias = None if result is None or weights is None else Form(weights.type, result.shape[1:2])
     return [x, weights, bias]
@@ -273,7 +288,7 @@ RULES: dict[str, Rule] = {
     "ReduceAllL2": lambda _call: [Form(FLOAT, ())],
     "IsAllFinite": lambda _call: [Form(BOOL, ())],
 }
-"""By operator. Those that ONNX has in newer versions are here too: files may have them in older ones."""
+"""Rules by operator. Those that ONNX has in newer versions are here too, for files in older ones."""
 
 
 # ── what is computed from shapes ────────────────────────────────────────────────────────────────────
@@ -289,7 +304,7 @@ def _cast(onnx: Any, inputs: Sequence[Array], attributes: Mapping[str, Any]) -> 
 
 
 def _axes(inputs: Sequence[Array], attributes: Mapping[str, Any]) -> tuple[int, ...]:
-    """An input since opset 13, an attribute before."""
+    """Return the axes: an input since opset 13, an attribute before."""
     return tuple(int(axis) for axis in (inputs[1] if len(inputs) > 1 else attributes.get("axes", ())))
 
 
@@ -308,7 +323,7 @@ def _slice(_onnx: Any, inputs: Sequence[Array], attributes: Mapping[str, Any]) -
 
 
 def _divided(a: Array, b: Array) -> Array:
-    """Toward zero, for whole numbers."""
+    """Divide, toward zero for whole numbers."""
     return np.trunc(a / b).astype(a.dtype) if a.dtype.kind in "iu" else a / b
 
 
@@ -378,4 +393,5 @@ _COMPUTED: dict[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]] = {
     "ReduceMax": _over(np.max),
     "ReduceMin": _over(np.min),
 }
-"""By ONNX's operator: onnx, the inputs' values (shapes, for Shape and Size), attributes."""
+"""Functions by ONNX's operator. They take onnx, the inputs' values (shapes, for Shape and Size),
+attributes."""

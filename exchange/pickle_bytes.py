@@ -1,8 +1,8 @@
-"""Whether a pickle is plain: numbers, texts, lists and dicts, nothing else.
+"""A test whether a pickle holds only basic values: numbers, texts, lists and dicts.
 
-What is plain costs no more than its bytes, so Python's fast reader may have it. Other pickles can make that
-reader hang: a key of tuples in tuples, each named twice, is hashed by all paths through it; or fill the
-memory: it makes room for as large a number of a memo as the file names. Linear in the bytes.
+Reading such a pickle costs no more than its bytes, so Python's fast reader may have it. Other pickles can
+make that reader hang: a key of nested tuples, each named twice, is hashed along all paths through it. Or they
+fill the memory: it allocates as large a memo as the file names. The test is linear in the bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def is_plain(data: bytes) -> bool:
 
 
 def _kinds() -> NDArray[np.int64]:
-    """Per opcode the bytes of its argument, or as said at OTHER and TEXT."""
+    """Return, per opcode, the bytes of its argument, or a value made of OTHER and TEXT."""
     kinds = np.full(256, OTHER, np.int64)
     for opcode in pickletools.opcodes:
         if opcode.name in NAMES:

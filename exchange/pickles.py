@@ -1,11 +1,11 @@
-"""Pickles of other tools, read without running anything of theirs.
+"""Pickles of other tools, read without running any of their code.
 
-A pickle may name any function and have it called. Here it gets Python's plain values and containers; of the
-packages that a format names it gets inert records, which keep what the pickle says of an object's attributes
-and do nothing. Whatever else it names is refused.
+A pickle may name any function and have it called. This reader makes Python's basic values and containers. For
+the packages that a format names it makes inert records, which keep what the pickle says of an object's
+attributes and do nothing. Anything else that the pickle names is refused.
 
-A pickle of numbers, texts, lists and dicts alone goes through Python's fast reader, any other through the
-slow one, a seventh as fast, which refuses what would hang or crash it: see pickle_bytes.py.
+A pickle of numbers, texts, lists and dicts alone goes through Python's fast reader. Any other goes through
+the slow one, a seventh as fast, which refuses what would hang or crash it: see pickle_bytes.py.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ MOST_TUPLES, DEEPEST = 1_000_000, 200
 
 
 class Record:
-    """What a pickle says of an object of a class that is not loaded. origin: its class, with the module.
-    fields: its attributes."""
+    """Inert stand-in for an object whose class is not loaded.
+
+    origin: its class, with the module.
+    fields: its attributes.
+    """
 
     origin = ""
 
@@ -46,18 +49,20 @@ class Record:
             self.fields = cast("dict[str, Any]", state)
 
     def __setitem__(self, key: object, value: object) -> None:
-        """Items of a mapping's subclass are not kept."""
+        """Discard an item of a mapping's subclass."""
 
     def append(self, item: object) -> None:
-        """Nor those of a list's."""
+        """Discard an item of a list's subclass."""
 
     def __repr__(self) -> str:
         return f"a {self.origin}"
 
 
 class _Made:
-    """As `copyreg._reconstructor`, by which old protocols make an object. Without attributes: a pickle could
-    set them."""
+    """Replacement for `copyreg._reconstructor`, by which old protocols make an object.
+
+    It has no attributes, since a pickle could set them.
+    """
 
     __slots__ = ()
 
@@ -74,12 +79,15 @@ PLAIN: dict[str, Any] = {
     "copyreg._reconstructor": _Made(),
 }
 OLD_NAMES = {"__builtin__": "builtins", "copy_reg": "copyreg"}
-"""Modules as protocols 0 to 2 call them."""
+"""Modules by the names that protocols 0 to 2 use."""
 
 
 def unpickled(path: Path, packages: Collection[str] | None = ()) -> Any:
-    """What a pickle holds. packages: those whose objects become records; None: all. Raises InputError or
-    ValueError."""
+    """Return the content of a pickle.
+
+    packages: those whose objects become records; None: all.
+    Raises InputError or ValueError.
+    """
     data = read_bytes(path, MOST_BYTES)
     try:
         return pickle.loads(data) if is_plain(data) else _Unpickler(data, packages).load()
@@ -95,8 +103,10 @@ def unpickled(path: Path, packages: Collection[str] | None = ()) -> Any:
 
 
 def told(value: object) -> str:
-    """As a message may show it: in a few words, whatever it is. The text of a list that holds another twice,
-    and that one another, has no end."""
+    """Describe any value in a few words for a message.
+
+    The repr of a container is not used: lists that each name another twice have an exponentially long one.
+    """
     if isinstance(value, str):
         return repr(value[:60])
     if isinstance(value, int) and not -(2**64) < value < 2**64:
@@ -109,7 +119,10 @@ class _RefusedError(Exception):
 
 
 class _Unpickler(pickle._Unpickler):  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
-    """Python's reader in Python. weights: of each tuple and frozenset by its id, all of them in `alive`."""
+    """Python's unpickler in Python, with limits.
+
+    _weights: nested count and depth of each tuple and frozenset, by its id; all of them are kept in `_alive`.
+    """
 
     def __init__(self, data: bytes, packages: Collection[str] | None) -> None:
         super().__init__(io.BytesIO(data))
@@ -132,7 +145,8 @@ class _Unpickler(pickle._Unpickler):  # pyright: ignore[reportPrivateUsage, repo
         raise _RefusedError(f"the persistent object {told(pid)}")
 
     def bounded(self, items: Collection[Any], kind: type[Any]) -> Any:
-        """The items as a tuple or frozenset that can be hashed in little time and stack."""
+        """Return the items as a tuple or frozenset that can be hashed in little time and stack. Raises
+        ValueError."""
         below = [self._weights.get(id(item), (0, 0)) for item in items]
         weight = 1 + sum(one for one, _depth in below)
         depth = 1 + max((depth for _one, depth in below), default=0)

@@ -28,7 +28,7 @@ MILLISECOND = 1e-3
 
 
 def read(path: Path, options: Options) -> Graph:
-    """Raises ValueError or InputError."""
+    """Return the graph in a pickle of rkgb. Raises ValueError or InputError."""
     found = _graph_in(unpickled(path, None))
     loss = found.fields.get("loss_cnode")
     draft = Draft(path.name.partition(".")[0])

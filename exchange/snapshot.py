@@ -1,7 +1,7 @@
-"""PyTorch's CUDA memory snapshots (`torch.cuda.memory._dump_snapshot`): measured life spans as a graph.
+"""PyTorch's CUDA memory snapshots (`torch.cuda.memory._dump_snapshot`): measured lifetimes as a graph.
 
 A snapshot says what was allocated and freed, when and from which line; it does not say which operation reads
-what. So the graph has one operation an allocation, in the order of the trace, and
+what. So the graph has one operation per allocation, in the order of the trace, and
 
     writes   the block
     reads    the blocks that are freed before the next allocation, so that they live to then, and a tensor of
@@ -9,15 +9,16 @@ what. So the graph has one operation an allocation, in the order of the trace, a
     time     until the next allocation, by the trace's clock
     layer    the innermost line of Python outside torch
 
-None may run again: how a block is made is not known. So the order is fixed and, without transfers, the
-baseline is the only schedule. Its curve is the measured one: after each allocation the bytes of all blocks
-whose free has not been requested. They are counted as `torch.cuda.memory_allocated` counts them, in what the
-allocator gives out, not in what is asked of it. A trace has the bytes that were asked for: they are rounded
-up to multiples of 512, as the allocator does, if a block is not in the segments, where its size stands. (A
-block whose rest is too small to be split off is larger than that: of a freed one nobody knows.)
+None may be recomputed: how a block is computed is not known. So the order is fixed and, without transfers,
+the baseline is the only schedule. Its curve is the measured one: after each allocation the bytes of all
+blocks whose free has not been requested. They are counted as `torch.cuda.memory_allocated` counts them, in
+the bytes that the allocator hands out, not in the bytes requested. A trace has the bytes requested. For a
+block in the segments the size is the segments'; for others the requested bytes are rounded up to multiples of
+512, as the allocator does. (A block whose rest is too small to be split off is larger than that; for a freed
+one this is unknown.)
 
 Blocks that were there before the trace began are written by a first operation, or are buffers if they outlive
-it. These the first operation reads: nothing says that they could be elsewhere.
+it. The first operation reads these buffers: nothing says that they could be elsewhere.
 
 Reference: the docstring of torch.cuda.memory._snapshot, PyTorch 2.13.
 """
@@ -40,13 +41,17 @@ FREES = ("free_requested", "free_completed")
 OTHERS = {"segment_alloc", "segment_free", "segment_map", "segment_unmap", "snapshot", "oom", "user_defined"}
 MICROSECOND = 1e-6
 BLOCK = 512
-"""Bytes: what the allocator gives out are multiples."""
+"""Granularity of the allocator, bytes."""
 
 
 @dataclass
 class Event:
-    """An allocation, or with no tensor the time before the first. freed: tensors whose life ends before the
-    next. start: microseconds."""
+    """An allocation, or, without a tensor, the time before the first one.
+
+    start: microseconds.
+    layer: the line of Python that allocates.
+    freed: tensors whose lifetime ends before the next allocation.
+    """
 
     tensor: int | None
     start: int
@@ -55,7 +60,7 @@ class Event:
 
 
 def read(path: Path, options: Options) -> Graph:
-    """Raises ValueError or InputError."""
+    """Return the graph of one device's trace. Raises ValueError or InputError."""
     found = mapping(unpickled(path), "a snapshot")
     traces = sequence(found.get("device_traces"), "device_traces")
     segments = sequence(found.get("segments"), "segments")
@@ -80,7 +85,13 @@ def read(path: Path, options: Options) -> Graph:
 
 
 class _Life:
-    """Takes the entries in order. live: the tensor at each address. kept: those that outlive the trace."""
+    """The lifetimes of blocks, built from the trace's entries in order.
+
+    before: tensors allocated before the trace and freed in it.
+    live: the tensor at each address.
+    gone: addresses whose free was requested and is not completed.
+    kept: buffers, allocated before the trace, that outlive it.
+    """
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
@@ -91,7 +102,7 @@ class _Life:
         self.events = [Event(None, 0)]
 
     def take(self, entry: Row, given: int | None) -> None:
-        """given: the bytes that the allocator has given, if they are known."""
+        """Process an entry. given: the bytes that the allocator handed out, None if unknown."""
         action = entry.get("action")
         if action == "alloc":
             address, tensor = self._address(entry), self._tensor(entry, given)
@@ -119,7 +130,7 @@ class _Life:
             self.gone.discard(address)
 
     def outlived(self, blocks: Mapping[int, int]) -> None:
-        """What is in use at the end and was allocated before the trace began is a buffer."""
+        """Add a buffer for each block in use at the end that was allocated before the trace began."""
         self.kept = [
             self.draft.tensor(f"kept{address:#x}", size, Kind.BUFFER)
             for address, size in blocks.items()
@@ -157,7 +168,7 @@ class _Life:
 
 
 def _blocks(segments: list[Row]) -> Iterator[tuple[int, int]]:
-    """Address and bytes of each block that is in use when the snapshot is taken."""
+    """Yield address and bytes of each block that is in use when the snapshot is taken."""
     for segment in segments:
         address = whole(segment.get("address"), "address of a segment")
         for block in sequence(segment.get("blocks"), "blocks of a segment"):
@@ -186,7 +197,7 @@ def _device(traces: list[Any], wanted: int | None) -> int:
 
 
 def _line(entry: Row) -> str | None:
-    """`train.py:12 forward`, the innermost frame in Python outside torch."""
+    """Return the innermost frame in Python outside torch, like `train.py:12 forward`."""
     for frame in sequence(entry.get("frames") or [], "frames"):
         row = mapping(frame, "a frame")
         file, name, line = row.get("filename"), row.get("name"), row.get("line")

@@ -21,7 +21,7 @@ from ..graphs.graph import Graph, Kind, Phase
 UNIT = 2**20
 """Bytes of a checkpoint."""
 FORWARD, BACKWARD = 1.0, 2.0
-"""Seconds."""
+"""Seconds of a forward and of a backward operation."""
 
 
 def advances(steps: int, checkpoints: int) -> int:

@@ -17,7 +17,7 @@ from .training import Rates, Training
 from .transformer import transformer
 
 COMPUTE_SHARE, BANDWIDTH_SHARE = 0.7, 0.8
-"""Of a data sheet's rates."""
+"""Attained shares of a data sheet's rates."""
 
 
 def partition(count: int, total: int, seed: int = 0, *, exists: bool) -> Graph:

@@ -45,12 +45,12 @@ class Step:
     run one after the other.
 
     Example:
-            step = memplan.optimize(model, (x,), targets=y, loss_fn=cross_entropy, budget="12GB")
-            for x, y in loader:
-                optimizer.zero_grad()
-                step(x, targets=y).backward()
-                optimizer.step()
-            print(step.report())
+        step = memplan.optimize(model, (x,), targets=y, loss_fn=cross_entropy, budget="12GB")
+        for x, y in loader:
+            optimizer.zero_grad()
+            step(x, targets=y).backward()
+            optimizer.step()
+        print(step.report())
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Where the time and the memory of a schedule go: by phase, what runs again, what is there at the peak."""
+"""Breakdown of a schedule's time and memory: by phase, by recomputation, and at the peak."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Entry = dict[str, Any]
 
 
 def phases(graph: Graph, schedule: Schedule) -> list[Entry]:
-    """Per phase: operations, runs, the time they take, and how much of it is run again."""
+    """Return per phase: number of operations, runs, their time, and how much of it is recomputation."""
     runs, total, again = _by_operation(graph, schedule)
     phase = graph.operations.phase
     return [
@@ -34,7 +34,7 @@ def phases(graph: Graph, schedule: Schedule) -> list[Entry]:
 
 
 def recomputed(graph: Graph, schedule: Schedule) -> list[Entry]:
-    """The operations that run more than once, the costliest repeats first."""
+    """Return the operations that run more than once, the longest recomputation first."""
     runs, _total, again = _by_operation(graph, schedule)
     rows = [
         {"operation": graph.operations.name[i], "runs": runs.item(i), "again": again.item(i)}
@@ -44,7 +44,7 @@ def recomputed(graph: Graph, schedule: Schedule) -> list[Entry]:
 
 
 def transfers(graph: Graph, schedule: Schedule) -> Entry:
-    """How often and how many bytes are copied away from the device's side, and towards it."""
+    """Return number and bytes of offloads and of prefetches."""
     sizes = graph.tensors.bytes[schedule.targets * (schedule.verbs != Verb.COMPUTE)]
     found: Entry = {}
     for verb, name in ((Verb.OFFLOAD, "offloads"), (Verb.PREFETCH, "prefetches")):
@@ -54,10 +54,10 @@ def transfers(graph: Graph, schedule: Schedule) -> Entry:
 
 
 def peak(graph: Graph, schedule: Schedule, rows: Lifetimes) -> Entry:
-    """The first step at which the device holds most: bytes by kind and the tensors, largest first.
+    """Return the first step at which the device holds most: bytes by kind, and the tensors, largest first.
 
-    rows: the device's. A copy whose delete waits for a transfer is there. other: workspace, and outputs made
-    anew while they are there.
+    rows: the device's lifetimes. A copy whose delete waits for a transfer is still resident.
+    other: bytes of workspaces, and of outputs recomputed while a copy is resident.
     """
     live = rows.live()
     at = int(live.argmax())
@@ -81,7 +81,7 @@ def peak(graph: Graph, schedule: Schedule, rows: Lifetimes) -> Entry:
 
 
 def launches(graph: Graph, schedule: Schedule) -> tuple[float, float]:
-    """Seconds of one iteration: of the computations on the device, of launching all computations."""
+    """Return the seconds per iteration of computations on the device, and of launching all computations."""
     computes = schedule.verbs == Verb.COMPUTE
     runs = list(zip(schedule.targets[computes].tolist(), schedule.wheres[computes].tolist(), strict=True))
     on_device = fsum(graph.seconds(*run) for run in runs if not graph.on_host(*run))
@@ -91,7 +91,7 @@ def launches(graph: Graph, schedule: Schedule) -> tuple[float, float]:
 def _by_operation(
     graph: Graph, schedule: Schedule
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Per operation: its runs, the time of all of them, the time of all but the first."""
+    """Return per operation: its runs, the time of all of them, the time of all but the first."""
     computes = schedule.verbs == Verb.COMPUTE
     ran, modes = schedule.targets[computes], schedule.wheres[computes]
     seconds = graph.operations.time[ran]

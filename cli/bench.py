@@ -1,4 +1,4 @@
-"""`plan bench`: solvers compared on graphs and budgets, every row judged by the simulator."""
+"""`plan bench`: solvers compared on graphs and budgets, every row validated by the simulator."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from .options import (
 from .output import Output
 
 PUBLIC = "public"
-"""The corpus that there are published results of."""
+"""Corpus for which there are published results."""
 BUDGETS = "75%,60%,50%,40%,30%,20%"
 
 
@@ -255,7 +255,7 @@ def bench(
                 fresh.append(row)
     except KeyboardInterrupt:
         interrupted = True
-    except InputError as error:  # the table can't be written any more
+    except InputError as error:  # the table can no longer be written
         fault = error
     found = [rows[trial.key] for trial in asked if trial.key in rows]
     moved = compared(earlier, found, tolerance)
@@ -278,7 +278,7 @@ def bench(
 
 
 def _kept(solved: Iterable[Row], total: int, destination: Path | None, output: Output) -> Iterator[Row]:
-    """Each row on file as soon as it is there."""
+    """Yield each row once it is on file."""
     with output.progress("comparing") as progress:
         progress(0, total, "")
         for done, row in enumerate(solved, start=1):
@@ -312,5 +312,5 @@ def _show(
 
 
 def _document(row: Row) -> dict[str, Any]:
-    """A bound is "inf" where there is no schedule."""
+    """Return a row for JSON. A bound is "inf" if there is no schedule."""
     return {name: "inf" if value == inf else value for name, value in asdict(row).items()}

@@ -1,4 +1,4 @@
-"""What `plan bench` is given: graphs or folders, solvers with settings, budgets, the table."""
+"""Arguments of `plan bench`: graphs or folders, solvers with settings, budgets, the table."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .options import with_gap
 from .output import Output
 
 BASELINES = {"torch": ("torch-partitioner", "layer-checkpoint")}
-"""What people use without memplan, as solvers."""
+"""Techniques of PyTorch without memplan, as solvers."""
 
 _MOST_SEEDS = 1000
 
 
 def budgets_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> list[Budget]:
-    """Callback of --budgets."""
+    """Parse --budgets; a callback for click."""
     try:
         return [] if text is None else [parse_budget(one) for one in text.split(",")]
     except InputError as error:
@@ -35,14 +35,14 @@ def budgets_argument(ctx: click.Context, param: click.Parameter, text: str | Non
 
 
 def check_budgets(budgets: Iterable[Budget], on: Sequence[Instance]) -> None:
-    """Raises InputError where one is so few bytes, without a unit, that no schedule of any graph fits."""
+    """Raise InputError if a budget is so few bytes, without a unit, that no schedule of any graph fits."""
     for budget in budgets:
         if budget.size is not None and budget.size < FEW_BYTES and on:
             budget.check_meant(min(least_memory(load_graph(one.path)) for one in on))
 
 
 def table_argument(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
-    """Callback of -o: a fault is found before the work is done."""
+    """Validate -o before the work is done; a callback for click."""
     if path is None:
         return None
     if path.suffix != ".csv":
@@ -53,7 +53,7 @@ def table_argument(ctx: click.Context, param: click.Parameter, path: Path | None
 
 
 def seeds_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[int, ...]:
-    """Callback of --seeds: '3' is 0,1,2."""
+    """Parse --seeds, where '3' is 0,1,2; a callback for click."""
     if text is None:
         return ()
     words = text.split(",")
@@ -72,10 +72,13 @@ def chosen_contenders(
     seeds: Sequence[int] = (),
     baselines: Sequence[str] = (),
 ) -> list[Contender]:
-    """gap, seeds: of those that have such a setting. baselines: of BASELINES, they compete too.
+    """Return the solvers that compete, with their settings.
+
+    gap, seeds: settings of those solvers that have them.
+    baselines: names in BASELINES that compete too.
 
     Raises InputError: an unknown solver or setting, a setting of a solver that does not compete, or a gap or
-    seeds where none has one.
+    seeds if no solver has one.
     """
     here = [entry.name for entry in registry.entries()]
     wanted = here if names is None else [name.strip() for name in names.split(",")]
@@ -111,7 +114,10 @@ def _seeded(name: str, given: dict[str, str], seeds: Sequence[int]) -> list[dict
 
 
 def instances(paths: Iterable[Path], output: Output) -> list[Instance]:
-    """Raises InputError: no such file, a file that is no graph, a folder without any."""
+    """Read the graphs in files and folders.
+
+    Raises InputError: no such file, a file that is not a graph, a folder without any.
+    """
     files: list[Path] = []
     for path in paths:
         if not path.is_dir():
@@ -127,9 +133,9 @@ def instances(paths: Iterable[Path], output: Output) -> list[Instance]:
 
 
 def without_corpora(paths: Sequence[Path], named: Collection[str]) -> list[Path]:
-    """The paths but for the folder of memplan's own graphs, of which corpora are `named`.
+    """Return the paths except the folder of memplan's own graphs, of which corpora are `named`.
 
-    Raises InputError where none is.
+    Raises InputError if that folder is among them and no corpus is named.
     """
     ours = [path for path in paths if (path / CATALOGUE).is_file()]
     if ours and not named:
@@ -138,7 +144,7 @@ def without_corpora(paths: Sequence[Path], named: Collection[str]) -> list[Path]
 
 
 def corpus_instances(names: Iterable[str], folder: Path) -> list[Instance]:
-    """Of corpora of `plan instances`; folder: where those that are made by rule are written.
+    """Return the instances of corpora of `plan instances`. folder: to write generated instances to.
 
     Raises InputError for an unknown corpus.
     """

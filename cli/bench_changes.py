@@ -1,4 +1,4 @@
-"""What `plan bench --compare` says: this table beside an earlier one."""
+"""Output of `plan bench --compare`: this table compared with an earlier one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .exits import CheckFailedError
 
 
 def tolerance_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> float:
-    """Callback of --tolerance."""
+    """Parse --tolerance; a callback for click."""
     try:
         tolerance = TOLERANCE if text is None else read_number(text)
     except ValueError:
@@ -29,7 +29,7 @@ def tolerance_argument(ctx: click.Context, param: click.Parameter, text: str | N
 
 
 def earlier_argument(ctx: click.Context, param: click.Parameter, path: Path | None) -> list[Row] | None:
-    """Callback of --compare: the rows, read before the work is done."""
+    """Read the rows of --compare before the work is done; a callback for click."""
     if path is None:
         return None
     try:
@@ -44,7 +44,7 @@ def compared(earlier: Sequence[Row] | None, rows: Sequence[Row], tolerance: floa
 
 
 def change_document(change: Change) -> dict[str, Any]:
-    """Times in seconds."""
+    """Return a change for JSON. Times in seconds."""
     row = change.row
     return {
         "verdict": change.verdict.value,
@@ -61,7 +61,7 @@ def change_document(change: Change) -> dict[str, Any]:
 
 
 def refuse_worse(found: Sequence[Change]) -> None:
-    """Raises CheckFailedError where a row is worse than it was."""
+    """Raise CheckFailedError if a row is worse than it was."""
     worse = sum(change.verdict is Verdict.WORSE for change in found)
     if worse:
         there = sum(change.new is not None for change in found)

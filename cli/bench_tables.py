@@ -1,4 +1,4 @@
-"""What `plan bench` prints: its tables as lines, its findings as JSON."""
+"""Output of `plan bench`: its tables as lines, its findings as JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def comparison_lines(
     records: Sequence[Beaten] = (),
     moved: Sequence[Change] = (),
 ) -> Iterator[Text]:
-    """Nothing where there are no rows."""
+    """Yield the lines of all tables, none if there are no rows."""
     if not rows:
         return
     for one in matrices(rows):
@@ -68,7 +68,7 @@ def _lines(one: Table) -> Iterator[Text]:
 
 
 def match_document(match: Match) -> dict[str, Any]:
-    """Overheads in percent."""
+    """Return a match with a published result for JSON. Overheads in percent."""
     ours = match.ours
     return {
         "graph": match.graph,
@@ -84,7 +84,7 @@ def match_document(match: Match) -> dict[str, Any]:
 
 
 def record_document(beaten: Beaten) -> dict[str, Any]:
-    """Times in seconds."""
+    """Return a beaten record for JSON. Times in seconds."""
     row, best = beaten.row, beaten.best
     return {
         "graph": row.graph,

@@ -1,4 +1,4 @@
-"""A comparison as files to look at: plots, a page."""
+"""Files of a comparison to look at: plots, a page."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ PAGES = {".html": html, ".md": markdown}
 
 
 def plots_argument(ctx: click.Context, param: click.Parameter, folder: Path | None) -> Path | None:
-    """Callback of --plots."""
+    """Validate --plots; a callback for click."""
     if folder is not None and not folder.is_dir():
         raise click.BadParameter(f"{folder}: no such folder", ctx, param)
     return folder
 
 
 def write_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """The files. Raises InputError."""
+    """Write the plots and return their files. Raises InputError."""
     return [_write(svg, folder / f"{name}.svg") for name, svg in plots(rows).items()]
 
 
@@ -51,7 +51,7 @@ def write_page(
     fresh: int,
     path: Path,
 ) -> Path:
-    """fresh: how many of the rows this run has solved; at least one row. Raises InputError."""
+    """Write the page. fresh: number of rows that this run has solved, of at least one. Raises InputError."""
     graphs, solvers = (len({key(row) for row in rows}) for key in (_graph, _solver))
     commit = revision()
     found = Comparison(

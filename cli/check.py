@@ -61,7 +61,10 @@ def check(
 
 
 def _refused(error: CheckFailedError) -> dict[str, Any]:
-    """rule, step and tensor are null where the schedule keeps the rules and its figures are wrong."""
+    """Return a refusal for JSON.
+
+    rule, step and tensor are null if the schedule is valid and its recorded figures are wrong.
+    """
     cause = error.__cause__
     broken = cause if isinstance(cause, InvalidScheduleError) else None
     places = {place: getattr(broken, place, None) for place in ("rule", "step", "tensor")}
@@ -69,7 +72,7 @@ def _refused(error: CheckFailedError) -> dict[str, Any]:
 
 
 def _compare(path: Path, report: Report, predicted: Mapping[str, Any]) -> None:
-    """Raises CheckFailedError where a recorded figure is not the replayed one."""
+    """Raise CheckFailedError if a recorded figure is not the replayed one."""
     bound, own = predicted.get("lower_bound"), report.figures.time
     if is_number(bound) and bound > own * (1 + TOLERANCE):
         raise CheckFailedError(

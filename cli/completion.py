@@ -1,7 +1,7 @@
-"""What a shell completes: names of solvers, machines, corpora, instances.
+"""Shell completion: names of solvers, machines, corpora, instances.
 
-`eval "$(_PLAN_COMPLETE=bash_source plan)"` in ~/.bashrc turns it on (zsh_source, fish_source alike). The
-names are loaded only when they are asked for.
+`eval "$(_PLAN_COMPLETE=bash_source plan)"` in ~/.bashrc enables it (zsh_source and fish_source likewise). The
+names are loaded only when they are requested.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def completing(names: Callable[[], Iterable[str]], *, files: bool = False) -> Complete:
-    """Names; behind a comma too. files: the shell adds its own."""
+    """Return a completion for names, also after a comma. files: whether the shell adds its own files."""
 
     def complete(ctx: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
         del ctx, param

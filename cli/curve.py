@@ -16,7 +16,7 @@ _MARGIN = 12
 _BUDGET, _BARS = "red", "cyan"
 
 Mark = tuple[int, str]
-"""A place on the curve, and what begins there."""
+"""A place on the curve, and the word for what begins there."""
 
 
 def draw(
@@ -28,10 +28,11 @@ def draw(
     height: int = 12,
     blocks: bool = True,
 ) -> Iterator[Text]:
-    """Lines of a chart: bytes upwards, time to the right, each column the largest of its places.
+    """Yield the lines of a chart: bytes upwards, time to the right, each column the largest of its places.
 
-    curve: bytes, shape (places,), at least one. The budget is a line above the bars, unless it is so far
-    above them that they could not be told apart. blocks: False where only ASCII can be shown.
+    curve: bytes, shape (places,), at least one.
+    budget: bytes. It is drawn as a line above the bars, unless the bars would be too small to distinguish.
+    blocks: whether block characters can be shown, rather than only ASCII.
     """
     columns = _columns(len(curve), width - _MARGIN - 2)
     edges = np.arange(columns) * len(curve) // columns
@@ -57,7 +58,7 @@ def draw(
 
 
 def _columns(places: int, room: int) -> int:
-    """As many as there is room for, each place of a short curve equally wide."""
+    """Return as many columns as there is room for, so that each place of a short curve is equally wide."""
     room = max(10, room)
     return room if places >= room else places * (room // places)
 
@@ -73,7 +74,7 @@ def _cell(part: float, blocks: bool) -> str:
 
 
 def _legend(marks: Sequence[Mark], edges: NDArray[np.int64], columns: int) -> str:
-    """The marks' words under their columns; a word that has no room is left out."""
+    """Return the line of the marks' words under their columns; a word that has no room is left out."""
     firsts: list[int] = edges.tolist()
     line = ""
     for place, word in marks:

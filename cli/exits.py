@@ -1,4 +1,4 @@
-"""Exit codes, and the code and the one line that an error leads to."""
+"""Exit codes, and the mapping from an error to its code and its one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..graphs.errors import DifferenceError, MemplanError, MismatchError, Missin
 
 
 class Exit(IntEnum):
-    """docs/cli.md lists these for users."""
+    """Exit codes of `plan`; docs/cli.md lists them for users."""
 
     DONE = 0
     FAULT = 1
@@ -33,20 +33,21 @@ class NothingFitsError(MemplanError):
 
 
 class OverPlanError(MemplanError):
-    """A planned run took more memory than planned: a fault of ours."""
+    """A planned run took more memory than planned: an internal error."""
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-"""Faults of a disk, or of what stands behind standard output."""
+"""Errors of a disk, or of the file or pipe that standard output goes to."""
 
 EXTRAS = {"torch": "torch", "gurobipy": "gurobi", "onnx": "onnx"}
-"""Packages that memplan can do without -> the extra that installs them."""
+"""Optional packages -> the extra that installs them."""
 
 
 def verdict(error: BaseException, interrupted: bool = False) -> tuple[Exit, str]:
-    """The exit code for an error that ended a command, and its line. interrupted: by a signal, before."""
+    """Return the exit code for an error that ended a command, and its line. interrupted: by a signal,
+    before."""
     if isinstance(error, click.Abort) and isinstance(error.__cause__, EOFError):
-        error = error.__cause__  # to click it is Ctrl-D at a prompt, and we have none
+        error = error.__cause__  # click takes EOFError for Ctrl-D at a prompt; memplan has no prompts
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return Exit.INTERRUPTED, "interrupted"
     if isinstance(error, click.UsageError):
@@ -64,9 +65,9 @@ def verdict(error: BaseException, interrupted: bool = False) -> tuple[Exit, str]
         return Exit.USAGE, f"{error.filename or 'output'}: cannot be written: {error.strerror}"
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         return Exit.USAGE, f"{error.filename}: {error.strerror}"
-    if interrupted:  # an import or a compiler that a signal ended in the middle says so in many ways
+    if interrupted:  # an import or a compiler that a signal interrupts raises many sorts of errors
         return Exit.INTERRUPTED, "interrupted"
-    said = f": {error}" if str(error) else ""  # some of Python's own have no message
+    said = f": {error}" if str(error) else ""  # some of Python's own errors have no message
     return Exit.FAULT, f"a fault of ours: {type(error).__name__}{said} (--debug shows where)"
 
 
@@ -81,7 +82,7 @@ def _code(error: MemplanError) -> Exit:
     from ..solvers.problem import InfeasibleError
 
     if isinstance(error, InvalidScheduleError):
-        return Exit.FAULT  # of a schedule that we made: one that a user gave is a CheckFailedError
+        return Exit.FAULT  # a schedule made by memplan: for a user's file it is a CheckFailedError
     codes = {
         InfeasibleError: Exit.NO_SCHEDULE,
         NothingFitsError: Exit.NO_SCHEDULE,

@@ -18,7 +18,7 @@ from .output import Row
 
 
 def report_document(report: Report, budget: int | None) -> dict[str, Any]:
-    """`predicted` of plan-schedule/1 with the budget (bytes or null), the overhead and the gap."""
+    """Return `predicted` of plan-schedule/1 with the budget (bytes or null), the overhead and the gap."""
     return {
         **report.predicted(),
         "budget": budget,
@@ -28,7 +28,7 @@ def report_document(report: Report, budget: int | None) -> dict[str, Any]:
 
 
 def report_rows(report: Report, budget: int | None, machine: Machine | None) -> Iterator[Row]:
-    """machine: it names the memories."""
+    """Yield the rows of a schedule's figures. machine: its memories' names are shown."""
     figures, plain = report.figures, report.baseline
     of_budget = f", {figures.peak / budget:.1%} of the budget" if budget else ""
     yield "time", f"{duration(figures.time)}, {signed(report.overhead)} vs. baseline"
@@ -53,7 +53,7 @@ def report_rows(report: Report, budget: int | None, machine: Machine | None) -> 
 
 
 def floor_document(graph: Graph, machine: Machine | None) -> dict[str, int | None]:
-    """Bytes, null where there is no such floor."""
+    """Return the minimum memory in bytes, null if that minimum does not exist."""
     return {"floor": memory_floor(graph, machine), "once_floor": once_floor(graph, machine)}
 
 
@@ -66,7 +66,8 @@ def floor_rows(graph: Graph, machine: Machine | None) -> Iterator[Row]:
 
 
 def arena_document(layout: Layout | None) -> dict[str, int] | None:
-    """bound: the peak of live bytes in whole blocks, below which there is no arena."""
+    """Return the arena's bytes. bound: the peak of live bytes in whole blocks, below which no arena
+    exists."""
     return None if layout is None else {"bytes": layout.size, "bound": layout.bound}
 
 
@@ -81,7 +82,7 @@ def arena_rows(layout: Layout | None, budget: int | None = None) -> Iterator[Row
 
 
 def launch_rows(graph: Graph, schedule: Schedule) -> Iterator[Row]:
-    """One row where launching takes longer than computing."""
+    """Yield a row if launching takes longer than computing."""
     computing, launching = launches(graph, schedule)
     if launching > computing:
         yield (
@@ -96,10 +97,10 @@ def graph_row(graph: Graph) -> Row:
 
 
 def rate(bytes_per_second: float | None) -> str:
-    """'10.4 GB/s', GB = 10^9; '-' where there is none."""
+    """Format a rate as '10.4 GB/s', with GB = 10^9; '-' for None."""
     return "-" if bytes_per_second is None else f"{bytes_per_second / 1e9:,.3g} GB/s"
 
 
 def signed(fraction: float) -> str:
-    """'+6.9%'."""
+    """Format a share as '+6.9%'."""
     return f"{fraction + 0.0:+.1%}"

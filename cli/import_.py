@@ -22,7 +22,7 @@ from .written import write_out
 
 
 def unit_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
-    """Callback of --time-unit."""
+    """Parse --time-unit; a callback for click."""
     try:
         seconds = None if text is None else parse_seconds(float(text) if text[-1:].isdigit() else text)
     except (InputError, ValueError) as error:
@@ -40,7 +40,7 @@ time_unit_option = click.option(
 def dims_argument(
     ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
 ) -> dict[str, int] | None:
-    """Callback of --dim."""
+    """Parse --dim; a callback for click."""
     found: dict[str, int] = {}
     for text in given:
         name, equals, size = text.rpartition("=")
@@ -52,7 +52,7 @@ def dims_argument(
 
 
 def listed(names: Iterable[str]) -> str:
-    """Formats, as an epilog of --help."""
+    """Return the list of formats as an epilog of --help."""
     return "\b\nFormats:\n" + "\n".join(f"  {name:10} {FORMATS[name].about}" for name in names)
 
 

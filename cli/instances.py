@@ -23,7 +23,7 @@ from .options import destination_option, output_options
 from .output import Output, Row, labelled, table
 
 Records = dict[str, list[Best]]
-"""By the instance's name."""
+"""Records by the instance's name."""
 
 LEGEND = (
     f"open: budgets whose best known schedule is more than {OPEN_PERCENT:g} % above its bound, of those tried"
@@ -138,7 +138,7 @@ def _open(records: list[Best]) -> int:
 
 
 def _records() -> Records:
-    """A least time that is known for any order is a bound too."""
+    """Return the records. A minimum time that is known for any order counts as a bound too."""
     found: Records = defaultdict(list)
     least = {
         (one.name, known.budget): known.seconds for one in entries() for known in one.known if known.holds

@@ -83,7 +83,7 @@ def _cells(preset: Preset) -> list[str]:
 
 
 def _short(size: int) -> str:
-    """As makers name it: a device's 12 GiB, a host's 128 GB."""
+    """Format bytes as manufacturers state them: a device's 12 GiB, a host's 128 GB."""
     return f"{size / 2**30:.0f} GiB" if size % 2**30 == 0 else f"{size / 1e9:,.0f} GB"
 
 

@@ -38,7 +38,11 @@ COMMANDS = {
 
 
 class Plan(click.Group):
-    """Subcommand `name` is the object `name` in the module `.name`, both with `_` behind a Python keyword."""
+    """The group of subcommands.
+
+    Subcommand `name` is the object `name` in the module `.name`, both with a `_` appended to a Python
+    keyword.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -54,7 +58,7 @@ class Plan(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """A name that is none is told with those like it."""
+        """Suggest similar names for an unknown command."""
         name = args[0] if args else ""
         if name not in COMMANDS and not name.startswith("-") and (close := get_close_matches(name, COMMANDS)):
             ctx.fail(f"No such command {name!r}. Did you mean {' or '.join(close)}?")
@@ -66,7 +70,7 @@ class Plan(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
-        """Run, and leave by an exit code of `Exit`; an error is one line on standard error."""
+        """Run, and exit with a code of `Exit`; an error is one line on standard error."""
         debug = "--debug" in (sys.argv[1:] if args is None else args)
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):  # names in files may hold what a terminal's encoding lacks
@@ -78,7 +82,9 @@ class Plan(click.Group):
                 code = super().main(args, *rest, **{"prog_name": "plan", **options, "standalone_mode": False})
                 interruption.over()
             except SystemExit as leaving:
-                gone = sys.stdout is not output  # click replaces it where nobody reads the help any more
+                gone = (
+                    sys.stdout is not output
+                )  # click replaces it when the reader of the help has closed the pipe
                 code = Exit.DONE if gone else leaving.code
             except click.exceptions.NoArgsIsHelpError as error:
                 click.echo(error.format_message(), err=True)
@@ -94,7 +100,7 @@ class Plan(click.Group):
                     give_up_output()
             interruption.over()
             code = interruption.exit_code if code == Exit.INTERRUPTED else code or Exit.DONE
-            if args is None and isinstance(code, int):  # a command, and no call from Python
+            if args is None and isinstance(code, int):  # run as a command, not called from Python
                 leave(code)
             sys.exit(code)
 

@@ -1,4 +1,5 @@
-"""Around the user's model: its code runs in our process, and may print, exit or need too much memory."""
+"""Isolation of the user's model: its code runs in memplan's process, and may print, exit or run out of
+memory."""
 
 from __future__ import annotations
 
@@ -13,10 +14,11 @@ from ..graphs.errors import InputError
 
 @contextmanager
 def model_code(model: str, device: str) -> Generator[None]:
-    """What the model prints goes to standard error: standard output is for the result.
+    """Run the user's code in the block, with its output sent to standard error.
 
-    So does what its libraries write to the file behind standard output. The working folder stays ours.
-    Raises InputError where the model ends the process, finds no memory, or raises what is no Exception.
+    Standard output is for the command's result. Output that libraries write to file descriptor 1 is
+    redirected too. The working folder is restored. Raises InputError if the code ends the process, runs out
+    of memory, or raises a BaseException that is not an Exception.
     """
     from ..runtime.compare.verdict import is_out_of_memory
 
@@ -41,7 +43,7 @@ def model_code(model: str, device: str) -> Generator[None]:
 
 @contextmanager
 def _output_redirected() -> Generator[None]:
-    """File descriptor 1 is standard error, as far as both are there."""
+    """Make file descriptor 1 standard error within the block, if both exist."""
     try:
         ours = os.dup(1)
     except OSError:
@@ -67,7 +69,7 @@ def _same_folder() -> Generator[None]:
 
 @contextmanager
 def _exit_raises() -> Generator[None]:
-    """`os._exit` as `sys.exit`: the command would end without a result and say that all is well."""
+    """Make `os._exit` act as `sys.exit`: else the command would end without a result and report success."""
     before, ours = os._exit, os.getpid()
 
     def leave(status: int) -> NoReturn:

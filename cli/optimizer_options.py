@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 _FOLDER = Path(__file__).parents[1] / "runtime" / "updates" / "optimizers"
 
 OPTIMIZER_NAMES = sorted(path.stem for path in _FOLDER.glob("[!_]*.py"))
-"""Names of the planned optimizers: of their files. None is imported: they need torch, which takes seconds to
-load, too long for `--help` and completion."""
+"""Names of the planned optimizers, taken from their files.
+
+None is imported: they need torch, which takes seconds to load, too long for `--help` and completion.
+"""
 
 _OPTIONS = (
     click.option(

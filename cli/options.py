@@ -24,14 +24,17 @@ FILE = click.Path(path_type=Path)
 
 
 def writable(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
-    """Callback of an option that names a file to write: a fault is found before the work is done."""
+    """Validate an output file before the work is done; a callback for click."""
     return _writable(ctx, param, path, document_suffix)
 
 
 def writable_as(
     *suffixes: str, packed: bool = False
 ) -> Callable[[click.Context, click.Parameter, Path | None], Path | None]:
-    """The same of a file with one of these suffixes. packed: or with .gz behind it."""
+    """Return a callback that validates an output file with one of these suffixes.
+
+    packed: whether .gz may follow the suffix.
+    """
 
     def check(path: Path) -> None:
         suffix = Path(path.stem).suffix if packed and path.suffix == ".gz" else path.suffix
@@ -42,7 +45,7 @@ def writable_as(
 
 
 def writable_export(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
-    """The same of a file whose suffix is its format's affair."""
+    """Validate an output file with any suffix: that is checked by its format; a callback for click."""
     return _writable(ctx, param, path, lambda _path: None)
 
 
@@ -65,7 +68,7 @@ def _writable(
 
 
 def budget_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> Budget | None:
-    """Callback of an option that takes a budget."""
+    """Parse a budget; a callback for click."""
     try:
         return None if text is None else parse_budget(text)
     except InputError as error:
@@ -73,7 +76,7 @@ def budget_argument(ctx: click.Context, param: click.Parameter, text: str | None
 
 
 def reserve_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> Budget | None:
-    """Callback of --reserve."""
+    """Parse --reserve; a callback for click."""
     try:
         return None if text is None else parse_reserve(text)
     except InputError as error:
@@ -81,8 +84,10 @@ def reserve_argument(ctx: click.Context, param: click.Parameter, text: str | Non
 
 
 def with_gap(settings: dict[str, str], gap: str | None, prefix: str = "") -> dict[str, str]:
-    """A solver's settings with --gap among them. prefix: of its names in --set. Raises InputError where both
-    say it."""
+    """Return a solver's settings with --gap among them. prefix: of its names in --set.
+
+    Raises InputError if both are given.
+    """
     if gap is None:
         return settings
     if "gap" in settings:
@@ -91,7 +96,7 @@ def with_gap(settings: dict[str, str], gap: str | None, prefix: str = "") -> dic
 
 
 def settings_argument(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
-    """Callback of --set: 'key=value' texts as a mapping."""
+    """Parse --set, 'key=value' texts, to a mapping; a callback for click."""
     settings: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -119,21 +124,21 @@ SECONDS = Seconds()
 
 
 def seconds_argument(ctx: click.Context, param: click.Parameter, seconds: float | None) -> float | None:
-    """Callback of --time-limit."""
+    """Validate --time-limit; a callback for click."""
     if seconds is not None and not (0 < seconds < inf):
         raise click.BadParameter(f"{seconds} is no time: it must be above 0 and finite", ctx, param)
     return seconds
 
 
 def allowance_argument(ctx: click.Context, param: click.Parameter, seconds: float) -> float:
-    """Callback of --bound-time."""
+    """Validate --bound-time; a callback for click."""
     if not (0 <= seconds < inf):
         raise click.BadParameter(f"{seconds} is no time: it must be 0 or above and finite", ctx, param)
     return seconds
 
 
 def output_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """--json, --quiet and --debug."""
+    """Add --json, --quiet and --debug to a command."""
     for flag in (
         click.option("--debug", is_flag=True, help="Show the traceback of an error."),
         click.option("--quiet", "-q", is_flag=True, help="No notes and no progress on standard error."),
@@ -144,12 +149,12 @@ def output_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def output_options(function: Callable[..., None]) -> Callable[..., None]:
-    """The flags, behind the command's name as before it; the command gets an `output`."""
+    """Add the output flags after the command's name, as they are before it; the command gets an `output`."""
 
     @output_flags
     @wraps(function)
     def command(*args: Any, as_json: bool, quiet: bool, debug: bool, **options: Any) -> None:
-        del debug  # the group has read it: it is wanted for faults in the command line too
+        del debug  # the group has read it: errors in the command line need it too
         before = click.get_current_context().find_root().params
         output = Output(as_json or before.get("as_json", False), quiet or before.get("quiet", False))
         function(*args, output=output, **options)

@@ -1,4 +1,4 @@
-"""What a command says: its result on standard output, notes and progress on standard error."""
+"""Output of a command: its result on standard output, notes and progress on standard error."""
 
 from __future__ import annotations
 
@@ -18,17 +18,21 @@ from ..graphs.errors import InputError
 from .streams import CONTROLS, give_up_output, say
 
 _PLAIN = str.maketrans({"×": "x", "µ": "u", "…": "...", "≤": "<=", "≥": ">="})
-"""What is printed where there is only ASCII; names in files are escaped by the stream."""
+"""Replacements on a terminal that has only ASCII; names in files are escaped by the stream."""
 
 _NARROWEST = 20
 
 Row = tuple[str, str]
-"""A label and what it labels."""
+"""A label and its text."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """as_json: the result is one JSON object. quiet: no notes, no progress."""
+    """The output of one command.
+
+    as_json: print the result as one JSON object.
+    quiet: print no notes and no progress.
+    """
 
     as_json: bool = False
     quiet: bool = False
@@ -56,19 +60,19 @@ class Output:
         _write(text if self.blocks else text.translate(_PLAIN))
 
     def note(self, line: str) -> None:
-        """One line for the user on standard error."""
+        """Print a line for the user on standard error, unless quiet."""
         if not self.quiet:
             say(line)
 
     @contextmanager
     def status(self, line: str) -> Generator[Callable[[str], None]]:
-        """A line on the terminal that can be replaced while the block runs; it is gone afterwards."""
+        """Show a line on the terminal that can be replaced while the block runs; it is removed afterwards."""
         with self.logged(line) as (update, _above):
             yield update
 
     @contextmanager
     def logged(self, line: str) -> Generator[tuple[Callable[[str], None], Callable[[str], None]]]:
-        """As `status`, and what writes lines above it, which stay."""
+        """Show a line as `status` does; yields also a function that writes permanent lines above it."""
         console = _console(stderr=True)
         if self.quiet or not console.is_terminal:
             yield lambda _line: None, lambda _line: None
@@ -81,7 +85,8 @@ class Output:
 
     @contextmanager
     def progress(self, line: str) -> Generator[Callable[[int, int, str], None]]:
-        """A bar on the terminal, told how many are done, of how many, and the name of the last."""
+        """Show a bar on the terminal. Yields a function that takes the number done, the total, and the last
+        name."""
         console = _console(stderr=True)
         if self.quiet or not console.is_terminal:
             yield lambda _done, _total, _name: None
@@ -93,7 +98,7 @@ class Output:
 
     @property
     def on_terminal(self) -> bool:
-        """Whether somebody may see notes and progress as they come."""
+        """Whether notes and progress are shown as they come."""
         return _console(stderr=True).is_terminal
 
     @property
@@ -109,7 +114,7 @@ class Output:
 
 
 def labelled(rows: Iterable[Row]) -> Iterator[Text]:
-    """Lines `label  what`, labels in one column."""
+    """Yield lines `label  text`, with the labels in one column."""
     rows = list(rows)
     width = max((len(label) for label, _what in rows), default=0)
     for label, what in rows:
@@ -117,7 +122,8 @@ def labelled(rows: Iterable[Row]) -> Iterator[Text]:
 
 
 def table(heads: list[str], rows: Iterable[list[str]], *, indent: int = 0) -> Iterator[Text]:
-    """Lines of a table: the last column (names, of any length) to the left, the others to the right."""
+    """Yield the lines of a table: the last column (names, of any length) to the left, the others to the
+    right."""
     rows = [heads, *rows] if heads else list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     for position, row in enumerate(rows):
@@ -133,8 +139,8 @@ def _console(**options: Any) -> Console:
 
 
 def _write(text: str) -> None:
-    """Write and flush. A reader that has gone (`| head`) is no fault: what follows goes nowhere."""
-    stream: IO[str] | None = sys.stdout  # None: closed by who called us
+    """Write and flush. A reader that has gone (`| head`) is not an error: later output is discarded."""
+    stream: IO[str] | None = sys.stdout  # None: the parent process closed it
     if stream is None:
         return
     try:

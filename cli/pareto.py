@@ -134,7 +134,7 @@ def _given(on: Instance, rows: list[Row], budgets: list[Budget]) -> Iterator[Bud
 
 
 def _chosen(on: Instance, rows: list[Row], count: int, floor: int) -> Iterator[Budget]:
-    """Each follows from the rows that are there when it is asked for."""
+    """Yield budgets, each chosen by the rows that exist when it is requested."""
     while len(rows) < count and (budget := next_budget(on, points(on, rows), floor)):
         yield _bytes(budget)
 
@@ -160,7 +160,8 @@ def _tell(on: Instance, rows: list[Row], floor: int, interrupted: bool, output: 
 
 
 def _document(on: Instance, point: Point) -> dict[str, Any]:
-    """null: nothing found, or not known; a bound is "inf" where there is no schedule."""
+    """Return a point for JSON. null: nothing found, or not known; a bound is "inf" if there is no
+    schedule."""
     there = point.time < inf
     return {
         "budget": point.budget,
@@ -188,7 +189,8 @@ def _lines(
 
 
 def _cells(on: Instance, point: Point, most: float, bar: str) -> list[str]:
-    """most: seconds above the plain time that the longest bar stands for."""
+    """Return the cells of a point's row. most: seconds above the baseline's time that the longest bar stands
+    for."""
     head = [format_bytes(point.budget), f"{point.budget / on.plain_peak:.1%}"]
     if point.time == inf:
         return [*head, "none", "", "impossible" if point.bound == inf else "", "", ""]

@@ -98,7 +98,7 @@ def _summary(found: Partition) -> Row:
 
 
 class _Letters:
-    """A short name for each identity: A … Z, AA, AB …, in the order in which they are met."""
+    """Short names for identities: A … Z, AA, AB …, in the order in which they are requested."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -132,7 +132,7 @@ def _rows(
 
 
 def _layers(cluster: Cluster) -> list[str]:
-    """The first and the last layer of its forward operations, one where they are the same."""
+    """Return the first and the last layer of its forward operations, one if they are the same."""
     layers = (cluster.partition.graph.operations.layer[o] for o in map(int, cluster.forward))
     named = [layer for layer in layers if layer]
     return list(dict.fromkeys([named[0], named[-1]])) if named else []

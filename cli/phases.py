@@ -1,4 +1,4 @@
-"""Where a command's time went: one line for a command that took more than twice its time limit."""
+"""Times of a command's phases: one line for a command that took more than twice its time limit."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .figures import duration
 from .output import Output
 
 _SHARE = 0.05
-"""Phases that took less of the whole are not named."""
+"""Share of the whole below which a phase is not named."""
 
 
 class Phases:
-    """seconds: of each phase, by its name, in order."""
+    """Clock of a command's phases. seconds: of each phase, by its name, in order."""
 
     def __init__(self) -> None:
         self._begin = monotonic()
@@ -29,7 +29,7 @@ class Phases:
             self.seconds[name] = self.seconds.get(name, 0.0) + monotonic() - begin
 
     def divide(self, name: str, first: float, rest: str) -> None:
-        """The phase took so many seconds at first; what came after that is another phase."""
+        """Split a phase: its first `first` seconds keep the name, the rest is another phase."""
         self.seconds[rest] = max(0.0, self.seconds[name] - first)
         self.seconds[name] = first
 
@@ -38,8 +38,10 @@ class Phases:
             output.note(line)
 
     def line(self, limit: float | None) -> str | None:
-        """One line on what took the time. None unless the command has taken more than twice the limit, which
-        holds for the search alone."""
+        """Return one line on what took the time.
+
+        None unless the command has taken more than twice the limit, which holds for the search alone.
+        """
         took = monotonic() - self._begin
         if limit is None or took <= 2 * limit:
             return None

@@ -1,4 +1,4 @@
-"""A search under way as MILP solvers tell it: a line where best or bound has moved; the same as CSV."""
+"""Progress of a search as MILP solvers print it: a line when incumbent or bound has moved; also as CSV."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from ..graphs.files.documents import write_whole
 from ..solvers.race import Standing
 
 _EVERY_SECONDS = 0.5
-"""Lines are no closer than this, but for the last."""
+"""Minimum seconds between lines, except the last."""
 
 _HEADS = ("seconds", "best", "bound", "gap", "source")
 _WIDTHS = (7, 10, 10, 8)
 
 
 class RaceLog:
-    """Takes standings; lines go to `write`, where they show anything new. To be closed."""
+    """Callback for standings that passes lines to `write` if they show anything new. Call `close` at the
+    end."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -34,7 +35,7 @@ class RaceLog:
             self.close()
 
     def close(self) -> None:
-        """Show the last."""
+        """Show the last standing."""
         standing, self._waiting = self._waiting, None
         if standing is None:
             return
@@ -47,8 +48,11 @@ class RaceLog:
 
 
 def write_csv(path: Path, history: Iterable[Standing]) -> None:
-    """Seconds since the start, then of the best and of the bound, gap as a share; empty where there is none.
-    Raises InputError where it can't be written."""
+    """Write the history as CSV. Raises InputError if it can't be written.
+
+    Columns: seconds since the start, seconds of the incumbent and of the bound, gap as a share, source. A
+    cell is empty if there is no value.
+    """
     text = StringIO(newline="")
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(("seconds", "best", "bound", "gap", "who"))
@@ -68,7 +72,7 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _time(seconds: float) -> str:
-    """'1.3604 s': five digits, in the unit that fits."""
+    """Format seconds like '1.3604 s': five digits, in the unit that fits."""
     if not 0.0 < seconds < inf:
         return "-"
     factor, unit = next(((f, u) for f, u in ((1.0, "s"), (1e-3, "ms")) if seconds >= f), (1e-6, "us"))

@@ -1,4 +1,4 @@
-"""A schedule file and its graph file, read together and replayed: what check, show and run start from."""
+"""A schedule file and its graph file, read together and replayed, for check, show and run."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ from ..planner.simulator.simulate import Figures, Replay, simulate
 from .exits import CheckFailedError
 
 TOLERANCE = 1e-6
-"""How far a recorded figure may be from the replayed one, as a part of it."""
+"""Relative difference allowed between a recorded figure and the replayed one."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """A schedule file that belongs to its graph, with the budget and machine it is to hold for.
+    """A schedule file with its graph, and the budget and machine for which it must be valid.
 
-    budget: device bytes, None for no limit. own: both are those recorded in the file.
+    plain: figures of the baseline.
+    budget: bytes of the device, None for no limit.
+    own: whether both are those recorded in the file.
     """
 
     graph: Graph
@@ -45,18 +47,21 @@ class Held:
     own: bool
 
     def replay(self) -> Replay:
-        """Raises InvalidScheduleError."""
+        """Simulate the schedule. Raises InvalidScheduleError."""
         return simulate(self.graph, self.file.schedule, budget=self.budget, machine=self.machine)
 
     def report(self, replay: Replay) -> Report:
-        """The lower bound is the recorded one, if it was made for this budget and machine and can be true."""
+        """Return the schedule's figures.
+
+        The lower bound is the recorded one, if it was computed for this budget and machine and can be true.
+        """
         recorded = self.file.predicted.get("lower_bound")
         holds = self.own and is_number(recorded) and 0 <= recorded <= replay.figures.time * (1 + TOLERANCE)
         return Report(replay.figures, self.plain, recorded if holds else time_bound(self.graph))
 
 
 def is_number(recorded: object) -> TypeGuard[float]:
-    """Whether a figure of a schedule file, which is read unchecked, is a finite number."""
+    """Tell whether a figure of a schedule file, which is read unchecked, is a finite number."""
     if isinstance(recorded, bool) or not isinstance(recorded, int | float):
         return False
     return -float_info.max <= recorded <= float_info.max
@@ -65,9 +70,9 @@ def is_number(recorded: object) -> TypeGuard[float]:
 def open_schedule(
     schedule_path: Path, graph_path: Path, budget: Budget | None = None, machine_path: Path | None = None
 ) -> Held:
-    """Read both files. budget, machine_path: in place of those recorded in the schedule.
+    """Read both files. budget, machine_path: these replace those recorded in the schedule.
 
-    Raises InputError, and MismatchError where the schedule was made for another graph.
+    Raises InputError, and MismatchError if the schedule was made for another graph.
     """
     graph = load_graph(graph_path)
     machine = None if machine_path is None else find_machine(machine_path)
@@ -88,8 +93,10 @@ def open_schedule(
 
 
 def arena_of(held: Held, path: Path) -> Layout | None:
-    """The addresses in the file, which hold for its own budget and machine. Raises CheckFailedError: they
-    overlap, or their arena is larger than the budget."""
+    """Return the addresses in the file, which hold for its own budget and machine.
+
+    Raises CheckFailedError if they overlap, or if their arena is larger than the budget.
+    """
     file = held.file
     if file.addresses is None:
         return None
@@ -105,7 +112,8 @@ def arena_of(held: Held, path: Path) -> Layout | None:
 
 
 def judged(held: Held, path: Path) -> Replay:
-    """The replay of a schedule that holds. Raises CheckFailedError: step, tensor and rule in one line."""
+    """Replay a schedule. Raises CheckFailedError, with step, tensor and rule in one line, if it is not
+    valid."""
     try:
         return held.replay()
     except InvalidScheduleError as error:
@@ -113,11 +121,14 @@ def judged(held: Held, path: Path) -> Replay:
 
 
 def _check_graph(document: object, schedule_path: Path, graph: Graph, graph_path: Path) -> None:
-    """The SHA-256 in the schedule is that of the graph's content, or of its file's bytes."""
+    """Check that the SHA-256 in the schedule is that of the graph's content, or of its file's bytes.
+
+    Raises MismatchError.
+    """
     made_for = document.get("graph") if isinstance(document, dict) else None  # pyright: ignore
     digest = made_for.get("sha256") if isinstance(made_for, dict) else None  # pyright: ignore
     if not isinstance(digest, str):
-        return  # no schedule: reading it as one says what is wrong
+        return  # not a schedule: reading it as one reports what is wrong
     digest = digest.removeprefix("sha256:")
     if digest != graph_digest(graph) and digest not in _file_digests(graph_path):
         raise MismatchError(

@@ -72,7 +72,7 @@ def report(
 
 
 def _origin(held: Held) -> list[str]:
-    """What made the page and what it shows, a line each."""
+    """Return how the page was made and what it shows, a line each."""
     solver = held.file.solver
     options = ", ".join(f"{key} {value}" for key, value in dict(solver.get("options") or {}).items())
     source = held.graph.source or {}
@@ -86,7 +86,7 @@ def _origin(held: Held) -> list[str]:
 
 
 def _points(table: Path, held: Held) -> list[Document]:
-    """Rows of this graph with a schedule. Raises InputError where there are none."""
+    """Return the rows of this graph with a schedule. Raises InputError if there are none."""
     regular_size(table)
     name = cell_text(held.graph.name)
     rows = [row for row in read_rows(table).values() if row.graph == name and row.time is not None]
@@ -99,7 +99,7 @@ def _points(table: Path, held: Held) -> list[Document]:
 
 
 def _run(path: Path) -> Document:
-    """Figures by who has them. Raises InputError."""
+    """Return the figures predicted, measured, and of eager PyTorch. Raises InputError."""
     document: Any = read_document(path)
     try:
         found = {who: document[who] for who in ("predicted", "measured", "eager") if document.get(who)}

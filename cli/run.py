@@ -1,4 +1,4 @@
-"""`plan run`: a schedule executed beside eager PyTorch."""
+"""`plan run`: a schedule executed and compared with eager PyTorch."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def run(
 
 
 def _peaks(peaks: Peaks) -> dict[str, int]:
-    """The device's is of the plan's tensors alone, as the judge counts."""
+    """Return the measured peaks. The device's is of the plan's tensors alone, as the simulator counts."""
     device = peaks.device - peaks.beside - peaks.constant
     found = {"device peak": device, "host peak": peaks.host, "disk peak": peaks.disk}
     return {name: size for name, size in found.items() if size}
@@ -176,8 +176,11 @@ def _planned(
     layout: Layout | None,
     output: Output,
 ) -> Generator[tuple[ModelFile, Iteration, PlannedStep, Callable[[str], None], Compiled | None]]:
-    """The file, what it builds, its step, what takes a line for the terminal, and what the step's compiled
-    operations are compared with. The model's code may run in the block."""
+    """Build the model and its planned step; the model's code may run in the block.
+
+    Yields the file, the iteration that it builds, the step, a function that shows a line on the terminal, and
+    the reference for the step's compiled operations.
+    """
     from ..runtime.compare.compiled import Compiled
     from ..runtime.device.choice import check_device
     from ..runtime.fusion.choice import COMPILED
@@ -208,7 +211,7 @@ def _planned(
 
 
 def _device(graph: Graph, graph_path: Path, wanted: str | None) -> str:
-    """Where to run. A graph holds for the kind of device it was traced on."""
+    """Return the device to run on. A graph holds for the kind of device it was traced on."""
     if not graph.source.get("fingerprint"):
         raise InputError(f"{graph_path} has no fingerprint: it was not made by `plan profile`")
     traced = str(graph.source.get("device", "cpu"))

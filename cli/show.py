@@ -145,7 +145,7 @@ def _peak(found: dict[str, Any], width: int) -> Iterator[Text]:
 
 
 def _picture(held: Held, replay: Replay, output: Output) -> Iterator[Text]:
-    """Deletes are left out: nothing is largest there."""
+    """Yield the chart of memory over steps. Deletes are left out: no peak is at one."""
     shown = (held.file.schedule.verbs != Verb.DELETE).nonzero()[0]
     if len(shown):
         yield Text("")
@@ -159,7 +159,7 @@ def _picture(held: Held, replay: Replay, output: Output) -> Iterator[Text]:
 
 
 def _marks(held: Held, shown: list[int]) -> Iterator[Mark]:
-    """Where each phase begins; the loss, a point among them, is left out."""
+    """Yield where each phase begins; the loss, a point among them, is left out."""
     schedule = held.file.schedule
     begun: set[Phase] = set()
     for place, step in enumerate(shown):

@@ -18,34 +18,35 @@ from ..solvers.workers.process import LAST_SECONDS
 _ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 _AGAIN_SECONDS = 0.05
-"""A signal that was lost comes again after so long."""
+"""Seconds after which a signal that was lost is sent once more."""
 
 
 class Interruption:
-    """signal: the first that came, None where none did."""
+    """State of an interruption. signal: the first that arrived, None if none has."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self._over = False
 
     def over(self) -> None:
-        """The command has ended: what comes now changes nothing."""
+        """Note that the command has ended: later signals change nothing."""
         self._over = True
 
     @property
     def exit_code(self) -> int:
-        """What shells give for a process that such a signal ended."""
+        """Exit code that shells report for a process that such a signal ended."""
         return 128 + (self.signal or signal.SIGINT)
 
     def take(self, number: int, frame: FrameType | None) -> None:
-        """A handler of signals."""
+        """Handle a signal."""
         del frame
         if not self._over:
             self.signal = self.signal or number
             raise KeyboardInterrupt
 
     def again(self) -> None:
-        """It was lost: what C code calls, a destructor or a step of a compiler, can't pass it on."""
+        """Send the signal once more. It was lost: code called from C, such as a destructor, can't raise it
+        further."""
         threading.Timer(_AGAIN_SECONDS, self._raise).start()
 
     def _raise(self) -> None:
@@ -55,7 +56,8 @@ class Interruption:
 
 @contextmanager
 def interruptible() -> Generator[Interruption]:
-    """In the block each of these signals raises KeyboardInterrupt, unless who called us ignores it."""
+    """Make these signals raise KeyboardInterrupt in the block, except those that the parent process
+    ignores."""
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
         yield interruption
@@ -82,9 +84,9 @@ def interruptible() -> Generator[Interruption]:
 def leave(code: int) -> NoReturn:
     """End the process with this exit code, as the interpreter would, but within LAST_SECONDS.
 
-    Threads are joined and exit functions run as usual. What is still at work then is ended with the process,
-    which goes around the interpreter's own end: a thread that comes back from compiled code after that aborts
-    the process.
+    Threads are joined and exit functions run as usual. Threads that still run then are ended with the
+    process. This bypasses the interpreter's own end: a thread that returns from compiled code after that
+    aborts the process.
     """
     threading.Thread(target=_end_after, args=(LAST_SECONDS, code), daemon=True).start()
     with suppress(Exception):
@@ -107,7 +109,7 @@ def _end(code: int) -> NoReturn:
 
 
 def _end_quietly() -> None:
-    """What comes while Python ends needs no traceback any more."""
+    """Suppress the traceback of a signal that arrives while Python ends."""
     for number in _ENDING:
         if signal.getsignal(number) is signal.default_int_handler:
             signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,5 @@
-"""`plan size`: what fits a GPU that need not be here: the batch to train with, the largest, what takes it."""
+"""`plan size`: what fits a GPU that need not be present: the batch to train with, the largest, and its
+memory."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ ALL = "all"
 
 
 def batches_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> list[int] | None:
-    """Callback of --batch."""
+    """Parse --batch; a callback for click."""
     words = [] if text is None else text.split(",")
     batches = [int(word) for word in words if word.strip().isdecimal()]
     if len(batches) != len(words) or not all(0 < batch <= LARGEST for batch in batches):
@@ -172,7 +173,7 @@ def size(
 
 
 def _presets(text: str) -> list[Preset]:
-    """Raises InputError, one line."""
+    """Return the machines of --gpu. Raises InputError, one line."""
     if text.strip().lower() == ALL:
         return list(presets().values())
     return list({one.name: one for one in map(find_preset, text.split(","))}.values())
@@ -181,7 +182,7 @@ def _presets(text: str) -> list[Preset]:
 def _room(
     preset: Preset, machine_path: Path | None, budget: Budget | None, reserve: Budget | None, output: Output
 ) -> tuple[Preset, Room]:
-    """The preset with the machine that is meant, and the bytes to use there."""
+    """Return the preset with the requested machine, and the bytes to use there."""
     from ..runtime.profile.workspace import constant_bytes
 
     machine = find_machine(machine_path) if machine_path else preset.machine
@@ -196,7 +197,7 @@ def _room(
 
 
 def _limit(machine: Machine, budget: Budget | None, output: Output) -> int:
-    """Device bytes: the budget, or the device's capacity where that is less or no budget is given."""
+    """Return the device bytes: the budget, or the device's capacity if that is less or no budget is given."""
     capacity = machine.device_capacity
     if budget is not None:
         budget.check_meant(FEW_BYTES, shares=False)

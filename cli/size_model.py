@@ -1,4 +1,4 @@
-"""The model that `plan size` is asked about: a model file, or a Hugging Face configuration."""
+"""The model of `plan size`: a model file, or a Hugging Face configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Subject(NamedTuple):
-    """what: the model in a few words, None where the file alone says it."""
+    """The model to size. what: a short description, None if the file alone describes it."""
 
     name: str
     what: str | None
@@ -29,7 +29,8 @@ def open_subject(
     update: When,
     report: Callable[[str], None],
 ) -> Subject:
-    """length, dtype: of a configuration. Raises MemplanError, one line."""
+    """Open a model file or configuration. length, dtype: for a configuration. Raises MemplanError, one
+    line."""
     from ..runtime.model.file import load_model_file
     from ..runtime.model.hugging_face import is_configuration, load_configuration
     from ..runtime.profile.estimates import Estimates

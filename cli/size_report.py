@@ -1,4 +1,4 @@
-"""What `plan size` found, for people and as JSON."""
+"""Results of `plan size`, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ from .size_tables import batch_table, between, gpu_table, kind_table, module_tab
 
 
 def trial_document(one: Trial, constant: int, found: Found | None = None) -> dict[str, Any]:
-    """constant: bytes that libraries keep outside the plan. found: where the trial is one of its batches."""
+    """Return a trial for JSON.
+
+    constant: bytes that libraries keep outside the plan.
+    found: the results that have the trial among their batches, None if it is not one of these.
+    """
     figures = one.figures
     span = None if found is None else found.spans.get(one.batch)
     return {
@@ -151,7 +155,7 @@ def _speed(one: Trial, found: Found) -> str:
 
 
 def pinning(found: Found) -> str | None:
-    """One line where pinned memory, neither the device's nor the host's, keeps a batch from fitting."""
+    """Return one line if pinned memory, neither the device's nor the host's, keeps a batch from fitting."""
     one = found.pinning
     if one is None or one.figures is None or found.pinned is None:
         return None

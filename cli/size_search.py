@@ -1,5 +1,4 @@
-"""What `plan size` looks for: which batches fit a GPU, which of them to train with, and how little memory the
-first of them needs."""
+"""Search of `plan size`: which batches fit a GPU, which one to train with, and the memory of the first."""
 
 from __future__ import annotations
 
@@ -40,24 +39,29 @@ if TYPE_CHECKING:
     from ..runtime.profile.estimates import Estimates
 
 _STARTS = (1, 2, 4, 8)
-"""Where the search for the largest batch may start: batch normalisation, say, takes no single sample."""
+"""Batches at which the search for the largest may start: batch normalisation, say, takes no single sample."""
 
 _QUICK = 0.3
-"""What a question may take that is about whether there is a schedule, as a share of --time-limit."""
+"""Share of --time-limit for a question that only asks whether there is a schedule."""
 _ANY = "99%"
 """A gap that every schedule is within: the first one ends the search."""
 _NEAREST = "joint"
 _REACH = (1.0, 0.85, 0.6)
-"""Of the batch whose floor just fits."""
+"""Shares of the largest batch whose minimum memory fits, which are tried first."""
 _SLOW = 0.85
-"""Batches beyond one that is so much slower than the best are not worth the solver's whole time."""
+"""Share of the best rate below which larger batches are not worth the solver's whole time."""
 _NEAR = 0.01
-"""A batch must promise so much more than the best for the solver to be asked."""
+"""Share by which a batch must promise more than the best for the solver to be run."""
 
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes of a GPU. limit: to use. constant: of these what cuBLAS keeps. reserve: left free beside."""
+    """Bytes of a GPU.
+
+    limit: bytes to use.
+    constant: of these, what cuBLAS keeps.
+    reserve: left free in addition.
+    """
 
     limit: int
     constant: int
@@ -70,8 +74,11 @@ class Room:
 
 @dataclass(frozen=True)
 class Question:
-    """To the solver. Called with a graph and a budget, it gives a schedule, or None where it finds none.
-    time_limit: seconds, None: by the graph's size. share: of these."""
+    """A run of the solver. Called with a graph and a budget, it returns a schedule, or None if it finds none.
+
+    time_limit: seconds, None: by the graph's size.
+    share: share of these seconds to use.
+    """
 
     solver: str
     time_limit: float | None
@@ -87,8 +94,11 @@ class Question:
 
     @cached_property
     def quick(self) -> Question:
-        """Whether there is a schedule at all, fast or not. Where tensors can move, of the default's solvers
-        the one that comes nearest to the floor, alone: the others take seconds to start."""
+        """The question whether there is a schedule at all, fast or not.
+
+        If tensors can be offloaded, it runs only that solver of the default portfolio that comes nearest to
+        the minimum memory: the others take seconds to start.
+        """
         if self.solver == DEFAULT_SOLVER and not self.settings and self.machine.links.h2d is not None:
             return replace(self, share=_QUICK, solver=_NEAREST)
         has_gap = "gap" in registry.settings_of(self.solver)
@@ -108,16 +118,24 @@ class Question:
 
 
 def _seconds(graph: Graph) -> float:
-    """For the solver, where the user doesn't say."""
+    """Return the solver's time limit, if the user gives none."""
     return min(20.0, max(6.0, len(graph.operations) / 200))
 
 
 @dataclass
 class Found:
-    """trials: at the GPU's limit, batch by batch. least: of the first batch. interrupted: there is more.
-    pinning: of the smallest batch that does not fit, where it would if more host memory could be pinned.
-    pinned: bytes that can be. spans: per batch the bytes it takes. hasty: batches whose schedule may be far
-    from the fastest. parts: of the fastest batch. unplanned: the largest batch that fits without a plan."""
+    """Results on one GPU.
+
+    trials: at the GPU's limit, batch by batch.
+    least: the smallest budget found of the first batch.
+    interrupted: whether the search was ended early.
+    pinning: the smallest batch that does not fit, if it would with more pinned host memory.
+    pinned: bytes that can be pinned.
+    spans: bytes that each batch takes.
+    hasty: batches whose schedule may be far from the fastest.
+    parts: memory of the fastest batch by module.
+    unplanned: the largest batch that fits without a plan.
+    """
 
     preset: Preset
     room: Room
@@ -141,7 +159,7 @@ class Found:
 
     @property
     def fastest(self) -> Trial | None:
-        """The one to train with: of most samples a second, the smallest of equals."""
+        """The batch to train with: that of most samples per second, the smallest of equals."""
         rates = {one.batch: one.samples_per_second or 0.0 for one in self.trials}
         return max(self.fitting, key=lambda one: (rates[one.batch], -one.batch), default=None)
 
@@ -150,13 +168,13 @@ class Found:
         return [one for one in self.trials if one.figures]
 
     def tight(self, batch: int) -> bool:
-        """It fits as expected, and might not."""
+        """Tell whether the batch fits as expected but might not."""
         return batch in self.spans and self.spans[batch].high > self.room.limit
 
 
 @contextmanager
 def _interruptible(found: Found) -> Generator[None]:
-    """Ctrl-C ends what is within, and is noted."""
+    """Let Ctrl-C end the block, and note it."""
     try:
         yield
     except KeyboardInterrupt:
@@ -165,8 +183,12 @@ def _interruptible(found: Found) -> Generator[None]:
 
 @dataclass
 class Search:
-    """On one GPU. estimates: the model's graphs. known: what was found for them, on other GPUs as well.
-    brief: few questions to the solver, no smallest budget."""
+    """Search on one GPU.
+
+    estimates: the model's graphs.
+    known: schedules found for them, on other GPUs as well.
+    brief: run the solver for few batches, and look for no smallest budget.
+    """
 
     estimates: Estimates
     preset: Preset
@@ -176,7 +198,8 @@ class Search:
     brief: bool = False
 
     def run(self, batches: list[int] | None) -> Found:
-        """batches: to try, None: search. Raises MemplanError, one line."""
+        """Search and return the results. batches: those to try, None: search. Raises MemplanError, one
+        line."""
         found = self._once(batches)
         marked = found.fastest
         if marked is not None and not found.interrupted and not self.estimates.agrees(marked.batch):
@@ -203,7 +226,7 @@ class Search:
             self._least(found, first)
 
     def _first(self, batches: list[int] | None) -> int:
-        """The smallest batch to try. Raises MemplanError, that of the first try."""
+        """Return the smallest batch to try. Raises MemplanError, that of the first try."""
         starts = [min(batches)] if batches else _STARTS
         refusals: list[MemplanError] = []
         for batch in starts:
@@ -235,8 +258,10 @@ class Search:
                     yield one
 
     def _reach(self, first: int) -> None:
-        """Ask for the batch that may be the largest, that of the floor, or for one near it: an answer fits
-        all smaller batches as well, and they need no question."""
+        """Solve for the batch that may be the largest, that of the minimum memory, or for one near it.
+
+        A schedule found fits all smaller batches as well, which then need no solver.
+        """
         fitting = (one.batch for one in largest_batch(self._by_floor, first) if one.schedule)
         top = max(fitting, default=0)
         for batch in sorted({int(share * top) for share in _REACH} - {*range(first + 1)}, reverse=True):
@@ -244,7 +269,7 @@ class Search:
                 return
 
     def _by_floor(self, batch: int) -> Trial:
-        """Taken to fit where the floor does."""
+        """Return a trial that counts as fitting if the minimum memory does."""
         graph, budget = self._graph(batch), self.room.planned
         floor, plain = floor_of(graph, self.ask.any_size), baseline(graph)
         return Trial(batch, budget, floor, plain, plain_schedule(graph) if floor <= budget else None)
@@ -254,7 +279,7 @@ class Search:
         return trial(self._graph(batch), ask.any_size, batch, self.room.planned, solve)
 
     def _thorough(self, batch: int) -> Trial:
-        """With all the solver's time, but for a batch that needs no plan."""
+        """Try a batch with all the solver's time, unless it needs no plan."""
         solve = self.known.beside(self.ask.any_size, self.ask)
         plain = self.known.before(self.ask.any_size, solve)
         asked = self._graph(batch)
@@ -262,8 +287,10 @@ class Search:
         return trial(asked, self.ask.any_size, batch, self.room.planned, plain if fits else solve)
 
     def _sharpen(self, found: Found) -> None:
-        """Ask the solver, with all its time, for the batches that may be worth it: growing ones, until one is
-        much slower than the best."""
+        """Run the solver, with all its time, for the batches that may be worth it, in ascending order.
+
+        It ends when a batch is much slower than the best.
+        """
         planned = sorted((one for one in found.fitting if not one.plain_fits), key=lambda one: one.batch)
         found.hasty = {one.batch for one in planned}
         for one in planned:
@@ -304,8 +331,11 @@ class Search:
                 found.least = better
 
     def _agree(self, found: Found) -> None:
-        """What is printed is the best of all schedules found, whichever question each one answered: a solver
-        that runs out of time may find nothing for a batch, or a budget, that another's schedule fits."""
+        """Replace results by the best of all schedules found, whichever question each one answered.
+
+        A solver that runs out of time may find nothing for a batch, or a budget, that another question's
+        schedule fits.
+        """
         machine, known = self.ask.any_size, self.known
         for place, one in enumerate(found.trials):
             if one.figures is None:

@@ -1,4 +1,4 @@
-"""What `plan size` found as tables of words, for the terminal and for the page."""
+"""Results of `plan size` as tables of text, for the terminal and for the page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Cells = tuple[list[str], list[list[str]]]
 """Heads and rows; the last column has words."""
 
 _MODULES = 12
-"""Rows; the others are one."""
+"""Modules with a row of their own; the others share one."""
 
 
 def batch_table(found: Found) -> Cells:
@@ -56,7 +56,7 @@ def _batch(one: Trial, found: Found, *, pinned: bool) -> list[str]:
 
 
 def verdict(one: Trial, found: Found) -> str:
-    """In words."""
+    """Describe in words whether a batch fits."""
     if one.figures is None:
         return "no: below the floor" if one.hopeless else "no plan found"
     words = "fits" if one.plain_fits else "fits with a plan"
@@ -65,13 +65,13 @@ def verdict(one: Trial, found: Found) -> str:
 
 
 def unfit(found: Found) -> str:
-    """The words where no batch fits: below the minimum memory none can, else none was found."""
+    """Return the words for no batch that fits: below the minimum memory none can, else none was found."""
     proven = all(one.hopeless for one in found.trials)
     return "does not fit" if proven else "does not fit by any plan found"
 
 
 def gpu_table(found: list[Found]) -> Cells:
-    """A row a GPU."""
+    """Return the table with a row per GPU."""
     heads = ["to use", "no plan", "largest", "train with", "expected", "high", "time", "samples/s", "gpu"]
     return heads, [_gpu(one) for one in found]
 
@@ -134,7 +134,7 @@ def size(amount: float) -> str:
 
 
 def between(span: Span, words: Callable[[float], str]) -> str:
-    """'11.2 GiB (10.9 GiB to 11.8 GiB)'."""
+    """Format a span as '11.2 GiB (10.9 GiB to 11.8 GiB)'."""
     low, expected, high = map(words, span)
     return f"{expected} ({low} to {high})"
 

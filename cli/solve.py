@@ -1,4 +1,4 @@
-"""`plan solve`: a fast schedule within a budget, judged by the simulator before anyone sees it."""
+"""`plan solve`: a fast schedule within a budget, validated by the simulator before it is reported."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def solve(
 
 
 def _spare(destination: Path | None, *inputs: Path | None) -> None:
-    """Raises InputError where the schedule would be written over a file it is made from."""
+    """Raise InputError if the schedule would overwrite a file it is made from."""
     if destination and destination.resolve() in {path.resolve() for path in inputs if path}:
         raise InputError(f"{destination}: -o would write over the input of that name")
 
@@ -234,7 +234,7 @@ def _spare(destination: Path | None, *inputs: Path | None) -> None:
 def _within(
     machine: Machine | None, budget: Budget | None, plain_peak: int, resident: int, output: Output
 ) -> Budget | None:
-    """The budget, or the device's capacity where that is less or no budget is given."""
+    """Return the budget, or the device's capacity if that is less or no budget is given."""
     capacity = device_budget(machine)
     if budget is None or capacity is None or budget.bytes_of(plain_peak, resident) <= (capacity.size or 0):
         return budget or capacity
@@ -285,7 +285,7 @@ def _provenance(solution: Solution) -> dict[str, Any]:
 
 
 def _bound_row(bound: Bound, solution: Solution) -> Row:
-    """Of a bound that does not hold for all schedules: this one may beat it."""
+    """Return the row of a bound that does not hold for all schedules: this schedule may beat it."""
     time = solution.figures.time
     scope = {"any": "any order", "file": "file's order"}[bound.order]
     scope += "" if bound.transfers else ", no transfers"
@@ -302,7 +302,11 @@ def _bound_row(bound: Bound, solution: Solution) -> Row:
 
 
 def _bound_document(bound: Bound, time: float) -> dict[str, Any]:
-    """time: of the schedule. seconds: null where no such schedule exists at all."""
+    """Return a bound for JSON.
+
+    time: seconds of the schedule.
+    seconds: null if no such schedule exists.
+    """
     exists = bound.seconds < inf
     gap = (time - bound.seconds) / time if time and exists else 0.0
     return {

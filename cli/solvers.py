@@ -35,7 +35,7 @@ def solvers(output: Output, name: str | None) -> None:
 
 
 def _settings(name: str) -> dict[str, Any]:
-    """The defaults and the declarations of a solver's settings; None if its package is not installed."""
+    """Return defaults and declarations of a solver's settings, None if its package is not installed."""
     try:
         return {"settings": registry.settings_of(name), "declarations": registry.declarations_of(name)}
     except MissingPackageError:

@@ -1,4 +1,4 @@
-"""Standard output and standard error, where neither names in files nor who reads them can do harm."""
+"""Standard output and standard error, protected from control characters in names and from closed readers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ CONTROLS = {
     **dict.fromkeys([*range(0x80, 0xA0), 0x061C, *range(0x200E, 0x2010), *range(0x2028, 0x202F)], 0xFFFD),
     **dict.fromkeys(range(0x2066, 0x206A), 0xFFFD),
 }
-"""Names in files may hold what moves a terminal's cursor, sets its title or turns its text around: of each a
-picture is shown."""
+"""Visible replacements for control characters.
+
+Names in files may hold characters that move a terminal's cursor, set its title or reverse its text.
+"""
 
 _LONGEST_LINE = 1500
 
 
 def say(line: str) -> None:
-    """One line on standard error, of a length that can be read."""
+    """Print one line on standard error, shortened to a readable length."""
     line = " ".join(line.split()).translate(CONTROLS)
     if len(line) > _LONGEST_LINE:
         line = f"{line[: _LONGEST_LINE // 2]} … {line[-_LONGEST_LINE // 2 :]}"
@@ -30,6 +32,7 @@ def say(line: str) -> None:
 
 
 def give_up_output() -> None:
-    """What standard output still holds goes nowhere, so that it is no fault again when Python ends."""
+    """Discard what standard output still buffers, so that flushing it when Python ends does not fail once
+    more."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

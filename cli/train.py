@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..training.loop import Trained
 
 _SECONDS_BETWEEN_LINES = 10.0
-"""Where there is no terminal, at least."""
+"""Minimum seconds between lines if there is no terminal."""
 
 
 def trained(
@@ -35,7 +35,7 @@ def trained(
     predicted: dict[str, Any],
     output: Output,
 ) -> tuple[dict[str, Any], list[Row]]:
-    """What `--json` prints, and the rows for people. predicted: the schedule's figures."""
+    """Train, and return what `--json` prints and the rows for people. predicted: the schedule's figures."""
     from ..training.batches import Batches
     from ..training.loop import train
 
@@ -49,7 +49,7 @@ def trained(
 
 
 class _Lines:
-    """What has been, told while it goes on: on a terminal in one line, else in a line now and then."""
+    """Progress of training: on a terminal one line that is replaced, else a line now and then."""
 
     def __init__(
         self, steps: int, say: Callable[[str], None], output: Output, predicted: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Files that show a schedule elsewhere: traces, tables."""
+"""Files that show a schedule in other tools: traces, tables."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def subject_of(held: Held, replay: Replay) -> Subject:
 
 
 def write_trace(trace: Trace, path: Path) -> None:
-    """Raises InputError."""
+    """Write a trace in the format of the path's suffix. Raises InputError."""
     packed = path.suffix == ".gz"
     data = TRACES[Path(path.stem).suffix if packed else path.suffix](trace)
     write_view(gzip.compress(data, mtime=0) if packed else data, path)
 
 
 def write_view(data: bytes, path: Path) -> None:
-    """Raises InputError."""
+    """Write a file. Raises InputError."""
     try:
         write_whole(data, path)
     except OSError as error:

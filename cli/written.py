@@ -1,4 +1,4 @@
-"""What a command has worked for is written where it was asked for, or else beside, and never lost."""
+"""Output files of a command: written to the requested path, or else to another, so that no result is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from ..graphs.errors import InputError
 
 @dataclass(frozen=True)
 class Written:
-    """path: where it lies, None where nothing was asked for or nowhere was room. fault: of what was asked."""
+    """An output file that was written.
+
+    path: None if none was requested, or if none could be written.
+    fault: why the requested path could not be written, None if it was.
+    """
 
     path: Path | None = None
     fault: str | None = None
@@ -25,13 +29,16 @@ class Written:
         return None if self.path is None else str(self.path)
 
     def tell(self) -> None:
-        """Raises InputError where it lies elsewhere than was asked for. To be called behind the result."""
+        """Raise InputError if the file is not at the requested path. Call this after printing the result."""
         if self.fault:
             raise InputError(f"{self.fault}; it is in {self.path} instead" if self.path else self.fault)
 
 
 def write_out(destination: Path | None, write: Callable[[Path], None]) -> Written:
-    """write: raises InputError where a place can't be written."""
+    """Write a file to the destination, or to another folder if that fails.
+
+    write: writes to a path; raises InputError if it can't.
+    """
     if destination is None:
         return Written()
     try:

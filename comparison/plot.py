@@ -20,7 +20,7 @@ _COLOURS = ("#1f83c4", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#3a9bd9", "#
 white."""
 _DASHES = ("none", "7 3", "2 3")
 _APART, _LINE = 46, 17
-"""Pixels between two ticks at least, and between two names."""
+"""Minimum distance between two ticks, and distance between two names, pixels."""
 _STYLE = """
 .curves { color: #1d2127; font: 12px system-ui, sans-serif; }
 .curves .ground { fill: #fcfcfb; } .curves text { fill: currentColor; }

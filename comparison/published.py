@@ -30,8 +30,10 @@ class Published:
 
 @dataclass(frozen=True)
 class Match:
-    """A graph and budget with a published result. ours: memplan's fastest row, None if no solver solved
-    it."""
+    """A graph and budget with a published result.
+
+    ours: memplan's fastest row, None if no solver found a schedule.
+    """
 
     graph: str
     percent: float

@@ -66,7 +66,7 @@ def read(path: Path, options: Options) -> Graph:
     fix_dimensions(model.graph, options.dims or {})
     try:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except Exception as error:  # whatever inference says of a graph that is none
+    except Exception as error:  # inference raises anything for a graph that is not valid
         raise ValueError(f"its sizes do not fit each other: {one_line(error)}") from None
     reading = _Reading(onnx, model)
     for node in model.graph.node:

@@ -35,7 +35,7 @@ class Form(NamedTuple):
 
 
 class Shapes:
-    """What is known of the tensors so far.
+    """Forms and values of a graph's tensors, as far as they are known.
 
     forms: dtype and shape by name.
     values: small arrays that follow from shapes, by name.

@@ -22,7 +22,7 @@ NAMES = {
     *("MEMOIZE", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET"),
 }
 OTHER, TEXT = -128, -16
-"""In `KINDS`: an opcode that is not plain; one with a length of n bytes before its data is TEXT + n."""
+"""Values in `KINDS`: OTHER: not a basic opcode; TEXT + n: one with an n-byte length before its data."""
 _LENGTHS = {
     pickletools.TAKEN_FROM_ARGUMENT1: 1,
     pickletools.TAKEN_FROM_ARGUMENT4: 4,

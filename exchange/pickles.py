@@ -22,7 +22,7 @@ from .pickle_bytes import is_plain
 
 MOST_BYTES = 512 * 2**20
 MOST_TUPLES, DEEPEST = 1_000_000, 200
-"""In one tuple or frozenset, those in it counted each time that they are named; how deep they lie."""
+"""Limits of a tuple: the tuples nested in it, counted each time that they are named, and their depth."""
 
 
 class Record:

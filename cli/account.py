@@ -99,7 +99,7 @@ def _by_operation(
         seconds[run] = graph.operations.modes[ran.item(run)][modes.item(run) - 1].time
     count = len(graph.operations)
     total: NDArray[np.float64] = np.bincount(ran, seconds, minlength=count).astype(np.float64)
-    once, first = np.unique(ran, return_index=True)
+    once, first = np.unique(ran, return_index=True)  # indices of first occurrences: the first runs
     again = total.copy()
     again[once] -= seconds[first]
     return np.bincount(ran, minlength=count), total, again

@@ -67,6 +67,7 @@ def next_budget(on: Instance, known: Sequence[Point], floor: int) -> int | None:
     floor: minimum memory, bytes.
     """
     slowest = max(one.time for one in known if one.time < inf)
+    # The first end is below every schedule, so that the smallest budgets have a box too.
     ends = [Point(floor - 1, inf, floor - 1), *(one for one in known if one.budget >= floor)]
     boxes = [
         (width * height, left.budget + width // 2)

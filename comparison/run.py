@@ -114,7 +114,7 @@ class _Running:
 
     def ended(self) -> bool:
         message = self.worker.hear(0.0)
-        if message is not None and message.kind == Kind.EVENT:  # the clock runs from here on
+        if message is not None and message.kind == Kind.EVENT:  # STARTED: the clock runs from here on
             self.started = monotonic()
             self.end = self.started + self.allowed
         else:

@@ -65,7 +65,7 @@ class Shapes:
         if (rule := RULES.get(node.op_type)) is not None:
             try:
                 found = rule(_Call(given, values, attributes, len(node.output)))
-            except (IndexError, TypeError, ValueError, AttributeError):  # inputs are missing, or not known
+            except (IndexError, TypeError, ValueError, AttributeError):  # inputs are missing, or unknown
                 found = ()
             for name, form in zip(node.output, found, strict=False):
                 if name and form is not None:

@@ -68,10 +68,10 @@ def _is_plain(data: NDArray[np.uint8], kinds: NDArray[np.int64]) -> bool:
             continue
         number = 0
         for k in range(length - 1, -1, -1):
-            if number >= 2**48:
+            if number >= 2**48:  # before the product overflows; no file is that long
                 return False
             number = number * 256 + data[place + k]
-        if number > end:
+        if number > end:  # a length past the end, or a memo index that makes the reader allocate
             return False
         place += length
         if kind < 0:

@@ -86,7 +86,7 @@ def _plain(graph: Graph) -> Document:
 def _curve(name: str, line: Timeline, bytes_: Ints) -> Document:
     """Return a curve of bytes over time. bytes_: bytes by step, shape (steps,)."""
     at = passed(line)
-    if len(bytes_) and at[0] > 0:
+    if len(bytes_) and at[0] > 0:  # until the first step there is what the iteration before has left
         at, bytes_ = np.append([0.0], at), np.append(bytes_[-1:], bytes_)
     shown = np.append([True], np.diff(bytes_) != 0)[: len(bytes_)]
     return {

@@ -42,6 +42,7 @@ def run_again(schedule: Schedule) -> NDArray[np.bool_]:
     """Tell per step whether it recomputes an operation that has run before in the iteration."""
     again = schedule.verbs == Verb.COMPUTE
     places = np.flatnonzero(again)
+    # np.unique's indices are those of the first occurrences, the operations' first runs.
     again[places[np.unique(schedule.targets[places], return_index=True)[1]]] = False
     return again
 

@@ -100,6 +100,7 @@ def busy(start: Floats, end: Floats, edges: Floats) -> Floats:
     when = np.stack([start[order], end[order]], axis=1).ravel()
     lengths = (end - start)[order]
     done = np.stack([np.cumsum(lengths) - lengths, np.cumsum(lengths)], axis=1).ravel()
+    # The busy time so far is linear within intervals and constant between them: interpolation is exact.
     return np.diff(np.interp(edges, when, done))
 
 

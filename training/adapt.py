@@ -167,6 +167,7 @@ def _moved(plan: Plan, machine: Machine | None, seconds: float) -> Plan | None:
     if machine is None or is_plain(plan.schedule):
         return None
     residency = recover_residency(plan.graph, plan.schedule)
+    # Without slots place_prefetches chooses all transfer times anew, by the measured rates.
     residency = replace(residency, offload_slots={}, prefetch_slots={}, read_slots={})
     found = place_prefetches(plan.graph, machine, plan.budget, residency)
     return found and _faster(plan, machine, found[0], seconds)

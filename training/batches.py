@@ -30,7 +30,7 @@ class Batches:
 
     def __next__(self) -> Inputs:
         """Return the next batch. Raises InputError if an epoch is empty."""
-        others = random_numbers()
+        others = random_numbers()  # the generators are global: the epoch's states are swapped in
         set_random_numbers(self._numbers)
         try:
             return self._next()

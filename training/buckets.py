@@ -136,7 +136,7 @@ def check_ignored(iteration: Iteration, buckets: Buckets) -> None:
         return
     tolerance = _tolerance(iteration.module, device)
     for what, difference in _differences(plain, padded).items():
-        if not difference <= tolerance:
+        if not difference <= tolerance:  # not `>`: a NaN is a difference too
             raise DifferenceError(
                 f"padding is not ignored: {what} of {short} padded to {size} differ by {difference:.2g} of "
                 f"plain PyTorch's, more than {tolerance:.2g}: pad with what model and loss leave out"

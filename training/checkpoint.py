@@ -92,6 +92,7 @@ def save(
         }
         write_digests(new, digests)
         before = _numbered(folder)
+        # Entries reach the disk before the name does: a crash in between leaves the earlier checkpoint.
         _sync_folder(new)
         new.rename(folder / f"{1 + max(before, default=0):08}")
         _sync_folder(folder)

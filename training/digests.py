@@ -1,6 +1,7 @@
-"""The digests of a checkpoint's tensors and files, and one of the whole: it binds the files of one save.
+"""The digests of a checkpoint's tensors and files, and one of the whole, which binds the files of one save.
 
-Checkpoints of earlier versions have none; `rest.pt` of those that have some says so, in case they are gone.
+Checkpoints of earlier versions have none. In those of this version `rest.pt` has the format's number, so that
+missing digests are noticed.
 """
 
 from __future__ import annotations

@@ -56,6 +56,7 @@ class Forward:
         """Return the loss, None if there is none, and the module's output. Raises MemplanError."""
         beside = max(_beside(step) for step in self._training.steps)
         with evaluating(self._iteration.module), torch.inference_mode(False):  # weights come and go in it
+            # Training leaves more on the device than these plans assume: they would exceed the budget.
             if beside > self._beside:
                 self.restore_to_device()
                 self._beside = beside

@@ -79,6 +79,7 @@ def find(folder: Path, program: Program, machine: Machine | None, asked: tuple[A
         graph = load_graph(place / "graph.json")
         held = load_schedule(place / "schedule.json", graph)
         if held.budget is not None and held.graph_sha256 == graph_digest(graph):
+            # Raises InvalidScheduleError for a file that was damaged or edited: the plan is made anew.
             simulate(graph, held.schedule, budget=held.budget, machine=graph.machine or machine)
             with suppress(OSError):  # a folder that is only read
                 os.utime(place)
@@ -125,7 +126,7 @@ def _trim(folder: Path) -> None:
     left = sum(size for _used, size, _place in plans)
     for used, size, place in sorted(plans):
         if left <= MOST or used > time() - _IN_USE:
-            return
+            return  # in ascending order of last use: all that follow are in use too
         with suppress(OSError):
             for name in _FILES:
                 (place / name).unlink(missing_ok=True)

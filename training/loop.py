@@ -1,4 +1,4 @@
-"""A training loop around one planned step, for those who write none; it resumes bit by bit."""
+"""A training loop around one planned step, for users without their own; it resumes bit by bit."""
 
 from __future__ import annotations
 

@@ -89,7 +89,8 @@ class _Pending:
     def factor(self, wanted: Tensor) -> float:
         """Return the factor that turns the planned gradients into those of the loss times `wanted`.
 
-        Raises MemplanError if float16 has lost digits that this factor would need.
+        Raises MemplanError for a factor above 1 if the plan computes in float16, in which small gradients may
+        have become 0.
         """
         scale = self._scale
         factor = float(wanted if scale is None else wanted.double() / scale.to(wanted.device).double())
@@ -117,13 +118,17 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, wanted: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the loss times `wanted`. A second call finds none: autograd raises its own
-        error."""
+        """Return the gradients of the loss times `wanted`.
+
+        After a backward without retain_graph autograd has freed them: a second call raises autograd's own
+        error.
+        """
         if torch.is_grad_enabled():
             raise MemplanError("a planned loss has no second derivative: leave create_graph=True out")
         gradients: tuple[Tensor, ...] = ctx.saved_tensors
         ctx.pending.asked = True
         factor, processes = ctx.pending.factor(wanted), ctx.pending.processes
+        # With retain_graph=True the saved gradients are used once more: they must not change in place.
         if graph_is_kept() and (factor != 1 or processes is not None):
             gradients = tuple(gradient * factor for gradient in gradients)
         elif factor != 1:

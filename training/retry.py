@@ -27,13 +27,14 @@ def with_less(step: PlannedStep, iterate: Callable[[PlannedStep], Outcome], smal
     """Run an iteration, repeated with smaller and smaller budgets if it runs out of memory.
 
     iterate: runs the iteration by the step, or by one that `smaller` made.
-    Raises the last error of `iterate` if no smaller plan is left.
+    Raises the error of the last try. Only errors that left the iteration as if it had not begun are retried.
     """
     budget = step.budget
     for share in SHARES:
         try:
             return iterate(step)
         except Exception as error:
+            # Without the note some weights may be updated already: a repeat would update them twice.
             if budget is None or not is_out_of_memory(error) or UNDONE not in getattr(error, "__notes__", ()):
                 raise
             less = int(budget * share)

@@ -1,8 +1,8 @@
 """The step that a training loop calls: one iteration within the budget, for batches of any shape.
 
-A plan holds for one shape. The first batch of each shape, such as a smaller last batch, has one made, which
-takes as long as the first plan did. All plans train the same weights: a plan takes over, tensor by tensor,
-what another has moved to the host (runtime/run/custody.py).
+A plan is for one shape. The first batch of each shape, such as a smaller last batch, gets a plan, which takes
+as long as the first plan did. All plans train the same weights: a plan takes over, tensor by tensor, what
+another has moved to the host (runtime/run/custody.py).
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Step:
         """
         checkpoint.check_loaded(self._iteration.module)
         with self._alone:
-            self.plans[0].output = None
+            self.plans[0].output = None  # else the last output would take memory during this iteration
             inputs = self.plans[0].given(arguments, keywords)
             self._losses.begin(inputs)
             if self._scaling is not None:

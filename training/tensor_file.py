@@ -79,7 +79,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
         row = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
         header[name] = row
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % _WIDEST)
+    text += b" " * (-len(text) % _WIDEST)  # so that the first tensor's bytes are aligned
     digests = {HEADER: _digest([np.frombuffer(text, np.uint8)])}
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)

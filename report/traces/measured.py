@@ -32,7 +32,7 @@ def measured(subject: Subject, spans: Iterable[Span], peaks: Mapping[str, int]) 
         else:
             details["bytes"] = graph.tensors.bytes.item(target)
         track = tracks[words[queue]]
-        begun = max(round((start - early) * 1e9), track[-1].end if track else 0)
+        begun = max(round((start - early) * 1e9), track[-1].end if track else 0)  # rounding may not overlap
         track.append(Slice(named.name[target], begun, max(round((end - early) * 1e9), begun), details))
     last = max((row[-1].end for row in tracks.values() if row), default=0)
     lines = [Counter(name, [0, last], [size, size]) for name, size in peaks.items()]

@@ -51,7 +51,7 @@ def _packets(trace: Trace) -> Iterator[bytes]:
 
 
 def _group(track: int, process: int, group: Group) -> bytes:
-    """A TracePacket with a TrackDescriptor: uuid 1, process 3, child_ordering 11."""
+    """Return a TracePacket with a TrackDescriptor: uuid 1, process 3, child_ordering 11."""
     descriptor = _int(1, process) + _text(6, group.name)  # ProcessDescriptor: pid, process_name
     return _bytes(60, _int(1, track) + _bytes(3, descriptor) + _int(11, _EXPLICIT))
 
@@ -63,13 +63,14 @@ def _track(track: int, parent: int, name: str, rank: int, kind: bytes = b"") -> 
 
 
 def _counts(track: int, counter: Counter) -> Iterator[bytes]:
-    """TrackEvent: counter_value 30."""
+    """Yield TrackEvents of a counter: counter_value 30."""
     for at, value in zip(counter.at, counter.bytes, strict=True):
         yield _event(at, track, _COUNTER, _int(30, value))
 
 
 def _slice(track: int, slice_: Slice) -> Iterator[bytes]:
-    """TrackEvents: debug_annotations 4, name 23, flow_ids 47, terminating_flow_ids 48."""
+    """Yield the TrackEvents of a slice: debug_annotations 4, name 23, flow_ids 47, terminating_flow_ids
+    48."""
     parts = [
         _text(23, slice_.name),
         *(_bytes(4, _detail(name, value)) for name, value in slice_.details.items()),
@@ -81,12 +82,12 @@ def _slice(track: int, slice_: Slice) -> Iterator[bytes]:
 
 
 def _event(at: int, track: int, kind: int, rest: bytes = b"") -> bytes:
-    """TracePacket: timestamp 8, track_event 11 (type 9, track_uuid 11)."""
+    """Return a TracePacket: timestamp 8, track_event 11 (type 9, track_uuid 11)."""
     return _int(8, at) + _int(10, _SEQUENCE) + _bytes(11, _int(9, kind) + _int(11, track) + rest)
 
 
 def _detail(name: str, value: str | int | float) -> bytes:
-    """DebugAnnotation: int_value 4, double_value 5, string_value 6, name 10."""
+    """Return a DebugAnnotation: int_value 4, double_value 5, string_value 6, name 10."""
     if isinstance(value, str):
         return _text(10, name) + _text(6, value)
     if isinstance(value, int):
@@ -95,7 +96,7 @@ def _detail(name: str, value: str | int | float) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first. value: not below 0."""
+    """Encode seven bits per byte, the lowest first. value: not below 0."""
     if value < 128:
         return bytes((value,))
     parts = bytearray()

@@ -84,7 +84,7 @@ def _tracks(subject: Subject, line: Timeline, early: float) -> Mapping[str, list
                 "waited_for": causes[cause_index(cause, memories)],
             }
         track = tracks[words[line.queue.item(step)]]
-        begun = max(start.item(step), track[-1].end if track else 0)  # not a rounding before
+        begun = max(start.item(step), track[-1].end if track else 0)  # rounding may not overlap
         ended = max(end.item(step), begun)
         track.append(Slice(names[step], begun, ended, details, leads[step], follows[step]))
     return {name: track for name, track in tracks.items() if track}

@@ -44,8 +44,10 @@ EXTRAS = {"torch": "torch", "gurobipy": "gurobi", "onnx": "onnx"}
 
 
 def verdict(error: BaseException, interrupted: bool = False) -> tuple[Exit, str]:
-    """Return the exit code for an error that ended a command, and its line. interrupted: by a signal,
-    before."""
+    """Return the exit code for an error that ended a command, and its line.
+
+    interrupted: by a signal, before.
+    """
     if isinstance(error, click.Abort) and isinstance(error.__cause__, EOFError):
         error = error.__cause__  # click takes EOFError for Ctrl-D at a prompt; memplan has no prompts
     if isinstance(error, click.Abort | KeyboardInterrupt):

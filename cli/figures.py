@@ -66,8 +66,10 @@ def floor_rows(graph: Graph, machine: Machine | None) -> Iterator[Row]:
 
 
 def arena_document(layout: Layout | None) -> dict[str, int] | None:
-    """Return the arena's bytes. bound: the peak of live bytes in whole blocks, below which no arena
-    exists."""
+    """Return the arena's bytes.
+
+    bound: the peak of live bytes in whole blocks, below which no arena exists.
+    """
     return None if layout is None else {"bytes": layout.size, "bound": layout.bound}
 
 

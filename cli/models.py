@@ -1,5 +1,7 @@
-"""Isolation of the user's model: its code runs in memplan's process, and may print, exit or run out of
-memory."""
+"""Isolation of the user's model, whose code runs in memplan's process.
+
+It may print, exit or run out of memory.
+"""
 
 from __future__ import annotations
 

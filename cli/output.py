@@ -85,8 +85,10 @@ class Output:
 
     @contextmanager
     def progress(self, line: str) -> Generator[Callable[[int, int, str], None]]:
-        """Show a bar on the terminal. Yields a function that takes the number done, the total, and the last
-        name."""
+        """Show a bar on the terminal.
+
+        Yields a function that takes the number done, the total, and the last name.
+        """
         console = _console(stderr=True)
         if self.quiet or not console.is_terminal:
             yield lambda _done, _total, _name: None
@@ -122,8 +124,7 @@ def labelled(rows: Iterable[Row]) -> Iterator[Text]:
 
 
 def table(heads: list[str], rows: Iterable[list[str]], *, indent: int = 0) -> Iterator[Text]:
-    """Yield the lines of a table: the last column (names, of any length) to the left, the others to the
-    right."""
+    """Yield the lines of a table: the last column, of names, to the left, the others to the right."""
     rows = [heads, *rows] if heads else list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     for position, row in enumerate(rows):

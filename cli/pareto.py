@@ -160,8 +160,10 @@ def _tell(on: Instance, rows: list[Row], floor: int, interrupted: bool, output: 
 
 
 def _document(on: Instance, point: Point) -> dict[str, Any]:
-    """Return a point for JSON. null: nothing found, or not known; a bound is "inf" if there is no
-    schedule."""
+    """Return a point for JSON.
+
+    null: nothing found, or not known. A bound is "inf" if there is no schedule.
+    """
     there = point.time < inf
     return {
         "budget": point.budget,
@@ -189,8 +191,10 @@ def _lines(
 
 
 def _cells(on: Instance, point: Point, most: float, bar: str) -> list[str]:
-    """Return the cells of a point's row. most: seconds above the baseline's time that the longest bar stands
-    for."""
+    """Return the cells of a point's row.
+
+    most: seconds above the baseline's time that the longest bar stands for.
+    """
     head = [format_bytes(point.budget), f"{point.budget / on.plain_peak:.1%}"]
     if point.time == inf:
         return [*head, "none", "", "impossible" if point.bound == inf else "", "", ""]

@@ -21,8 +21,10 @@ _WIDTHS = (7, 10, 10, 8)
 
 
 class RaceLog:
-    """Callback for standings that passes lines to `write` if they show anything new. Call `close` at the
-    end."""
+    """Callback for standings that passes lines to `write` if they show anything new.
+
+    Call `close` at the end.
+    """
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write

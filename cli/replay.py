@@ -112,8 +112,10 @@ def arena_of(held: Held, path: Path) -> Layout | None:
 
 
 def judged(held: Held, path: Path) -> Replay:
-    """Replay a schedule. Raises CheckFailedError, with step, tensor and rule in one line, if it is not
-    valid."""
+    """Replay a schedule.
+
+    Raises CheckFailedError, with step, tensor and rule in one line, if it is not valid.
+    """
     try:
         return held.replay()
     except InvalidScheduleError as error:

@@ -45,8 +45,10 @@ class Interruption:
             raise KeyboardInterrupt
 
     def again(self) -> None:
-        """Send the signal once more. It was lost: code called from C, such as a destructor, can't raise it
-        further."""
+        """Send the signal once more.
+
+        It was lost: code called from C, such as a destructor, can't raise it further.
+        """
         threading.Timer(_AGAIN_SECONDS, self._raise).start()
 
     def _raise(self) -> None:
@@ -56,8 +58,7 @@ class Interruption:
 
 @contextmanager
 def interruptible() -> Generator[Interruption]:
-    """Make these signals raise KeyboardInterrupt in the block, except those that the parent process
-    ignores."""
+    """Make these signals raise KeyboardInterrupt in the block, except those that are ignored."""
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
         yield interruption

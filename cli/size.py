@@ -1,5 +1,7 @@
-"""`plan size`: what fits a GPU that need not be present: the batch to train with, the largest, and its
-memory."""
+"""`plan size`: what fits a GPU: the batch to train with, the largest, and what takes the memory.
+
+The GPU need not be present.
+"""
 
 from __future__ import annotations
 

@@ -29,8 +29,10 @@ def open_subject(
     update: When,
     report: Callable[[str], None],
 ) -> Subject:
-    """Open a model file or configuration. length, dtype: for a configuration. Raises MemplanError, one
-    line."""
+    """Open a model file or configuration.
+
+    length, dtype: for a configuration. Raises MemplanError, one line.
+    """
     from ..runtime.model.file import load_model_file
     from ..runtime.model.hugging_face import is_configuration, load_configuration
     from ..runtime.profile.estimates import Estimates

@@ -198,8 +198,10 @@ class Search:
     brief: bool = False
 
     def run(self, batches: list[int] | None) -> Found:
-        """Search and return the results. batches: those to try, None: search. Raises MemplanError, one
-        line."""
+        """Search and return the results.
+
+        batches: those to try, None: search. Raises MemplanError, one line.
+        """
         found = self._once(batches)
         marked = found.fastest
         if marked is not None and not found.interrupted and not self.estimates.agrees(marked.batch):

@@ -32,7 +32,9 @@ def say(line: str) -> None:
 
 
 def give_up_output() -> None:
-    """Discard what standard output still buffers, so that flushing it when Python ends does not fail once
-    more."""
+    """Discard what standard output still buffers.
+
+    Otherwise flushing it when Python ends would fail once more.
+    """
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

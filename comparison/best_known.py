@@ -59,8 +59,10 @@ class Best:
 
 @dataclass(frozen=True)
 class Beaten:
-    """A row that is faster than the record. refuted: it is below the recorded bound too, so one of them is
-    wrong."""
+    """A row that is faster than the record.
+
+    refuted: it is below the recorded bound too, so one of them is wrong.
+    """
 
     row: Row
     best: Best

@@ -27,8 +27,10 @@ _OLDEST = sum(field.default is MISSING for field in fields(Row))
 
 
 def read_rows(path: Path) -> dict[Key, Row]:
-    """Read the rows of a table, none if there is no file. Raises InputError if the file is not such a
-    table."""
+    """Read the rows of a table, none if there is no file.
+
+    Raises InputError if the file is not such a table.
+    """
     if not path.exists():
         return {}
     try:

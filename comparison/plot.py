@@ -16,8 +16,7 @@ SECONDS = tuple(digit * 10.0**k for k in range(-3, 7) for digit in (1, 2, 5))
 _WIDTH, _LEAST_HEIGHT = 760, 380
 _LEFT, _TOP, _RIGHT, _BOTTOM = 48, 34, 210, 44
 _COLOURS = ("#1f83c4", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#3a9bd9", "#8a6bd1", "#808080")
-"""Colours that colour-blind readers can distinguish: Okabe and Ito's, those darkened that are pale on
-white."""
+"""Colours for colour-blind readers: Okabe and Ito's, those darkened that are pale on white."""
 _DASHES = ("none", "7 3", "2 3")
 _APART, _LINE = 46, 17
 """Minimum distance between two ticks, and distance between two names, pixels."""

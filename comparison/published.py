@@ -42,8 +42,7 @@ class Match:
 
     @property
     def at_least_as_good(self) -> bool:
-        """Whether memplan's row is not slower by more than the rounding, or is the only one within the
-        budget."""
+        """Whether memplan's row is at most the rounding slower, or the only one within the budget."""
         if self.published.overhead is None or self.ours is None:
             return self.published.overhead is None
         return (self.ours.overhead_percent or 0.0) <= self.published.overhead + ROUNDING

@@ -129,8 +129,7 @@ def best_bounds(rows: Iterable[Row]) -> dict[Place, Bounds]:
 
 
 def refuted(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """Return rows whose lower bound another row's schedule refutes, with that row: one of the two is
-    wrong."""
+    """Return rows whose lower bound another row's schedule refutes, with that row; one of them is wrong."""
     slowest_first = sorted((row for row in rows if row.time is not None), key=lambda row: -(row.time or 0.0))
     fastest = {row.place: row for row in slowest_first}
     return [

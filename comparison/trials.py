@@ -41,8 +41,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Instance:
-    """A graph to compare on. plain_time: seconds of the baseline; plain_peak, resident: bytes of its peak,
-    and of what is resident throughout."""
+    """A graph to compare on.
+
+    plain_time: seconds of the baseline; plain_peak, resident: bytes of its peak, and of what is resident
+    throughout.
+    """
 
     path: Path
     graph: str
@@ -130,8 +133,12 @@ def trials(
 
 
 class Bounds(NamedTuple):
-    """Lower bounds of a problem in seconds: for any order, for traced order, for backward operations run
-    once."""
+    """Lower bounds of a problem in seconds.
+
+    lower: for any schedule.
+    file_order: for schedules in traced order.
+    backward_once: for schedules that run each backward operation once.
+    """
 
     lower: float | None = None
     file_order: float | None = None

@@ -69,8 +69,10 @@ FLAGS = {"time_unit": "--time-unit", "device": "--device", "gpu": "--gpu", "dims
 
 
 def read(name: str, path: Path, options: Options) -> Graph:
-    """Return the graph in a file of that format, validated. Raises InputError, one line with file and
-    error."""
+    """Return the graph in a file of that format, validated.
+
+    Raises InputError, one line with file and error.
+    """
     _only_what_it_takes(name, options)
     try:
         graph = _module(name).read(path, options)

@@ -24,8 +24,7 @@ from .nodes import Node, amount, fixed_bytes, graph_of_nodes, nodes_of, refuse_l
 
 
 def read(path: Path, options: Options) -> Graph:
-    """Return the graph in the order that the file names, or else in networkx's topological order, as MOCCASIN
-    does.
+    """Return the graph in the file's order, or else in networkx's topological order, as MOCCASIN does.
 
     Raises ValueError or InputError.
     """

@@ -42,8 +42,10 @@ class Shapes:
     """
 
     def __init__(self, onnx: Any, model: Any) -> None:
-        """Take over what the model says. model: after ONNX's inference of the whole graph. Raises
-        ValueError."""
+        """Take over what the model says.
+
+        model: after ONNX's inference of the whole graph. Raises ValueError.
+        """
         self._onnx = onnx
         self._opsets = {one.domain: one.version for one in model.opset_import}
         self._imports = list(model.opset_import)
@@ -206,8 +208,10 @@ def _loss(call: _Call) -> Sequence[Form | None]:
 
 
 def _filters(call: _Call) -> Sequence[Form | None]:
-    """Return the forms of a convolution's gradients: input, weights, and bias, with a number per output
-    channel."""
+    """Return the forms of a convolution's gradients: input, weights, and bias.
+
+    The bias has an element per channel of the result.
+    """
     result, x, weights = call.inputs[:3]
     bias = None if result is None or weights is None else Form(weights.type, result.shape[1:2])
     return [x, weights, bias]
@@ -393,5 +397,7 @@ _COMPUTED: dict[str, Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]] = {
     "ReduceMax": _over(np.max),
     "ReduceMin": _over(np.min),
 }
-"""Functions by ONNX's operator. They take onnx, the inputs' values (shapes, for Shape and Size),
-attributes."""
+"""Functions by ONNX's operator.
+
+They take onnx, the inputs' values (shapes, for Shape and Size), attributes.
+"""

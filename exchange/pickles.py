@@ -145,8 +145,10 @@ class _Unpickler(pickle._Unpickler):  # pyright: ignore[reportPrivateUsage, repo
         raise _RefusedError(f"the persistent object {told(pid)}")
 
     def bounded(self, items: Collection[Any], kind: type[Any]) -> Any:
-        """Return the items as a tuple or frozenset that can be hashed in little time and stack. Raises
-        ValueError."""
+        """Return the items as a tuple or frozenset that can be hashed in little time and stack.
+
+        Raises ValueError.
+        """
         below = [self._weights.get(id(item), (0, 0)) for item in items]
         weight = 1 + sum(one for one, _depth in below)
         depth = 1 + max((depth for _one, depth in below), default=0)

@@ -33,8 +33,7 @@ def transformer(
 
 
 def model_flops(model: Transformer, training: Training) -> float:
-    """Return the FLOP of one iteration without recomputation, in which throughputs of language models are
-    stated."""
+    """Return the FLOP of one iteration without recomputation, the unit of throughput of language models."""
     parts = block_parts(model, training.batch, training.sequence, keep_scores=False)
     head = 2.0 * training.tokens * model.vocabulary * model.hidden
     return (1 + BACKWARD_FLOPS) * (model.layers * sum(part.flops for part in parts) + head)

@@ -68,8 +68,10 @@ class Writer:
         return draft.graph(results, machine, {"kind": "analytic", "model": model.source})
 
     def _forward(self, number: int, x: int) -> dict[str, int]:
-        """Add a block's forward pass and return its tensors by their names in Part, its weights as
-        `w.<part>`."""
+        """Add a block's forward pass and return its tensors.
+
+        They have their names in Part; weights are called `w.<part>`.
+        """
         layer, there = f"block.{number}", {"x": x}
         for part in self.parts:
             reads = [there[name] for name in part.reads]

@@ -31,8 +31,10 @@ KINDS = (*(kind.word.replace("_", " ") for kind in Kind), "workspace")
 
 
 def facts(subject: Subject) -> Document:
-    """Return the page's data. Times are seconds since the device ended computing the iteration before, sizes
-    bytes."""
+    """Return the page's data.
+
+    Times are seconds since the device ended computing the iteration before, sizes bytes.
+    """
     graph, schedule = subject.graph, subject.schedule
     line = timeline(graph, schedule, budget=subject.budget, machine=subject.machine)
     rows, memories = subject.copies(), subject.memories

@@ -37,8 +37,10 @@ class Moments(NamedTuple):
 
 
 def passed(line: Timeline) -> Floats:
-    """Return the seconds per step when the compute queue reaches it in list order, and those of the next
-    iteration."""
+    """Return the seconds per step when the compute queue reaches it in list order.
+
+    A last entry has those when it reaches the next iteration.
+    """
     computes = line.queue == Queue.COMPUTE
     done = np.maximum.accumulate(np.where(computes, line.end, 0.0))
     return np.append(np.where(computes, line.start, done), max(line.period, done[-1]) if len(done) else 0.0)

@@ -92,8 +92,7 @@ def highest(at: Floats, sums: Ints, edges: Floats) -> Ints:
 
 
 def busy(start: Floats, end: Floats, edges: Floats) -> Floats:
-    """Return the seconds of each column that are covered by intervals, which do not overlap, shape
-    (columns,)."""
+    """Return the seconds of each column that disjoint intervals cover, shape (columns,)."""
     if not len(start):
         return np.zeros(len(edges) - 1)
     order = np.argsort(start, kind="stable")
@@ -129,8 +128,7 @@ def _fills(subject: Subject, line: Timeline, queue: int, edges: Floats) -> list[
 
 
 def _colours(subject: Subject) -> np.ndarray[tuple[int], np.dtype[np.str_]]:
-    """Return the colour of each step: that of the phase for first runs, others for recomputations and
-    copies."""
+    """Return the colour of each step: the phase's for first runs, others for recomputations and copies."""
     schedule, phases = subject.schedule, subject.graph.operations.phase
     seen: set[int] = set()
     found: list[str] = []

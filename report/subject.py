@@ -67,8 +67,7 @@ class Subject:
         return dict((device, host, ("pinned", PINNED), *deeper))
 
     def copies(self) -> dict[int, Lifetimes]:
-        """Return the lifetimes by memory: the device's, and those of all others if the host holds
-        anything."""
+        """Return the lifetimes by memory: the device's, and, if the host holds anything, all others."""
         return {
             memory: lifetimes(self.graph, self.schedule, memory, budget=self.budget, machine=self.machine)
             for memory in range(len(self.memories))

@@ -42,8 +42,7 @@ class AccumulatingStep(Step):
             parts.updating.restore_to_device()
 
     def report(self) -> Report:
-        """Return, for each shape, the plan of an update's last batch, followed by that of the batches before
-        it."""
+        """Return the figures, for each shape those of an update's last batch, then of those before it."""
         return self._book.report([x for plan in self.plans for x in (plan, self._planner.parts[plan].adding)])
 
     @property

@@ -162,8 +162,10 @@ class Adapter:
 
 
 def _moved(plan: Plan, machine: Machine | None, seconds: float) -> Plan | None:
-    """Return the plan with the same runs and offload intervals but other transfer times, None if not
-    faster."""
+    """Return the plan with the same runs and offload intervals but other transfer times.
+
+    None if that is not faster.
+    """
     if machine is None or is_plain(plan.schedule):
         return None
     residency = recover_residency(plan.graph, plan.schedule)
@@ -183,8 +185,7 @@ def _faster(plan: Plan, machine: Machine | None, schedule: Schedule, seconds: fl
 
 
 def _links(times: Times, machine: Machine | None) -> list[str]:
-    """Describe the links whose rates have drifted, in bytes/s of the copies that were made, latencies
-    included."""
+    """Describe the links whose rates have drifted, in bytes/s of the measured copies with latencies."""
     said: list[str] = []
     for queue, copied in times.copied.items():
         link = machine and link_of(machine.hierarchy, queue)

@@ -43,8 +43,10 @@ class Buckets(NamedTuple):
     sizes: tuple[int, ...]
 
     def options(self, inputs: Inputs) -> list[Inputs]:
-        """Return the inputs padded to each length that they fit in, the shortest first, unchanged if none
-        fits."""
+        """Return the inputs padded to each length that they fit in, the shortest first.
+
+        If none fits, returns them unchanged.
+        """
         length = self.length(inputs)
         fitting = [size for size in self.sizes if length is not None and size >= length]
         return [self.resized(inputs, size) for size in fitting] or [inputs]
@@ -53,8 +55,10 @@ class Buckets(NamedTuple):
         return self.options(inputs)[-1]
 
     def length(self, inputs: Inputs) -> int | None:
-        """Return the common length of the padded inputs, None if there are none. Raises MismatchError if they
-        differ."""
+        """Return the common length of the padded inputs, None if there are none.
+
+        Raises MismatchError if they differ.
+        """
         lengths: dict[str, int] = {}
         for name, tensor in self._padded(inputs).items():
             dimension = self.pads[name].dimension

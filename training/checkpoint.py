@@ -183,8 +183,7 @@ def is_there(folder: str | Path) -> bool:
 
 
 def _model(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the entries of `state_dict`: parameters and buffers themselves, then values that are not
-    tensors."""
+    """Return the entries of `state_dict`: parameters and buffers themselves, then other values."""
     own = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
     found = module.state_dict(keep_vars=True)
     tensors = {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}

@@ -34,8 +34,10 @@ def write_digests(folder: Path, digests: Digests) -> None:
 
 
 def read_digests(folder: Path) -> Digests | None:
-    """Return the digests in the folder, None if there are none. Raises InputError if they are not as
-    written."""
+    """Return the digests in the folder, None if there are none.
+
+    Raises InputError if they are not as written.
+    """
     path = folder / DIGESTS
     if not path.exists() and not path.is_symlink():
         return None

@@ -144,8 +144,10 @@ def _of(plan: Plan, grounds: str) -> str:
 
 
 def save(place: Path, plan: Plan, machine: Machine | None) -> None:
-    """Write a plan as graph.json and schedule.json in this folder. Raises InputError if they can't be
-    written."""
+    """Write a plan as graph.json and schedule.json in this folder.
+
+    Raises InputError if they can't be written.
+    """
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -83,8 +83,7 @@ class _Run:
     folder: Path
 
     def resume(self) -> list[float]:
-        """Return the losses so far, from the checkpoint, which is loaded, or from a first one, which is
-        written."""
+        """Return the losses so far from the checkpoint, and load it; without one, write the first."""
         if not checkpoint.is_there(self.folder):
             self.save([])
             return []

@@ -37,8 +37,10 @@ class Losses:
         self._used = torch.zeros((), requires_grad=True)
 
     def begin(self, inputs: Inputs) -> None:
-        """Prepare for an iteration with these inputs. Raises MismatchError if its gradients could not be
-        obtained."""
+        """Prepare for an iteration with these inputs.
+
+        Raises MismatchError if its gradients could not be obtained.
+        """
         refuse_gradients_of_inputs(inputs)
         if not (self._updates or torch.is_grad_enabled()):
             raise MismatchError(

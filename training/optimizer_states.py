@@ -17,8 +17,7 @@ Optimizer = torch.optim.Optimizer
 
 
 def states_of(optimizer: Optimizer | None) -> tuple[dict[str, Tensor], Any]:
-    """Return the tensors of an optimizer's states by name, and all else, with which of them are on the
-    CPU."""
+    """Return an optimizer's state tensors by name, and all else, with which tensors are on the CPU."""
     if optimizer is None:
         return {}, None
     packed, between = optimizer.state_dict(), accumulated(optimizer) is None
@@ -35,10 +34,10 @@ def states_of(optimizer: Optimizer | None) -> tuple[dict[str, Tensor], Any]:
 def prepare_states(
     place: Path, optimizer: Optimizer | None, rows: Any, states: Mapping[str, Tensor]
 ) -> Callable[[], None]:
-    """Verify that the states are this optimizer's, allocate those it lacks, and return the function that sets
-    them.
+    """Verify that the states are this optimizer's, and return the function that sets them.
 
-    Nothing of the optimizer changes until the returned function is called. Raises InputError, MismatchError.
+    States that the optimizer lacks are allocated. Nothing of the optimizer changes until the returned
+    function is called. Raises InputError, MismatchError.
     """
     if (optimizer is None) != (rows is None):
         there, here = ("no optimizer", "one") if rows is None else ("an optimizer", "none")

@@ -34,14 +34,18 @@ from .step import Step
 
 
 class OutsideStep(Step):
-    """A Step whose optimizer runs after the plan: weights are updated and gradients freed when a call
-    returns."""
+    """A Step whose optimizer runs after the plan.
+
+    Weights are updated and gradients freed when a call returns.
+    """
 
     def __init__(
         self, iteration: Iteration, planner: Planner, buckets: Buckets | None, optimizer: Optimizer
     ) -> None:
-        """Plan the iteration, which has no updates: `accumulate` of them make one update. Raises
-        MemplanError."""
+        """Plan the iteration, which has no updates: `accumulate` of them make one update.
+
+        Raises MemplanError.
+        """
         if planner.options.rollback_on_error:
             raise InputError(
                 "rollback_on_error=True needs planned updates: "
@@ -76,8 +80,10 @@ class OutsideStep(Step):
                 self._outside.zero_grad(set_to_none=True)
 
     def _run(self, plan: PlannedStep, inputs: Inputs) -> Tensor:
-        """Run one iteration. One that fails adds no gradients; if it is alone in its update it leaves
-        none."""
+        """Run one iteration.
+
+        One that fails adds no gradients; if it is alone in its update it leaves none.
+        """
         many, processes = self._iteration.accumulate, self._iteration.processes
         if processes is not None and self._waiting + 1 == many:
             processes.check_syncs()

@@ -43,9 +43,9 @@ FORWARD = "auto"
 
 
 class Parts(NamedTuple):
-    """Plans for the other batches of an update over several, over the same weights as the plan for the last
-    one.
+    """Plans for the other batches of an update over several.
 
+    They train the same weights as the plan for the last batch.
     adding: for the batches before the last.
     updating: for an update without a batch (runtime/updates/parts.py).
     """
@@ -194,8 +194,7 @@ class Planner:
         return self.options.solver if iteration.trains else FORWARD
 
     def machine_of(self, plan: Plan) -> Machine | None:
-        """Return the machine of a plan: with the rates that iterations measured (adapt.py), else as
-        requested."""
+        """Return the machine of a plan: with measured rates if iterations have drifted, else as requested."""
         return plan.graph.machine or self.options.machine
 
     def keep(self, step: PlannedStep, plan: Plan) -> None:
@@ -265,8 +264,7 @@ class Planner:
         return step
 
     def _part(self, part: Part, whole: Plan) -> Plan:
-        """Plan a part by the whole's schedule, so that each tensor is in the same memory between
-        iterations."""
+        """Plan a part by the whole's schedule: each tensor is in the same memory between iterations."""
         with self.book.phase("measure"):
             graph = graph_of_part(part, whole.program, whole.graph)
         graph = replace(graph, machine=whole.graph.machine)

@@ -46,8 +46,10 @@ class ProgressEvent:
 
     @property
     def process(self) -> int | None:
-        """Memory of this process now, in bytes, with all its libraries; None if the system does not report
-        it."""
+        """Memory of this process now, in bytes, with all its libraries.
+
+        None if the system does not report it.
+        """
         try:
             return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
         except OSError:
@@ -95,8 +97,10 @@ def progress_callback(progress: bool | Progress) -> Progress:
 
 
 class Line:
-    """Callback that overwrites one line on standard error. Texts about training stay, each on its own
-    line."""
+    """Callback that overwrites one line on standard error.
+
+    Texts about training stay, each on its own line.
+    """
 
     def __init__(self) -> None:
         self._last, self._phase = 0.0, ""

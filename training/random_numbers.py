@@ -10,8 +10,10 @@ import torch
 
 
 def random_numbers() -> dict[str, Any]:
-    """Return the generators' states, of all CUDA devices too, in types that `torch.load(weights_only=True)`
-    reads."""
+    """Return the generators' states, of all CUDA devices too.
+
+    They have types that `torch.load(weights_only=True)` reads.
+    """
     kind, keys, *rest = np.random.get_state(legacy=True)
     return {
         "torch": torch.get_rng_state(),

@@ -118,8 +118,7 @@ class Prediction:
         return self.card().html()
 
     def save(self, folder: str | Path) -> None:
-        """Write the plan as graph.json and schedule.json, which `plan check`, `plan show` and `plan run`
-        read.
+        """Write the plan as graph.json and schedule.json, which the `plan` commands read.
 
         Args:
             folder (str or Path): the folder; it is made if it does not exist.
@@ -153,8 +152,7 @@ class Record:
     pending: deque[tuple[Stamp, Stamp]] = field(default_factory=deque[tuple[Stamp, Stamp]])
 
     def time(self) -> float | None:
-        """Return the median seconds per iteration, without waiting for iterations that the device still
-        runs."""
+        """Return the median seconds per iteration, of those that the device has ended."""
         while self.pending and self.pending[0][1].query():
             begun, ended = self.pending.popleft()
             self.seconds.append(begun.elapsed_time(ended) / 1000)
@@ -243,8 +241,10 @@ class TrainingLog:
         self.tell(ProgressEvent("train", done, loss=loss.detach(), seconds=time, planned=planned, used=used))
 
     def drift(self, step: PlannedStep) -> tuple[float, float] | None:
-        """Return the measured and the expected seconds per iteration if enough are measured and they differ,
-        else None."""
+        """Return the measured and the expected seconds per iteration if they differ, else None.
+
+        None also if fewer than ENOUGH iterations are measured.
+        """
         record = self._records.get(step)
         time = None if record is None or len(record.seconds) < ENOUGH else record.time()
         if record is None or time is None or abs(time / record.expected - 1) <= DRIFT:

@@ -42,8 +42,10 @@ class Scaling:
         self.scaler.update()
 
     def updated(self, optimizer: torch.optim.Optimizer, *, infinite: bool) -> None:
-        """Update the scale after a planned iteration. infinite: a gradient was, so that the weights were not
-        updated."""
+        """Update the scale after a planned iteration.
+
+        infinite: a gradient was, so that the weights were not updated.
+        """
         self.skipped = infinite
         tell_infinite(self.scaler, optimizer, torch.full_like(self._one, float(infinite)))
         self.scaler.update()

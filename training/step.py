@@ -105,7 +105,7 @@ class Step:
             MismatchError: the batch differs from the planned one in more than its shape, or there is a shape
                 too many.
             InfeasibleError: there is no schedule for the batch's shape within the budget.
-            MemplanError: any other error of memplan; both of the above are among them.
+            MemplanError: the class of all errors of memplan, those above included.
         """
         checkpoint.check_loaded(self._iteration.module)
         with self._alone:
@@ -119,8 +119,10 @@ class Step:
                 return self._run(plan, inputs)
 
     def _run(self, plan: PlannedStep, inputs: Inputs) -> Tensor:
-        """Run one iteration and return its loss. Only what computes in it can be interrupted, see
-        interrupts.py."""
+        """Run one iteration and return its loss.
+
+        Only its computations can be interrupted, see interrupts.py.
+        """
         plan = self.plans[0] = self._adapter.before(plan, self._iteration._replace(inputs=inputs))
         iterate = partial(self._iterate, inputs)
         if self._iteration.processes is not None:  # others do not repeat theirs
@@ -147,13 +149,17 @@ class Step:
 
     @property
     def plan(self) -> Prediction:
-        """The plan of the shape used last: graph, schedule, predicted time and peak;
-        `step.plan.save(folder)`."""
+        """The plan of the shape used last: graph, schedule, predicted time and peak.
+
+        `step.plan.save(folder)` writes it for the `plan` commands.
+        """
         return self._book.prediction(self.plans[0])
 
     def report(self) -> Report:
-        """Return predicted and measured figures of each plan, the most recently used first; as text a
-        table."""
+        """Return predicted and measured figures of each plan, the most recently used first.
+
+        The text of the result is a table.
+        """
         return self._book.report(self.plans)
 
     def evaluate(self, *arguments: Any, **keywords: Any) -> Evaluation:
@@ -167,8 +173,7 @@ class Step:
             keywords: the module's keyword arguments, and `targets` if the loss function takes them.
 
         Returns:
-            An Evaluation: the `loss` (Tensor), and the `output`, which is what `Step.output` is after an
-                iteration.
+            An Evaluation: `loss` (Tensor) and `output`, the module's output as in `Step.output`.
 
         Raises:
             MemplanError: as a call of the step does.
@@ -231,16 +236,17 @@ class Step:
         return self._scaling is None or not self._scaling.skipped
 
     def update(self) -> None:
-        """Update the weights with the gradients accumulated since the last update, if any, as at an epoch's
-        end.
+        """Update the weights with the gradients accumulated since the last update, if there are any.
 
-        Does nothing without gradient accumulation.
+        Call it at an epoch's end. It does nothing without gradient accumulation.
         """
 
     @property
     def grad_norm(self) -> Tensor | None:
-        """Norm of all gradients of the last iteration, before clipping, on the device; None if nothing is
-        clipped."""
+        """Norm of all gradients of the last iteration, before clipping, as a tensor on the device.
+
+        None if the step clips no gradients.
+        """
         return self.plans[0].grad_norm
 
     @property
@@ -255,8 +261,10 @@ class Step:
         self._clipping.max_norm = parse_norm(norm)
 
     def ema_state_dict(self) -> dict[str, Any]:
-        """Return `module.state_dict()` with the moving averages instead of the weights, as copies in host
-        memory.
+        """Return `module.state_dict()` with the moving averages instead of the weights.
+
+        Returns:
+            Names and copies in host memory (dict).
 
         Raises:
             MismatchError: there are no averages: the step was planned without `ema`.
@@ -267,8 +275,7 @@ class Step:
         return averages(self._iteration.module, updates.optimizer)
 
     def restore_to_device(self) -> None:
-        """Move all that plans have offloaded of module and optimizer back to the device, until the next
-        iteration."""
+        """Move all offloaded tensors of module and optimizer to the device, until the next iteration."""
         with self._alone:
             for kind in (self._plans.steps, *(forward.plans.steps for forward in self._forward.values())):
                 for step in kind:
@@ -277,8 +284,9 @@ class Step:
     def save(
         self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
     ) -> None:
-        """Write a checkpoint of module, optimizer and random numbers, each tensor read in the memory that
-        holds it.
+        """Write a checkpoint of module, optimizer and random numbers.
+
+        Each tensor is read in the memory that holds it, so that this takes no device memory.
 
         Args:
             folder (str or Path): the checkpoint's folder; an earlier checkpoint in it is replaced.
@@ -321,8 +329,7 @@ class Step:
             return checkpoint.load(folder, self._iteration.module, self._optimizer(optimizer), extra)
 
     def state_on_cpu(self) -> AbstractContextManager[None]:
-        """Return a context in which `state_dict()` and pickles have offloaded weights and states on the
-        CPU."""
+        """Return a context in which `state_dict()` and pickles have offloaded tensors on the CPU."""
         return at_home()
 
     def _optimizer(self, given: Any) -> Any:

@@ -56,8 +56,10 @@ OTHER = (
 )
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, OverflowError, MemoryError)
 _WIDEST = 8
-"""Bytes of the widest element. Tensors with the widest come first, so that each is aligned to its
-elements."""
+"""Bytes of the widest element.
+
+Tensors with the widest come first, so that each is aligned to its elements.
+"""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
@@ -90,8 +92,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def open_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file by name. Raises InputError, one line, if it is not such a file or not
-    complete."""
+    """Return the tensors of a file by name.
+
+    Raises InputError, one line, if it is not such a file or not complete.
+    """
     size = regular_size(path)
     try:
         header, begin = _header(path, size)

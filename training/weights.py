@@ -80,8 +80,7 @@ def _is_wanted(tensor: Tensor) -> bool:
 
 
 def _fill(tensor: Tensor, values: Tensor, device: torch.device) -> None:
-    """Turn a tensor into an uninitialized one on the device, as the same object, with values to be read
-    later."""
+    """Turn a tensor into an uninitialized one on the device, to be filled later; it stays the same object."""
     form = Value(-1, tuple(tensor.shape), tensor.stride(), 0, tensor.dtype, device)
     fill = partial(filled_with, values, form)
     if is_unmade(tensor):

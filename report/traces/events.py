@@ -22,8 +22,10 @@ class Slice(NamedTuple):
 
 
 class Counter(NamedTuple):
-    """A value over time. at: when it takes each of `bytes`, ascending; of several at one time the last
-    holds."""
+    """A value over time.
+
+    at: when it takes each of `bytes`, ascending; of several at one time the last holds.
+    """
 
     name: str
     at: Sequence[int]

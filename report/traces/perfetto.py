@@ -57,8 +57,10 @@ def _group(track: int, process: int, group: Group) -> bytes:
 
 
 def _track(track: int, parent: int, name: str, rank: int, kind: bytes = b"") -> bytes:
-    """Return a TracePacket with a TrackDescriptor: uuid 1, name 2, parent_uuid 5, counter 8,
-    sibling_order_rank 12."""
+    """Return a TracePacket with a track's TrackDescriptor.
+
+    Fields: uuid 1, name 2, parent_uuid 5, counter 8, sibling_order_rank 12.
+    """
     return _bytes(60, _int(1, track) + _text(2, name) + _int(5, parent) + kind + _int(12, rank))
 
 
@@ -69,8 +71,10 @@ def _counts(track: int, counter: Counter) -> Iterator[bytes]:
 
 
 def _slice(track: int, slice_: Slice) -> Iterator[bytes]:
-    """Yield the TrackEvents of a slice: debug_annotations 4, name 23, flow_ids 47, terminating_flow_ids
-    48."""
+    """Yield the TrackEvents of a slice.
+
+    Fields: debug_annotations 4, name 23, flow_ids 47, terminating_flow_ids 48.
+    """
     parts = [
         _text(23, slice_.name),
         *(_bytes(4, _detail(name, value)) for name, value in slice_.details.items()),

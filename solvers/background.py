@@ -27,7 +27,12 @@ class Background:
     def __init__(
         self, solver: str, problem: Problem, seconds: float, settings: Mapping[str, str] | None = None
     ) -> None:
-        """settings: as text."""
+        """Start solving in a worker process.
+
+        solver: the solver's name.
+        seconds: the time limit.
+        settings: the solver's settings, as text.
+        """
         self.schedule: Schedule | None = None
         self.fault: str | None = None
         self.ended, cancelled = Event(), Event()

@@ -74,13 +74,20 @@ def require_backward(solver: str, graph: Graph) -> None:
 
 
 def infeasible(solver: str, problem: Problem, least: int | None) -> InfeasibleError:
-    """least: the smallest budget that the solver can reach, bytes; None where it can't tell."""
+    """Return the error that no schedule is within the budget.
+
+    least: the smallest budget, in bytes, that the solver can reach; None if it can't tell.
+    """
     return InfeasibleError(solver, device_limit(problem), least, memory_floor(problem.graph, problem.machine))
 
 
 def own_bound(name: str, problem: Problem, seconds: float, order: OrderName, form: str) -> tuple[Bound, ...]:
-    """What a solver has proven for schedules on the device alone, as an answer's `bounds`; nothing where
-    it has proven nothing. form: as of `Bound`."""
+    """Return what a solver has proven for schedules on the device alone, as an answer's `bounds`.
+
+    The result is empty if nothing is proven.
+
+    form: as in `Bound`.
+    """
     if not 0.0 < seconds < inf:
         return ()
     machine = problem.machine or problem.graph.machine or Machine()

@@ -11,7 +11,11 @@ class Clock:
     """A time limit that began when this was made. end: moment of `monotonic` at which it is over."""
 
     def __init__(self, seconds: float | None, cancelled: Callable[[], bool] = lambda: False) -> None:
-        """seconds: None for no limit. cancelled: whether the answer is wanted at once."""
+        """Start the clock.
+
+        seconds: the time limit, None for none.
+        cancelled: whether the answer is requested at once.
+        """
         self.end = inf if seconds is None else monotonic() + seconds
         self._cancelled = cancelled
 

@@ -1,4 +1,4 @@
-"""What a solver is given and what it gives back."""
+"""Problems and options that a solver is given, and the answers and errors that it returns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Status(StrEnum):
-    """How much a solver claims for its answer."""
+    """Strength of a solver's claim for its answer."""
 
     OPTIMAL = "optimal"
     """proven, for the solver's own formulation"""
@@ -52,10 +52,13 @@ class Problem:
 
 @dataclass(frozen=True)
 class Options:
-    """time_limit: seconds, None for no limit. settings: the solver's own `Settings` dataclass.
+    """Options of one solve.
 
-    report: called with one line of progress at a time. cancelled: true once the answer is wanted at once.
-    race: told of schedules within the budget, and of bounds, as they are found.
+    time_limit: seconds, None for no limit.
+    settings: the solver's own `Settings` dataclass.
+    report: called with one line of progress at a time.
+    cancelled: true once the answer is requested at once.
+    race: receives schedules within the budget, and bounds, as they are found.
     """
 
     time_limit: float | None = None
@@ -110,8 +113,11 @@ class Bound:
 
 @dataclass(frozen=True)
 class Effort:
-    """What an exact search came to. nodes: of its trees, None where its backend tells none. gap: (seconds of
-    the answer − bound) / seconds, the bound being the one for its own formulation."""
+    """Statistics of an exact search.
+
+    nodes: of its trees, None if its backend does not report them.
+    gap: (seconds of the answer − bound) / seconds, with the bound for its own formulation.
+    """
 
     nodes: int | None
     gap: float
@@ -220,8 +226,10 @@ class InfeasibleError(MemplanError):
         self._say()
 
     def tell(self, once_floor: int | None, bounds: Sequence[Bound], problem: Problem | None = None) -> None:
-        """What is known of the problem besides the minimum memory: clauses of the message. problem: says for
-        which schedules that minimum holds."""
+        """Add what is known of the problem besides the minimum memory, as clauses of the message.
+
+        problem: says for which schedules that minimum holds.
+        """
         self.once_floor, self.bounds = once_floor, tuple(bounds)
         if problem is not None:
             machine = problem.machine or problem.graph.machine or Machine()
@@ -267,7 +275,7 @@ class InfeasibleError(MemplanError):
             yield f"with offloading the minimum memory is {spelled(least)}: {WAY}"
 
     def beside(self, others: int) -> InfeasibleError:
-        """The same of budgets that hold so many bytes of others too."""
+        """Return the same error for budgets that also hold `others` bytes."""
         least = None if self.least is None else self.least + others
         refusal = InfeasibleError(self.solver, self.budget + others, least, self.floor + others)
         return self._known_to(refusal, others)

@@ -33,7 +33,7 @@ class Standing:
 
 
 def gap(best: float, bound: float) -> float:
-    """What of `best` seconds is not proven necessary, as a share of them; never below 0."""
+    """Return the share of `best` seconds that is not proven necessary; never below 0."""
     return inf if best == inf else max(0.0, best - bound) / best if best else 0.0
 
 

@@ -30,7 +30,7 @@ LARGEST_SEED = 2**31 - 1
 
 @dataclass(frozen=True)
 class Declaration:
-    """What a setting means, and the values that it may have.
+    """Declaration of a setting: its meaning and the values that it may have.
 
     help: what it means, for `plan solvers NAME`.
     least, most: the smallest and largest number. above, below: numbers just out of its range.

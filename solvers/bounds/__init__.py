@@ -1,4 +1,4 @@
-"""What no schedule within the budget is faster than.
+"""Lower bounds: times that no schedule within the budget is faster than.
 
 Doors: lower_bounds.
 """

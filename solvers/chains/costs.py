@@ -1,4 +1,4 @@
-"""What each block of a chain costs, measured on its operations, in the terms of Rotor's dynamic program.
+"""Costs of each block of a chain, measured on its operations, in the terms of Rotor's dynamic program.
 
 | paper (thesis 2.1.2)    | here              | meaning                                                      |
 |-------------------------|-------------------|--------------------------------------------------------------|

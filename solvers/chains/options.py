@@ -1,6 +1,6 @@
-"""What the options of a chain's blocks cost: in how many ways a block, or a few joined, may keep tensors.
+"""Costs of the options of a chain's blocks: which tensors a block, or a few joined, may keep.
 
-Rotor's chain has one option a block, which keeps all that its backward reads; Rk-Rotor's has any number.
+Rotor's chain has one option per block, which keeps all that its backward reads; Rk-Rotor's has any number.
 
 | paper (thesis 2.5)      | here                        | meaning                                            |
 |-------------------------|-----------------------------|----------------------------------------------------|

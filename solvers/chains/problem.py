@@ -1,4 +1,4 @@
-"""What all solvers for chains share: the chain, and how fine it is cut."""
+"""The chain that all chain solvers start from, and how finely it is cut."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from .runs import BlockRuns, Move, block_runs, sequence
 
 @dataclass(frozen=True)
 class ChainProblem:
-    """limit: device bytes."""
+    """A graph cut into a chain, with the runs of its blocks.
+
+    limit: device bytes.
+    """
 
     graph: Graph
     chain: Chain
@@ -30,7 +33,10 @@ class ChainProblem:
         return len(self.chain.blocks)
 
     def joined(self, firsts: Sequence[int]) -> ChainProblem:
-        """The same on a less fine chain. firsts: as in `Chain.joined`."""
+        """Return the problem on a coarser chain.
+
+        firsts: as in `Chain.joined`.
+        """
         chain = self.chain.joined(firsts)
         return ChainProblem(self.graph, chain, block_runs(self.graph, chain), self.limit)
 

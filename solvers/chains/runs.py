@@ -1,4 +1,4 @@
-"""What a chain solver decides, block by block, and the operations that this means.
+"""Moves of chain solvers, block by block, and the operations that they run.
 
 A solver gives a list of moves; `sequence` turns them into runs of operations. The symbols are those of
 Beaumont et al., "Optimal checkpointing for heterogeneous chains" (Inria RR-9302, 2019):
@@ -117,9 +117,12 @@ def makers(
     there: AbstractSet[int],
     always: AbstractSet[int] = frozenset(),
 ) -> dict[int, set[int]]:
-    """Of these operations, in running order: those that `targets` need, `always`, and what these need.
+    """Select the operations that `targets` need, those of `always`, and what these need, in running order.
 
-    Each with what is wanted of it. there: tensors that need not be made for another operation.
+    Returns operation -> the tensors that are requested of it.
+
+    operations: to choose from, in running order.
+    there: tensors that need not be made for another operation.
     """
     need = set(targets)
     found: dict[int, set[int]] = {}
@@ -132,7 +135,10 @@ def makers(
 
 
 def lightest_mode(graph: Graph, operation: int, wanted: AbstractSet[int]) -> int:
-    """Of the modes on the device, no slower than the plain one, that make what is wanted: fewest bytes."""
+    """Return the execution variant that writes the fewest bytes and makes what is requested.
+
+    Only variants on the device that are no slower than the baseline variant count.
+    """
     columns = graph.operations
     best, least = (
         PLAIN,

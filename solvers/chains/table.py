@@ -170,7 +170,7 @@ class ChainTable:
             pending += self._rest(t, m, option)
 
     def _rest(self, t: int, m: int, option: int) -> list[tuple[int, int, int]]:
-        """What is left after an option: one subproblem, or none."""
+        """Return the subproblem that is left after an option: one, or none."""
         last = self.last[option]
         return [] if last == t else [(last + 1, t, min(m - int(self.saved[option]), self.slots))]
 
@@ -191,7 +191,7 @@ class ChainTable:
         return option, None if values[best] <= split else s + 1 + int(choices.argmin())
 
     def _value(self, t: int, m: int, option: int, time: float) -> float:
-        """What an option that fits gives in (2.20)."""
+        """Return the value in (2.20) of an option that fits."""
         if not (rest := self._rest(t, m, option)):
             return time
         ((first, _t, slots),) = rest

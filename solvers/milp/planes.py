@@ -18,8 +18,11 @@ from .result import BackendError
 
 
 class Top(NamedTuple):
-    """weights: the program's dual. Of the planes, at least 0, their sum 1; so weighed, they bound θ
-    from above by `value` for all prices."""
+    """The highest point under the planes.
+
+    weights: the program's dual: of the planes, at least 0, their sum 1. The planes' mean with these weights
+        bounds θ from above by `value`, for all prices.
+    """
 
     value: float
     prices: Floats
@@ -41,11 +44,17 @@ class Planes:
             self.highs.changeColBounds(price, 0.0, limit)
 
     def add(self, constant: float, slopes: Floats) -> None:
-        """slopes: shape (prices,)."""
+        """Add a plane: θ ≤ constant + slopes · prices.
+
+        slopes: shape (prices,).
+        """
         self.highs.addRow(-inf, constant, self.count + 1, self.indices, np.append(-slopes, 1.0))
 
     def highest(self) -> Top:
-        """Of at least one plane. Raises BackendError where HiGHS finds none."""
+        """Find the highest point under the planes, of which there is at least one.
+
+        Raises BackendError if HiGHS finds none.
+        """
         self.highs.run()
         if self.highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             raise BackendError(

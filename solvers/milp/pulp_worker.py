@@ -104,7 +104,7 @@ def _add_rows(problem: Any, variables: list[Any], program: Program) -> None:
 
 
 def _standing(problem: Any, name: str, gap: float) -> tuple[Outcome, float]:
-    """What the backend claims, and its bound without the program's offset."""
+    """Return what the backend claims, and its bound without the program's offset."""
     if name == _GUROBI:
         model = problem.solverModel
         bound = max(model.ObjBound, -inf)

@@ -1,4 +1,4 @@
-"""What a MILP solver is told and what it answers; the answer is checked against the program."""
+"""Settings and results of MILP solvers; each answer is checked against the program."""
 
 from __future__ import annotations
 

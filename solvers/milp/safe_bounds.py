@@ -38,7 +38,11 @@ DATA = 8
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """bound: no x within the rows costs less; ∞: there is none. x: the solver's answer, None without one."""
+    """The bound of a linear program, with the solver's answer.
+
+    bound: no x within the rows costs less; ∞: there is no such x.
+    x: the solver's answer, None without one.
+    """
 
     bound: float
     x: Floats | None

@@ -41,7 +41,11 @@ Exponents = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Scaled:
-    """program: to be solved. columns, objective: exponents of two."""
+    """A scaled program, and how to scale its answers back.
+
+    program: the one to solve.
+    columns, objective: exponents of two.
+    """
 
     program: Program
     columns: Exponents
@@ -66,7 +70,7 @@ class Scaled:
 
 
 def scaled(program: Program) -> Scaled:
-    """What lies beyond the range of numbers then, a limit, is none."""
+    """Scale a program. A limit that exceeds the range of numbers after scaling is dropped."""
     with np.errstate(over="ignore"):
         return _scaled(program)
 
@@ -119,6 +123,6 @@ def _largest(values: Floats, at: NDArray[np.integer], count: int) -> Floats:
 
 
 def _far(largest: Floats) -> Exponents:
-    """What brings these to between a half and 1; 0 where they are 0 or not far from it."""
+    """Return the exponents that bring these to between 1/2 and 1; 0 where they are 0 or not far from it."""
     exponents = np.frexp(largest)[1].astype(np.int64)
     return np.where(np.abs(exponents) > FAR, -exponents, 0)

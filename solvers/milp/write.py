@@ -40,7 +40,10 @@ def _free(path: Path) -> Path:
 
 
 def lp_of(program: Program, whole: bool = True) -> highspy.HighsLp:
-    """whole: with its integers."""
+    """Return the program as HiGHS takes it.
+
+    whole: keep its integers.
+    """
     columns, rows = len(program.cost), len(program.row_lower)
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_, lp.offset_ = columns, rows, program.offset

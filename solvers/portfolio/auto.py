@@ -208,7 +208,10 @@ def _refusal(problem: Problem, outcomes: Outcomes) -> InfeasibleError:
 
 
 def _lines(problem: Problem, options: Options, settings: Settings, workers: int, loaded: Event) -> list[Line]:
-    """loaded: the search is at hand; the residency program and rk-rotor don't wait for it."""
+    """Return the portfolio's members, in the order in which they start.
+
+    loaded: set when the search is compiled; the residency program and rk-rotor don't wait for it.
+    """
     total, begin, race = options.time_limit, monotonic(), options.race
     starts = Awaited()
 

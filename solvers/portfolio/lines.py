@@ -30,8 +30,11 @@ Found = tuple[Answer, Figures]
 
 @dataclass(frozen=True)
 class Line:
-    """solve: takes a function that is true once the answer is wanted at once. ended: is told what came of it,
-    None where that is nothing."""
+    """A member of a portfolio: a solver with its settings.
+
+    solve: takes a function that is true once the answer is requested at once.
+    ended: is called with what the member found, or None.
+    """
 
     name: str
     solve: Callable[[Cancelled], Answer]
@@ -57,7 +60,7 @@ class Awaited:
         return Line(name, solve, ended)
 
     def all(self, cancelled: Cancelled) -> list[Found]:
-        """What they found, the fastest first, once all have ended or the answer is wanted."""
+        """Return what they found, the fastest first, once all have ended or the answer is requested."""
         for end in self._ends:
             while not (end.wait(_LOOK_SECONDS) or cancelled()):
                 pass
@@ -66,8 +69,13 @@ class Awaited:
 
 @dataclass
 class Outcomes:
-    """answers: with the simulator's figures, in the lines' order. refusals: of the lines that found nothing.
-    faults: told in a line each. interrupted: by Ctrl-C."""
+    """Results of all members.
+
+    answers: with the simulator's figures, in the members' order.
+    refusals: errors of the members that found nothing.
+    faults: one line each.
+    interrupted: by Ctrl-C.
+    """
 
     answers: list[Found] = field(default_factory=list[Found])
     refusals: list[InfeasibleError] = field(default_factory=list[InfeasibleError])
@@ -80,7 +88,7 @@ class Outcomes:
 
     @property
     def seconds(self) -> float:
-        """Of the fastest."""
+        """Time of the fastest answer."""
         return self._fastest[1].time
 
     @property

@@ -84,10 +84,14 @@ _PROCESSES = 500
 def solve(
     problem: Problem, options: Options, name: str, workers: int, moves: int, seed: int, gap: float
 ) -> Answer:
-    """name: whose refusals these are. moves: of search. seed: of all that draw random numbers. gap: to the
-    bound for any schedule, where all ends.
+    """Run the portfolio for a machine with links, and return the fastest answer.
 
-    Raises NotFoundError or InfeasibleError where no line finds any.
+    name: the solver that its errors name.
+    moves: of search.
+    seed: of all members that draw random numbers.
+    gap: to the bound for any schedule, at which all members end.
+
+    Raises NotFoundError or InfeasibleError if no member finds a schedule.
     """
     plain = joint.plain_if_fastest(problem)
     if plain is not None:
@@ -135,7 +139,10 @@ Run = Callable[[str, Mapping[str, str], float, Cancelled], Answer]
 
 
 def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: int, seed: int) -> list[Line]:
-    """run: a solver that is no `joint` from others' answers."""
+    """Return the portfolio's members, in the order in which they start.
+
+    run: runs any solver other than `joint` from others' answers.
+    """
     begin, total, race = monotonic(), options.time_limit, options.race
     unit = (_SECONDS if total is None else total) * min(1.0, workers / 2)
     alone, known = workers == 1, Awaited()

@@ -31,15 +31,18 @@ compiled at its first use takes a minute on a busy machine."""
 
 
 class ProcessFaultError(Exception):
-    """What a line raised in its process, or how that ended."""
+    """An error that a member raised in its process, or how that process ended."""
 
 
 class SolverWorkers(AbstractContextManager["SolverWorkers"]):
     """The workers of one problem, as many as lines are under way at once."""
 
     def __init__(self, problem: Problem, niceness: int = 0, race: Race | None = None) -> None:
-        """niceness: by which the processes step back after others. race: gets schedules' seconds as the
-        solvers find them."""
+        """Prepare worker processes for one problem.
+
+        niceness: by which the processes yield to others.
+        race: gets schedules' seconds as the solvers find them.
+        """
         self._folder, self._race = Scratch("problem"), race or Race()
         self.pool = Pool("solver", niceness)
         self._problem = Path(self._folder.name, "problem")

@@ -50,7 +50,11 @@ class ArenaError(InfeasibleError):
 
 
 class Placed(NamedTuple):
-    """seconds: the period. asked: the problem with the budget of live bytes that the period is for."""
+    """An answer whose copies have addresses within the budget.
+
+    seconds: the period.
+    asked: the problem with the budget of live bytes for which this was found.
+    """
 
     seconds: float
     answer: Answer
@@ -134,7 +138,7 @@ def _figures(asked: Problem, answer: Answer) -> Figures:
 
 
 def _for_less(answer: Answer) -> Answer:
-    """What is claimed for fewer bytes does not hold for the whole budget."""
+    """Return an answer that was found for fewer bytes, without claims that do not hold for the budget."""
     proven = answer.status in (Status.OPTIMAL, Status.WITHIN_GAP)
     status = Status.FEASIBLE if proven else answer.status
     return replace(answer, status=status, lower_bound=None, bounds=())

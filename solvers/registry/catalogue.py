@@ -25,8 +25,9 @@ SOLVERS = "memplan.solvers"
 
 @dataclass(frozen=True)
 class Entry:
-    """module: where `Settings` and `solve` are; below `memplan.solvers`, or the whole name of another's.
+    """A solver of the catalogue.
 
+    module: that of `Settings` and `solve`; relative to `memplan.solvers`, or the full name of a plug-in's.
     needs_links: it moves data, and refuses a machine without links d2h and h2d (NotAcceptedError).
     """
 
@@ -252,7 +253,10 @@ def entries() -> list[Entry]:
 
 
 def entry(name: str) -> Entry:
-    """What other packages bring is read only for a name that is not ours: it takes milliseconds."""
+    """Return the entry of a solver. Raises InputError if the name is unknown.
+
+    Plug-ins' entry points are read only for a name that memplan does not have: reading takes milliseconds.
+    """
     known = _BY_NAME if name in _BY_NAME else {entry.name: entry for entry in entries()}
     if name not in known:
         close = get_close_matches(name, known, 3, 0.4) or sorted(known)

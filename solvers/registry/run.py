@@ -1,4 +1,4 @@
-"""How a solver is run and judged: its answer passes the simulator and gets its lower bounds.
+"""Run a solver: the simulator checks and times its answer, which then gets its lower bounds.
 
     name ──catalogue.py──▶ module ──solve(problem, options)──▶ Answer ──simulate, lower_bounds──▶ Solution
 
@@ -185,8 +185,10 @@ def solve_or_unpin(
     addresses: bool = False,
     race: Race | None = None,
 ) -> Solution:
-    """As `solve`. Where nothing is found whose copies fit what can be pinned, it is asked once more, with as
-    much time, for a schedule that pins nothing, at the pageable rates of the machine's links; a note says so.
+    """Run a solver as `solve` does; if no schedule's copies fit what can be pinned, run it without pinning.
+
+    The second run has as much time, and looks for a schedule that pins nothing, at the pageable rates of the
+    machine's links. A note says so.
     """
     arguments = (time_limit, settings, report, bound_seconds)
     try:
@@ -270,8 +272,7 @@ def settings_of(name: str) -> dict[str, Any]:
 
 
 def declarations_of(name: str) -> dict[str, dict[str, str]]:
-    """What each setting of a solver means (help) and may be (values), as far as it is declared. Imports the
-    solver."""
+    """Return what each declared setting of a solver means (help) and may be (values). Imports the solver."""
     found = {each.name: declared(each) for each in fields(module_of(entry(name)).Settings)}
     return {key: {"help": each.help, "values": each.range()} for key, each in found.items() if each}
 

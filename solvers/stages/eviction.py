@@ -66,7 +66,10 @@ class _Eviction:
         return runs
 
     def _stage(self, stage: int, start: There) -> tuple[There, list[Run]] | None:
-        """What is there after the stage, and its runs. While it is stuck, it begins again with less."""
+        """Run one stage; return what is resident after it, and its runs. None if it gets stuck.
+
+        When a run does not fit, the stage starts over with one tensor less at its start.
+        """
         start = dict(start)
         while self.proceed():
             plan = self._missing(self.reads[stage], start, stage)
@@ -101,7 +104,10 @@ class _Eviction:
         return runs
 
     def _may_skip(self, way: Way, k: int, there: There, until: dict[int, int]) -> bool:
-        """What the way leaves out is there, or is not needed in this stage and can be made later."""
+        """Tell whether the variant may leave out what it does not write.
+
+        That is resident already, or it is not needed in this stage and can be made later.
+        """
         return all(
             k in there.get(x, ()) or (until.get(x, -1) < k and x not in self.results and self.last[k] > k)
             for x in set(self.ways[k][0].writes) - set(way.writes)
@@ -120,7 +126,7 @@ class _Eviction:
         return False
 
     def _victims(self, stage: int, there: There, keep: set[int]) -> Iterator[int]:
-        """What may be dropped, the least score first; `there` shrinks meanwhile."""
+        """Yield tensors that may be dropped, the smallest score first; `there` shrinks meanwhile."""
         scores: list[tuple[float, int]] = []
         for x, parts in there.items():
             if x in keep or x in self.results or not self.sizes[x] or parts != self.producers[x]:

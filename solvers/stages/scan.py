@@ -1,4 +1,4 @@
-"""What a list of runs needs and takes, by one scan from the last run to the first; linear in the runs."""
+"""Needs and peak of a list of runs, by one scan from the last run to the first; linear in the runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from ...planner.schedule.sequence import Run, backward_scan
 
 @dataclass(frozen=True)
 class Scanned:
-    """runs: those that make something needed. peak: bytes. needed: contributions that are there before."""
+    """A scanned list of runs.
+
+    runs: those that make something needed.
+    peak: bytes.
+    needed: contributions that must exist before the first run.
+    """
 
     runs: list[Run]
     peak: int

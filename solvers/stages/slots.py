@@ -39,7 +39,7 @@ def ways_of(graph: Graph, operation: int) -> list[Way]:
 
 
 def has_faster_ways(graph: Graph) -> bool:
-    """What is read of some operation can be made, or launched, in less time than the plain schedule takes."""
+    """Tell whether variants make or launch an operation's needed outputs faster than the baseline does."""
     results = set(graph.results)
     for operation in graph.operations.modes:
         ways = ways_of(graph, operation)
@@ -57,7 +57,10 @@ def _is_read(graph: Graph, tensor: int) -> bool:
 
 
 def slots_of(last: Sequence[int]) -> Iterator[Slot]:
-    """last: as `last_stages`."""
+    """Yield all slots, stage by stage.
+
+    last: as from `last_stages`.
+    """
     for stage in range(len(last)):
         for operation in range(stage + 1):
             if stage <= last[operation]:

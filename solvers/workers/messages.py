@@ -1,4 +1,4 @@
-"""What a program and its worker processes send each other: one type of message, pickled on a private pipe."""
+"""Messages between a program and its worker processes: one type, pickled on a private pipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...graphs.errors import MemplanError
 
 
 class Kind(IntEnum):
-    """What a message says. The first two go to the worker, the others come from it."""
+    """Kind of a message. The first two go to the worker, the others come from it."""
 
     CALL = 0
     """value: the function's name as `module:function`, and its arguments"""

@@ -37,7 +37,7 @@ class WorkerCrashedError(MemplanError):
 
 @dataclass(frozen=True)
 class Ending:
-    """How a wait for a call ended.
+    """End of a wait for a call.
 
     answered: the function has returned; else the worker did not stop in time and was ended.
     value: what the function returned.
@@ -58,9 +58,12 @@ class Worker:
     """
 
     def __init__(self, kind: str, niceness: int = 0, idle_seconds: float = inf) -> None:
-        """kind: stands in the name of its folder for temporary files.
-        niceness: by which it steps back after other processes.
-        idle_seconds: how long it waits for a call before it ends by itself."""
+        """Start the worker process.
+
+        kind: part of the name of its folder for temporary files.
+        niceness: by which it yields to other processes.
+        idle_seconds: how long it waits for a call before it ends by itself.
+        """
         scratch = Scratch(kind)
         self.folder, self.number, self.ready = Path(scratch.name), 0, True
         self.process = process.start(self.folder, str(niceness), repr(idle_seconds))
@@ -192,7 +195,7 @@ class Pool:
     """Workers of one kind, each used for one call after another; any number of threads may call."""
 
     def __init__(self, kind: str, niceness: int = 0, idle_seconds: float = inf) -> None:
-        """As `Worker` takes them."""
+        """Create an empty pool; the arguments are those of `Worker`."""
         self.kind, self.niceness, self.idle_seconds = kind, niceness, idle_seconds
         self.workers: weakref.WeakSet[Worker] = weakref.WeakSet()
         # by the process that started them: a fork can't use its parent's pipes

@@ -66,9 +66,13 @@ def times(factor: float, one: Sum) -> Sum:
 
 
 class OffloadColumns:
-    """limit: device bytes. marks: the moments (windows.py), in the order in which they come; the first is the
-    turn's start, or that of the operation that surely begins it. Only of operations that always run on the
-    device. order: of first runs."""
+    """Columns of the offloading program, moment by moment, and sums over them.
+
+    limit: device bytes.
+    marks: the moments (windows.py), in their order, only of operations that always run on the device. The
+        first is the start of the iteration, or that of the operation that surely begins it.
+    order: of first runs.
+    """
 
     def __init__(
         self,
@@ -124,7 +128,10 @@ class OffloadColumns:
         ]
 
     def _add_lives(self) -> None:
-        """What may run again in each window, or after each moment, and what may be wanted there."""
+        """Add columns for what may be recomputed in each window, or after each moment.
+
+        Also collect the tensors that may be needed there.
+        """
         facts, model = self.facts, self.model
         able = [not (self.whole or any(way.on_host for way in ways)) for ways in self.ways]
         self.recomputed: list[dict[int, int]] = []
@@ -231,7 +238,7 @@ class OffloadColumns:
         return self.persistent[x] and not self.changes.get(x)
 
     def _touched(self, operation: int) -> set[int]:
-        """What is on the device while the operation runs, in whatever mode."""
+        """Return the tensors that are on the device while the operation runs, in any execution variant."""
         if operation < 0:
             return set()
         ways = self.ways[operation]
@@ -293,7 +300,7 @@ class OffloadColumns:
         return plus(*(self.first(o, s, self.numbers(o, lambda way: way.on_host)) for o in changes))
 
     def changes_in(self, x: int, s: int) -> list[int]:
-        """What may change x in window s."""
+        """Return the operations that may change x in window s."""
         return [o for o in self.changes.get(x, ()) if s in self.turn.of[o]]
 
     def numbers(self, operation: int, wanted: Callable[[Way], bool]) -> list[int]:

@@ -1,4 +1,4 @@
-"""What the offloading program keeps on the device, moves and makes again, in fractions: advice for searches.
+"""Fractional answers of the offloading program, what it keeps, transfers and recomputes, to guide searches.
 
 Nothing here is proven; the program is that of the bound (program.py), with few moments.
 """
@@ -36,10 +36,14 @@ _OPERATIONS = 1_500
 
 
 class Fractions(NamedTuple):
-    """moments: per moment the place in the order of what begins or ends there, below 0 at the turn's start.
-    there, below: shape (moments, tensors): the parts of each tensor that are on the device, and that lie
-    below it; NaN where the program knows of none. on_cpu: per place the part of what stands there that runs
-    on the CPU.
+    """An answer of the offloading program in fractions.
+
+    moments: per moment the position in the order of what begins or ends there; below 0 at the iteration's
+        start.
+    there: shape (moments, tensors), the share of each tensor that is on the device; NaN if the program has
+        no variable for it.
+    below: likewise, the share that lies in a memory below the device.
+    on_cpu: per position the share of the operation there that runs on the CPU.
     """
 
     moments: list[int]

@@ -73,7 +73,11 @@ class _Absences(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """excess: per position, bytes that are below. up: None where no window of the way up is known."""
+    """A link and its excess, for windows of transfers down and up.
+
+    excess: per position, the bytes that must lie below.
+    up: None if no window of transfers up is known.
+    """
 
     excess: Ints
     down: Link
@@ -148,7 +152,7 @@ def _level(graph: Graph, touches: _Touches) -> Ints:
 
 
 def _absences(graph: Graph, touches: _Touches) -> _Absences:
-    """Of a turn, of what lasts from the turn before, and of the next turn."""
+    """Collect offload intervals: of an iteration, of the next, and those that last from the one before."""
     tensor, after, first, last, cyclic = touches
     count, never = len(graph.operations), 4 * len(graph.operations)
     before = np.roll(after, -1)

@@ -111,8 +111,10 @@ def offload_bound(
 
 
 def chosen_marks(graph: Graph, able: Sequence[int], most: int, order: OrderName) -> list[int]:
-    """Of the starts of chosen operations, of few their ends too. The turn begins with the first in the file's
-    order, if that is able."""
+    """Choose moments: the starts of some operations, and their ends too if the graph has few operations.
+
+    In traced order the iteration begins with the first operation, if that is among `able`.
+    """
     ends = len(graph.operations) <= BOTH_ENDS
     marks = {2 * o + end for o in chosen_moments(graph, able, most) for end in (0, ends)}
     return sorted(marks if order == "file" and 0 in marks else {START, *marks})

@@ -202,7 +202,7 @@ class _UseRows:
             self._host_uses(operation, s)
 
     def _host_uses(self, operation: int, s: int) -> None:
-        """What a mode reads in host memory while it runs on the device lies there."""
+        """Require that what an execution variant on the device reads in host memory lies there."""
         columns = self.columns
         read = {x for way in columns.ways[operation] if not way.on_host for x in way.host}
         for x in (x for x in read - columns.batch if columns.sizes[x]):

@@ -60,7 +60,7 @@ class Windows:
         return len(self.of[operation]) == 1
 
     def started(self, s: int) -> list[int]:
-        """What may have run before moment s."""
+        """Return the operations that may have run before moment s."""
         return [o for o, side in enumerate(self.sides[s]) if side != AFTER]
 
 

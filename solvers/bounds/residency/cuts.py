@@ -51,8 +51,12 @@ LOWER = 1.0 - 2.0**-49
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """bound: no schedule costs less, in the network's units. excess: per moment, what is kept above the room.
-    again: per operation, it runs again."""
+    """A minimum cut of the priced residency program.
+
+    bound: no schedule costs less, in the network's units.
+    excess: per moment, the kept bytes above the free memory.
+    again: per operation, whether it is recomputed.
+    """
 
     bound: float
     excess: Floats
@@ -151,7 +155,10 @@ class Network:
         self.arcs: Arcs = arcs_between(nodes, self.tail, self.head)
 
     def cut(self, prices: Floats) -> Cut:
-        """prices: λ_t for each moment, at least 0."""
+        """Compute the minimum cut for some prices.
+
+        prices: λ_t for each moment, at least 0.
+        """
         capacities = self._capacities(prices)
         bits = MOST_BITS - int(np.frexp(capacities.sum())[1])
         flow, ours = self._minimum_cut(np.floor(np.ldexp(capacities * LOWER, bits)))
@@ -182,13 +189,16 @@ class Network:
         )
 
     def _minimum_cut(self, capacities: Floats | Ints) -> tuple[int, NDArray[np.bool_]]:
-        """capacities: whole numbers of the limited arcs."""
+        """Run the maximum flow on the network.
+
+        capacities: whole numbers, of the limited arcs.
+        """
         whole = np.full(len(self.tail), UNLIMITED)
         whole[self.limited] = capacities
         return minimum_cut(self.arcs, whole)
 
     def _capacities(self, prices: Floats) -> Floats:
-        """Of the limited arcs: those of the operations, then the priced ones."""
+        """Return the capacities of the limited arcs: those of the operations, then the priced ones."""
         priced = (
             part.size / self.limit * price for part, price in zip(self.parts, prices.tolist(), strict=True)
         )

@@ -18,9 +18,10 @@ from .order import AFTER, BEFORE, Moment, predecessors
 
 
 class Edges(NamedTuple):
-    """The same as columns, for compiled code: of row k, entries start[k] … start[k + 1] − 1.
+    """The graph's edges in compressed rows, for compiled code: row k has entries start[k] … start[k + 1] − 1.
 
-    ends: per operation, the change in place after which it can't run again, else the number of operations.
+    ends: per operation, the change in place after which it can't run a second time, else the number of
+        operations.
     """
 
     output_start: Ints
@@ -58,7 +59,10 @@ def _columns(rows: Adjacency) -> Indices:
 
 
 def facts_of(graph: Graph) -> Facts:
-    """The same for all who ask while one of them has it: of large graphs it is large."""
+    """Return the facts of a graph, one object for all callers while one of them holds it.
+
+    Facts of large graphs are large, so they are not kept when nobody uses them.
+    """
     with _lock:
         known = _known.get(graph)
         facts = known and known()
@@ -161,13 +165,13 @@ class Facts:
         return ends
 
     def touched(self, operation: int) -> set[int]:
-        """What surely is on the device while the operation runs for the first time."""
+        """Return the tensors that are surely on the device while the operation runs for the first time."""
         inputs, place = self.graph.inputs[operation], self._written(operation)
         written = self.graph.operations.writes.columns[place]
         return {*inputs[~self.graph.resident[inputs]].tolist(), *written[self._surely[place]].tolist()}
 
     def least_bytes(self, operation: int) -> int:
-        """What the operation alone needs, with all that never leaves the device."""
+        """Return the bytes that the operation alone needs, with all that never leaves the device."""
         return int(self._least[operation])
 
     def _written(self, operation: int) -> slice:

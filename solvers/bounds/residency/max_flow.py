@@ -53,7 +53,10 @@ def arcs_between(nodes: int, tail: Indices, head: Indices) -> Arcs:
 def _place(
     free: NDArray[np.int64], tail: Indices, head: Indices, heads: Indices, twin: Indices, place: Indices
 ) -> None:
-    """free: per node the first place that is; it is moved on. First all arcs, then their reverses."""
+    """Lay out the arcs by their tail node, first all arcs, then their reverses.
+
+    free: per node the first free slot; it is moved on.
+    """
     for arc in range(len(tail)):
         place[arc] = free[tail[arc]]
         free[tail[arc]] += 1
@@ -88,8 +91,12 @@ def _send(
     at: Indices,
     path: Indices,
 ) -> int:
-    """left: capacities, of which the flow is taken. distance: to the sink at the end, −1 where no way is
-    left. queue, at, path: room to work in."""
+    """Send a maximum flow from the source to the sink, and return its value.
+
+    left: residual capacities; the flow is subtracted.
+    distance: to the sink; at the end −1 where no path is left.
+    queue, at, path: scratch arrays.
+    """
     total = 0
     while True:
         distance[:] = -1

@@ -23,8 +23,9 @@ from .facts import Edges, Facts
 
 @dataclass(frozen=True, eq=False)
 class Later:
-    """How often operations run again. starts: operations at whose moments windows begin, increasing.
+    """Numbers of recomputations of each operation, in all and after each window's start.
 
+    starts: operations at whose moments windows begin, increasing.
     runs: shape (windows + 2, operations); row k: from window k − 1 on; row 0 in all, the last row nothing.
     when: shape (windows + 1, operations); row k: before which first run those of window k − 1 are.
     """
@@ -40,15 +41,21 @@ class Later:
         return Later(np.zeros(0, np.int64), runs, np.full((1, len(reruns)), len(reruns)))
 
     def most(self, operation: int, moments: Ints, windows: Ints) -> Floats:
-        """How far it runs again after each of the moments. windows: the row of each."""
+        """Return the share of the operation that is recomputed after each of the moments.
+
+        windows: the window's row for each moment.
+        """
         after = self.runs[windows + 1, operation]
         here = self.runs[windows, operation] - after
         return np.minimum(after + here * (moments < self.when[windows, operation]), 1.0)
 
 
 def in_windows(facts: Facts, reruns: Floats, starts: list[int], within: list[Floats]) -> Later:
-    """within: per window, how often each operation runs again in it. Where: as early as another run in the
-    window needs what it makes, else at its end."""
+    """Place each window's recomputations just before a run in it that needs them, else at the window's end.
+
+    reruns: per operation, how often it is recomputed in all.
+    within: per window, how often each operation is recomputed in it.
+    """
     count = len(reruns)
     when = np.full((len(starts) + 1, count), count)
     for row, (start, runs) in enumerate(zip(starts, within, strict=True), 1):
@@ -74,8 +81,11 @@ def bytes_at(facts: Facts, later: Later, moments: Ints) -> Floats:
 def _keep(
     edges: Edges, runs: Floats, when: Ints, moments: Ints, windows: Ints, recomputed: Floats, kept: Floats
 ) -> None:
-    """kept: takes the bytes that are kept at each moment, of what its operation does not touch. recomputed:
-    room to work in, a number for each operation."""
+    """Add up the bytes that are kept at each moment, without those that its operation touches.
+
+    kept: takes the result, a number per moment.
+    recomputed: scratch array, a number per operation.
+    """
     for place in range(len(moments)):
         t, window = moments[place], windows[place]
         for p in range(t, -1, -1):

@@ -1,4 +1,4 @@
-"""What has surely run, and what surely has not, at the moment when an operation runs for the first time.
+"""Sides of a moment: which operations have surely run, and which surely not, when one first runs.
 
 With the first runs in the file's order every operation is on one side. In any order that the dependencies
 allow, only what must run before or after is: an operation runs after the producers of what it reads, on
@@ -45,7 +45,10 @@ def file_order(graph: Graph) -> Order:
 
 
 def any_order(before: Adjacency) -> Order:
-    """before: `predecessors` of the graph."""
+    """Return the order in which only the dependencies are known.
+
+    before: `predecessors` of the graph.
+    """
 
     def moment(operation: int) -> Moment:
         side = np.full(len(before), OPEN, np.uint8)

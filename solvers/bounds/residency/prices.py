@@ -35,8 +35,12 @@ HIGHEST_FIRST, HIGHEST_STEP, HIGHEST_LAST = 8.0, 16.0, 1e7
 
 @dataclass(frozen=True, eq=False)
 class Priced:
-    """bound: a part of the time of all operations; ∞: no schedule fits. prices: that give it. again: how far
-    each operation runs again."""
+    """A bound with the prices that give it.
+
+    bound: a share of the time of all operations; ∞: no schedule fits.
+    prices: per moment.
+    again: per operation, how far it is recomputed.
+    """
 
     bound: float
     prices: Floats
@@ -46,8 +50,14 @@ class Priced:
 def best_prices(
     network: Network, start: Floats, goal: float = inf, proceed: Callable[[], bool] = lambda: True
 ) -> Priced:
-    """start: prices to begin with, a row of zeros for none. goal: a bound that is enough. Each λ gives a true
-    bound, so stopping early makes it lower only; so does a linear program that HiGHS can't solve."""
+    """Search for the prices with the highest bound, by cutting planes.
+
+    Each λ gives a true bound, so stopping early only makes it lower; so does a linear program that HiGHS
+    can't solve.
+
+    start: prices to begin with, a row of zeros for none.
+    goal: a bound that is enough.
+    """
     if not network.fits():
         return Priced(inf, start, np.zeros(network.operations))
     planes, highest = Planes(len(start), HIGHEST_FIRST), HIGHEST_FIRST

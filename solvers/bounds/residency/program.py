@@ -45,8 +45,12 @@ Sum = tuple[float, list[tuple[int, float]]]
 
 @dataclass(frozen=True)
 class ResidencyProgram:
-    """reruns: operation -> column. within: for each window, the operation at whose moment it begins, and
-    operation -> column. seconds: what cost 1 stands for."""
+    """A written residency program, with the columns that say what is recomputed.
+
+    reruns: operation -> column.
+    within: for each window, the operation at whose moment it begins, and operation -> column.
+    seconds: what cost 1 stands for.
+    """
 
     program: Program
     reruns: dict[int, int]

@@ -93,9 +93,12 @@ def rising_bound(
     tell: Callable[[Bound], None],
     cancelled: Callable[[], bool],
 ) -> Residency:
-    """As `free_order_bound`, after the file's order in fractions, whose moments it begins with.
+    """Compute the bound for any order, as `free_order_bound`, from the moments found in traced order.
 
-    tell: is called with each higher bound, of both. cancelled: the time is over.
+    The program for the traced order is solved first, in fractions.
+
+    tell: is called with each higher bound, of either order.
+    cancelled: whether the time is over.
     """
     deadline = monotonic() + _seconds(time_limit)
 
@@ -114,7 +117,10 @@ def rising_bound(
 
 
 def _bound(graph: Graph, extra: float, order: OrderName) -> Bound:
-    """extra: seconds above those of all operations."""
+    """Return the bound of a residency program on the whole iteration.
+
+    extra: seconds above those of all operations.
+    """
     least = sum_below([*facts_of(graph).seconds, extra])
     return Bound(max(time_bound(graph), least), NAME, order)
 

@@ -69,8 +69,12 @@ PROVEN = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Best:
-    """extra: seconds that every schedule takes above the time of all operations. later: the newest answer's.
-    moments, whole: as in `Residency`."""
+    """The best bound so far.
+
+    extra: seconds that every schedule takes above the time of all operations.
+    later: the newest answer's recomputations.
+    moments, whole: as in `Residency`.
+    """
 
     extra: float
     later: Later
@@ -79,11 +83,18 @@ class Best:
 
 
 class Search:
-    """budget: bytes that programs may use. limit: bytes that schedules may use. goal: seconds of a schedule
-    that is known: a bound that reaches them is enough. moments: to begin with. tell: is called with each
-    higher `extra`. cancelled: the time is over.
+    """The search for the best bound, and for a schedule that reaches it.
 
-    best: so far. found: the fastest schedule within the limit. least: the least peak of one above it.
+    budget: bytes that programs may use.
+    limit: bytes that schedules may use.
+    goal: seconds of a known schedule; a bound that reaches them is enough.
+    moments: to begin with.
+    tell: is called with each higher `extra`.
+    cancelled: whether the time is over.
+
+    best: the best bound so far.
+    found: the fastest schedule within the limit.
+    least: the smallest peak of a schedule above the limit.
     interrupted: by Ctrl-C.
     """
 
@@ -224,9 +235,14 @@ class Search:
         return self._take(product_below(answer.bound, self.seconds), Later.of(answer.again))
 
     def again_within(self, budget: int, more: Sequence[int], weights: Floats) -> Floats | None:
-        """What runs again, in fractions, were the programs to use so many bytes, at the moments chosen so far
-        and some more, and the seconds of each operation to count so many times. None where nothing fits.
-        Leaves the bound as it is."""
+        """Return what is recomputed, in fractions, for another budget and weights; None if nothing fits.
+
+        The bound stays as it is.
+
+        budget: bytes that the program may use.
+        more: moments besides those chosen so far.
+        weights: per operation, a factor on its seconds.
+        """
         answer = self._priced(more, budget, weights=weights)
         return None if answer.bound == inf else answer.again
 
@@ -263,7 +279,10 @@ class Search:
         return self._take(product_below(result.bound, part.seconds), later, whole=True)
 
     def _solved(self, seconds: float) -> tuple[ResidencyProgram, Result | None]:
-        """seconds: the most for a program that may still get rows for intervals. None: it needs more time."""
+        """Solve the program in whole numbers; the result is None if it needs more time than is left.
+
+        seconds: the most for a program that may still get rows for intervals.
+        """
         moments = [self.moment(operation) for operation in self.chosen]
         fits = len(moments) * sum(moment.side.count(BEFORE) for moment in moments) <= MOST_NESTED
         part = residency_program(self.facts, self.budget, moments, True, self.crowded, self.nested and fits)

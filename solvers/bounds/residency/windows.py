@@ -49,8 +49,14 @@ def residency_program(
     crowded: Mapping[int, set[int]] | None = None,
     nested: bool = False,
 ) -> ResidencyProgram:
-    """moments: in the file's order. limit: bytes, at least what each moment's operation needs. crowded: the
-    operation at whose moment a window begins -> those for which (10) is written."""
+    """Write the residency program for some moments.
+
+    limit: bytes, at least what each moment's operation needs.
+    moments: in traced order.
+    windows: also count recomputations between the moments.
+    crowded: the operation at whose moment a window begins -> the operations for which (10) is written.
+    nested: write (7), (8) and (11) for all intervals.
+    """
     seconds = sum(facts.seconds) or 1.0
     chain = following(moments) if windows else []
     model = Model()

@@ -19,7 +19,10 @@ from .placed import PlacedBlock
 
 
 def block_graph(block: PlacedBlock, seconds: Sequence[float]) -> PartGraph:
-    """seconds: per position. Operations that nothing of the block needs are left out."""
+    """Write a block as a training graph. Operations that nothing of the block needs are left out.
+
+    seconds: per position.
+    """
     graph = block.graph
     draft = Draft(graph.name)
     number: dict[int, int] = {}

@@ -42,7 +42,11 @@ def greedy_options(alike: Sequence[PlacedBlock], tries: int, proceed: Callable[[
 
 
 class KeptSets:
-    """all: what the backward part reads of what forward makes. fixed: the part that can't be made again."""
+    """Sets of tensors that a block may keep between its forward and its backward part.
+
+    all: what the backward part reads of what forward makes.
+    fixed: the subset that can't be recomputed.
+    """
 
     def __init__(self, block: PlacedBlock, seconds: Sequence[float]) -> None:
         graph = block.graph

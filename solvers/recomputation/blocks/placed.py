@@ -23,13 +23,18 @@ from ...chains.runs import BlockRuns, last_reader
 
 @dataclass(frozen=True, eq=False)
 class PlacedBlock:
-    """members: operations of the graph, the first `forwards` of them forward.
+    """A block with what surrounds it.
 
-    given: tensors that are there anyway and don't count. inputs: the block's input. outputs: its output.
-    made: what its forward makes, shared tensors left out. after: contributions, as bits, that are there
-    behind its backward. entering: gradients that its backward touches, made by later blocks.
-    held: its input, where a backward part below reads that. is_last: no block is behind it.
+    members: operations of the graph, the first `forwards` of them forward.
+    given: tensors that are resident anyway and don't count.
+    inputs: the block's input.
+    outputs: its output.
+    made: what its forward makes, without shared tensors.
+    after: contributions, as bits, that exist after its backward.
+    entering: gradients that its backward touches, made by later blocks.
+    held: its input, if a backward part of an earlier block reads that.
     early: positions of what belongs to the first pass, whatever is saved.
+    is_last: no block follows.
     """
 
     graph: Graph

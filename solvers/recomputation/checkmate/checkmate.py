@@ -76,8 +76,11 @@ MOST_ENTRIES = 30_000_000
 
 @dataclass(frozen=True)
 class _Found:
-    """What the program gave. bound: seconds; no schedule of this form within the limit is faster. nodes: of
-    the trees searched, None where the backend tells none."""
+    """The result of one program.
+
+    bound: seconds; no schedule of this form within the limit is faster.
+    nodes: of the trees searched, None if the backend does not report them.
+    """
 
     candidate: Candidate | None
     bound: float

@@ -58,7 +58,10 @@ NEGLIGIBLE = 1e-8
 
 @dataclass(frozen=True)
 class StagedProgram:
-    """seconds: what 1 in the objective stands for."""
+    """A written program, with the columns that are runs.
+
+    seconds: what 1 in the objective stands for.
+    """
 
     program: Program
     runs: RunColumns
@@ -72,10 +75,11 @@ class TooLargeError(Exception):
 def staged_program(
     graph: Graph, capacity: int, *, least: bool = False, most_entries: int = 0
 ) -> StagedProgram:
-    """capacity: bytes for all that is not there from the start.
+    """Write Checkmate's integer program for a graph.
 
-    least: minimise the bytes instead, knowing that `capacity` is enough. most_entries: raise TooLargeError
-    beyond that many nonzeros (0: no limit).
+    capacity: bytes for all that is not resident from the start.
+    least: minimise the bytes instead, knowing that `capacity` is enough.
+    most_entries: raise TooLargeError beyond that many nonzeros (0: no limit).
     """
     return Unrolling(graph, capacity, last_stages(graph), least, most_entries).program()
 

@@ -26,9 +26,10 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True)
 class PartGraph:
-    """operations: per operation of `graph`, its number in the part; None for the loss that was put in.
+    """A subgraph as a training graph.
 
-    turn: the first operation behind the forward half.
+    operations: per operation of `graph`, its number in the subgraph; None for the loss that was put in.
+    turn: the first operation after the forward half.
     """
 
     graph: Graph
@@ -36,7 +37,10 @@ class PartGraph:
     turn: int
 
     def halves(self, runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
-        """Of a sequence in stages: the runs up to the loss and those behind it, in the part's numbers."""
+        """Split a sequence in stages into the runs up to the loss and those after it.
+
+        The result has the subgraph's numbers.
+        """
         at = next((at for at, (operation, _mode) in enumerate(runs) if operation >= self.turn), len(runs))
         return self._in_part(runs[:at]), self._in_part(runs[at:])
 
@@ -58,7 +62,11 @@ Rows = Sequence[tuple[int, Operation]]
 def part_graph(
     draft: Draft, forward: Rows, loss: Loss | None, backward: Rows, results: Sequence[int]
 ) -> PartGraph:
-    """draft: with all tensors, which the rows name. loss: None where the part has its own."""
+    """Build the training graph of a subgraph.
+
+    draft: with all tensors, which the rows name.
+    loss: None if the subgraph has its own.
+    """
     for _number, row in forward:
         draft.operation(**row._asdict())
     if loss:

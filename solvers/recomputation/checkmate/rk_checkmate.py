@@ -44,7 +44,11 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 class _Search(Search):
-    """saved: M_save in bytes, None where it is no limit; allowed: what of it the program is given."""
+    """The search with a second limit, at the loss.
+
+    saved: M_save in bytes, None if it is no limit.
+    allowed: the bytes of it that the program may use.
+    """
 
     def __init__(self, problem: Problem, options: Options, save: float) -> None:
         super().__init__(NAME, problem, options)
@@ -82,7 +86,7 @@ class _Search(Search):
 
 
 def saved_bytes(graph: Graph, runs: Sequence[Run], loss: int) -> int:
-    """What is there while the loss runs, besides what it writes and what is there from the start."""
+    """Return the bytes that exist while the loss runs, without its outputs and what is always resident."""
     at = next(position for position, (operation, _mode) in enumerate(runs) if operation == loss)
     resident = frozenset(graph.resident.nonzero()[0].tolist())
     results = {x: graph.whole_contributions[x] for x in graph.results}

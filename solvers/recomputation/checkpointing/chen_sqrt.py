@@ -65,7 +65,10 @@ def _candidate(chained: ChainProblem, segments: int) -> Candidate:
 
 
 def moves(blocks: int, segments: int) -> Iterator[Move]:
-    """segments: at most `blocks`, else each block is one."""
+    """Yield the moves of a chain that is cut into segments of about equal length.
+
+    segments: at most `blocks`, else each block is one.
+    """
     starts = segment_starts(blocks, segments)
     ends = [*starts[1:], blocks]
     for b in range(starts[-1]):

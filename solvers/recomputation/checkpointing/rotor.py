@@ -96,9 +96,12 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 class _Search:
-    """bound: seconds below which no persistent schedule of the chain runs. found: candidates that fit.
+    """The search through the dynamic program's tables.
 
-    free: bytes beside what is always there. above: slots that the table goes on beyond them.
+    bound: seconds below which no persistent schedule of the chain runs.
+    found: candidates that fit.
+    free: bytes besides what is always resident.
+    above: slots that the table goes on beyond them.
     stopped: by the time limit or by the user (interrupted).
     """
 
@@ -165,7 +168,7 @@ class _Search:
                     low, high = middle + 1, before
 
     def _least_memory(self) -> list[Candidate]:
-        """What fits of the sequences that save memory first."""
+        """Return those of the sequences of least memory that fit. Raises InfeasibleError if there is none."""
         least = LeastMemory(self.options)
         amounts = {least.bytes, max(least.bytes, self.free)}
         found = list[Candidate]()

@@ -47,9 +47,13 @@ class Node:
 
 @dataclass(frozen=True)
 class HGraph:
-    """loss: the loss node's index. sizes, lasts: per value its bytes, and whether it must last to the end.
+    """An H-graph: nodes, and the values between them.
 
-    makers: per value, the nodes that contribute to it. backward_of: child -> its backward node.
+    loss: the loss node's index.
+    sizes: per value, bytes.
+    lasts: per value, whether it must last to the end.
+    makers: per value, the nodes that contribute to it.
+    backward_of: child -> its backward node.
     """
 
     nodes: tuple[Node, ...]
@@ -73,7 +77,11 @@ class Child:
 def h_graph(
     piece: Piece, children: Sequence[Child], middle: Sequence[int] = (), after: Sequence[int] = ()
 ) -> HGraph:
-    """middle: operations of the loss (of the whole graph). after: what runs behind all backward parts."""
+    """Build the H-graph of a cluster.
+
+    middle: operations of the loss (of the whole graph).
+    after: what runs after all backward parts.
+    """
     nodes: list[Node] = []
     for number, child in enumerate(children):
         nodes += _forward_nodes(piece, number, child)

@@ -46,7 +46,11 @@ MOMENTS = 8
 
 @dataclass(frozen=True)
 class HProgram:
-    """choices: slot -> (choice, column). seconds: what 1 in the objective stands for."""
+    """A written H-ILP program, with the columns that are choices.
+
+    choices: slot -> (choice, column).
+    seconds: what 1 in the objective stands for.
+    """
 
     program: Program
     choices: Mapping[Slot, Sequence[tuple[Choice, int]]]
@@ -70,10 +74,12 @@ class HProgram:
 def h_program(
     graph: HGraph, limit: int, save: int | None = None, *, corrected: bool = False, least: bool = False
 ) -> HProgram:
-    """limit: bytes for all that the nodes hold and use. save: bytes left behind the loss, None for `limit`.
+    """Write the H-ILP program for a budget.
 
-    corrected: with the correction terms (3.34) in place of (3.33). least: minimise the bytes instead, knowing
-    that `limit` is enough.
+    limit: bytes for all that the nodes hold and use.
+    save: bytes left after the loss, None for `limit`.
+    corrected: with the correction terms (3.34) instead of (3.33).
+    least: minimise the bytes instead, knowing that `limit` is enough.
     """
     return _Writing(graph, limit, save, corrected, least).program()
 

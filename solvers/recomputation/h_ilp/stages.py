@@ -19,7 +19,11 @@ Slot = tuple[int, int]
 
 @dataclass(frozen=True)
 class Stages:
-    """allowed: per stage, its nodes in order. last: per node, its last stage."""
+    """Stages of an H-graph.
+
+    allowed: per stage, its nodes in order.
+    last: per node, its last stage.
+    """
 
     allowed: tuple[tuple[int, ...], ...]
     last: tuple[int, ...]
@@ -66,7 +70,7 @@ def _needed(graph: HGraph, stage: int) -> set[int]:
 
 
 def choices_at(graph: HGraph, slot: Slot) -> list[Choice]:
-    """What may be chosen there."""
+    """Return the choices of a slot's node in its stage."""
     stage, k = slot
     node = graph.nodes[k]
     if stage == k:

@@ -37,8 +37,11 @@ WORTH = 0.01
 
 @dataclass(frozen=True)
 class Found:
-    """bound: seconds; no schedule of this form, from these options, is faster. nodes: of the trees searched,
-    None where the backend tells none."""
+    """The result of the top-level search.
+
+    bound: seconds; no schedule of this form, from these options, is faster.
+    nodes: of the trees searched, None if the backend does not report them.
+    """
 
     candidate: Candidate | None
     bound: float

@@ -23,9 +23,10 @@ PROGRAM_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Budgets:
-    """How many are asked for: `peaks` for the peak, each with `saves` for what is left at the loss.
+    """Numbers of budgets to solve: `peaks` for the peak, each with `saves` for what is left at the loss.
 
-    options: the most that all children together keep. gap: relative, where a search may stop.
+    options: the most that all children together keep.
+    gap: relative, at which a search may stop.
     """
 
     peaks: int = 3
@@ -48,7 +49,10 @@ class Budget:
 
 @dataclass(frozen=True)
 class _Answer:
-    """budget: None for the least peak."""
+    """The answer for one pair of budgets.
+
+    budget: None for the smallest peak.
+    """
 
     budget: Budget | None
     option: Option | None
@@ -67,7 +71,10 @@ Search = Callable[[Budget | None, float], Found]
 def options_on_grid(
     piece: Piece, budgets: Budgets, seconds: float, search: Search
 ) -> tuple[list[Option], bool]:
-    """As a level solver (hiremate/bottom.py). No option twice; the plain one is always among them."""
+    """Find a cluster's options on the grid, as a level solver (hiremate/bottom.py).
+
+    No option occurs twice; the baseline option is always among them.
+    """
     plain = plain_option(piece)
     deadline = monotonic() + seconds
     answers = [_answer(piece, None, search(None, seconds / 4))]

@@ -82,7 +82,7 @@ def advance_of(piece: Piece) -> Advance:
 
 
 def forward_outputs(piece: Piece) -> set[int]:
-    """What the forward part makes and others read."""
+    """Return the tensors that the forward part makes and others read."""
     return {x for x, output in enumerate(piece.output) if output and _forward_makes(piece, x)}
 
 
@@ -92,7 +92,7 @@ def _forward_makes(piece: Piece, tensor: int) -> bool:
 
 
 def lasting(piece: Piece) -> set[int]:
-    """What the backward part must leave: outputs and results."""
+    """Return the tensors that the backward part must leave: outputs and results."""
     return {
         x
         for x, makers in enumerate(piece.makers)

@@ -1,9 +1,9 @@
-"""What a run through a cluster takes and needs, whatever its operations: its cost to the level above.
+"""Passes through a cluster, whatever its operations: their cost to the level above.
 
-A pass is a sequence of runs of a piece's operations. Runs that make nothing wanted are dropped, every
-tensor is deleted as early as possible, and what is left is told step by step, as correction terms need it
-(thesis, 3.4.4.1): the bytes of the pass's own tensors, which inputs are still to be read, which outputs are
-made. Two backward or forward scans, linear in the runs.
+A pass is a sequence of runs of a cluster's operations. Runs that make nothing requested are dropped, and
+every tensor is deleted as early as possible. What is left is described step by step, as correction terms need
+it (thesis, 3.4.4.1): the bytes of the pass's own tensors, which inputs are still to be read, which outputs
+are made. Two backward or forward scans, linear in the runs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Pass:
-    """time: seconds. reads: shared tensors that it needs. writes: shared tensors it is asked for.
-    starts: own tensors that must be there when it begins. steps: the moments that none is worse than."""
+    """A pass through a cluster.
+
+    time: seconds.
+    reads: shared tensors that it needs.
+    writes: shared tensors that are requested of it.
+    starts: own tensors that must exist when it begins.
+    steps: the moments that no other moment dominates.
+    """
 
     runs: tuple[Run, ...]
     time: float

@@ -171,7 +171,7 @@ def _renamed(way: Way, local: Mapping[int, int]) -> Way:
 
 
 def _until(order: Sequence[int], number: Mapping[int, int], change: int) -> int:
-    """Of a change in the whole, the operation of the part behind whose first run it comes."""
+    """Return the operation of the subgraph after whose first run a change in the whole graph comes."""
     if change in number:
         return number[change]
     behind = next((at for at, operation in enumerate(order) if operation > change), len(order))
@@ -181,8 +181,12 @@ def _until(order: Sequence[int], number: Mapping[int, int], change: int) -> int:
 def _run_once(
     graph: Graph, forward: Sequence[int], rest: Sequence[int]
 ) -> tuple[set[int], dict[int, list[int]]]:
-    """What can't run again: it must not, it changes a tensor, or it touches one that `forward` changes later.
-    And operations with those of `rest` that change later what they touch."""
+    """Return the operations that run once, and the later changes of what others touch.
+
+    An operation runs once if the graph forbids recomputation, if it changes a tensor in place, or if it
+    touches a tensor that `forward` changes later. The second result maps an operation to those of `rest` that
+    later change what it touches.
+    """
     once = {o for o, may_recompute in enumerate(graph.operations.recompute.tolist()) if not may_recompute}
     ahead, behind = set(forward), set(rest)
     changes: dict[int, list[int]] = {}

@@ -54,7 +54,11 @@ class Branch:
 
 @dataclass(frozen=True)
 class Tree:
-    """middle: the loss, and what else runs between forward and backward. after: what follows all of it."""
+    """A partitioner's hierarchy.
+
+    middle: the loss, and what else runs between forward and backward.
+    after: what follows all of it.
+    """
 
     branches: tuple[Branch, ...]
     middle: tuple[int, ...]
@@ -67,23 +71,31 @@ _OPTIONS = 12
 
 @dataclass(frozen=True)
 class Spec:
-    """What a cluster's options depend on. children: each one's part, and the number of its own spec; None
-    where it is to be taken apart. A cluster without children is taken apart."""
+    """All that a cluster's options depend on.
+
+    children: each one's part, and the number of its own spec; None if it is to be taken apart. A cluster
+        without children is taken apart.
+    """
 
     piece: Piece
     children: tuple[tuple[Part, int | None], ...]
 
     @property
     def nodes(self) -> int:
-        """What its programs decide: its operations, and so many for each child with options."""
+        """Size of its programs: its operations, and `_OPTIONS` for each child with options."""
         inner = sum(_OPTIONS if spec is not None else p.piece.operations for p, spec in self.children)
         return inner or self.piece.operations
 
 
 @dataclass
 class Hierarchy:
-    """specs: each after those of its children. height: 0 for a spec without children that have options.
-    top: the children of the whole. root: the whole graph as a piece."""
+    """The hierarchy with identical clusters stored once.
+
+    specs: each after those of its children.
+    height: 0 for a spec without children that have options.
+    top: the children of the whole.
+    root: the whole graph as a piece.
+    """
 
     root: Part
     specs: list[Spec] = field(default_factory=list[Spec])
@@ -122,7 +134,11 @@ def _spec(
     branch: Branch,
     number: dict[int, int],
 ) -> tuple[Part, int | None]:
-    """needs: as of `_backward`. number: the graph's operations in the piece."""
+    """Add a branch's spec and those of its children; return its part, and its spec's number or None.
+
+    needs: as in `_backward`.
+    number: operation of the graph -> its number in the piece.
+    """
     backward = _backward(needs, branch.children) if branch.children else branch.backward
     inner = part(piece, _in(number, branch.forward), _in(number, backward))
     if not branch.is_cluster:

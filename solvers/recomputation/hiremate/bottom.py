@@ -128,7 +128,7 @@ def level_solvers(text: str) -> tuple[str, ...]:
 
 
 def level_solver(name: str) -> LevelSolver:
-    """Of this name, or the catalogue's solver as one."""
+    """Return the level solver of this name, or the catalogue's solver as one."""
     if name in LEVEL_SOLVERS:
         return LEVEL_SOLVERS[name]
     return lambda piece, _children, budgets, seconds: direct.options_of(name, piece, budgets, seconds)

@@ -50,7 +50,10 @@ def check(name: str) -> None:
 
 
 def options_of(name: str, piece: Piece, budgets: Budgets, seconds: float) -> tuple[list[Option], bool]:
-    """As a level solver (bottom.py). name: of the catalogue."""
+    """Find a cluster's options with a solver of the catalogue, as a level solver (bottom.py).
+
+    name: of the catalogue's solver.
+    """
     cluster = cluster_graph(piece)
     operations = cluster.graph.operations
     ordered = replace(cluster.graph, operations=replace(operations, random=np.ones(len(operations), bool)))
@@ -72,8 +75,13 @@ def options_of(name: str, piece: Piece, budgets: Budgets, seconds: float) -> tup
 def whole(
     problem: Problem, names: Sequence[str], seconds: float, report: Callable[[str], None]
 ) -> tuple[list[Candidate], bool]:
-    """What these solvers make of the whole graph without links; whether the user has ended it: the last one's
-    best so far is the last then. seconds: for each. One that finds nothing is left out."""
+    """Solve the whole graph without links with each of these solvers; also tell whether the user ended it.
+
+    A solver that finds nothing is left out. If the user ended it, the last candidate is the interrupted
+    solver's best so far.
+
+    seconds: for each solver.
+    """
     alone = Problem(problem.graph, device_limit(problem), ALONE)
     found: list[Candidate] = []
     for name in names:

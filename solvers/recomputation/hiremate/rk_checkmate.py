@@ -51,8 +51,10 @@ def cluster_graph(piece: Piece) -> PartGraph:
 
 
 def halves(piece: Piece, cluster: PartGraph, runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
-    """Of a sequence of the cluster's graph: the runs up to the loss and those behind it, numbered as in
-    the piece, modes too."""
+    """Split a sequence of the cluster's graph into the runs up to the loss and those after it.
+
+    Operations and execution variants are numbered as in the piece.
+    """
     forward, backward = ([(o, piece.ways[o][mode].mode) for o, mode in half] for half in cluster.halves(runs))
     return forward, backward
 

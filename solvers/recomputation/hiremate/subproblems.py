@@ -39,7 +39,11 @@ Solved = tuple[Any, bool]
 
 @dataclass(frozen=True)
 class Job:
-    """content: what is hashed, by its `repr`."""
+    """A subproblem to solve.
+
+    content: what is hashed, by its `repr`.
+    seconds: the time limit.
+    """
 
     content: Any
     seconds: float
@@ -83,7 +87,11 @@ def _digest(answer: Any) -> str:
 
 
 def cache_of(setting: str, version: str) -> Cache | None:
-    """setting: a folder, `off`, or empty for the user's cache folder; None where there is none."""
+    """Return the cache of a setting; None if there is none.
+
+    setting: a folder, `off`, or empty for the user's cache folder.
+    version: as in `Cache`.
+    """
     own = cache_folder()
     if setting.lower() == "off" or not (setting or own):
         return None

@@ -55,7 +55,7 @@ class Copy:
 
 @dataclass(frozen=True, eq=False)
 class Makers:
-    """Of one tensor: per producer, its runs, and for each the literal that it makes the tensor.
+    """The runs that make one tensor: per producer, each run with the literal that it makes the tensor.
 
     until: the latest event at which a copy can end.
     """

@@ -94,8 +94,13 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 class _Rounds:
-    """best: the fastest schedule within the limit. least: that of the smallest peak. Of the last round,
-    bound: seconds; impossible: it has no schedule within the limit, and none of a smaller peak than least."""
+    """Rounds of the search, each with one more run per operation.
+
+    best: the fastest schedule within the limit.
+    least: the schedule of the smallest peak.
+    bound: seconds, of the last round.
+    impossible: the last round has no schedule within the limit, and none of a smaller peak than `least`.
+    """
 
     def __init__(self, problem: Problem, options: Options, settings: Settings, plain: Candidate) -> None:
         self.problem, self.options, self.settings = problem, options, settings

@@ -50,10 +50,14 @@ Source = tuple[int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class RetentionProgram:
-    """reads: per operation, the tensors that are not there anyway. runs: per operation. copies: per tensor
-    that is made. sources: for every read, per copy the literal that it is read; None: it can't be.
+    """A written constraint program, with its variables.
 
-    unit: seconds that 1 in the objective stands for. fixed: seconds of the runs that are not in it.
+    reads: per operation, the tensors that are not always resident.
+    runs: per operation.
+    copies: per tensor that is made.
+    sources: for every read, per copy the literal that it is read; None: it can't be.
+    unit: seconds that 1 in the objective stands for.
+    fixed: seconds of the runs that are not in the objective.
     least: the objective is the excess over the capacity instead.
     """
 
@@ -73,12 +77,15 @@ class RetentionProgram:
         return objective if self.least else self.fixed + objective * self.unit
 
     def bound(self, objective: float) -> float:
-        """The same of a bound: lower by more than the units' and this sum's rounding."""
+        """Return the value of a bound, lowered by more than the rounding of the units and of this sum."""
         return self.value(objective) * (1.0 if self.least else LOWER)
 
 
 def retention_program(timeline: Timeline, *, least: bool = False) -> RetentionProgram:
-    """least: minimise the excess over the capacity instead of the time."""
+    """Write the constraint program.
+
+    least: minimise the excess over the capacity instead of the time.
+    """
     return _Writing(timeline, least).program()
 
 
@@ -231,7 +238,7 @@ class _Writing:
             self.model.add(total - sum(terms) <= self.limit)
 
     def _crossing(self, stage: int) -> list[int]:
-        """What is complete before the stage, were all held, and needed by a later stage."""
+        """Return the tensors that would be complete before the stage if all were held, and are needed later."""
         return [x for x, (made, last) in self._spans.items() if made < stage < last and self.size[x]]
 
     @cached_property

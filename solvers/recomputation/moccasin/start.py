@@ -84,7 +84,10 @@ def _stretches(
 
 
 class _Values:
-    """of: a variable's index -> the variable and its value."""
+    """Values of the program's variables.
+
+    of: a variable's index -> the variable and its value.
+    """
 
     def __init__(self, program: RetentionProgram) -> None:
         self.program = program

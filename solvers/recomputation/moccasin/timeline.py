@@ -20,8 +20,11 @@ from ...stages.slots import last_stages
 
 @dataclass(frozen=True)
 class Timeline:
-    """capacity: bytes for all that is not always on the device (inputs, persistent tensors).
-    copies: how often an operation may run at most, its own stage included."""
+    """The stages and slots of a graph.
+
+    capacity: bytes for all that is not always on the device (inputs, persistent tensors).
+    copies: the most runs of an operation, its own stage included.
+    """
 
     graph: Graph
     capacity: int

@@ -49,7 +49,10 @@ class Joint:
 
 
 def joint(graph: Graph, fixed: frozenset[int]) -> Joint:
-    """fixed: operations that can't run again, beside those of which the graph says so."""
+    """Build the joint graph of forward and backward.
+
+    fixed: operations that can't be recomputed, besides those that the graph forbids.
+    """
     phase: list[int] = graph.operations.phase.tolist()
     writes = graph.operations.writes.lists()
     inputs, sizes = graph.input_lists, graph.tensors.bytes.tolist()
@@ -112,7 +115,11 @@ def joint(graph: Graph, fixed: frozenset[int]) -> Joint:
 
 
 def _fixed(graph: Graph) -> frozenset[int]:
-    """What the graph forbids to run again, what changes tensors, and what shares a result with others."""
+    """Return the operations that can't be recomputed.
+
+    They are those that the graph forbids, that change tensors, or that contribute to a tensor of several
+    producers.
+    """
     several = graph.producers.counts() > 1
     writes = graph.operations.writes.lists()
     return frozenset(

@@ -1,4 +1,4 @@
-"""What PyTorch's partitioner knows of operators, by their names in ATen and prims.
+"""Classes of operators that PyTorch's partitioner distinguishes, by their names in ATen and prims.
 
 From `get_default_op_list` of torch/_functorch/partitioners.py, PyTorch 2.13; the tests hold it against the
 PyTorch that is installed. Left out are operators that change their inputs in place.
@@ -80,6 +80,6 @@ _NUMBERED = re.compile(r"_\d+$")
 
 
 def operator(name: str) -> str:
-    """Of an operation by the name that `plan profile` gives it: `add` of `h.3.mlp/add_12`."""
+    """Return the operator of an operation by its name from `plan profile`: `add` of `h.3.mlp/add_12`."""
     last = _NUMBERED.sub("", name.rpartition("/")[2])
     return _OURS.get(last, last)

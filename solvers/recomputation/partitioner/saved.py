@@ -1,11 +1,11 @@
-"""What PyTorch's partitioner saves for the backward pass, for a share of the activations.
+"""Tensors that PyTorch's partitioner saves for the backward pass, for a share of the activations.
 
-Saved is a minimum cut between what is there at first and what backward needs; what lies behind it is made
-again. Rules keep operations from that. A share of 1 has all rules; less lifts some, then all but those for
-dear and random operations, as far as need be; and at last a knapsack chooses which of these are made again
-too, by bytes and seconds, so that the share is kept: of what the first cut saves beyond all that is there
-from the start. At 0 nothing is saved. The share is a wish: what the last cut saves is not counted.
-
+The saved tensors are a minimum cut between what exists at first and what backward needs; what lies after the
+cut is recomputed. Rules exclude operations from that. A share of 1 applies all rules. Less lifts some, then
+all but those for expensive and random operations, as far as necessary. At last a knapsack chooses which of
+these are recomputed too, by bytes and seconds, so that the share is kept: of what the first cut saves beyond
+all that exists from the start. At 0 nothing is saved. The share is not guaranteed: what the last cut saves is
+not counted.
     torch/_functorch/partitioners.py     here
     choose_saved_values_set              Partitioner.saved
     solve_min_cut                        Partitioner._cut
@@ -56,10 +56,16 @@ _FEWEST = _FEWER._replace(allowlist=False)
 
 
 class Partitioner:
-    """saved: for one share after the other; what they have in common is computed once."""
+    """The partitioner on one joint graph.
+
+    Call `saved` for one share after the other; what they have in common is computed once.
+    """
 
     def __init__(self, graph: Joint, seconds: list[float]) -> None:
-        """seconds: of each operation."""
+        """Prepare the partitioner.
+
+        seconds: of each operation.
+        """
         self.graph, self.seconds = graph, seconds
 
     def saved(self, share: float) -> frozenset[int]:
@@ -112,7 +118,7 @@ class Partitioner:
 
     @cached_property
     def _choices(self) -> list[int]:
-        """What the knapsack is for, the largest first."""
+        """Nodes among which the knapsack chooses, the largest first."""
         graph = self.graph
         kept = [x for x in self._third[1] if graph.operation[x] >= 0 and not graph.fixed[x]]
         return sorted((x for x in kept if graph.distance[x] < FAR), key=lambda x: -graph.size[x])
@@ -211,8 +217,11 @@ class Partitioner:
         return [user for user in self.graph.users[x] if self.graph.forward[user]]
 
     def _far_apart(self, kept: dict[int, None]) -> None:
-        """What reads a tensor before a kernel that can't be fused is not made again together with what reads
-        it behind."""
+        """Forbid to recompute what would be fused with users on both sides of a kernel that can't be fused.
+
+        A user of x after that kernel is kept if it could be fused with x: else x and that user would be
+        recomputed together with the users before the kernel.
+        """
         graph = self.graph
         for x in range(len(graph)):
             ahead = self._ahead(x) if graph.forward[x] else []

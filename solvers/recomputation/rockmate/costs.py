@@ -1,7 +1,7 @@
-"""What all options cost, as Rk-Rotor's dynamic program (chains/table.py) reads it.
+"""Costs of all options, as Rk-Rotor's dynamic program (chains/table.py) reads them.
 
 An option may also be one of several neighbouring blocks joined: the tensors between them are then kept or
-made again as any other, where options block by block keep each block's output.
+recomputed as any other, while options block by block keep each block's output.
 """
 
 from __future__ import annotations
@@ -87,7 +87,10 @@ def sequence(
 
 
 def _figures(block: PlacedBlock, cost: OptionCost, passing: int = 0) -> tuple[float, ...]:
-    """passing: bytes by the backward part that the block doesn't touch."""
+    """Return the figures of an option in one block.
+
+    passing: bytes that exist during the backward part and that the block doesn't touch.
+    """
     return (
         float(cost.both @ block.seconds),
         float(cost.turn @ block.seconds),

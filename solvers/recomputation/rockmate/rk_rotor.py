@@ -92,7 +92,10 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 @dataclass(frozen=True)
 class Choice:
-    """What runs once. forward, backward: bytes that these parts have, of what is not passing by."""
+    """An option that the table takes, for blocks that run forward once.
+
+    forward, backward: bytes available to these parts, besides the `gradient_bytes` that pass by them.
+    """
 
     segment: Segment
     option: Option

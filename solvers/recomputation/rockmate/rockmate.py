@@ -90,7 +90,11 @@ Question = tuple[BlockOptions, Budgets]
 
 
 class _Rockmate:
-    """kinds: of blocks, those joined too. reserve: seconds that the dynamic program takes."""
+    """The rounds of integer programs and dynamic programs.
+
+    kinds: of blocks, joined ones too.
+    reserve: seconds that the dynamic program takes.
+    """
 
     def __init__(self, search: ChainSearch, settings: Settings) -> None:
         self.search, self.settings = search, settings
@@ -136,9 +140,10 @@ class _Rockmate:
         return self.search.clock.left - 1.5 * self.reserve - 0.5
 
     def _in_turn(self, wanted: Iterable[Choice]) -> Iterator[Question]:
-        """What the dynamic program has at each block that it runs once, what it keeps there first.
+        """Yield the budgets that the dynamic program leaves at each block that it runs once.
 
-        Small blocks first: their programs are solved soonest.
+        What the block keeps there comes first, then other values of M_save. Small blocks come first: their
+        programs are solved soonest.
         """
         small_first = sorted(wanted, key=lambda each: len(each.segment.block.members))
         for step in STEPS:

@@ -85,8 +85,13 @@ class _Trial(NamedTuple):
 
 
 class _Rounds:
-    """best: of the sequences that fit the fastest. nearest: the one of least memory. weights: of each
-    operation's seconds in the program. place: among pieces and reaches, of the best of the last round."""
+    """The rounds of programs and of the sequences made of their answers.
+
+    best: the fastest of the sequences that fit.
+    nearest: the sequence of least memory.
+    weights: factors on each operation's seconds in the program.
+    place: position among pieces and reaches of the best of the last round.
+    """
 
     def __init__(self, problem: Problem, options: Options) -> None:
         self.graph, self.limit, self.options = problem.graph, device_limit(problem), options
@@ -131,7 +136,7 @@ class _Rounds:
             wanted = (budget + wanted) // 2
 
     def _rises(self, extra: float) -> None:
-        """What the program has so far may do already."""
+        """Try a sequence of the program's answer so far: it may already fit."""
         if extra < inf:
             self._tried(self.program.best.later.runs[0])
 

@@ -79,8 +79,11 @@ def sequence_of(rows: Rows, again: Flags, moments: Ints, reach: float) -> Ints |
 
 @compiled
 def _fill(rows: Rows, again: Flags, moments: Ints, reach: float, runs: Ints, length: Ints) -> None:
-    """again: loses what would come too late, or on too long a way. runs, length: take the sequence; −1:
-    there is no room."""
+    """Write the sequence of runs.
+
+    again: loses the operations that would come too late, or on too long a path.
+    runs, length: take the sequence; −1: there is not enough space.
+    """
     operations, tensors = len(rows.once), len(rows.stays)
     _leave_out_late(rows, again)
     _leave_out_far(rows, again, reach)

@@ -90,7 +90,7 @@ def seed(number: int) -> None:
 
 @compiled
 def energy_of(sequence: Sequence, limit: int) -> float:
-    """What is minimised, in seconds."""
+    """Return the annealing objective in seconds: the period, with a penalty for bytes above the limit."""
     excess = max(0, peak(sequence.tree) - limit)
     return period(sequence) * (1.0 + STRICTNESS * excess / max(1, limit))
 

@@ -1,4 +1,4 @@
-"""What `search` compiles, in a worker process (workers/precompile.py)."""
+"""Functions of `search` to compile in a worker process (workers/precompile.py)."""
 
 from __future__ import annotations
 

@@ -80,7 +80,10 @@ def remove_event(instance: Instance, sequence: Sequence, item: int, slot: int) -
 
 @inner
 def _weigh(instance: Instance, sequence: Sequence, item: int, place: int, sign: int) -> None:
-    """What the event at `place` changes: in memory, and in which runs are useful. sign: 1 put, −1 taken."""
+    """Update memory and useful runs for the event at `place`.
+
+    sign: 1 if it was put there, −1 if it is taken out.
+    """
     events = sequence.events
     start = sequence.items[item].start
     end = start + sequence.items[item].count

@@ -94,7 +94,10 @@ def instance_of(graph: Graph) -> Instance:
 
 
 def _find_makers(items: Any, operations: Any, ways: Iterable[tuple[int, Way]]) -> None:
-    """What adds to a summed tensor runs once; every other tensor is made again by the fastest way."""
+    """Find the fastest run that makes each tensor.
+
+    An operation that adds to a summed tensor runs once; every other tensor is recomputed by that fastest run.
+    """
     fastest: dict[int, float] = {}
     for number, (operation, way) in enumerate(ways):
         for x in way.writes:

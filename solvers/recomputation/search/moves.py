@@ -77,7 +77,7 @@ def shift(instance: Instance, sequence: Sequence) -> int:
 
 @inner
 def run_another_way(instance: Instance, sequence: Sequence) -> int:
-    """The same operation in another of its modes."""
+    """Replace a random run by another execution variant of its operation."""
     slot = random_run(sequence)
     way = sequence.way[slot]
     operation = instance.ways[way].operation

@@ -93,7 +93,7 @@ def rematerialize_anywhere(instance: Instance, sequence: Sequence, limit: int) -
 
 @inner
 def rematerialize_across_peak(instance: Instance, sequence: Sequence, limit: int) -> int:
-    """Of some tensors kept across the peak, make again the one that is cheapest per byte."""
+    """Recompute one of some tensors kept across the peak: the one that is cheapest per byte."""
     slot = peak_slot(sequence.tree)
     chosen, use, least = -1, -1, np.inf
     for _ in range(_SAMPLES):

@@ -177,7 +177,7 @@ class Rounds:
             self._tell()
 
     def exchange(self, states: list[Sequence], coldest: float) -> None:
-        """Of two neighbours the faster sequence goes to the colder place, at times the slower."""
+        """Exchange neighbouring sequences: the faster gets the lower temperature, at times the slower."""
         for k in range(len(states) - 1):
             cold, warm = (1.0 / (coldest * LADDER**place) for place in (k, k + 1))
             gain = energy_of(states[k], self.limit) - energy_of(states[k + 1], self.limit)

@@ -1,4 +1,4 @@
-"""What the rules allow in a sequence: where a run may stand, which run may go."""
+"""Rules for runs in a sequence: where a run may stand, and which run may go."""
 
 from __future__ import annotations
 

@@ -70,7 +70,10 @@ def _fill(instance: Instance, sequence: Sequence, ways: Ints) -> None:
 
 @inner
 def period(sequence: Sequence) -> float:
-    """Of the device and of the thread that launches, the slower: nothing else keeps either waiting."""
+    """Return the seconds of an iteration: the larger of the device's and the launching thread's.
+
+    Nothing else keeps either waiting.
+    """
     return max(sequence.seconds[0], sequence.seconds[1])
 
 
@@ -161,7 +164,7 @@ def undo(instance: Instance, sequence: Sequence) -> None:
 
 @inner
 def spread(instance: Instance, sequence: Sequence) -> None:
-    """The same runs at equal distances."""
+    """Rewrite the sequence with its runs at equal distances."""
     ways = ways_of_sequence(sequence)
     sequence.way[:] = EMPTY
     sequence.useful[:] = 0

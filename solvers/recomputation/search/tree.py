@@ -23,7 +23,10 @@ class MemoryTree(NamedTuple):
 
 
 def memory_tree(slots: int) -> MemoryTree:
-    """slots: a power of two."""
+    """Return an empty tree.
+
+    slots: a power of two.
+    """
     return MemoryTree(np.zeros(2 * slots, np.int64), np.zeros(2 * slots, np.int64))
 
 

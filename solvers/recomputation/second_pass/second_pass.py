@@ -104,7 +104,7 @@ def _may_run_again(graph: Graph) -> list[bool]:
 
 
 def _closure(graph: Graph, tensors: set[int]) -> set[int]:
-    """What has to run again to make these, with nothing kept but what can't be made again."""
+    """Return the operations to recompute for these tensors if only what can't be recomputed is kept."""
     may, producers = _may_run_again(graph), graph.producers.lists()
     again, waiting = set[int](), list(tensors)
     while waiting:

@@ -31,11 +31,12 @@ class TooLongError(Exception):
 
 
 class Dependencies:
-    """What an order must keep. predecessors: per operation, those that make what it reads.
+    """Constraints on an order of runs.
 
+    predecessors: per operation, the producers of what it reads.
     last: operations that change a tensor in place, and all that must run after one of them. They run once, at
-    the end and in the file's order, from inputs that are kept for them.
-    kept: operations that can't run again, or make results; what they make is never forgotten.
+        the end and in traced order, from inputs that are kept for them.
+    kept: operations that can't be recomputed, or make results; what they make is never forgotten.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -105,7 +106,7 @@ class _Recursion:
             self.compute(part, wanted.intersection(part.members))
 
     def _due(self, piece: Piece) -> set[int]:
-        """What nobody reads and has not run, as far as the piece can make it now."""
+        """Return the operations that nobody reads and that have not run, if the piece can run them now."""
         sinks = self.dependencies.sinks
         due = [k for k in piece.members if k in sinks and k not in self.ran]
         if not due:
@@ -117,7 +118,7 @@ class _Recursion:
         return possible.intersection(due)
 
     def _before(self, k: int) -> Iterator[int]:
-        """What must be there, or have run, before k runs now."""
+        """Yield the operations that must be resident, or have run, before k runs now."""
         yield from self.dependencies.inner[k]
         if (
             k not in self.ran

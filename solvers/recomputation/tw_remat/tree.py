@@ -24,8 +24,11 @@ Bag = frozenset[int]
 
 @dataclass(frozen=True)
 class Piece:
-    """members: its operations in order, the separator's among them. No member of one part is a neighbour of a
-    member of another."""
+    """A subgraph, divided by a separator.
+
+    members: its operations in order, the separator's among them. No member of one part is a neighbour of a
+        member of another.
+    """
 
     members: tuple[int, ...]
     separator: tuple[int, ...]
@@ -33,7 +36,11 @@ class Piece:
 
 
 def taken_apart(predecessors: Mapping[int, Iterable[int]], *, fill_in: bool = False) -> Piece:
-    """predecessors: of every operation, those that make what it reads."""
+    """Take a graph of operations apart by balanced separators.
+
+    predecessors: of every operation, the producers of what it reads.
+    fill_in: decompose by least fill-in instead of least degree.
+    """
     graph = nx.Graph()
     graph.add_nodes_from(predecessors)
     graph.add_edges_from(
@@ -47,13 +54,19 @@ def taken_apart(predecessors: Mapping[int, Iterable[int]], *, fill_in: bool = Fa
 
 
 class _Separation:
-    """tree: the decomposition, a bag's neighbours; bags taken as separators are cut out of it."""
+    """The recursion that takes a tree decomposition apart.
+
+    tree: the decomposition, a bag's neighbours; bags taken as separators are cut out of it.
+    """
 
     def __init__(self, tree: dict[Bag, list[Bag]]) -> None:
         self.tree = tree
 
     def piece(self, start: Bag, above: Bag) -> Piece:
-        """Of the bags that hang together with `start`. above: the operations of the separators around it."""
+        """Return the piece of the bags that are connected with `start`.
+
+        above: the operations of the separators around it.
+        """
         order = self._subtree(start)
         separator, sides = self._centre(order, above)
         for side in sides:

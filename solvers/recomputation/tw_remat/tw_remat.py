@@ -114,7 +114,10 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 class _Found(NamedTuple):
-    """excess: bytes above the limit."""
+    """A sequence with its figures.
+
+    excess: bytes above the limit.
+    """
 
     excess: int
     time: float

@@ -21,8 +21,12 @@ LOWEST = 19
 
 
 class Background:
-    """A solve in the background. schedule: the result, within the time limit; None until then. fault: why
-    there is none. ended: set once there is one of the two."""
+    """A solve in the background.
+
+    schedule: the result, within the time limit; None until then.
+    fault: why there is none.
+    ended: set once there is one of the two.
+    """
 
     def __init__(
         self, solver: str, problem: Problem, seconds: float, settings: Mapping[str, str] | None = None
@@ -57,7 +61,7 @@ def _solve(
     settings: Mapping[str, str],
 ) -> None:
     def end_if_unwanted() -> bool:
-        """Whether to give the best so far: never, and where no answer is wanted the process is ended."""
+        """End the process if no answer is wanted any more. Returns False: the best so far is never wanted."""
         if cancelled.is_set() or not main_thread().is_alive():
             raise _UnwantedError
         return False

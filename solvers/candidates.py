@@ -22,7 +22,10 @@ from .problem import Bound, InfeasibleError, NotAcceptedError, OrderName, Proble
 
 
 class Candidate:
-    """A schedule with its figures: seconds and bytes. It may be given as what makes it: few are asked for."""
+    """A schedule with its figures: seconds and bytes.
+
+    It may be given as a function that makes it, as few of the candidates' schedules are used.
+    """
 
     def __init__(self, schedule: Schedule | Callable[[], Schedule], time: float, peak: int) -> None:
         self._schedule, self.time, self.peak = schedule, time, peak
@@ -39,8 +42,10 @@ def judged(graph: Graph, schedule: Schedule) -> Candidate:
 
 
 def sequenced(graph: Graph, runs: Sequence[Run]) -> Candidate:
-    """The schedule of these runs. Raises InvalidScheduleError where they do not hold, now or once it is
-    asked for."""
+    """Return the schedule of these runs.
+
+    Raises InvalidScheduleError if they break a rule, now or when the schedule is first used.
+    """
     figures = figures_of_runs(graph, runs)
     if figures is None:
         return judged(graph, schedule_of(graph, runs))
@@ -61,14 +66,14 @@ def peak_without(graph: Graph, runs: Sequence[Run], tensors: Sequence[int] | NDA
 
 
 def device_limit(problem: Problem) -> int:
-    """The budget, or the device's capacity where that is smaller; bytes."""
+    """Return the budget, or the device's capacity if that is smaller; bytes."""
     machine = problem.machine or problem.graph.machine
     capacity = machine.device_capacity if machine else None
     return problem.budget if capacity is None else min(problem.budget, capacity)
 
 
 def require_backward(solver: str, graph: Graph) -> None:
-    """Raises NotAcceptedError where the graph is not one of a training."""
+    """Raise NotAcceptedError if the graph is not one of a training."""
     if not (graph.operations.phase == Phase.BACKWARD).any():
         raise NotAcceptedError(f"{solver} takes training graphs; {graph.name} has no backward operations")
 

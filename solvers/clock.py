@@ -8,7 +8,10 @@ from time import monotonic
 
 
 class Clock:
-    """A time limit that began when this was made. end: moment of `monotonic` at which it is over."""
+    """A time limit that began when this was made.
+
+    end: moment of `monotonic` at which it is over.
+    """
 
     def __init__(self, seconds: float | None, cancelled: Callable[[], bool] = lambda: False) -> None:
         """Start the clock.
@@ -31,16 +34,16 @@ class Clock:
 
     @property
     def over(self) -> bool:
-        """Whether the time is over."""
+        """Tell whether the time is over."""
         return monotonic() > self.end
 
     @property
     def expired(self) -> bool:
-        """Whether to give the best so far: the time is over, or the answer is wanted at once."""
+        """Tell whether to give the best so far: the time is over, or the answer is requested at once."""
         return self.over or self._cancelled()
 
     def goes_on(self) -> bool:
-        """Whether there is time left, and no answer is wanted yet: for what asks now and then."""
+        """Tell whether to go on: there is time left, and no answer is requested yet."""
         return not self.expired
 
     def part(self, share: float, most: float = inf) -> Clock:

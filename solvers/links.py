@@ -33,12 +33,12 @@ class LinkedMachine:
 
 
 def worth_moving(machine: Machine) -> int:
-    """The bytes from which a tensor is worth a way to the host and back; 1 without latencies.
+    """Return the bytes from which a tensor is worth a transfer to the host and back; 1 without latencies.
 
-    What its absence gives is room for b bytes. Taken from larger tensors the same room costs the links b / β:
-    so much is it worth. So a tensor is worth its copies if they take at most twice that (from Hockney's n½ of
-    the two ways on). Solvers that choose what moves leave smaller tensors on the device, unless the budget
-    can't be met without them.
+    An offload interval frees memory for b bytes. Taken from larger tensors the same memory costs the links b
+    / β: so much is it worth. So a tensor is worth its copies if they take at most twice that (from Hockney's
+    n½ of the two directions on). Solvers that choose what to transfer leave smaller tensors on the device,
+    unless the budget can't be met without them.
     """
     out, back = machine.links.d2h, machine.links.h2d
     if out is None or back is None:
@@ -54,9 +54,11 @@ def worth_moving(machine: Machine) -> int:
 
 
 def linked_machine(solver: str, problem: Problem, moves: str) -> LinkedMachine:
-    """The problem's machine, or the graph's. moves: what the solver moves, for the refusal.
+    """Return the problem's machine, or the graph's.
 
-    Raises NotAcceptedError where it has no links between device and host.
+    moves: what the solver transfers, for the error's message.
+
+    Raises NotAcceptedError if it has no links between device and host.
     """
     machine = problem.machine or problem.graph.machine or Machine()
     d2h, h2d = machine.links.d2h, machine.links.h2d

@@ -1,18 +1,18 @@
-"""The lower bounds that a solution carries: what no schedule within the budget can be faster than.
+"""Lower bounds that a solution carries: no schedule within the budget can be faster.
 
 | bound                                       | holds for                                                    |
 |---------------------------------------------|--------------------------------------------------------------|
 | time of all operations (planner/bounds.py)  | every schedule                                               |
-| residency/residency.py, any order           | schedules without transfers: all, where there are no links   |
-| residency/residency.py, the file's order    | those of them whose first runs keep the file's order         |
+| residency/residency.py, any order           | schedules without transfers: all, if there are no links      |
+| residency/residency.py, the traced order    | those of them whose first runs keep the traced order         |
 | either, with backward operations once       | those of them that run no backward operation twice           |
-| offload/offload_bound.py, any order         | every schedule, where there are links                        |
-| offload/offload_bound.py, the file's order  | with links, first runs in the file's order, whatever moves   |
+| offload/offload_bound.py, any order         | every schedule, if there are links                           |
+| offload/offload_bound.py, the traced order  | with links, first runs in traced order, any transfers        |
 
-Cheap first. Residency bounds are left out where an operation has a way to use the host, or the schedule
-moves tensors. Each is computed once for each graph and limit in a process; the time that it may take is
-given, and less time only makes it lower. One that fails is left out and told: it never costs the schedule.
-Why they hold: docs/bounds.md, and program.py in both rooms.
+Cheap bounds come first. Residency bounds are left out if an operation has an execution variant that uses the
+host, or if the schedule transfers tensors. Each bound is computed once for each graph and limit in a process.
+Its time is limited, and less time only makes it lower. A bound that fails is left out and reported: it never
+costs the schedule. Why the bounds hold: docs/bounds.md, and program.py in both packages.
 
     residency/   the residency program: begin with its residency.py
     offload/     the offloading program: begin with its offload_bound.py
@@ -44,11 +44,11 @@ PROVEN = 1e-6
 """The relative gap up to which a schedule counts as the fastest."""
 
 WORTH = 1e-4
-"""Seconds of backward that a bound runs again, as a part of all, from which on one without is asked for."""
+"""Share of the time of all operations; if a bound recomputes more of backward, one without that follows."""
 
 Found = TypeVar("Found")
 Kind = tuple[int, OrderName, bool]
-"""Bytes, order, whether backward operations may run again."""
+"""Bytes, order, whether backward operations run once."""
 
 _offload: WeakKeyDictionary[Graph, dict[tuple[int, Machine, OrderName], tuple[float, Bound]]] = (
     WeakKeyDictionary()
@@ -59,9 +59,10 @@ _known: WeakKeyDictionary[Graph, dict[Kind, tuple[float, Residency]]] = WeakKeyD
 def lower_bounds(
     problem: Problem, schedule: Schedule, time: float, seconds: float, notes: list[str] | None = None
 ) -> list[Bound]:
-    """For a problem with a schedule that takes `time` seconds. seconds: the most to spend. Ctrl-C ends it.
+    """Compute lower bounds for a problem with a schedule that takes `time` seconds. Ctrl-C ends it.
 
-    One that fails is left out: notes takes a line for it.
+    seconds: the most to spend.
+    notes: takes a line for each bound that fails and is left out.
     """
     graph = problem.graph
     trivial = Bound(time_bound(graph), ALL_OPERATIONS, "any")
@@ -128,17 +129,20 @@ def prove(
 
 
 def file_order(problem: Problem, seconds: float, cancelled: Callable[[], bool]) -> Residency:
-    """The fastest schedule found in the file's order, with its bound, which is then known."""
+    """Return the fastest schedule found in traced order, with its bound, and remember both."""
     found = residency_schedule(problem.graph, device_limit(problem), seconds, cancelled)
     _known.setdefault(problem.graph, {})[device_limit(problem), "file", False] = FIRST_SHARE * seconds, found
     return found
 
 
 def proofs_of_none(problem: Problem, seconds: float) -> list[Bound]:
-    """Infinite bounds: no schedule within the budget exists, or none unless a backward operation runs twice.
+    """Compute infinite bounds: no schedule within the budget exists, or none that runs backward only once.
 
-    Looked for where the budget is below the once-floor, in fractions: what these don't prove, whole numbers
-    seldom do, and slowly. seconds: the most to spend.
+    They are computed if the budget is below the minimum memory of schedules in traced order that run each
+    backward operation once. They are computed in fractions: what these don't prove, whole numbers seldom do,
+    and slowly.
+
+    seconds: the most to spend.
     """
     graph, limit = problem.graph, device_limit(problem)
     floor = once_floor(graph, problem.machine)
@@ -164,8 +168,11 @@ def _once_counts(problem: Problem, found: Residency) -> bool:
 
 
 def _backward_once(problem: Problem, end: float, time: float, fixed: Residency | None) -> list[Bound]:
-    """For schedules that run no backward operation twice: in any order, and below the once-floor in the
-    file's."""
+    """Compute bounds for schedules that run no backward operation twice.
+
+    One is for any order. Another is infinite and for the traced order, if the budget is below the minimum
+    memory of such schedules.
+    """
     floor, bounds = once_floor(problem.graph, Machine()), list[Bound]()
     if floor is not None and device_limit(problem) < floor:
         bounds.append(Bound(inf, "once-floor", "file"))
@@ -174,7 +181,7 @@ def _backward_once(problem: Problem, end: float, time: float, fixed: Residency |
 
 
 def _offloading(problem: Problem, machine: Machine, order: OrderName, seconds: float, time: float) -> Bound:
-    """From an earlier call, unless there is much more time now."""
+    """Return the offloading bound, from an earlier call unless there is much more time now."""
     known = _offload.setdefault(problem.graph, {})
     key = device_limit(problem), machine, order
     spent, bound = known.get(key, (0.0, None))
@@ -185,7 +192,7 @@ def _offloading(problem: Problem, machine: Machine, order: OrderName, seconds: f
 
 
 def _leaves_device(graph: Graph, schedule: Schedule) -> bool:
-    """The schedule moves tensors, or an operation can be run in a way that uses the host."""
+    """Tell whether the schedule transfers tensors, or an operation has a variant that uses the host."""
     return bool((schedule.verbs >= Verb.OFFLOAD).any()) or uses_host(graph)
 
 
@@ -198,9 +205,10 @@ def _residency(
     *,
     once: bool = False,
 ) -> Residency:
-    """From an earlier call, unless that was cut short and there is more time now.
+    """Return the residency bound, from an earlier call unless that was cut short and there is more time now.
 
-    fixed: of the file's order, with whose moments one for any order begins. once: nothing of backward twice.
+    fixed: that of the traced order; a bound for any order begins with its moments.
+    once: no backward operation runs twice.
     """
     known = _known.setdefault(problem.graph, {})
     limit = device_limit(problem)

@@ -1,9 +1,9 @@
 """A graph as a chain of blocks, as chain solvers see it: what they decide, and what that costs.
 
 Assumes a training graph whose forward part can be cut where one tensor alone crosses
-(graphs/structure/chain.py); any other is refused. A chain with too many blocks is cut less finely. Costs are
-in the terms of Rotor's dynamic program: solvers minimise seconds within a limit of bytes. The paper's
-symbols, beside ours, stand in costs.py.
+(graphs/structure/chain.py); any other is not accepted. A chain with too many blocks is cut less finely. Costs
+are in the terms of Rotor's dynamic program: solvers minimise seconds within a limit of bytes. The paper's
+symbols and memplan's are listed in costs.py.
 
 In the order to read:
 

@@ -11,18 +11,18 @@
 | x_s + o_f^s             | advance_peak      | of F_ck, its input not counted                               |
 | x_{s-1} + x_s + o_f^s   | through_peak      | of F_∅, its input counted until its last use                 |
 | x̄_s + o_f^s             | save_peak         | of F_all, its input not counted                              |
-|                         | turn_seconds/peak | the same where B_s follows at once: x_s need not be made     |
+|                         | turn_seconds/peak | the same if B_s follows at once: x_s need not be made        |
 | g_s + x̄_s + o_b^s       | backward_peak     | of B_s, its input not counted                                |
 
     m_∅^{s,t}   = g_t + max(peak of F_ck^s, max over s < j < t of the peak of F_∅^j)
-    m_all^{s,t} = max(g_t + peak of F_all^s, peak of B_s)      with turn_peak where s = t
+    m_all^{s,t} = max(g_t + peak of F_all^s, peak of B_s)      with turn_peak if s = t
 
 The overheads o are not formed: the peaks are replayed on the block's operations, each tensor freed after its
 last use. g_t holds more than one gradient: parameter gradients, and sums still under way, stay from the block
 that makes them to the end (or to the update); shared tensors to the last block that reads them. All this does
 not depend on the split, so it is added to every peak as the paper adds |g_t|. An input that no backward reads
-goes while F_all runs, so x̄_s and the peaks from then on are less by it. Batch and persistent tensors count
-all the time.
+is freed while F_all runs, so x̄_s and the peaks from then on are less by it. Batch and persistent tensors
+count all the time.
 """
 
 from __future__ import annotations
@@ -148,9 +148,11 @@ def run_peak(
     kept: AbstractSet[int],
     start: int = 0,
 ) -> int:
-    """The most bytes while `runs` go on, each tensor not in `kept` freed after its last use.
+    """Return the most bytes while `runs` go on, each tensor not in `kept` freed after its last use.
 
-    given: tensors that do not count. there: tensors that are there at first. start: bytes then.
+    given: tensors that do not count.
+    there: tensors that are resident at first.
+    start: bytes then.
     """
     last: dict[int, int] = {}
     for position, (operation, mode) in enumerate(runs):
@@ -177,8 +179,10 @@ def written(graph: Graph, operation: int, mode: int = PLAIN) -> list[int]:
 
 
 def first_makers(graph: Graph, chain: Chain) -> dict[int, int]:
-    """Per tensor that is made: the block in which it is first there in the backward sweep; shared tensors
-    are there before."""
+    """Return, for each tensor that is made, the block in which it first exists in the backward sweep.
+
+    Shared tensors exist before.
+    """
     made = dict.fromkeys(chain.shared, len(chain.blocks))
     for number in reversed(range(len(chain.blocks))):
         block = chain.blocks[number]
@@ -189,7 +193,7 @@ def first_makers(graph: Graph, chain: Chain) -> dict[int, int]:
 
 
 def _last_shared_use(graph: Graph, chain: Chain, last: dict[int, int]) -> dict[int, int]:
-    """Per shared tensor: the block with whose backward its last use is over, forward passes included."""
+    """Return shared tensor -> the block with whose backward its last use is over, forward passes included."""
     use = {x: last.get(x, len(chain.blocks)) for x in chain.shared}
     for number in reversed(range(len(chain.blocks))):
         for operation in chain.blocks[number].forward:
@@ -202,7 +206,7 @@ def _last_shared_use(graph: Graph, chain: Chain, last: dict[int, int]) -> dict[i
 def _crossing_bytes(
     sizes: Sequence[int], made: dict[int, int], last: dict[int, int], blocks: int
 ) -> list[int]:
-    """Per block: what is there when its backward starts and that later blocks' passes have made."""
+    """Return per block the bytes that exist when its backward starts and that later blocks have made."""
     change = [0] * (blocks + 1)
     for x, block in made.items():
         lowest = last.get(x, block)

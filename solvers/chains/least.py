@@ -1,4 +1,4 @@
-"""The least memory of a persistent sequence, exactly: table.py's recursion with bytes in place of seconds.
+"""The least memory of a persistent sequence, exactly: table.py's recursion with bytes instead of seconds.
 
 N(s, t) is the least m for which Opt(s, t, m) is finite, for sizes that are not rounded:
 
@@ -6,8 +6,8 @@ N(s, t) is the least m for which Opt(s, t, m) is finite, for sizes that are not 
     N_1    = min over options o of max(peaks of F_s^o and B_s^o, x̄_s^o + N(e+1, t)), the rest 0 for e = t
     N_2    = max(m_∅^{s,t}, min over s < i <= t of max(x_i + N(i, t), N(s, i-1)))
 
-where an option that begins at s ends at e. Takes O(L² (L + B)) elementary steps for L blocks at each of which
-B options begin.
+An option that begins at s ends at e. Takes O(L² (L + B)) elementary steps for L blocks at each of which B
+options begin.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ class LeastMemory:
                 self.need[s, t] = need
 
     def _peaks(self, t: int) -> Bytes:
-        """Per option: the more of its two peaks, blocks up to t after it; without end if it ends after t."""
+        """Return per option its larger peak, with blocks up to t after it; infinite if it ends after t."""
         costs = self.costs
         forward = np.where(costs.last == t, costs.turn_peak, costs.forward_peak)
         peaks = np.maximum(costs.chain.gradient_bytes[t] + forward, costs.backward_peak)
         return np.where(costs.last > t, ENDLESS, peaks)
 
     def _once(self, s: int, t: int, peaks: Bytes) -> Bytes:
-        """Per option that begins at s: what it takes."""
+        """Return per option that begins at s what it takes."""
         options = slice(self.start[s], self.start[s + 1])
         rest = self.costs.saved[options] + self.need[self._next[options], t]
         return np.maximum(peaks[options], rest)
 
     def _splits(self, s: int, t: int) -> Bytes:
-        """For i = s+1 … t: what the two parts need."""
+        """Return for i = s+1 … t what the two parts need."""
         right = self.costs.chain.input_bytes[s + 1 : t + 1] + self.need[s + 1 : t + 1, t]
         return np.maximum(right, self.need[s, s:t])
 

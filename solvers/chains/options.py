@@ -7,10 +7,10 @@ Rotor's chain has one option per block, which keeps all that its backward reads;
 | o > 0 of block s        | rows start[s] … start[s+1]−1 | the options that begin there                      |
 | e                       | last                        | the block where an option ends; s in the paper     |
 | r(F_s^o) + r(B_s^o)     | both                        | seconds forward and backward                       |
-|                         | turn                        | the same where the backward follows at once        |
+|                         | turn                        | the same if the backward follows at once           |
 | x̄_s^o                   | saved                       | what stays until the backward                      |
 | tmp                     | forward_peak, backward_peak | what is saved counted too, the input not           |
-|                         | turn_peak                   | of the forward where the backward follows at once  |
+|                         | turn_peak                   | of the forward if the backward follows at once     |
 | o = 0                   | chain                       | forward that makes the output alone (costs.py)     |
 """
 
@@ -26,7 +26,7 @@ from .costs import Bytes, ChainCosts, Seconds
 from .runs import Move, Pass
 
 OptionMove = tuple[Pass, int, int]
-"""How a block is run, its number, and which option it takes (SAVE and BACKWARD; 0 for ADVANCE)."""
+"""Kind of pass, the block's number, and the option it takes (SAVE and BACKWARD; 0 for ADVANCE)."""
 
 
 @dataclass(frozen=True, eq=False)

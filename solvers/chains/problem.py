@@ -45,9 +45,9 @@ class ChainProblem:
 
 
 def chain_problem(solver: str, problem: Problem, blocks: int) -> ChainProblem:
-    """The problem on the graph's chain, with neighbours joined where it has more than `blocks` blocks.
+    """Return the problem on the graph's chain, with neighbours joined if it has more than `blocks` blocks.
 
-    Raises NotAcceptedError where the graph is no chain of at least two blocks with a backward part.
+    Raises NotAcceptedError if the graph is not a chain of at least two blocks with a backward part.
     """
     graph = problem.graph
     require_backward(solver, graph)
@@ -59,7 +59,7 @@ def chain_problem(solver: str, problem: Problem, blocks: int) -> ChainProblem:
 
 
 def coarser(graph: Graph, chain: Chain, blocks: int) -> Chain:
-    """At most `blocks` blocks: the lightest pair of neighbours becomes one, again and again.
+    """Join neighbours, the lightest pair first, until at most `blocks` blocks are left.
 
     A block's weight is its share of the forward seconds plus its share of the bytes that forward makes.
     """

@@ -8,8 +8,8 @@ Beaumont et al., "Optimal checkpointing for heterogeneous chains" (Inria RR-9302
     F_all       (SAVE, b)       forward of block b that makes all that its backward reads
     B           (BACKWARD, b)   backward of block b
 
-A block's first pass also runs what must run then: makers of shared tensors, random operations (first
-runs keep the file's order), what nothing reads. Later passes leave out the makers of shared tensors.
+A block's first pass also runs what must run then: producers of shared tensors, random operations (first runs
+keep the traced order), what nothing reads. Later passes leave out the producers of shared tensors.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ class Pass(IntEnum):
 
 
 Move = tuple[Pass, int]
-"""How a block is run, and the block's number from 0."""
+"""Kind of pass, and the block's number from 0."""
 
 
 @dataclass(frozen=True)
 class BlockRuns:
-    """The runs of a block's passes. saved: the tensors that a SAVE leaves, its output included.
+    """The runs of a block's passes.
 
-    turn: the part of `save` that its own backward, right behind it, needs.
+    saved: the tensors that a SAVE leaves, its output included.
+    turn: the part of `save` that its own backward, right after it, needs.
     """
 
     first_advance: list[Run]
@@ -57,7 +58,10 @@ def block_runs(graph: Graph, chain: Chain) -> list[BlockRuns]:
 
 
 def last_reader(graph: Graph, chain: Chain) -> dict[int, int]:
-    """Per tensor: the last block whose backward reads it; -1 where it is read behind all, or is a result."""
+    """Return tensor -> the last block whose backward reads it.
+
+    It is -1 if the tensor is read after all blocks, or is a result.
+    """
     last: dict[int, int] = {}
     for number in reversed(range(len(chain.blocks))):
         for operation in chain.blocks[number].backward:
@@ -67,7 +71,7 @@ def last_reader(graph: Graph, chain: Chain) -> dict[int, int]:
 
 
 def sequence(chain: Chain, runs: Sequence[BlockRuns], moves: Iterable[Move]) -> list[Run]:
-    """All runs of the iteration."""
+    """Return all runs of the iteration."""
     ran = [False] * len(runs)
     result: list[Run] = []
     for kind, number in moves:

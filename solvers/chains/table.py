@@ -2,14 +2,14 @@
 
 Minimises the seconds of a *persistent* sequence: a checkpoint stays in memory until the backward that reads
 it. Equations: thesis (Zhao 2024), 2.5.3, where t is one more and the rest of 2.20 is Opt(s+1, t, m - x̄_s^o);
-with one option a block they are those of Rotor (2.1.2, after Beaumont et al., Inria RR-9302, 2019). Ours
-besides: an option o may be one of blocks s … e joined (e = s in the paper).
+with one option per block they are those of Rotor (2.1.2, after Beaumont et al., Inria RR-9302, 2019). In
+addition an option o may be one of blocks s … e joined (e = s in the paper).
 
     (2.20)  Opt_1 = min over options o > 0 of r(F_s^o) + r(B_s^o) + Opt(e+1, t, m - x̄_s^o), 0 for e = t
     (2.21)  Opt_2 = min over s < i <= t of r(F_s^0) + … + r(F_{i-1}^0) + Opt(i, t, m - x_i) + Opt(s, i-1, m)
-    (2.22)  Opt   = min(Opt_1, Opt_2), ∞ where neither's memory suffices
+    (2.22)  Opt   = min(Opt_1, Opt_2), ∞ if neither's memory suffices
 
-each where the temporary memory of what runs fits as well: that of F_s^o and B_s^o, of F_s^0 … F_{i-1}^0, with
+each if the temporary memory of what runs fits as well: that of F_s^o and B_s^o, of F_s^0 … F_{i-1}^0, with
 g_t (costs.py). Assumes sizes in whole slots. Takes O(L² M (L + B)) elementary steps for L blocks, M slots and
 B options that begin at a block, vectorised to minima over contiguous rows, and 8 L² M bytes.
 
@@ -32,10 +32,12 @@ Row = NDArray[np.float64]
 
 
 class ChainTable:
-    """Opt(s, t, m) for all 0 <= s <= t < L and 0 <= m <= slots; m stands for m · slot_bytes + spare_bytes.
+    """Table of Opt(s, t, m) for all 0 <= s <= t < L and 0 <= m <= slots.
 
-    Sizes x and x̄ are rounded up to whole slots, or down with `optimistic`: then no persistent sequence that
-    fits the m it stands for is faster than Opt(0, L-1, m). complete: `proceed` has let it be filled.
+    m stands for m · slot_bytes + spare_bytes. Sizes x and x̄ are rounded up to whole slots, or down with
+    `optimistic`: then no persistent sequence that fits the m it stands for is faster than Opt(0, L-1, m).
+
+    complete: `proceed` has let it be filled.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class ChainTable:
         return True
 
     def _once(self, s: int, t: int, lows: list[int], seconds: list[float], later: Row) -> Row:
-        """(2.20)."""
+        """Compute the row of (2.20)."""
         row = np.full(self.slots + 1, np.inf)
         for option in range(self.start[s], self.start[s + 1]):
             low, time, last = lows[option], seconds[option], self.last[option]
@@ -103,8 +105,10 @@ class ChainTable:
         return row
 
     def _option_lows(self, t: int, options: slice) -> Bytes:
-        """Per option: the least m with which it runs, blocks up to t after it; more than there is for one
-        that ends after t."""
+        """Return per option the least m with which it runs, blocks up to t after it.
+
+        It is more than there is for an option that ends after t.
+        """
         costs = self.costs
         last, turns = costs.last[options], costs.last[options] == t
         peak = np.where(turns, costs.turn_peak[options], costs.forward_peak[options])
@@ -113,16 +117,16 @@ class ChainTable:
         return np.where(last > t, self.slots + 1, lows)
 
     def _option_seconds(self, t: int, options: slice) -> Row:
-        """Per option: seconds forward and backward, blocks up to t after it."""
+        """Return per option the seconds forward and backward, blocks up to t after it."""
         turns = self.costs.last[options] == t
         return np.where(turns, self.costs.turn[options], self.costs.both[options])
 
     def _advance_lows(self, t: int) -> list[int]:
-        """Per block s = 0 … t: the least m with which F_s^0 … F_{t-1}^0 run."""
+        """Return per block s = 0 … t the least m with which F_s^0 … F_{t-1}^0 run."""
         return self._needed(advance_needs(self.costs.chain, t)).tolist()
 
     def _needed(self, sizes: Bytes) -> Bytes:
-        """The least m that stands for at least so many bytes."""
+        """Return the least m that stands for at least so many bytes."""
         return np.maximum(0, -((self.spare_bytes - sizes) // self.slot_bytes))
 
     def _advance_seconds(self, first: int, end: int) -> float:
@@ -137,8 +141,10 @@ class ChainTable:
         return self.left[first, last] - self._advance_seconds(first, last + 1)
 
     def moves(self, slots: int, first: int = 0, last: int | None = None) -> Iterator[OptionMove]:
-        """Algorithm 6 (OptRec) for the chain, or its blocks first … last, with `slots` of memory where that
-        is finite."""
+        """Yield the moves of Algorithm 6 (OptRec) for the chain, or its blocks first … last.
+
+        slots: memory for which Opt is finite.
+        """
         last = self.blocks - 1 if last is None else last
         pending: list[OptionMove | tuple[tuple[int, int, int]]] = [((first, last, slots),)]
         while pending:
@@ -175,7 +181,7 @@ class ChainTable:
         return [] if last == t else [(last + 1, t, min(m - int(self.saved[option]), self.slots))]
 
     def _choice(self, s: int, t: int, m: int) -> tuple[int, int | None]:
-        """The best option of (2.20), and the i of (2.21) where that is better."""
+        """Return the best option of (2.20), and the i of (2.21) if that is better."""
         options = slice(self.start[s], self.start[s + 1])
         lows, seconds = self._option_lows(t, options), self._option_seconds(t, options)
         values = [
@@ -199,7 +205,7 @@ class ChainTable:
 
 
 def shifted(row: Row, slots: int) -> Row:
-    """row[m - slots] for every m: ∞ where that is below 0, the last entry where it is above."""
+    """Return row[m - slots] for every m: ∞ if that index is below 0, the last entry if it is above."""
     result = np.full(len(row), np.inf if slots > 0 else row[-1])
     if 0 <= slots < len(row):
         result[slots:] = row[: len(row) - slots]

@@ -33,9 +33,12 @@ NEGLIGIBLE = 0.003
 def _sizes(
     graph: Graph, ways: Sequence[Sequence[Way]], limit: int, merged: bool
 ) -> tuple[list[int], list[int]]:
-    """Bytes of the tensors that count, and per tensor the one that stands for it. merged: those touched by
-    the same operations alike, by the first. What may be made in host memory, and so lie there without a copy
-    down, counts as nothing."""
+    """Return the bytes of the tensors that count, and per tensor the one that stands for it.
+
+    A tensor that may be made in host memory, and so may lie there without a copy down, counts no bytes.
+
+    merged: the first of the tensors that the same operations touch in the same roles stands for all of them.
+    """
     sizes = graph.tensors.bytes.copy()
     for modes in graph.operations.modes.values():
         for mode in modes:
@@ -149,8 +152,10 @@ class OffloadColumns:
     def _from_here_on(
         self, inside: Sequence[dict[int, int]], wanted: Sequence[Iterable[int]]
     ) -> list[dict[int, int]]:
-        """Per moment s, for those wanted there, columns for what happens in window s or a later one, by the
-        columns of what happens inside each window."""
+        """Add columns for what happens in window s or later, for each moment s, from those of each window.
+
+        Only what is needed at a moment gets a column there.
+        """
         found: list[dict[int, int]] = [{} for _ in inside]
         following: dict[int, int] = {}
         for s in reversed(range(len(inside))):
@@ -165,14 +170,17 @@ class OffloadColumns:
         return found
 
     def _host_limit(self, machine: Machine) -> int | None:
-        """Bytes; None where all fits. Without disks and work on the CPU only what is pinned lies there."""
+        """Return the host's capacity in bytes; None if everything fits.
+
+        Without disks and operations on the CPU only pinned memory counts.
+        """
         on_cpu = any(way.on_host for ways in self.ways for way in ways)
         disk = machine.links.disk_write or machine.links.disk_read
         limit = machine.host_capacity if on_cpu or disk else machine.crossing_capacity
         return None if limit is None or sum(self.sizes) <= limit else max(1, limit)
 
     def _add_stocks(self) -> None:
-        """there, below, down and up: per moment or window, tensor -> column."""
+        """Add the columns there, below, down and up: per moment or window, tensor -> column."""
         graph, facts, model = self.graph, self.facts, self.model
         self.movable = [
             x
@@ -207,7 +215,7 @@ class OffloadColumns:
         self._add_disk()
 
     def _add_disk(self) -> None:
-        """on_host, on_disk, written and read: as `_add_stocks`; none where all fits into host memory."""
+        """Add the columns on_host, on_disk, written and read; none if all fits into host memory."""
         _down, _up, write, read = self.links
         moving = range(0 if self.host is None else len(self.windows))
         below = [sorted({*self.below[s], *self.movable}) for s in moving]
@@ -221,7 +229,7 @@ class OffloadColumns:
         ]
 
     def lives_in(self, s: int) -> Iterable[int]:
-        """Not persistent: what lives in window s and, as far as it may move, may end up below."""
+        """Return the tensors, not persistent, that exist in window s and that may be moved below then."""
         ends = self.alive[s + 1] if s + 1 < len(self.alive) else set[int]()
         made = {x for o in self.firsts[s] for x in self.facts.outputs[o]}
         return [*self.alive[s], *(x for x in made & (ends | self.read_below) if x not in self.alive[s])]
@@ -234,7 +242,7 @@ class OffloadColumns:
         return bool(self.changes[x]) if self.persistent[x] else self.complete_in(x) < s
 
     def constant(self, x: int) -> bool:
-        """It lasts for turns, and nothing that counts changes it."""
+        """Tell whether a tensor lasts for iterations, and nothing that counts changes it."""
         return self.persistent[x] and not self.changes.get(x)
 
     def _touched(self, operation: int) -> set[int]:
@@ -263,7 +271,10 @@ class OffloadColumns:
         return self.column(self.on_disk[s], x)
 
     def first(self, operation: int, s: int, wanted: Iterable[int] | None = None) -> Sum:
-        """That it runs for the first time in window s, in one of these ways, by number; in any by default."""
+        """Return the sum that is 1 if the operation runs for the first time in window s.
+
+        wanted: the numbers of the execution variants that count; all by default.
+        """
         numbers = list(range(len(self.ways[operation])) if wanted is None else wanted)
         if s not in self.turn.of[operation] or not numbers:
             return NONE
@@ -276,26 +287,26 @@ class OffloadColumns:
         return {range(self.turn.of[operation][0], s + 1), range(s, s + 1)}
 
     def not_first(self, operation: int, inside: Iterable[int], wanted: Iterable[int] | None = None) -> Sum:
-        """That it does not run for the first time in these windows, in one of these ways."""
+        """Return 1 − the sum that the operation first runs in these windows, in one of these variants."""
         numbers = None if wanted is None else list(wanted)
         return plus(ONE, *(times(-1.0, self.first(operation, s, numbers)) for s in inside))
 
     def before(self, operation: int, s: int) -> Sum:
-        """That it has run for the first time before moment s."""
+        """Return the sum that is 1 if the operation has run for the first time before moment s."""
         windows = self.turn.of[operation]
         if windows[-1] < s:
             return ONE
         return plus(*(self.first(operation, window) for window in windows if window < s))
 
     def chosen(self, operation: int, wanted: Iterable[int]) -> Sum:
-        """That it runs in one of these ways, by number."""
+        """Return the sum that is 1 if the operation's first run is in one of these variants, by number."""
         numbers = list(wanted)
         if len(numbers) == len(self.ways[operation]):
             return ONE
         return plus(*(self.first(operation, s, numbers) for s in self.turn.of[operation]))
 
     def changed_below(self, x: int, s: int) -> Sum:
-        """That x is changed on the CPU in window s."""
+        """Return the sum that is 1 if x is changed on the CPU in window s."""
         changes = self.changes_in(x, s)
         return plus(*(self.first(o, s, self.numbers(o, lambda way: way.on_host)) for o in changes))
 
@@ -307,22 +318,24 @@ class OffloadColumns:
         return [number for number, way in enumerate(self.ways[operation]) if wanted(way)]
 
     def made_by(self, producer: int, s: int) -> Sum:
-        """That it runs in window s."""
+        """Return the sum that counts the producer's runs in window s."""
         return plus(self.first(producer, s), self.column(self.recomputed[s], producer))
 
     def come(self, x: int, s: int) -> Sum:
         return plus(self.is_there(x, s), self.column(self.up[s], x))
 
     def copy_seconds(self, x: int, link: int) -> float:
-        """Seconds of tensor x on one of the links, over `unit`; if it stands for several, what they take at
-        least."""
+        """Return the seconds of tensor x on one of the links, over `unit`.
+
+        If it stands for several tensors, these are the fewest seconds that they take.
+        """
         one, size = self.links[link], self.sizes[x]
         assert one
         is_alone = size == self.graph.tensors.bytes[x]
         return (one.seconds(float(size)) if is_alone else one.least_seconds(size)) / self.unit
 
     def at_least(self, much: Sum, needed: Sum) -> None:
-        """much ≥ needed, where the columns' limits don't say so already."""
+        """Add the row much ≥ needed, unless the columns' limits imply it."""
         total: dict[int, float] = {}
         for column, value in [*much[1], *times(-1.0, needed)[1]]:
             total[column] = total.get(column, 0.0) + value

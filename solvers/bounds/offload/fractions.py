@@ -22,8 +22,10 @@ from .offload_bound import able_operations, chosen_marks
 from .program import OffloadProgram
 
 MOMENTS = (8, 4)
-"""So many, or fewer where that takes too long. With 4 searches end farther from the bound, with 16 no nearer
-(docs/results.md)."""
+"""Numbers of moments to try, fewer if that takes too long.
+
+With 4 searches end farther from the bound, with 16 no nearer (docs/results.md).
+"""
 
 _PACE = 8_000
 """Columns of a program that is solved in a second, about."""
@@ -32,7 +34,7 @@ _SHARE = 0.7
 """Of the time that is left, for one program."""
 
 _OPERATIONS = 1_500
-"""Worth a second of the time there is: writing the program takes time as well."""
+"""Operations that are worth a second of the time limit: writing the program takes time as well."""
 
 
 class Fractions(NamedTuple):
@@ -60,8 +62,12 @@ def fractions(
     seconds: float,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Fractions | None:
-    """For first runs in this order of all operations, within `budget` bytes on the device. None where the
-    program has no answer, or none in so many seconds. Raises KeyboardInterrupt."""
+    """Solve the offloading program in fractions, for first runs in this order of all operations.
+
+    Returns None if the program has no answer, or none in so many seconds. Raises KeyboardInterrupt.
+
+    budget: bytes on the device.
+    """
     if len(order) > _OPERATIONS * seconds:
         return None
     deadline, graph = monotonic() + seconds, in_order(graph, order)

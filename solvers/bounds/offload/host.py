@@ -1,4 +1,4 @@
-"""The rows of an offloading program where not all fits into host memory: (12) to (16)."""
+"""Rows (12) to (16) of an offloading program, for graphs that do not fit into host memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class HostRows:
         return (s + 1) % len(self.columns.windows)
 
     def _room(self, s: int) -> None:
-        """(12), as fractions of the capacity."""
+        """Write row (12), as fractions of the capacity."""
         columns, lies = self.columns, list[tuple[int, float]]()
         if columns.turn.at[s] < 0 or columns.host is None:
             return
@@ -46,7 +46,7 @@ class HostRows:
         columns.model.row(lies, upper=1.0)
 
     def _lies(self, x: int, s: int) -> None:
-        """(13)."""
+        """Write rows (13)."""
         columns, following = self.columns, self._following(s)
         here, on_disk = columns.column(columns.on_host[s], x), columns.is_on_disk(x, s)
         read, by_host = columns.column(columns.read[s], x), columns.changed_below(x, s)
@@ -61,7 +61,7 @@ class HostRows:
             columns.at_least(come, columns.column(columns.on_host[following], x))
 
     def _written(self, x: int, s: int) -> None:
-        """(14)."""
+        """Write rows (14)."""
         columns = self.columns
         on_disk, written = columns.is_on_disk(x, self._following(s)), columns.column(columns.written[s], x)
         on_host, down = columns.column(columns.on_host[s], x), columns.column(columns.down[s], x)
@@ -73,7 +73,7 @@ class HostRows:
                 columns.at_least(plus(since, columns.not_first(change, inside)), on_disk)
 
     def _disk_links(self) -> None:
-        """(15)."""
+        """Write rows (15)."""
         columns = self.columns
         whole: Sum = (0.0, [(column, 1.0) for column in columns.seconds])
         for link, moving in ((2, columns.written), (3, columns.read)):
@@ -85,12 +85,12 @@ class HostRows:
             columns.at_least((0.0, [(columns.seconds[s], 1.0)]), (0.0, load))
 
     def _arrives(self, x: int) -> Sum:
-        """The parts that come to the host in a turn, down or from the disk."""
+        """Return the shares of x that come to the host in an iteration, from the device or from the disk."""
         columns = self.columns
         return plus(*(columns.column(moving, x) for moving in (*columns.down, *columns.read)))
 
     def _used_on_cpu(self, x: int) -> None:
-        """(16)."""
+        """Write rows (16)."""
         columns, arrives = self.columns, self._arrives(x)
         for operation in self.on_cpu[x]:
             numbers = columns.numbers(operation, lambda way: way.on_host and x in way.host)

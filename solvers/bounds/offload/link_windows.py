@@ -1,27 +1,28 @@
-"""Idle time that no order of copies avoids, where nothing runs again: a bound in closed form.
+"""Idle time that no order of transfers avoids, if nothing is recomputed: a lower bound in closed form.
 
-While kernel t runs, at least X = (bytes that are wanted then or later) − limit are not on the device. What is
-away has a copy below that was made since its version began, and comes up before its next use:
+While kernel t runs, at least X = (bytes that are needed then or later) − limit are not on the device. An
+offloaded tensor has a copy below that was made since its version began, and comes up before its next use:
 
-    down   those whose version began at s or later hold at least X − (bytes away that began before s); they
-           pass the link between s and the start of t, as the memory that t runs in has to wait for them
-    up     those whose next use is at e or before hold at least X − (bytes away that are used after e); they
-           pass it between the end of t and e
+    down   those whose version began at s or later hold at least X − (bytes offloaded that began before s);
+           they pass the link between s and the start of t, as the memory that t runs in has to wait for them
+    up     those whose next use is at e or before hold at least X − (bytes offloaded that are used after e);
+           they pass it between the end of t and e
 
 A link moves at most β bytes a second (`Link.best_rate`), so within such a window the device idles for
-bytes / β less the seconds of the kernels in it. Windows add up that share no moment between two kernels: the
-best set of them is found along the turn. Down to the disk alike, with the host's capacity in the limit. A
-copy up from there may come long before t, where a kernel has waited for what left its place on the host
-(formats.md, In flight): there X bytes come up in a turn.
+bytes / β less the seconds of the kernels in it. Windows add up if no two share a moment between two kernels:
+the best set of them is found along the iteration. Transfers to the disk count likewise, with the host's
+capacity in the limit. A copy up from the disk may come long before t, if a kernel has waited for what left
+its space on the host (formats.md, In flight): there X bytes come up in an iteration.
 
-Holds for schedules that run each operation once, in the file's order: for all, where none may run again, but
-for other orders. Latencies are left out. Around the turn's end windows count from several origins, of which
-the best is taken. O(moments · uses of tensors); of many moments those of the highest levels in equal parts.
+The bound holds for schedules that run each operation once, in traced order: for all but those in other
+orders, if none may be recomputed. Latencies are left out. Around the iteration's end windows count from
+several origins, of which the best is taken. O(moments · uses of tensors); of many moments those of the
+highest levels in equal parts.
 
 Seconds are counted in ticks, whole numbers of 2^-k s: kernels' rounded up, transfers' rounded down, so the
 idle time is never too long, and sums are exact.
 
-Our own; the offloading program (program.py) has it all and more, at a few moments only.
+Developed for memplan; the offloading program (program.py) has it all and more, at a few moments only.
 """
 
 from __future__ import annotations
@@ -43,21 +44,23 @@ from ....planner.bounds import time_bound
 Ints = NDArray[np.int64]
 
 WORK = 20_000_000
-"""Absences looked at from one origin, over all moments."""
+"""Most offload intervals to look at from one origin, over all moments."""
 
 LOWER = 1.0 - 2.0**-50
 """Times a quotient of two numbers, all rounded to the nearest float: surely not above the exact one."""
 
 TICK_BITS = 60
-"""All that is ever added up is below 2**TICK_BITS ticks."""
+"""Exponent of the number of ticks that no sum reaches."""
 
 ORIGINS = 4
-"""Of the turn, beside its start; spread over what comes behind the last moment that is above the limit."""
+"""Number of origins besides the iteration's start, spread over all after the last moment above the limit."""
 
 
 class _Absences(NamedTuple):
-    """Between two uses of a tensor, in the turn or the next. made: the position behind the change that began
-    its version, below all others where nothing ever changes it."""
+    """Offload intervals: between two uses of a tensor, in one iteration or across its end.
+
+    made: the position after the change that began its version, below all others if nothing ever changes it.
+    """
 
     size: Ints
     after: Ints
@@ -87,10 +90,12 @@ class _Way(NamedTuple):
 def link_bound(
     graph: Graph, machine: Machine, limit: int, proceed: Callable[[], bool] = lambda: True
 ) -> float:
-    """Seconds of a period with `limit` bytes on the device; ∞: there is no schedule. The time of all
-    operations where some may run again or have other modes, or where there are no links.
+    """Compute a bound on the period, in seconds, with `limit` bytes on the device; ∞: there is no schedule.
 
-    proceed: false once the time is over, which only makes it lower.
+    It is only the time of all operations if some may be recomputed or have execution variants, or if there
+    are no links.
+
+    proceed: false once the time is over, which only makes the bound lower.
     """
     seconds, links, host = time_bound(graph), machine.links, machine.host_capacity
     operations = graph.operations
@@ -113,8 +118,11 @@ def link_bound(
 
 
 class _Touches(NamedTuple):
-    """Tensor and operation of each touch, by tensors, then as the operations run; those of what may leave.
-    first, last: of its tensor. cyclic: of what lasts for turns."""
+    """Touches of all tensors that may leave the device, by tensors, then as the operations run.
+
+    first, last: whether the touch is the first or last of its tensor.
+    cyclic: whether the tensor lasts for iterations.
+    """
 
     tensor: Ints
     operation: Ints
@@ -138,8 +146,10 @@ def _keys(graph: Graph, *users: Adjacency) -> Ints:
 
 
 def _level(graph: Graph, touches: _Touches) -> Ints:
-    """Per operation the bytes of what is wanted then or later, with what it takes for itself. Persistent
-    tensors that nothing touches may lie anywhere, on the disk too, and don't count."""
+    """Return per operation the bytes that are needed then or later, with the operation's own.
+
+    Persistent tensors that nothing touches may lie anywhere, on the disk too, and don't count.
+    """
     count, sizes = len(graph.operations), graph.tensors.bytes
     results = np.isin(touches.tensor, list(graph.results))
     change = np.zeros(count + 1, np.int64)
@@ -172,7 +182,7 @@ def _absences(graph: Graph, touches: _Touches) -> _Absences:
 
 
 def _latest(changes: Ints, keys: Ints, tensor: Ints, count: int) -> Ints:
-    """The position behind the latest of the tensor's changes up to a key; 0 where there is none."""
+    """Return the position after the latest of the tensor's changes up to a key; 0 if there is none."""
     place = np.searchsorted(changes, keys, side="right") - 1
     found = np.append(changes, -count)[place]
     return np.where(found // count == tensor, found % count + 1, 0)
@@ -197,7 +207,10 @@ def _idle(graph: Graph, absences: _Absences, ways: Sequence[_Way], proceed: Call
 
 
 def _tick_bits(graph: Graph, ways: Sequence[_Way]) -> int:
-    """A tick is 2^-bits seconds: as short as the sums of a turn, with a window for each gap, allow."""
+    """Return the bits of a tick, 2^-bits seconds.
+
+    Ticks are as short as the sums of an iteration, with a window for each gap, allow.
+    """
     links = [(way.excess, link) for way in ways for link in (way.down, way.up) if link]
     longest = max(float(excess.max(initial=0)) / link.best_rate for excess, link in links)
     gaps = len(graph.operations) + 1
@@ -206,9 +219,13 @@ def _tick_bits(graph: Graph, ways: Sequence[_Way]) -> int:
 
 
 class _Turn:
-    """The turn from one origin. clock: ticks of 2^-bits s before each position of two turns. made, used:
-    absences, those of the latest versions first, those of the next uses first. best: after so many gaps, the
-    idle ticks that windows prove which share none; a gap is what passes right before a run."""
+    """The iteration from one origin.
+
+    clock: ticks of 2^-bits s before each position of two iterations.
+    made, used: offload intervals, those of the latest versions first, those of the next uses first.
+    best: after so many gaps, the idle ticks that windows which share no gap prove; a gap is what passes right
+        before a run.
+    """
 
     def __init__(
         self,
@@ -243,7 +260,7 @@ class _Turn:
         return np.floor(np.ldexp(need / link.best_rate * LOWER, self.bits)).astype(np.int64)
 
     def _down(self, way: _Way, position: int, excess: int) -> None:
-        """From behind a version's beginning to the run's start."""
+        """Add the windows from the beginning of a version to the start of the run."""
         absences = self.made.around(position)
         later = absences.size.cumsum()
         need = excess - (later[-1:] - later)
@@ -254,7 +271,7 @@ class _Turn:
         self.best[here] = (self.best[since - self.origin] + idle).max(initial=self.best[here])
 
     def _up(self, link: Link, position: int, excess: int) -> None:
-        """From the run's end to the start of a next use."""
+        """Add the windows from the end of the run to the start of a next use."""
         absences = self.used.around(position)
         sooner = absences.size.cumsum()
         need = excess - (sooner[-1:] - sooner)

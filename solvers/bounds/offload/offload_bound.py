@@ -1,26 +1,27 @@
-"""A lower bound on the period of schedules that move tensors, recompute, and update weights on the CPU.
+"""A lower bound on the period of schedules that transfer tensors, recompute, and update weights on the CPU.
 
-Minimised: the seconds of a turn, Σ E_s, within the device's budget and the links' rates at chosen moments.
-Holds for schedules whose first runs keep the file's order, or for all, as is asked for; the disk has no limit
-in it, and tensors move by parts. The program is solved in fractions, with one moment first, then with
-twice as many while there is time: at the peaks of the plain schedule, spread over its time; for any order,
-of operations that follow each other in all. The bound is computed from the rows' prices
-(milp/safe_bounds.py), so no solver's tolerance is in it.
+Minimises the seconds of an iteration, Σ E_s, within the device's budget and the links' rates at chosen
+moments. Holds for schedules whose first runs keep the traced order, or for all, as requested. The disk has
+no limit in it, and tensors may be transferred in parts. The program is solved in fractions, with one moment
+first, then with twice as many while there is time. Moments are the peaks of the baseline, spread over its
+time; for any order they are those of operations that follow each other in every order. The bound is computed
+from the rows' prices (milp/safe_bounds.py), so no solver's tolerance is in it.
 
-`weight_offload_bound` is the paper's: nothing is recomputed, tensors move whole, in whole numbers.
+`weight_offload_bound` is the paper's: nothing is recomputed, tensors are transferred whole, in whole numbers.
 
-    link_windows.py  first, where nothing runs again: idle time in closed form, for the file's order
-    program.py     begin here: symbols, the paper's beside them, rows, and why schedules satisfy them
+    link_windows.py  first, if nothing is recomputed: idle time in closed form, for the traced order
+    program.py     begin here: symbols, also the paper's, rows, and why schedules satisfy them
     windows.py     moments, and what may run for the first time between them
-    ways.py        where an operation runs, and what it needs where
+    ways.py        the memory in which an operation runs, and what it needs there
     columns.py     the program's columns, and sums over them
     first_runs.py  rows (10)
     stocks.py      rows (5), (6), (8), (9) and `whole`
-    host.py        rows (12) to (16), where not all fits into host memory
-    fractions.py   what its answer keeps and moves, as advice for searches
+    host.py        rows (12) to (16), if not all fits into host memory
+    fractions.py   what its answer keeps and transfers, to guide searches
 
 Time: O(moments · edges) rows; under a second for one moment of thousands of operations, some ten for more.
-Reference: Beaumont, Eyraud-Dubois, Shilova, Zhao 2022, Inria hal-03580767, section 6; the rest is ours.
+Reference: Beaumont, Eyraud-Dubois, Shilova, Zhao 2022, Inria hal-03580767, section 6; the rest was developed
+for memplan.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ FEWEST = 1
 """Moments of the first program; each further one has twice as many."""
 
 BOTH_ENDS = 400
-"""Up to so many operations their ends are moments too."""
+"""Most operations of a graph whose ends are moments too."""
 
 MOST_COLUMNS = 100_000
 """A program with more is not written."""
@@ -83,11 +84,13 @@ def offload_bound(
     tell: Callable[[Bound], None] = lambda _bound: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Bound:
-    """For a machine with links d2h and h2d, and `budget` bytes on the device. ∞: there is no such schedule.
+    """Compute the bound for a machine with links d2h and h2d; ∞: there is no such schedule.
 
-    goal: seconds of a known schedule, beyond which the bound need not rise. order: "file": for schedules
-    whose first runs keep the file's; "any": for all. tell: is called with each higher bound. cancelled: the
-    time is over.
+    budget: bytes on the device.
+    goal: seconds of a known schedule, beyond which the bound need not rise.
+    order: "file": for schedules whose first runs keep the traced order; "any": for all.
+    tell: is called with each higher bound.
+    cancelled: whether the time is over.
     """
     deadline = inf if time_limit is None else monotonic() + time_limit
     seconds = time_bound(graph)
@@ -169,7 +172,7 @@ def chosen_moments(graph: Graph, able: Sequence[int], most: int) -> Sequence[int
 
 
 def _levels(graph: Graph) -> list[int]:
-    """Per operation, the bytes of the plain schedule while it runs."""
+    """Return per operation the bytes of the baseline while it runs."""
     schedule = plain_schedule(graph)
     curve = simulate(graph, schedule, machine=Machine()).device_curve
     levels: list[int] = curve[schedule.verbs == Verb.COMPUTE].tolist()

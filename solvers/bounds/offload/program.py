@@ -1,20 +1,20 @@
-"""The offloading program: what moves, what runs again and what idles between chosen moments of one turn.
+"""The offloading program: transfers, recomputations and idle time between chosen moments of one iteration.
 
-A *moment* is the start or the end of an operation's first run on the device, or the start of the turn; the
-moments follow each other in every order considered, the last window ends with the turn. First runs in the
-file's order, or in any. β: the rate of a link.
+A *moment* is the start or the end of an operation's first run on the device, or the start of the iteration.
+The moments follow each other in every order considered; the last window ends with the iteration. First runs
+are in traced order, or in any. β: the rate of a link.
 
     paper          here         meaning
     u_j + idle_j   seconds      E_s: seconds from moment s to the next
-    —              way          μ_{o,m,s}: o runs for the first time in window s, and in mode m; f_o,s: in any
+    —              way          μ_{o,m,s}: o first runs in window s, in execution variant m; f_o,s: in any
     —              before       b_{o,s}: o has run before moment s
     m_{i,k}        there        r_{x,s}: the part of tensor x whose bytes are on the device at moment s
     Σ O            below        h_{x,s}: the part of x's present version that has been copied down (stock)
     O_{i,j}        down         O_{x,s}: the part copied down in window s
     P_{i,j}        up           P_{x,s}: the part copied up in window s, not there at its start nor made in it
-    —              returns      q_{x,s}: the part copied up in window s or later in the turn
+    —              returns      q_{x,s}: the part copied up in window s or later in the iteration
     —              recomputed   w_{o,s}: o runs in window s, and for the first time in another
-    —              again        u_{o,s}: o runs before moment s and once more behind it
+    —              again        u_{o,s}: o runs before moment s and once more after it
     —              on_host      g_{x,s}: the part of x's present version that lies in host memory
     —              on_disk      z_{x,s}: the part of it that has been written to the disk (stock)
     —              written      W_{x,s}: the part written to the disk in window s
@@ -27,45 +27,46 @@ file's order, or in any. β: the rate of a link.
     (3) T ≥ Σ_o Σ_m Σ_s μ_{o,m,s} time_{o,m}                         on the CPU
     (4) Σ_x size_x r_{x,s} + what the moment's operation needs ≤ limit
     (5) r_{x,s+1} ≤ r_{x,s} + P_{x,s} + made_{x,s}                   made: f and w of what makes x
-    (6) h_{x,s+1} ≤ h_{x,s} + O_{x,s} + μ of a change on the host; where x is changed, O and μ since then;
+    (6) h_{x,s+1} ≤ h_{x,s} + O_{x,s} + μ of a change on the host; if x is changed, O and μ since then;
         O_{x,s} ≤ r_{x,s} + P_{x,s} + made_{x,s};  P_{x,s} ≤ h_{x,s} + that μ
     (7) r_{x,s} + P_{x,s} + made_{x,s} ≥ need_c                      c uses x on the device in s: μ and w
     (8) r_{x,s} + h_{x,s} + u_{p,s} ≥ b_{p,s} − b_{c,s},  ≥ u_{c,s}  p makes x, c uses it; the same with q for
-        h where c uses it on the device; r_{x,s} + h_{x,s} ≥ 1 and r_{x,s} + q_{x,s} ≥ Σ_{k ≥ s} μ_{c,k}
-        where x is persistent
-    (9) Σ_s O_{x,s} ≥ μ of what reads x on the host; where x is changed there: r_{x,s+1} ≤ P since + 1 − μ
-    (10) Σ_s f_{o,s} = 1,  b_{c,s} ≤ b_{p,s} where c must follow p,  w_{o,s} ≤ b_{o,s},  u_{o,s} ≤ b_{o,s}
+        h if c uses it on the device; r_{x,s} + h_{x,s} ≥ 1 and r_{x,s} + q_{x,s} ≥ Σ_{k ≥ s} μ_{c,k}
+        if x is persistent
+    (9) Σ_s O_{x,s} ≥ μ of what reads x on the host; if x is changed there: r_{x,s+1} ≤ P since + 1 − μ
+    (10) Σ_s f_{o,s} = 1,  b_{c,s} ≤ b_{p,s} if c must follow p,  w_{o,s} ≤ b_{o,s},  u_{o,s} ≤ b_{o,s}
     (11) u_{o,s} ≤ w_{o,s} + u_{o,s+1},  q_{x,s} ≤ P_{x,s} + q_{x,s+1}
 
-Where not all fits into host memory, h is what lies below at the moment: on the host, g, or on the disk, z.
+If not all fits into host memory, h is what lies below at the moment: on the host, g, or on the disk, z.
 With μ as in (6):
 
     (12) Σ_x size_x g_{x,s} ≤ capacity              of what the CPU changes: g_{x,s} − Σ_k (O_{x,k} + D_{x,k})
-    (13) g_{x,s} + z_{x,s} ≥ h_{x,s},  ≥ 1 − r_{x,s} where x never changes;  P_{x,s} ≤ g_{x,s} + D_{x,s} + μ;
+    (13) g_{x,s} + z_{x,s} ≥ h_{x,s},  ≥ 1 − r_{x,s} if x never changes;  P_{x,s} ≤ g_{x,s} + D_{x,s} + μ;
         D_{x,s} ≤ z_{x,s};  g_{x,s+1} ≤ g_{x,s} + O_{x,s} + D_{x,s} + μ
-    (14) W_{x,s} ≤ g_{x,s} + O_{x,s} + μ;  z_{x,s+1} ≤ z_{x,s} + W_{x,s};  where x is changed, W since then
+    (14) W_{x,s} ≤ g_{x,s} + O_{x,s} + μ;  z_{x,s+1} ≤ z_{x,s} + W_{x,s};  if x is changed, W since then
     (15) β T ≥ Σ_s Σ_x size_x W_{x,s},  the same with D;  but for what the CPU changes:
         β E_s ≥ Σ_x size_x W_{x,s}
     (16) g_{x,s} + Σ_k (O_{x,k} + D_{x,k}) ≥ μ of what uses a persistent x on the CPU in window s
 
-Why schedules satisfy this, with averages over the turns of their steady state. r counts the bytes that have
-arrived, and those not yet copied down where a delete is pending: what else is wanted of x is below. A
-transfer behind an operation in the list starts after its end, so what arrives while it runs was allocated
-before it in the list; and whoever takes memory waits for the copy that still reads it. So no byte of the
+Why schedules satisfy this, with averages over the iterations of their steady state. r counts the bytes that
+have arrived, and those not yet copied down while a delete is pending: what else is needed of x is below. A
+transfer after an operation in the list starts after its end, so what arrives while it runs was allocated
+before it in the list; and an allocation waits for the copy that still reads its memory. So no byte of the
 device serves two, and (4) holds at the operation's start and end. (2): a link moves β bytes a second,
 wherever in E_s a copy begins or ends; what an operation makes is copied down after its end, so not from its
-start to its end. (5) to (7): what is there was there, came up, or was made; what comes up was copied down
-before, whole. What an operation is about to write takes its bytes at its start, and says nothing of what was
-there before. (8): each byte of x that is still wanted is somewhere, and is there, comes up or is made again
-before it is used. (9): what the CPU reads was copied down, what it changed comes up. What an operation that
-may run on the CPU writes counts as nothing: it may lie below without a copy. P and w above 1 in a window help
-nobody and count as 1; copies of gradients that end in the next turn load the link, in no window of their own.
-Persistent tensors wrap around.
+start to its end. (5) to (7): what is resident was resident, came up, or was made; what comes up was copied
+down before, whole. What an operation is about to write takes its bytes at its start, and says nothing of what
+was resident before. (8): each byte of x that is still needed is somewhere, and is resident, comes up or is
+recomputed before it is used. (9): what the CPU reads was copied down, what it changed comes up. What an
+operation that may run on the CPU writes counts no bytes: it may lie below without a copy. P and w above 1 in
+a window are of no use and count as 1; copies of gradients that end in the next iteration load the link, in no
+window of their own. Persistent tensors wrap around.
 
 Host memory: a copy listed before the moment's operation counts in g by what it has brought by the
-operation's start, or by what a copy that reads it, its delete pending, has not yet taken. Who takes its
-memory waits for that, so no byte of the host serves two, and (12) holds. A read of the disk waits for no
-computation and may run long before the moment that it follows in the list: it loads the turn, not a window.
+operation's start, or by what a copy that reads it, its delete pending, has not yet taken. An allocation in
+its memory waits for that, so no byte of the host serves two, and (12) holds. A read of the disk waits for no
+computation and may run long before the moment that it follows in the list: it loads the iteration, not a
+window.
 A write waits for the copy down, and so for what made its version, but not for the CPU. Nor does host memory
 wait for the CPU: what it changes may be counted as changed while its copy down is on its way, so in (12)
 only what never moves counts; what it changes and is not persistent does not. Copies on the disk have no
@@ -74,15 +75,15 @@ Without disks and CPU operations all that lies on the host crosses the links, so
 pinned memory.
 
 In any order nothing is known of the window of an operation that may stand on either side of a moment: f is
-then a variable of its own (windows.py), and nothing else changes. With the same moments the program of the
-file's order is this one with f given, so it is never below. Moments on the longest chain of dependencies
+then a separate variable (windows.py), and nothing else changes. With the same moments the program of the
+traced order is this one with f given, so it is never below. Moments on the longest chain of dependencies
 leave few operations open.
 
 The paper's (2) to (6) are (2) and (4) to (7) at the starts of all operations: with the own weight counted
 once in (4), the signs of (6) as they must be, and h as an explicit stock: rows stay short. Its (3), no copy
 of w_i during B_i, is here what is said of ends. Its (7) and (8), whole tensors, are `whole`: Σ O of a version
-and Σ P of an absence are 0 or 1, as every turn makes the same moves; all operations are moments then, and
-nothing runs again.
+and Σ P of an offload interval are 0 or 1, as every iteration makes the same transfers; all operations are
+moments then, and nothing is recomputed.
 
 Leaving out moments, solving it in fractions or from the dual side makes it lower and leaves it true.
 Reference: Beaumont, Eyraud-Dubois, Shilova, Zhao 2022, Inria hal-03580767, section 6.
@@ -103,7 +104,10 @@ from .stocks import StockRows
 
 
 class OffloadProgram:
-    """The arguments as `OffloadColumns`. unit: what cost 1 stands for, in seconds."""
+    """A written offloading program; the arguments are those of `OffloadColumns`.
+
+    unit: what cost 1 stands for, in seconds.
+    """
 
     def __init__(
         self,
@@ -127,7 +131,7 @@ class OffloadProgram:
 
 
 class _UseRows:
-    """(1) to (4), (7), and what the CPU reads of (9)."""
+    """Writer of rows (1) to (4), (7), and of those of (9) for what the CPU reads."""
 
     def __init__(self, columns: OffloadColumns) -> None:
         self.columns = columns
@@ -137,7 +141,7 @@ class _UseRows:
             self._uses(s)
 
     def _time(self) -> None:
-        """(1) to (3)."""
+        """Write rows (1) to (3)."""
         columns = self.columns
         whole: Sum = (0.0, [(column, 1.0) for column in columns.seconds])
         cpu: list[Sum] = []
@@ -174,7 +178,7 @@ class _UseRows:
         return min(way.seconds for way in self.columns.ways[operation] if not way.on_host)
 
     def _memory(self, s: int) -> None:
-        """(4), as fractions of the limit."""
+        """Write row (4), as fractions of the limit."""
         columns = self.columns
         if columns.turn.at[s] < 0:
             return
@@ -187,7 +191,7 @@ class _UseRows:
         )  # exact before it is rounded
 
     def _uses(self, s: int) -> None:
-        """(7)."""
+        """Write rows (7)."""
         columns = self.columns
         for operation in sorted({*columns.firsts[s], *columns.recomputed[s]}):
             ways, again = columns.ways[operation], columns.column(columns.recomputed[s], operation)

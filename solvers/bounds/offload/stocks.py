@@ -1,4 +1,4 @@
-"""The rows of an offloading program that say where the bytes of tensors are: (5), (6), (8), (9), `whole`."""
+"""Rows of an offloading program that say where the bytes of tensors are: (5), (6), (8), (9), `whole`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StockRows:
         self._waited_for(x, s)
 
     def _changed(self, x: int, s: int, change: int) -> None:
-        """(6) and (9) where it may have changed in window s, or in those before in which it may too."""
+        """Write (6) and (9) for a change that may happen in window s, and maybe in windows before."""
         columns, following = self.columns, (s + 1) % len(self.columns.windows)
         for inside in columns.spans(change, s):
             down = [columns.column(columns.down[k], x) for k in inside]
@@ -54,7 +54,7 @@ class StockRows:
                 columns.at_least(plus(*up, others), columns.is_there(x, following))  # (9)
 
     def _waited_for(self, x: int, s: int) -> None:
-        """(8), for first runs that use x on the device, maybe in window s, maybe in a later one."""
+        """Write (8) for first runs that use x on the device, maybe in window s, maybe in a later one."""
         columns = self.columns
         come = plus(columns.is_there(x, s), columns.column(columns.returns[s], x))
         for use in {*columns.facts.uses[x]}:
@@ -80,8 +80,10 @@ class StockRows:
                 self.columns.at_least(plus(below, down), columns.is_below(x, s + 1))  # (6)
 
     def _wanted(self, x: int, s: int) -> None:
-        """(8), for each contribution to what a first run still needs, a later run, or a result. In the last
-        window (7) and P ≤ h say the same of what runs on the device."""
+        """Write (8) for each contribution to what a first run still needs, a later run, or a result.
+
+        In the last window (7) and P ≤ h say the same of what runs on the device.
+        """
         columns, side = self.columns, self.columns.turn.sides[s]
         there, back = columns.is_there(x, s), columns.column(columns.returns[s], x)
         lies = plus(there, columns.is_below(x, s))

@@ -1,4 +1,4 @@
-"""The ways of an operation as the offloading bound sees them: where it runs, and what it needs where."""
+"""Execution variants as the offloading bound sees them: where they run, what they need in each memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from ....graphs.graph import Graph
 
 @dataclass(frozen=True)
 class Way:
-    """seconds, on the CPU if `on_host`. device, host: the tensors that it reads or changes in that memory.
-    writes: those that it makes on the device."""
+    """An execution variant of an operation.
+
+    seconds: on the CPU if `on_host`.
+    device, host: the tensors that it reads or changes in that memory.
+    writes: those that it makes on the device.
+    """
 
     seconds: float
     workspace: int
@@ -21,7 +25,7 @@ class Way:
 
 
 def ways_of(graph: Graph, operation: int) -> list[Way]:
-    """The plain one first."""
+    """Return the operation's execution variants, the baseline one first."""
     one = graph.operation(operation)
     touched = frozenset(graph.input_lists[operation])
     none = frozenset[int]()

@@ -1,7 +1,7 @@
-"""A turn cut at chosen moments, and what may run for the first time between one and the next.
+"""An iteration cut at chosen moments, and what may run for the first time between one and the next.
 
 A *mark* is 2 o, the start of operation o's first run, or 2 o + 1, its end; −1, the end of what came before
-the first, is the start of the turn. Marks follow each other in every order considered. What runs neither
+the first, is the start of the iteration. Marks follow each other in every order considered. What runs neither
 surely before nor surely after a mark has several windows to run in for the first time.
 """
 
@@ -16,15 +16,15 @@ import numpy as np
 from ..residency.order import AFTER, BEFORE, Moment, Order
 
 START = -1
-"""The mark of the turn's start."""
+"""The mark of the iteration's start."""
 
 
 class Windows:
-    """Window s goes from moment s to the next, the last to the end of the turn.
+    """Windows between moments: window s goes from moment s to the next, the last to the end of the iteration.
 
-    at: per moment, its operation, below 0 for the turn's start. sides: per moment, what has run for the
-    first time (residency/order.py). exact: windows from an operation's start to its end, in which nothing
-    else runs.
+    at: per moment, its operation, below 0 for the iteration's start.
+    sides: per moment, what has run for the first time (residency/order.py).
+    exact: windows from an operation's start to its end, in which nothing else runs.
     of: per operation, the windows in which its first run may begin; one, if that is known.
     """
 
@@ -46,7 +46,7 @@ class Windows:
 
     @cached_property
     def firsts(self) -> list[list[int]]:
-        """Per window, the operations that may run there for the first time."""
+        """Operations, per window, that may run there for the first time."""
         found: list[list[int]] = [[] for _ in self.marks]
         for operation, windows in enumerate(self.of):
             for s in windows:

@@ -1,4 +1,4 @@
-"""The residency program with its memory rows priced: a minimum cut, with an answer in whole numbers.
+"""The residency program with prices on its memory rows: a minimum cut, with an answer in whole numbers.
 
 With a price λ_t ≥ 0 on row (4) of each moment t (program.py), this is left to minimise:
 
@@ -8,23 +8,23 @@ For every λ its minimum is a bound (weak duality), and it is the capacity of a 
 source's side are 1:
 
     d_o      reruns_o
-    u_{o,t}  recomputed_{o,t}; where o may run on either side of t: it runs after t, at first or again
-    n_{x,t}  x is needed at t; the source itself where it surely is
+    u_{o,t}  recomputed_{o,t}; if o may run on either side of t: it runs after t, at first or recomputed
+    n_{x,t}  x is needed at t; the source itself if it surely is
 
     arc                    capacity        says
-    d_o → sink             seconds_o       the cost of running again
-    u_{o,t} → d_o          ∞               (1), where o has surely run before t
-    u_{c,t} → n_{x,t}      ∞               (3), and (2) where c may run after t: c reads x
-    n_{x,t} → u_{p,t}      λ_t · size_x    kept_{x,t}, unless p makes x later; → sink where p can't
-    u_{p,t} → u_{c,t}      ∞               (5), where p runs once: c must follow p
+    d_o → sink             seconds_o       the cost of recomputation
+    u_{o,t} → d_o          ∞               (1), if o has surely run before t
+    u_{c,t} → n_{x,t}      ∞               (3), and (2) if c may run after t: c reads x
+    n_{x,t} → u_{p,t}      λ_t · size_x    kept_{x,t}, unless p makes x later; → sink if p can't
+    u_{p,t} → u_{c,t}      ∞               (5), if p runs once: c must follow p
 
 Of several p that make x, one that does not make it later is enough for the cost: an ∞ arc to each, from a
-node between. In the file's order nothing is lost: (1) to (4) are totally unimodular, and with the best prices
-(prices.py) the bound is the program's in fractions. In any order it is a little lower: running again costs
-nothing at t where it could have been the first run, and (5) is left out between moments.
+node between. In traced order nothing is lost: (1) to (4) are totally unimodular, and with the best prices
+(prices.py) the bound is the program's in fractions. In any order it is a little lower: a recomputation costs
+nothing at t if it could have been the first run, and (5) is left out between moments.
 
-Exactly: costs and prices are turned into whole numbers, 2^k to the unit, each rounded so that the bound
-becomes lower; the flow, and so the bound, has no other rounding.
+The bound is exact: costs and prices are turned into whole numbers, 2^k to the unit, each rounded so that the
+bound becomes lower; the flow, and so the bound, has no other rounding.
 """
 
 from __future__ import annotations
@@ -64,10 +64,12 @@ class Cut:
 
 
 class Part(NamedTuple):
-    """The nodes and arcs of one moment. Nodes are numbered from 2 + operations on; `nodes` of them.
+    """Nodes and arcs of one moment. Nodes are numbered from 2 + operations on.
 
-    tail, head: of each arc. size: bytes of the first arcs, which have the moment's price; that of the others
-    is ∞. room: bytes.
+    nodes: their number.
+    tail, head: of each arc.
+    size: bytes of the first arcs, whose capacity has the moment's price; that of the others is ∞.
+    room: bytes available.
     """
 
     nodes: int
@@ -124,8 +126,12 @@ def part_of(facts: Facts, moment: Moment, limit: int) -> Part:
 
 
 class Network:
-    """Moments side by side; what runs again is common to all. Costs are parts of `seconds`, bytes of
-    `limit`. weights: of the seconds of each operation; 1 for a bound."""
+    """The network of all moments, which share the nodes of recomputations.
+
+    Costs are shares of `seconds`, bytes are shares of `limit`.
+
+    weights: factors on the seconds of each operation; 1 for a bound.
+    """
 
     def __init__(
         self,
@@ -171,10 +177,10 @@ class Network:
         return Cut(bound, self._kept(ours) - self.room, ours[2 : 2 + self.operations])
 
     def fits(self) -> bool:
-        """Each moment's memory would do, if running again cost nothing.
+        """Tell whether the memory of each moment would be enough if recomputation cost nothing.
 
-        Exact, in bytes or in units of 2^k bytes, by which sizes and rooms are rounded down: what does not
-        fit then, does not fit in bytes either.
+        The test is exact, in bytes or in units of 2^k bytes, by which sizes and rooms are rounded down: what
+        does not fit then, does not fit in bytes either.
         """
         bits = max(
             0,
@@ -205,10 +211,10 @@ class Network:
         return np.concatenate([self.cost, *priced])
 
     def _cut_arcs(self, ours: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
-        """Per moment: which of its priced arcs the cut goes through."""
+        """Return per moment which of its priced arcs the cut goes through."""
         return [ours[self.tail[arcs]] & ~ours[self.head[arcs]] for arcs in self.priced]
 
     def _kept(self, ours: NDArray[np.bool_]) -> Floats:
-        """Per moment, as a part of the limit."""
+        """Return per moment what the cut keeps, as a share of the limit."""
         cut = zip(self.parts, self._cut_arcs(ours), strict=True)
         return np.array([float((part.size[chosen] / self.limit).sum()) for part, chosen in cut])

@@ -1,4 +1,4 @@
-"""A graph as the residency bound sees it: what takes memory, and what may run again."""
+"""A graph as the residency bound sees it: which tensors take memory, and what may be recomputed."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ class Edges(NamedTuple):
 class Pairs:
     """The edges as pairs, int32. Tensors that stay on the device, or have no bytes, have none.
 
-    reads, writes: (tensor, operation). ended: (operation, a change in place after which it can't run again).
-    sizes, results: per tensor. once: per operation.
+    reads, writes: (tensor, operation).
+    ended: (operation, a change in place after which it can't be recomputed).
+    sizes, results: per tensor.
+    once: per operation.
     """
 
     def __init__(self, facts: Facts) -> None:
@@ -54,7 +56,7 @@ class Pairs:
 
 
 def _columns(rows: Adjacency) -> Indices:
-    """(row, entry) for each entry."""
+    """Return (row, entry) for each entry."""
     return np.column_stack([rows.rows(), rows.columns]).astype(np.int32)
 
 
@@ -73,11 +75,16 @@ def facts_of(graph: Graph) -> Facts:
 
 
 class Facts:
-    """Lists indexed by operation or tensor. Tensors that stay on the device are no inputs or results.
+    """Lists indexed by operation or tensor. Tensors that stay on the device are not among inputs or results.
 
-    inputs: per operation, what it reads or changes. outputs: what it writes. uses: per tensor, the operations
-    that read or change it. seconds: of an operation's fastest mode. once: it can't run again. always: bytes
-    of what never leaves. Lists of lists are made when they are asked for: those of large graphs are large.
+    Lists of lists are made when they are asked for: those of large graphs are large.
+
+    inputs: per operation, what it reads or changes.
+    outputs: what it writes.
+    uses: per tensor, the operations that read or change it.
+    seconds: of an operation's fastest execution variant.
+    once: whether it can't be recomputed.
+    always: bytes of what never leaves the device.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -144,7 +151,7 @@ class Facts:
 
     @cached_property
     def order(self) -> Indices:
-        """(operation, one that must run behind it)."""
+        """Pairs of an operation and one that must run after it."""
         return _columns(self.predecessors)[:, ::-1]
 
     @cached_property
@@ -153,7 +160,7 @@ class Facts:
 
     @cached_property
     def ended_by(self) -> dict[int, list[int]]:
-        """Operation -> the changes in place behind it in the file, after which it can't run again."""
+        """Return operation -> the later changes in place after which it can't be recomputed."""
         ends: dict[int, list[int]] = {}
         changed: list[int] = self.graph.operations.mutates.columns.tolist()
         for x in set(changed):
@@ -185,7 +192,7 @@ class Facts:
         return int(self._least.max(initial=results))
 
     def recomputable(self, moment: Moment) -> bytearray:
-        """Per operation: it may run again after the moment, to the use of something later."""
+        """Return per operation whether it may be recomputed after the moment, for a later operation."""
         side, recomputable = moment.side, bytearray(len(self.once))
         for operation in range(len(self.once) - 1, -1, -1):
             if side[operation] == AFTER or self.once[operation]:

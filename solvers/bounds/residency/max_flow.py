@@ -1,10 +1,10 @@
 """Maximum flows and minimum cuts by Dinic's algorithm, compiled.
 
 Capacities are whole numbers, so the flow is exact: a bound that is computed from it has no rounding in it.
-Shortest ways to the sink are looked for from behind, and flow is sent along them until none is left; then
-again, on the longer ways that are left. Time O(nodes² · arcs) at worst; a network of 4,000 arcs takes a
-millisecond. Reference: E. A. Dinic, Algorithm for solution of a problem of maximum flow in networks with
-power estimation, 1970.
+Shortest paths are found by a search from the sink, and flow is sent along them until none is left; then the
+search is repeated, for the longer paths that are left. Time O(nodes² · arcs) at worst; a network of 4,000
+arcs takes a millisecond. Reference: E. A. Dinic, Algorithm for solution of a problem of maximum flow in
+networks with power estimation, 1970.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ flow uses up an unlimited arc, and what is left on its reverse stays within int6
 
 
 class Arcs(NamedTuple):
-    """Arcs and their reverses, grouped by the node they leave: of node v, start[v] … start[v + 1] − 1.
+    """Arcs and their reverses, grouped by the node they leave: for node v, start[v] … start[v + 1] − 1.
 
-    head: where each leads. twin: the place of its reverse. place: of the arcs as they were given.
+    head: the node that the arc enters.
+    twin: the index of its reverse.
+    place: the index of each arc as it was given.
     """
 
     start: NDArray[np.int64]

@@ -1,13 +1,13 @@
-"""Which moments a residency program needs: those where what runs again and what is kept do not fit yet.
+"""Choice of a residency program's moments: those at which what is kept and recomputed does not fit yet.
 
-Let most_{o,t} ≤ 1 say how far operation o runs again after t in some answer: reruns_o, or what its windows
-have from t on. Running again as much as that allows and keeping the rest takes, at the moment t,
+Let most_{o,t} ≤ 1 say how far operation o is recomputed after t in some answer: reruns_o, or what its windows
+have from t on. To recompute as much as that allows and keep the rest takes, at the moment t,
 
-    need_{x,t} = 1 where x is used after t, else the largest recomputed_{c,t} of those who read x
+    need_{x,t} = 1 if x is used after t, else the largest recomputed_{c,t} of those that read x
     kept_{x,t} = max(0, need_{x,t} − most_{p,t}),  recomputed_{p,t} = min(need_{x,t}, most_{p,t})   p makes x
 
-Where that fits there is no need to look closer. For each moment it is a backward scan over the operations,
-compiled. First runs in the file's order.
+If that fits, the moment is not needed. For each moment it is a backward scan over the operations, compiled.
+First runs are in traced order.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Later:
 
     @staticmethod
     def of(reruns: Floats) -> Later:
-        """Without windows."""
+        """Return the numbers of recomputations without windows."""
         runs = np.array([reruns, np.zeros(len(reruns))])
         return Later(np.zeros(0, np.int64), runs, np.full((1, len(reruns)), len(reruns)))
 
@@ -111,7 +111,7 @@ def _keep(
 
 
 def largest(excess: Floats, most: int) -> list[int]:
-    """Up to `most` indices of positive entries, the largest first, no two close to each other."""
+    """Return up to `most` indices of positive entries, the largest first, no two close to each other."""
     apart = len(excess) // (4 * most)
     chosen: list[int] = []
     for index in np.argsort(-excess, kind="stable").tolist():
@@ -123,7 +123,7 @@ def largest(excess: Floats, most: int) -> list[int]:
 
 
 def candidates(facts: Facts, limit: int, most: int) -> Ints:
-    """Moments at which the plain schedule does not fit, evenly thinned out to at most `most`."""
+    """Return moments at which the baseline does not fit, evenly thinned out to at most `most`."""
     count = len(facts.once)
     moments = np.arange(count)
     step = max(1, count // (2 * most))

@@ -1,8 +1,8 @@
 """Sides of a moment: which operations have surely run, and which surely not, when one first runs.
 
-With the first runs in the file's order every operation is on one side. In any order that the dependencies
-allow, only what must run before or after is: an operation runs after the producers of what it reads, on
-its side of every change in place, and random ones keep the file's order among themselves.
+With the first runs in traced order every operation is on one side. In any order that the dependencies allow,
+only what must run before or after is: an operation runs after the producers of what it reads, on its side of
+every change in place, and random ones keep the traced order among themselves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ....graphs.compiled import compiled
 from ....graphs.graph import Graph
 
 AFTER, BEFORE, OPEN = 0, 1, 2
-"""Where the first run of another operation is."""
+"""Side on which the first run of another operation is."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Moment:
 
 
 Order = Callable[[int], Moment]
-"""From an operation to its moment."""
+"""Function from an operation to its moment."""
 
 
 def file_order(graph: Graph) -> Order:
@@ -73,8 +73,10 @@ def _tell_sides(start: Ints, before: Indices, operation: int, side: NDArray[np.u
 
 
 def predecessors(graph: Graph) -> Adjacency:
-    """Per operation: others whose first run comes before its own in every schedule, increasing. All stand
-    before it in the file; what follows from these through others is left out."""
+    """Return per operation the others whose first run comes before its own in every schedule, increasing.
+
+    All come before it in traced order; what follows from these through others is left out.
+    """
     operations, count = graph.operations, len(graph.operations)
     makers = graph.inputs.through(graph.producers)
     pairs = [makers.rows() * count + makers.columns]

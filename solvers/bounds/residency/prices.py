@@ -1,11 +1,11 @@
-"""The best prices for the rows of memory: cutting planes, each a minimum cut.
+"""The best prices for the memory rows: cutting planes, each a minimum cut.
 
     maximise over λ ≥ 0   L(λ) = the least over all cuts i of  cost_i + Σ_t λ_t · excess_{i,t}   (cuts.py)
 
 L is concave. The cuts known so far give a linear program in λ (milp/planes.py). Its value is above the best;
-its dual weighs the cuts, and their mean is the residency program's answer in fractions. The next prices lie
-halfway between the best so far and that program's (in-out separation). Some fifteen cuts do. Reference: W.
-Ben-Ameur, J. Neto, Acceleration of cutting-plane and column generation algorithms, 2007,
+its dual weighs the cuts, and their mean is the residency program's answer in fractions. The next prices are
+halfway between the best so far and that program's (in-out separation). About fifteen cuts are enough.
+Reference: W. Ben-Ameur, J. Neto, Acceleration of cutting-plane and column generation algorithms, 2007,
 doi:10.1002/net.20137.
 """
 
@@ -23,14 +23,14 @@ from ...milp.result import BackendError
 from .cuts import Cut, Network
 
 NEAR = 1e-5
-"""How far the bound may stay below the best, as a part of the time of all operations."""
+"""Distance below the best at which the bound is good enough, as a share of the time of all operations."""
 
 MOST_CUTS = 500
 FIRST_PRICE = 0.05
-"""Of the whole limit, as a part of the time of all operations; as below."""
+"""Price of the whole limit to begin with, as a share of the time of all operations; the next are so too."""
 
 HIGHEST_FIRST, HIGHEST_STEP, HIGHEST_LAST = 8.0, 16.0, 1e7
-"""Prices stay below the first, or, where the best are there, below one that is a step higher."""
+"""Limits on prices: the first, the factor by which it rises if the best prices reach it, and the last."""
 
 
 @dataclass(frozen=True, eq=False)

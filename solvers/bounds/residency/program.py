@@ -1,11 +1,11 @@
-"""The residency program: which operations must run again, and which tensors stay, at chosen moments.
+"""The residency program: which operations must be recomputed, and which tensors stay, at chosen moments.
 
 A *moment* t is the first run of an operation. For a set of moments, any set, with all variables 0 or 1:
 
     issue and papers   here            meaning
-    d_o                reruns[o]       how often operation o runs again; with windows up to their number
+    d_o                reruns[o]       how often operation o is recomputed; with windows up to their number
     —                  recomputed      u_{o,t}: o runs after t, and not for the first time
-    —                  before          b_{o,t}: the first run of o is before t; known in the file's order
+    —                  before          b_{o,t}: the first run of o is before t; known in traced order
     r_{x,t}            kept            tensor x is on the device at t
     n_{x,t}            no variable     x is needed after t: the right side of (2) and (3)
     B                  limit           device bytes
@@ -19,15 +19,15 @@ A *moment* t is the first run of an operation. For a set of moments, any set, wi
     (5) before_{c,t} ≤ before_{p,t} ≤ before_{p,t'}                            p must precede c, t precede t'
 
 Why every schedule without transfers satisfies this: (2) p has made its contribution to x before t, and c runs
-after t. Either that contribution is on the device at t, or p runs again in between. (3) the same for a later
-run of c; where c has run before, p has. (4) all that counts at t. So no schedule costs less than all
-operations once (in the fastest mode) and the program's optimum. Leaving out moments, solving it in
-fractions, or only from the dual side (cuts.py) gives a bound that is lower, and as true.
+after t. Either that contribution is on the device at t, or p is recomputed in between. (3) is the same for a
+later run of c; if c has run before, p has. (4) is all that counts at t. So no schedule costs less than all
+operations once (in the fastest execution variant) and the program's optimum. Leaving out moments, solving it
+in fractions, or only from the dual side (cuts.py) gives a bound that is lower, and as true.
 
-Several contributions to x: (2) and (3) for each of them, one kept, since they share an allocation. An
-operation that may not run again has no reruns; one that touches what an operation before t has changed in
-place has no `recomputed`. A mode with shorter writes: only what all modes write counts as made at t in (4).
-Windows, (6) to (8), stand in windows.py.
+If x has several contributions, there are (2) and (3) for each of them, but one kept, since they share an
+allocation. An operation that may not be recomputed has no reruns; one that touches what an operation before t
+has changed in place has no `recomputed`. If an execution variant writes less, only what all variants write
+counts as made at t in (4). Windows, (6) to (8), are in windows.py.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class MomentColumns:
         self.kept: dict[int, int] = {}
 
     def order(self, earlier: MomentColumns | None) -> None:
-        """(5)."""
+        """Write (5)."""
         for operation, column in self.before.items():
             for other in self.facts.predecessors[operation].tolist():
                 if other in self.before:
@@ -86,7 +86,7 @@ class MomentColumns:
                 self.model.row(pair, lower=0.0)
 
     def needs(self) -> None:
-        """(2) and (3), for all that may be there at the moment and needed after it."""
+        """Write (2) and (3), for all that may be resident at the moment and needed after it."""
         facts = self.facts
         for operation, side in enumerate(self.side):
             if side == AFTER:
@@ -109,7 +109,7 @@ class MomentColumns:
                         self._at_least(there, (0.0, [(self.recomputed[use], 1.0)]))  # (3)
 
     def memory(self, limit: int) -> None:
-        """(4), as fractions of the limit."""
+        """Write (4), as fractions of the limit."""
         sizes = self.facts.sizes
         room = limit - self.facts.least_bytes(self.moment.operation)
         if sum(sizes[x] for x in self.kept) > room:
@@ -122,7 +122,7 @@ class MomentColumns:
         return float(self.side[operation] == BEFORE), []
 
     def _at_least(self, there: list[int], much: Sum, less: Sequence[tuple[int, float]] = ()) -> None:
-        """Σ there ≥ much − less."""
+        """Write Σ there ≥ much − less."""
         constant, terms = much
         entries = [(column, 1.0) for column in there] + [(column, -value) for column, value in terms]
         self.model.row([*entries, *less], lower=constant)

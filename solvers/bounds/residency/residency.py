@@ -1,17 +1,17 @@
 """Lower bounds on the time of any schedule within a budget, by the residency program (program.py).
 
-Minimised: the seconds of all runs that are not first runs, within the budget at chosen moments.
-`residency_bound` holds for schedules whose first runs keep the file's order; `free_order_bound` for all,
-with any order, any recomputations, any deletes. Both hold only without transfers.
+Minimised are the seconds of all runs that are not first runs, within the budget at chosen moments.
+`residency_bound` holds for schedules whose first runs keep the traced order; `free_order_bound` for all, with
+any order, any recomputations, any deletes. Both hold only without transfers.
 
-1. In fractions: moments are added where the answer at hand does not fit yet (moments.py), a few a
+1. In fractions: moments are added at which the current answer does not fit yet (moments.py), a few a
    round, until the bound stops rising. Some ten moments give nearly all of it. Memory is priced, and each
    price gives a bound by a minimum cut (cuts.py, prices.py), so no solver's tolerance is in them.
-2. In whole numbers, with windows between the moments (windows.py), and more moments where the
-   answer does not fit as a schedule. This proves optima of graphs of a hundred operations in a second.
+2. In whole numbers, with windows between the moments (windows.py), and more moments at which the answer does
+   not fit as a schedule. This proves optima of graphs of a hundred operations in a second.
 
     program.py    begin here: symbols, rows, why every schedule satisfies them; windows.py, rows (6) to (10)
-    facts.py      what the program asks of a graph
+    facts.py      what the program needs to know of a graph
     order.py      what has surely run at a moment, and what surely has not
     moments.py    which moments are needed
     cuts.py       the program with prices on its memory; max_flow.py, how that is solved
@@ -22,7 +22,7 @@ with any order, any recomputations, any deletes. Both hold only without transfer
 Every program on the way gives a bound, so the time limit only makes it lower. A moment costs O(edges) rows.
 
 No reference: it is Checkmate's program (Jain et al. 2020, arXiv:1910.02653) seen at single moments, with the
-need for a recomputation carried from tensor to tensor. The bound for any order is ours.
+need for a recomputation carried from tensor to tensor. The bound for any order was developed for memplan.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ NAME = "residency"
 
 @dataclass(frozen=True, eq=False)
 class Residency:
-    """A bound with the answer of its program, where it has one.
+    """A bound with the answer of its program, if it has one.
 
-    reruns: per operation, how often it runs again; fractions, unless whole. moments: operations whose first
-    runs were looked at. schedule: the fastest that was met on the way within the budget, if any.
-    finished: more time would not raise the bound. interrupted: by Ctrl-C.
+    reruns: per operation, how often it is recomputed; fractions, unless whole.
+    moments: operations whose first runs were looked at.
+    schedule: the fastest that was found on the way within the budget, if any.
+    finished: more time would not raise the bound.
+    interrupted: by Ctrl-C.
     """
 
     bound: Bound
@@ -65,7 +67,7 @@ class Residency:
 def residency_bound(
     graph: Graph, budget: int, time_limit: float | None = None, goal: float = inf
 ) -> Residency:
-    """For first runs in the file's order, on a device of `budget` bytes. ∞: there is no such schedule.
+    """Compute the bound for first runs in traced order, within `budget` bytes; ∞: there is no such schedule.
 
     goal: seconds of a known schedule, beyond which the bound need not rise.
     """
@@ -80,8 +82,11 @@ def free_order_bound(
     moments: Sequence[int] = (),
     whole: bool = True,
 ) -> Residency:
-    """For every order that the dependencies allow. moments: operations to begin with. whole: in whole numbers
-    too."""
+    """Compute the bound for every order that the dependencies allow.
+
+    moments: operations to begin with.
+    whole: solve the program in whole numbers too.
+    """
     search = Search(graph, budget, "any", _seconds(time_limit), goal=goal, moments=moments)
     return residency_of(search, "any", whole)
 

@@ -1,14 +1,14 @@
-"""The fastest schedule in the file's order, from the answers of the residency program.
+"""The fastest schedule in traced order, from the answers of the residency program.
 
-The program (program.py) says what runs again between the moments it looks at; run just before it is
-needed, that is a schedule (sequence.py). Where it is over the budget, its peaks become moments, and
-the program is solved again. Where it fits, no schedule in the file's order is faster by more than the gap to
-the program's bound: often none. Where the time is too short for that, the budget that the program is given
-is lowered by the excess.
+The program (program.py) says what is recomputed between the moments it looks at; with each recomputation just
+before it is needed, that is a schedule (sequence.py). If it is over the budget, its peaks become moments, and
+the program is solved once more. If it fits, no schedule in traced order is faster by more than the gap to the
+program's bound: often none. If the time is too short for that, the budget that the program is given is
+lowered by the excess.
 
-Time: exponential in the worst case; seconds for some hundred operations, where a program over all pairs of
-stage and operation (checkmate) takes minutes. Reference: Jain et al. 2020, arXiv:1910.02653, whose optima in
-the file's order these are; looking at few moments, found where they bind, is ours.
+Time: exponential in the worst case; seconds for some hundred operations, for which a program over all pairs
+of stage and operation (checkmate) takes minutes. Reference: Jain et al. 2020, arXiv:1910.02653, whose optima
+in traced order these are; the choice of few moments, where they bind, was developed for memplan.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def residency_schedule(
     time_limit: float | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Residency:
-    """The bound for the file's order and the fastest schedule found; its `schedule` is None without one."""
+    """Find the bound for the traced order and the fastest schedule; `schedule` is None if none was found."""
     deadline = inf if time_limit is None else monotonic() + time_limit
     share = inf if time_limit is None else time_limit * FIRST_SHARE
     search = Search(graph, budget, "file", share, cancelled=cancelled)

@@ -1,7 +1,7 @@
 """The search for a residency bound: which moments to look at, in fractions first, then in whole numbers.
 
-Every answer in whole numbers is tried as a schedule too, in the file's order. If it fits the budget and takes
-the bound's time, both are proven; where it does not fit, its peaks are the moments that were missing.
+Every answer in whole numbers is tried as a schedule too, in traced order. If it fits the budget and takes
+the bound's time, both are proven; if it does not fit, its peaks are the moments that were missing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .sequence import trial
 from .windows import residency_program
 
 ALL_AT_ONCE = 12
-"""Up to so many candidates, the first program has them all."""
+"""Number of candidates up to which the first program has them all."""
 
 MOST_CANDIDATES = 600
 MOST_LOOKS = 12_000_000
@@ -49,7 +49,10 @@ MOST_NESTED = 10_000
 """Moments times what has run before each: up to here all intervals between moments may have rows."""
 
 PLAIN_SECONDS = 3.0
-"""For a program without such rows. Where it takes longer, they raise the bound; else they only cost time."""
+"""Time limit for a program without rows for intervals.
+
+If it takes longer, they raise the bound; else they only cost time.
+"""
 
 A_ROUND = 5
 """Moments added at a time."""
@@ -139,7 +142,10 @@ class Search:
         return self.time_of_all + self.best.extra >= time * (1.0 - PROVEN)
 
     def run(self, whole: bool = True) -> bool:
-        """Whether it came to its end before the time did. whole: in whole numbers too."""
+        """Run the search; tell whether it came to its end before the time did.
+
+        whole: also search in whole numbers.
+        """
         if self.best.extra < inf:
             self._fractions()
             if self.chosen and whole and len(self.graph.operations) <= MOST_WHOLE:
@@ -160,7 +166,10 @@ class Search:
             idle = 0 if self._in_fractions(more) else idle + 1
 
     def _whole(self) -> None:
-        """With windows. Rounds count as idle where nothing is known to be wrong with the answer."""
+        """Search in whole numbers, with windows.
+
+        Rounds count as idle if nothing is known to be wrong with the answer.
+        """
         more: list[int] = []
         idle = 0
         while idle < IDLE and self._goes_on():
@@ -186,7 +195,7 @@ class Search:
         return not self.interrupted and not self.cancelled() and monotonic() < self.deadline
 
     def _peaks(self, most: int) -> list[int]:
-        """First runs at which the newest answer, as a schedule, does not fit."""
+        """Return first runs at which the newest answer, as a schedule, does not fit."""
         attempt = trial(self.graph, self.best.later) if self.best.whole else None
         if attempt is None:
             return []
@@ -203,9 +212,11 @@ class Search:
         return largest(excess, most)
 
     def _crowd(self, first: int, operation: int, excess: Floats) -> None:
-        """An operation that runs again after `first` has, does not fit: (10) is written for it. Before the
-        first window and in the last there is no such row; there, and where it was not enough, a moment is
-        wanted."""
+        """Write (10) for an operation that does not fit when it is recomputed after `first` has run.
+
+        Before the first window and in the last there is no such row; a moment is requested there, and also
+        where the row was not enough.
+        """
         starts = self.best.later.starts
         window = int(np.searchsorted(starts, first, side="right")) - 1
         if 0 <= window < len(starts) - 1:
@@ -218,7 +229,7 @@ class Search:
         excess[new[:1]] = np.maximum(excess[new[:1]], 1.0)
 
     def _missing(self, most: int) -> list[int]:
-        """Candidates where the newest answer would not fit."""
+        """Return candidates at which the newest answer would not fit."""
         excess = bytes_at(self.facts, self.best.later, self.candidates) - self.budget * (1.0 + NEGLIGIBLE)
         excess[np.isin(self.candidates, self.chosen)] = 0.0
         return _at(self.candidates, largest(excess, most))
@@ -262,7 +273,10 @@ class Search:
         return answer
 
     def _in_whole_numbers(self, more: Sequence[int]) -> bool:
-        """Rows for intervals of windows are asked for once a program without them has taken long."""
+        """Solve the program in whole numbers; tell whether the bound rises.
+
+        Rows for intervals are added once a program without them has taken long.
+        """
         self.chosen = sorted({*self.chosen, *more})
         try:
             part, result = self._solved(PLAIN_SECONDS)

@@ -1,8 +1,8 @@
-"""From what a residency program runs again to a sequence of runs, the first ones in the file's order.
+"""A sequence of runs from what a residency program recomputes, the first runs in traced order.
 
-Between two moments an operation runs again just before the first run that needs what it makes. Nothing says
-that the result fits the budget, or even that every run finds its inputs: programs look at some moments only.
-Where it does fit, it is as fast as the program's answer, and often optimal.
+Between two moments an operation is recomputed just before the first run that needs what it makes. Nothing
+says that the result fits the budget, or even that every run finds its inputs: programs look at some moments
+only. If it fits, it is as fast as the program's answer, and often optimal.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from .moments import Later
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A sequence's schedule. first_runs: per operation, device bytes while it runs for the first time.
+    """A sequence's schedule.
 
-    recomputations: (the latest first run, the operation, bytes) for each that runs again.
+    first_runs: per operation, device bytes while it runs for the first time.
+    recomputations: (the latest first run, the operation, bytes) for each recomputation.
     """
 
     candidate: Candidate
@@ -35,7 +36,7 @@ class Trial:
 
 
 def trial(graph: Graph, later: Later) -> Trial | None:
-    """None where some run does not find what it needs."""
+    """Build the schedule; None if some run does not find what it needs."""
     try:
         schedule = schedule_of(graph, sequence_of(later))
         replay = simulate(graph, schedule, machine=Machine())

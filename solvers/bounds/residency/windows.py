@@ -1,8 +1,7 @@
-"""Windows: how often something runs again, counted apart between one moment and the next.
+"""Windows: recomputations counted separately between one moment and the next.
 
 With single moments one more run of an operation serves all of them. Between moments t and t' that follow each
-other in every order considered, the runs that are not first runs are counted (program.py
-explains the rest):
+other in every order considered, the runs that are not first runs are counted (program.py explains the rest):
 
     here        meaning
     within      w_{o,t}: o runs between t and t', its first run being before t
@@ -21,11 +20,11 @@ explains the rest):
 
     (11) runs_{o,J}, runs_{o,K} ≤ runs_{o,I} ≤ runs_{o,J} + runs_{o,K}                J and K make up I
 
-(9) and (10) are written for chosen o and t only: the memory while o runs again. With `nested` all
+(9) and (10) are written for chosen o and t only: the memory while o is recomputed. With `nested` all
 intervals between moments have (7), (8) and (11). In whole numbers that says nothing new; in fractions half a
-run in each of two windows is then no whole one, and bounds rise. From a moment to the end within is
+run in each of two windows is then not a whole one, and bounds rise. From a moment to the end within is
 `recomputed`.
-(7): where c runs between t and t', what p contributes to x was on the device at t or is made in between.
+(7): if c runs between t and t', what p contributes to x was on the device at t or is made in between.
 (8): what is on the device at t' was at t or is allocated in between. The last window ends with the iteration:
 (7) for the results. What happens before the first moment is not counted. What t's operation touches is on the
 device at t, and needs no row.
@@ -103,7 +102,10 @@ def _windows(
     crowded: Mapping[int, set[int]],
     nested: bool,
 ) -> list[tuple[int, dict[int, int]]]:
-    """Per window, the operation at whose moment it begins, and operation -> column of `within`."""
+    """Write the rows of all windows.
+
+    Returns per window the operation at whose moment it begins, and operation -> column of `within`.
+    """
     end = len(chain)
     parts: dict[tuple[int, int], _Window] = {}
     for i, here in enumerate(chain):
@@ -129,7 +131,7 @@ def _windows(
 
 
 class _Window:
-    """From the moment `here` to `there`, or to the end; or an interval of several windows."""
+    """A window from the moment `here` to `there`, or to the end; or an interval of several windows."""
 
     def __init__(
         self, model: Model, here: MomentColumns, there: MomentColumns | None, within: dict[int, int]
@@ -154,7 +156,7 @@ class _Window:
                 self._row(x, self.facts.producers[x], (0.0, [(column, 1.0)]))  # (8)
 
     def join(self, first: _Window, second: _Window) -> None:
-        """(11), where both make up this interval."""
+        """Write (11) for an interval that two others make up."""
         for operation in self.within.keys() | second.within.keys():
             whole, parts = self.runs(operation), [part.runs(operation) for part in (first, second)]
             for part in parts:
@@ -162,7 +164,7 @@ class _Window:
             self._at_least(parts, whole)
 
     def memory(self, limit: int, operations: set[int]) -> None:
-        """(9) and (10) for these operations, as fractions of the limit."""
+        """Write (9) and (10) for these operations, as fractions of the limit."""
         if not (self.there and operations):
             return
         facts, sizes = self.facts, self.facts.sizes
@@ -190,7 +192,7 @@ class _Window:
         return end - start, [*after, *((column, -value) for column, value in before), *rerun]
 
     def _row(self, x: int, producers: Sequence[int], needed: Sum) -> None:
-        """kept + Σ (first + within) of the producers ≥ needed, unless x is there at the start."""
+        """Write kept + Σ (first + within) of the producers ≥ needed, unless x is resident at the start."""
         if x in self.here.touched:
             return
         sums = [self.runs(producer) for producer in producers]

@@ -238,7 +238,7 @@ class _Writing:
             self.model.add(total - sum(terms) <= self.limit)
 
     def _crossing(self, stage: int) -> list[int]:
-        """Return the tensors that would be complete before the stage if all were held, and are needed later."""
+        """Return tensors that would be complete before the stage if all were held, and are needed later."""
         return [x for x, (made, last) in self._spans.items() if made < stage < last and self.size[x]]
 
     @cached_property

@@ -35,8 +35,10 @@ class LinkedMachine:
 def worth_moving(machine: Machine) -> int:
     """Return the bytes from which a tensor is worth a transfer to the host and back; 1 without latencies.
 
-    An offload interval frees memory for b bytes. Taken from larger tensors the same memory costs the links b
-    / β: so much is it worth. So a tensor is worth its copies if they take at most twice that (from Hockney's
+    An offload interval frees memory for b bytes. Taken from larger tensors the same memory costs the links
+    b/β
+    seconds: so much is it worth. So a tensor is worth its copies if they take at most twice that (from
+        Hockney's
     n½ of the two directions on). Solvers that choose what to transfer leave smaller tensors on the device,
     unless the budget can't be met without them.
     """

@@ -33,7 +33,7 @@ class Status(StrEnum):
     FEASIBLE = "feasible"
     """the best so far when a limit stopped the solver"""
     WITHIN_GAP = "within-gap"
-    """proven, up to the gap that was asked for"""
+    """proven, up to the requested gap"""
     HEURISTIC = "heuristic"
     """nothing is claimed"""
 
@@ -81,12 +81,13 @@ OrderName = Literal["any", "file"]
 
 @dataclass(frozen=True)
 class Bound:
-    """Seconds below which no schedule of the graph within the budget runs; ∞: there is none.
+    """A lower bound: seconds below which no schedule of the graph within the budget runs; ∞: there is none.
 
-    name: of the method. order: "any": in whatever order; "file": of those whose first runs keep the file's.
-    transfers: it holds for schedules with transfers too. backward_again: and for those that run a backward
-    operation more than once. form: what else is asked of the schedules for which it holds, in words; empty:
-    nothing.
+    name: of the method.
+    order: "any": it holds in any order; "file": for schedules whose first runs keep the traced order.
+    transfers: it holds for schedules with transfers too.
+    backward_again: it also holds for schedules that run a backward operation more than once.
+    form: what else is required of the schedules for which it holds, in words; empty: nothing.
     """
 
     seconds: float
@@ -98,11 +99,11 @@ class Bound:
 
     @property
     def general(self) -> bool:
-        """It holds for every schedule."""
+        """Tell whether it holds for every schedule."""
         return self.order == "any" and self.transfers and self.backward_again and not self.form
 
     def covers(self, other: Bound) -> bool:
-        """It holds for all schedules that the other holds for."""
+        """Tell whether it holds for all schedules that the other holds for."""
         return (
             self.order in ("any", other.order)
             and self.transfers >= other.transfers
@@ -124,7 +125,7 @@ class Effort:
 
     @staticmethod
     def of(nodes: int | None, time: float, bound: float) -> Effort | None:
-        """None where nothing is known."""
+        """Return the statistics; None if nothing is known."""
         if nodes is None and bound == -inf:
             return None
         # bounds are rounded down: that of a schedule of no seconds is below 0
@@ -135,10 +136,15 @@ class Effort:
 
 @dataclass(frozen=True)
 class Answer:
-    """A solver's schedule and what it claims for it. lower_bound: seconds, for every schedule of
-    the graph within the budget (not only for this solver's formulation); None where unknown.
-    interrupted: the user ended the search, and this is the best so far. bounds: others that it has proven.
-    notes: what went wrong on the way, a line each. effort: of an exact search, where there was one."""
+    """A solver's schedule, and what the solver claims for it.
+
+    lower_bound: seconds, for every schedule of the graph within the budget (not only for this solver's
+        formulation); None if unknown.
+    interrupted: the user ended the search, and this is the best so far.
+    bounds: others that it has proven.
+    notes: what went wrong on the way, a line each.
+    effort: of an exact search, if there was one.
+    """
 
     schedule: Schedule
     status: Status
@@ -151,14 +157,18 @@ class Answer:
 
 @dataclass(frozen=True, repr=False)
 class Solution:
-    """An answer that the simulator has accepted. seconds: what the solver took.
+    """An answer that the simulator has accepted.
 
-    lower_bound: seconds, for every schedule within the budget. bounds: that one first, with its name, then
-    larger ones that hold for fewer: with transfers, or in another order, something may be faster.
-    notes: what went wrong and cost no schedule, a line each: a part of the solver, a bound.
-    layout: the copies' addresses on the device, where they were asked for. budget: of live bytes, which the
-    schedule was made for; less than the problem's where its arena would have been larger than that. machine:
-    that it was made for: the problem's, or that one with nothing pinned. effort: as the answer's.
+    seconds: what the solver took.
+    lower_bound: seconds, for every schedule within the budget.
+    bounds: that one first, with its name, then larger ones that hold for fewer schedules: with transfers, or
+        in another order, something may be faster.
+    notes: what went wrong and cost no schedule, a line each: a subproblem of the solver, a bound.
+    layout: the copies' addresses on the device, if they were requested.
+    budget: of live bytes, for which the schedule was made; less than the problem's if its arena would have
+        been larger than that.
+    machine: for which it was made: the problem's, or that one with nothing pinned.
+    effort: as the answer's.
     """
 
     solver: str
@@ -194,18 +204,20 @@ class Solution:
 
 
 WAY = "add --machine NAME (plan machine --list), in Python machine="
-"""To offload."""
+"""Advice on how to offload."""
 
 
 class InfeasibleError(MemplanError):
-    """No schedule within the budget.
+    """No schedule is within the budget.
 
     least: the smallest budget (bytes) for which this solver found a schedule, None if it can't tell.
-    floor: bytes below which there is no schedule of any solver on the problem's machine.
-    once_floor: bytes below which none is in the traced order unless a backward operation runs twice.
-    bounds: infinite ones, each a proof that no schedule of its kind exists. seconds: what the solver took.
-    notes: what went wrong on the way, a line each. offloads: the machine has links, None where that is not
-    known. offloading_floor: bytes of the minimum memory with offloading, where the machine has none.
+    floor: bytes below which there is no schedule of any solver on the problem's machine: the minimum memory.
+    once_floor: bytes below which none is in traced order unless a backward operation runs twice.
+    bounds: infinite ones, each a proof that no schedule of its kind exists.
+    seconds: what the solver took.
+    notes: what went wrong on the way, a line each.
+    offloads: the machine has links, None if that is not known.
+    offloading_floor: bytes of the minimum memory with offloading, if the machine has no links.
     """
 
     once_floor: int | None = None
@@ -259,7 +271,7 @@ class InfeasibleError(MemplanError):
         return f"no schedule within {spelled(self.budget)}: {found}; {minimum}"
 
     def _proofs(self) -> Iterator[str]:
-        """Those are of schedules without offloading: there are none where the machine has links."""
+        """Yield what is proven of schedules without offloading: nothing, if the machine has links."""
         again = "unless a backward operation runs twice"
         if any(bound.general for bound in self.bounds):
             yield "it is proven that there is none without offloading, in any order"
@@ -289,7 +301,7 @@ class InfeasibleError(MemplanError):
 
 
 class NotFoundError(InfeasibleError):
-    """The time limit came before any schedule within the budget, and before a proof that there is none.
+    """No schedule within the budget was found in the time limit, nor a proof that there is none.
 
     found: bytes of the smallest budget for which there was one; with another time limit that may differ.
     """

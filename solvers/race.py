@@ -1,7 +1,7 @@
-"""A race between schedules and lower bounds: who found what when, and how far they are apart.
+"""A race between schedules and lower bounds: which solver found what when, and the optimality gap.
 
-A portfolio's lines tell what they find, bounds beside them what they prove; each may ask how close the two
-are, and end. What a user sees of a search under way, and a plot of it, is this history.
+A portfolio's members report what they find, bounds alongside what they prove; each may ask for the gap, and
+end. What a user sees of a search under way, and a plot of it, is this history.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Standing:
 
     @property
     def gap(self) -> float:
-        """(best − bound) / best; ∞ before the first schedule."""
+        """Relative optimality gap: (best − bound) / best; ∞ before the first schedule."""
         return gap(self.best, self.bound)
 
 
@@ -38,7 +38,10 @@ def gap(best: float, bound: float) -> float:
 
 
 class Race:
-    """Told by many threads. listen: is called with each new standing, one at a time."""
+    """Incumbent and bound of a search, reported by many threads.
+
+    listen: is called with each new standing, one at a time.
+    """
 
     def __init__(self) -> None:
         self._start, self._lock = monotonic(), Lock()
@@ -67,7 +70,7 @@ class Race:
                 self._add(self.best, seconds, who)
 
     def within(self, share: float) -> bool:
-        """The best is proven to be within this gap; never where that is 0, so that nothing ends early."""
+        """Tell whether the best is proven to be within this gap; never for gap 0: nothing ends early then."""
         return self.enough(self.best, share)
 
     def enough(self, seconds: float, share: float) -> bool:

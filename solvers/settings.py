@@ -60,7 +60,7 @@ class Declaration:
         return f"above {self.above}" if self.above is not None else ""
 
     def validate(self, name: str, value: Any) -> None:
-        """Raises InputError."""
+        """Check a value. Raises InputError."""
         if self.check is not None:
             self.check(value)
         if self.words:
@@ -152,12 +152,14 @@ def parse_settings(solver: str, kind: type[Any], settings: Mapping[str, str]) ->
 
 
 GAP_WITHOUT_PERCENT = 0.1
-"""From here on a gap is written with its percent sign: 0.5 is more likely half a percent than a half."""
+"""From here on a gap needs its percent sign: 0.5 is more likely half a percent than a half."""
 
 
 def check_gap_meant(text: str) -> None:
-    """Raises InputError where it is a number without % that can be read in two ways, or as a percentage
-    only."""
+    """Check that a gap as text is unambiguous.
+
+    Raises InputError if it is a number without % that can be read in two ways, or only as a percentage.
+    """
     try:
         number = float(text)
     except ValueError:

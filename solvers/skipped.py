@@ -35,7 +35,7 @@ def collecting() -> Generator[list[str]]:
 
 
 class skipping(AbstractContextManager[None]):  # noqa: N801 (like contextlib.suppress)
-    """Leave the block where a schedule breaks a rule. Raises InvalidScheduleError where nobody collects."""
+    """Leave the block if a schedule breaks a rule. Raises InvalidScheduleError if nobody collects."""
 
     def __init__(self, solver: str) -> None:
         self.solver = solver
@@ -62,7 +62,7 @@ def collected() -> list[str]:
 
 
 def add_note(note: str) -> None:
-    """To those that are collected now, if any."""
+    """Add a note to those that are collected now, if any."""
     notes = _collected.get()
     if notes is not None and note not in notes:
         notes.append(note)

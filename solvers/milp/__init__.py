@@ -4,7 +4,7 @@ In the order to read:
 
     model.py            a program, written row by row: what is minimised, and within what
     result.py           settings, outcomes, and the check of an answer
-    solve.py            scaling, the backend, the check: where users of this room begin
+    solve.py            scaling, the backend, the check: where users of this package begin
     scaling.py          programs of any magnitude
     highs.py            HiGHS, in worker processes; highs_worker.py, their side
     pulp_worker.py      every other backend, in a worker process

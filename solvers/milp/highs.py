@@ -67,7 +67,9 @@ def solve(
 class Relaxation:
     """A solution in fractions. Each array is None if HiGHS gives none; none is checked.
 
-    x: values of the columns. prices: of the rows. ray: prices that prove there is no solution (Farkas).
+    x: values of the columns.
+    prices: of the rows.
+    ray: prices that prove there is no solution (Farkas).
     """
 
     x: Floats | None = None

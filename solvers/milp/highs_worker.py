@@ -1,4 +1,4 @@
-"""HiGHS at work on one program: what highs.py calls in worker processes, the only ones that HiGHS runs in.
+"""HiGHS at work on one program: functions that highs.py calls in worker processes, where alone HiGHS runs.
 
 While HiGHS goes on, its progress and each better solution are reported as events.
 """
@@ -21,7 +21,10 @@ from .write import lp_of
 
 
 def _run(call: Call, highs: highspy.Highs, stopped: bool) -> None:
-    """Run to the end, or until the result is wanted. stopped: it is wanted at once."""
+    """Run HiGHS to the end, or until the result is requested.
+
+    stopped: it is requested at once.
+    """
 
     def halt() -> None:
         call.stopped.set()

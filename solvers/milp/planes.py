@@ -1,4 +1,4 @@
-"""The lowest of many planes over prices, and where it is highest: what cutting-plane methods ask for.
+"""Lower envelope of planes over prices, and its highest point, for cutting-plane methods.
 
     maximise θ  with  θ ≤ constant_i + Σ_t slope_{i,t} · price_t  for each plane i,  0 ≤ price_t ≤ limit
 

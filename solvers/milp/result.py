@@ -18,15 +18,14 @@ FILES = (".mps", ".lp")
 """What `write` may end with."""
 
 TOLERANCE = 1e-5
-"""How far an answer may lie outside a row, over its terms, a bound or an integer; backends promise 1e-6."""
+"""Largest violation of a row, over its terms, a bound or an integer in an answer; backends promise 1e-6."""
 
 
 DISCARDED = 1e-6
 """What backends discard at most as no improvement."""
 
 REDUCED = 1e-7
-"""How far below 0 a reduced cost may be and count as none (HiGHS' and Gurobi's dual tolerance is that or
-less)."""
+"""Distance below 0 at which a reduced cost may count as 0: at least HiGHS' and Gurobi's dual tolerance."""
 
 LONGEST_RANGE = 1e3
 """Of one variable that is counted for REDUCED. The few longer ones are bytes or seconds, which rows bind."""
@@ -35,7 +34,7 @@ ROUNDED = 2.0**-50
 
 
 class BackendError(MissingPackageError):
-    """A MILP solver that is there but can't be used: it crashed, hung, or gave a wrong answer."""
+    """An installed MILP solver that can't be used: it crashed, hung, or gave a wrong answer."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Settings(SolverSettings):
 
 class Outcome(Enum):
     OPTIMAL = "optimal"
-    """proven within the gap asked for"""
+    """proven within the requested gap"""
     FEASIBLE = "feasible"
     """the best found when a limit or an interruption stopped the search"""
     INFEASIBLE = "infeasible"
@@ -69,9 +68,12 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """objective and x: None where no solution is known. bound: no solution is below it (−∞: none known).
+    """The result of a MILP solver.
 
-    interrupted: Ctrl-C stopped the search. nodes: of the search tree, None where the backend tells none.
+    objective, x: None if no solution is known.
+    bound: no solution is below it (−∞: none known).
+    interrupted: Ctrl-C stopped the search.
+    nodes: of the search tree, None if the backend does not report them.
     """
 
     outcome: Outcome
@@ -84,7 +86,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Progress:
-    """A search under way. incumbent: the best objective so far, ∞ before the first."""
+    """Progress of a search.
+
+    incumbent: the best objective so far, ∞ before the first.
+    """
 
     incumbent: float
     bound: float
@@ -92,13 +97,16 @@ class Progress:
 
     @property
     def gap(self) -> float:
-        """(incumbent − bound) / incumbent."""
+        """Relative optimality gap: (incumbent − bound) / incumbent."""
         if inf in (self.incumbent, -self.bound):
             return inf
         return (self.incumbent - self.bound) / max(abs(self.incumbent), 1e-12)
 
     def line(self, unit: float) -> str:
-        """For the user. unit: the seconds that 1 in the objective stands for."""
+        """Return a line for the user.
+
+        unit: the seconds that 1 in the objective stands for.
+        """
         bound, elapsed = f"bound {self.bound * unit:.6g} s", f"{self.seconds:.0f} s elapsed"
         if self.incumbent == inf:
             return f"no incumbent yet, {bound}, {elapsed}"
@@ -106,11 +114,11 @@ class Progress:
 
 
 def bound_below(program: Program, bound: float) -> float:
-    """The backend's bound on a program with integers, less what its tolerances may hide.
+    """Return the backend's bound on a program with integers, less what its tolerances may hide.
 
-    It discards what improves on the best answer by less than its feasibility tolerance, and takes reduced
-    costs above −1e-7 for 0, each over its variable's range; floats round the costs themselves. `scaled` has
-    made the costs so large that this is next to nothing.
+    The backend discards what improves on the best answer by less than its feasibility tolerance, and takes
+    reduced costs above −1e-7 for 0, each over its variable's range; floats round the costs themselves.
+    `scaled` has made the costs so large that this is next to nothing.
     """
     if not len(program.cost):
         return bound  # nothing was searched
@@ -120,9 +128,9 @@ def bound_below(program: Program, bound: float) -> float:
 
 
 def checked(program: Program, result: Result, backend: str) -> Result:
-    """The result with its integers rounded and its objective computed here.
+    """Return the result with its integers rounded and its objective computed here.
 
-    Raises BackendError where the answer breaks the program that it claims to solve.
+    Raises BackendError if the answer breaks the program that it claims to solve.
     """
     if result.x is None:
         return result
@@ -154,7 +162,7 @@ def _largest(values: Floats) -> float:
 
 
 def check_path(path: str) -> None:
-    """Raises InputError if no program can be written there; empty: none is to be."""
+    """Raise InputError if no program can be written there; empty: none is to be."""
     if not path:
         return
     if Path(path).suffix not in FILES:

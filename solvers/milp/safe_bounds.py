@@ -5,7 +5,7 @@ For prices y of the rows, every x within its bounds has
     cost · x  ≥  Σ_r y_r · (row_lower_r if y_r > 0 else row_upper_r) + Σ_j min over x_j of (cost − Aᵀ y)_j x_j
 
 so any y gives a bound: the solver's gives the best, one of a search that was cut short a weaker one. If the
-right side is positive where the cost is 0, the rows have no solution at all (Farkas).
+right side is positive with cost 0, the rows have no solution at all (Farkas).
 
 The right side is computed in floats, and lowered by the most that rounding can have raised it: of the sums
 here, and of the program's own coefficients and limits, each of which is taken for the nearest float of a
@@ -33,7 +33,7 @@ ROUNDING = 2.0**-52
 """Twice what rounding to the nearest changes a number by at most, relatively."""
 
 DATA = 8
-"""Roundings in a coefficient; in a limit as many more as there are columns, since it may be a sum."""
+"""Number of roundings in a coefficient; a limit has as many more as there are columns, as it may be a sum."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ def _sum(program: Program, cost: Floats, prices: Floats) -> float:
 
 
 def _least(reduced: Floats, program: Program) -> Floats:
-    """Per column: the least of reduced · x within its bounds."""
+    """Return per column the least of reduced · x within its bounds."""
     least = np.minimum(reduced * program.lower, reduced * program.upper)
     least[reduced == 0.0] = 0.0
     return least

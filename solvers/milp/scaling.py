@@ -1,11 +1,11 @@
-"""Programs of any magnitude for solvers of limited range: scaled before, and back behind.
+"""Programs of any magnitude for solvers of limited range: scaled before, and scaled back afterwards.
 
     row r · 2^rows_r,   continuous column j · 2^columns_j,   cost · 2^objective
 
-Powers of two, so nothing is rounded but what falls below the range of numbers, a part of 10³⁰⁰ of the row's
-largest. Only what is far from 1 is touched: a program of ordinary numbers stays as it is. HiGHS takes
-coefficients up to 1e15 and leaves out those below 1e-9. Rows first, by their integers where they have any, as
-these keep their unit; then columns; then what is still large in a row.
+Factors are powers of two, so nothing is rounded but what falls below the range of numbers, a 10³⁰⁰th of the
+row's largest. Only what is far from 1 is scaled: a program of ordinary numbers stays as it is. HiGHS takes
+coefficients up to 1e15 and leaves out those below 1e-9. Rows are scaled first, by their integers if they have
+any, as these keep their unit; then columns; then what is still large in a row.
 
 The cost of a program with integers is always scaled, to 2^COST_BITS in all: solvers discard what improves on
 the best answer by less than an absolute tolerance of 1e-6 or so, and then call that answer's cost a bound.
@@ -31,7 +31,7 @@ MOST = 500
 whose coefficient is smaller than the row's largest by more counts for nothing."""
 
 LARGEST = 1e300
-"""In the place of ∞ as a coefficient: what it multiplies has to be 0, or as good as that."""
+"""Replacement of ∞ as a coefficient: what it multiplies has to be 0, or almost 0."""
 
 COST_BITS = 20
 """Then the tolerance is 1e-12 of all costs; `highs` and others take numbers of this size without loss."""

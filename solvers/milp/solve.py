@@ -23,7 +23,7 @@ from .write import write
 PULP = "memplan.solvers.milp.pulp_worker:solve"
 
 GRACE_SECONDS = 10.0
-"""How long after its time limit, and a tenth of it, a backend may be at work before it counts as hung."""
+"""Seconds after its time limit, and a tenth of it, that a backend may be at work before it counts as hung."""
 
 
 def solve(
@@ -57,8 +57,10 @@ def solve(
 def _solve_with_pulp(
     program: Program, settings: Settings, time_limit: float | None, start: Mapping[int, float]
 ) -> Result:
-    """Solve a program in a worker of its own, which Ctrl-C and a limit that is long over end at once: a
-    backend can't be asked for its best so far."""
+    """Solve a program in a separate worker process.
+
+    Ctrl-C and a limit that is long over end it at once: a backend can't be asked for its best so far.
+    """
     end = inf if time_limit is None else monotonic() + 1.1 * time_limit + GRACE_SECONDS
     with Worker("milp") as worker:
         worker.call(PULP, program, settings, time_limit, start)

@@ -1,6 +1,6 @@
-"""Programs as HiGHS takes them; and as files for other solvers, MPS or CPLEX's LP, which HiGHS writes.
+"""Programs as HiGHS takes them, and as files for other solvers, MPS or CPLEX's LP, which HiGHS writes.
 
-The first file is model.mps, those after it model-2.mps, model-3.mps, …: a file that is there stays as it is.
+The first file is model.mps, those after it model-2.mps, model-3.mps, …: an existing file stays as it is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .model import Program
 
 
 def write(program: Program, path: str) -> Path:
-    """Where it lies. Raises InputError."""
+    """Write a program to a new file and return its path. Raises InputError."""
     highs = highspy.Highs()
     highs.setOptionValue("output_flag", False)
     highs.passModel(lp_of(program))
@@ -26,7 +26,7 @@ def write(program: Program, path: str) -> Path:
 
 
 def _free(path: Path) -> Path:
-    """An empty file that was not there."""
+    """Create an empty file under a name that was not taken, and return its path."""
     place, number = path, 1
     while True:
         try:

@@ -1,33 +1,34 @@
-"""The default: a portfolio on the cores at hand; the fastest of its answers, proven as far as is asked.
+"""The default: a portfolio on the available cores. Its answer is the fastest, proven as far as requested.
 
     rounding               the residency program in fractions, made whole: a first answer in a second
-    rk-rotor               where the graph is a chain; on the largest rotor, where rounding finds none
-    second pass            below the once-floor: backward in two passes
-    search                 from the file's order, but on the largest
+    rk-rotor               if the graph is a chain; on the largest rotor, if rounding finds none
+    second pass            below the minimum memory of a single backward pass: backward in two passes
+    search                 from the traced order, except on the largest
     residency              the residency program in whole numbers
     search from others     from the best of these answers
     search, more           with other random numbers, one for each core beyond two
-    bounds                 beside them, in a thread of its own, until they end
+    bounds                 alongside, in a separate thread, until the members end
 
-On a machine with links to the host the lines are others: moving.py.
+On a machine with links to the host the members are others: moving.py.
 
-Minimises what its solvers do, the simulated time within the device's budget, on any graph; where the plain
-schedule fits, no operation has a faster way and there are no links, that is the answer. All ends once the
-best is proven to be within `gap` of the fastest there can be (race.py), like a MILP solver's search; else
-with all moves, or the time. As many lines run at a time as there are cores, in the order above; with one core
-the first search has two thirds of a time limit. Annealing from the file's order is as good as from a dynamic
-program's answer on graphs of hundreds of operations; on larger ones, and close to the least memory, the other
-has a head start. With `gap` 0 and time for all moves the same problem gives the same answer; else what is
-best when a clock or a bound ends it. Without a time limit, the search is compiled, once on a
-machine, by another process beside the residency program and rk-rotor. A budget below the floor on memory is
-refused at once; what can be reached is then looked for in two seconds, by rk-rotor where the search is not
-compiled.
+Minimises what its solvers do, the simulated time within the device's budget, on any graph. If the baseline
+fits, no operation has a faster execution variant and there are no links, the baseline is the answer. All
+members end once the best is proven to be within `gap` of the fastest there can be (race.py), like a MILP
+solver's search; else with all moves, or the time. As many members run at a time as there are cores, in the
+order above; with one core the first search has two thirds of a time limit. Annealing from the traced order is
+as good as from a dynamic program's answer on graphs of hundreds of operations; on larger ones, and close to
+the minimum memory, the other has a head start. With `gap` 0 and time for all moves the same problem gives the
+same answer; else the answer is the best when a clock or a bound ends the search. Without a time limit, the
+search is compiled, once on a machine, by another process alongside the residency program and rk-rotor. A
+budget below the minimum memory is refused at once; what can be reached is then searched for two seconds, by
+rk-rotor if the search is not compiled.
 
-    lines.py     lines side by side: one that fails costs its own answer alone
-    moving.py    the lines where tensors can move: joint, and others beside it
-    workers.py   lines in worker processes, for large graphs; worker.py, their side
+    lines.py     members in parallel: one that fails costs its own answer alone
+    moving.py    the members if tensors can be transferred: joint, and others alongside
+    workers.py   members in worker processes, for large graphs; worker.py, their side
 
-The choice of lines is ours; references and complexities are the solvers' own, in their rooms.
+The choice of members was made for memplan; references and complexities are the solvers' own, in their
+packages.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ NAME = "auto"
 
 _MOST_LINES = 8
 _LOOK_SECONDS = 2.0
-"""For the least memory, where the budget is refused anyway."""
+"""Seconds to search for the least memory, if the budget is refused anyway."""
 
 _START_SECONDS = 10.0
 """The most that a start may take without a time limit; of larger graphs for each 10,000 operations."""
@@ -84,13 +85,13 @@ _REPLICAS = 4
 """Of every second search, the first included: on most graphs they find more, on some a hotter one does."""
 
 _BOUND_SECONDS = 30.0
-"""The most that bounds may take beside the lines, likewise."""
+"""The most that bounds may take alongside the members, likewise."""
 
 _RESIDENCY_OPERATIONS = 2000
-"""Up to this size the residency program in whole numbers is worth a try."""
+"""Most operations for which the residency program in whole numbers is tried."""
 
 _LARGEST_OPERATIONS = 20_000
-"""Above this size rk-rotor's options take too long, and the search finds little from the file's order."""
+"""Operations above which rk-rotor's options take too long, and the search from traced order finds little."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     stop, loaded, race = Event(), Event(), options.race
 
     def have_it_loaded() -> None:
-        """Unless the race is over before it is compiled."""
+        """Compile and load the search, unless the race is over before."""
         try:
             if options.time_limit is None:
                 precompile(CODES, options.report, lambda: race.within(settings.gap))
@@ -175,7 +176,7 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 def _least(problem: Problem, options: Options, settings: Settings) -> int | None:
-    """The least memory that annealing reaches in a moment, bytes; where it is not compiled, rk-rotor."""
+    """Return the least bytes that annealing reaches in a moment, or rk-rotor if that is not compiled."""
     if len(problem.graph.operations) > _RESIDENCY_OPERATIONS:
         return None
     seconds = min(_LOOK_SECONDS, inf if options.time_limit is None else options.time_limit)
@@ -274,7 +275,7 @@ def _scale(problem: Problem) -> float:
 
 
 def _rounding_or_rotor(problem: Problem, options: Options) -> Answer:
-    """Rotor only where the other finds nothing: its Python would slow down the bounds beside it."""
+    """Solve with rounding, and with rotor only if that finds nothing: its Python would slow down the bounds."""
     now = monotonic()
     try:
         return rounding.solve(problem, options)

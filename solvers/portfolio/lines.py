@@ -1,7 +1,8 @@
-"""Lines of a portfolio side by side: one that fails costs its own answer, never those of the others.
+"""Members of a portfolio in parallel: one that fails costs its own answer, never those of the others.
 
-A line is a solver with its settings. Whatever it raises but a refusal is its fault, and so is a schedule that
-the simulator refuses: each is told in one line, `name: class: message`, and the others go on.
+A member is a solver with its settings. An error that it raises, other than that it found nothing, is its
+fault, and so is a schedule that the simulator refuses. Each fault is reported in one line,
+`name: class: message`, and the others go on.
 """
 
 from __future__ import annotations
@@ -116,14 +117,19 @@ def run(
     prove: Callable[[Cancelled], None] | None = None,
     deadline: float = inf,
 ) -> Outcomes:
-    """All lines, so many at a time. Ctrl-C sets `stop`: each then gives its best so far, or is left behind
-    after LAST_SECONDS. There may be neither answers nor refusals nor faults: time was over before.
+    """Run all members, so many at a time, and return their results.
 
-    meanwhile: what they wait for, on this thread, where Ctrl-C ends it. race: is told their answers; once the
-    best is proven to be within the `gap`, each line gives its best so far. prove: bounds for the race, in a
-    thread beside the lines; it ends with them. deadline: a moment of the clock from which on lines give their
-    best so far, or do not start, once there is any schedule.
-    Raises KeyboardInterrupt where that leaves nothing, PortfolioError where all lines fail.
+    Ctrl-C sets `stop`: each member then gives its best so far, or is left running after LAST_SECONDS. There
+    may be neither answers nor refusals nor faults, if the time was over before.
+
+    meanwhile: what they wait for, on this thread, where Ctrl-C ends it.
+    race: receives their answers; once the best is proven to be within the `gap`, each member gives its best
+        so far.
+    prove: computes bounds for the race, in a thread alongside the members; it ends with them.
+    deadline: a moment of the clock from which on members give their best so far, or do not start, once there
+        is any schedule.
+
+    Raises KeyboardInterrupt if that leaves nothing, PortfolioError if all members fail.
     """
     outcomes, race, done = Outcomes(), race or Race(), Event()
 
@@ -168,7 +174,7 @@ def run(
 
 
 def _wait_for_last(running: Sequence[Future[Found | None]], race: Race) -> None:
-    """Until all have ended, for LAST_SECONDS; for the first answer longer, where a schedule is known."""
+    """Wait until all have ended, for LAST_SECONDS; for the first answer longer, if a schedule is known."""
     begin = monotonic()
     while wait(running, timeout=_LOOK_SECONDS).not_done:
         answered = race.best == inf or any(each.done() and each.result() for each in running)

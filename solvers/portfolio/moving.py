@@ -1,14 +1,14 @@
-"""The portfolio on a machine with links: joint from starts of its own, and from other solvers' best.
+"""The portfolio on a machine with links: joint from its own starts, and from other solvers' best.
 
     joint                from its own starts, for as long as there is time
     the others           one after the other, for half of the time at most
     joint from others    from the fastest of theirs, if that is near the best, in the time that is left
     joint, more          with other random numbers, one for each core beyond two
 
-So the answer is never slower than any of theirs. All ends once the best is proven to be within the gap: the
-offloading bound for any order is computed beside the first lines. Code that lines need is compiled once on a
-machine, by other processes, beside the other lines or before a time limit begins. With one core the lines
-take turns, and joint has half of the time.
+So the answer is never slower than any of theirs. All members end once the best is proven to be within the
+gap: the offloading bound for any order is computed alongside the first members. Code that members need is
+compiled once on a machine, by other processes, alongside the other members or before a time limit begins.
+With one core the members take turns, and joint has half of the time.
 """
 
 from __future__ import annotations
@@ -50,35 +50,35 @@ OTHERS = {
     "greedy-star": 0.02,
     "l2l": 0.02,
 }
-"""Solvers beside joint, and the share of all time that each may take with two cores and more."""
+"""Solvers other than joint, and the share of all time that each may take with two cores and more."""
 
 CODES = {
     "joint": compiling.CODES,
     "offload-greedy": greedy_compiling.CODES,
     "search": search_compiling.CODES,
 }
-"""What lines need compiled."""
+"""Functions that members need compiled."""
 
 _SECONDS = 100.0
-"""What the shares are of where there is no time limit."""
+"""Seconds of which the shares are taken without a time limit."""
 
 _OTHERS_SHARE, _JOINT_SHARE = 0.5, 0.97
-"""Of a time limit: where the others end; where joint ends, and all do once there is a schedule."""
+"""Shares of a time limit at which the others end, and joint ends, as all do once there is a schedule."""
 
 _ALONE_SHARE, _ALONE_OTHERS_SHARE = 0.5, 0.8
-"""Likewise with one core, where joint is first."""
+"""The same shares with one core, where joint is first."""
 
 _GRACE_SECONDS = 1.0
-"""How long after its time limit one of the others is asked to end, once there is a schedule."""
+"""Seconds after its time limit at which one of the others is asked to end, once there is a schedule."""
 
 _NEAR = 1.25
-"""The most that others' fastest takes of the best known where joint goes on from it; else it begins anew."""
+"""Factor on the best known time up to which joint goes on from the others' fastest; else it starts anew."""
 
 _BOUND_SHARE = 0.1
-"""Of all time, the most that bounds may take beside the lines."""
+"""Share of all time that bounds may take alongside the members."""
 
 _PROCESSES = 500
-"""From so many operations on lines are processes: threads would wait for each other's Python."""
+"""Operations from which on members are processes: threads would wait for each other's Python."""
 
 
 def solve(
@@ -135,7 +135,7 @@ def solve(
 
 Solve = Callable[[Cancelled], Answer]
 Run = Callable[[str, Mapping[str, str], float, Cancelled], Answer]
-"""By a solver's name, with settings as text and seconds."""
+"""Function that runs a solver by its name, with settings as text and seconds."""
 
 
 def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: int, seed: int) -> list[Line]:
@@ -211,7 +211,7 @@ def _notes(outcomes: Outcomes) -> tuple[str, ...]:
 
 
 def _refusal(problem: Problem, name: str, outcomes: Outcomes) -> InfeasibleError:
-    """The one that names the smallest budget; not found where somebody did not finish."""
+    """Return the error that names the smallest budget; NotFoundError if a member did not finish."""
     floor, limit = memory_floor(problem.graph, problem.machine), device_limit(problem)
     least = min((refusal.least for refusal in outcomes.refusals if refusal.least is not None), default=None)
     unproven = [each.found for each in outcomes.refusals if isinstance(each, NotFoundError)]

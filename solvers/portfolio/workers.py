@@ -1,7 +1,7 @@
-"""Worker processes that solve one problem with any solver, line after line, for portfolios on large graphs.
+"""Worker processes that solve one problem, member after member, for portfolios on large graphs.
 
 Threads would wait for each other's Python there. A worker takes a second or two to start, which its first
-line's seconds pay, so each is used again; one that dies costs the line that it was at. Ctrl-C reaches this
+member's seconds pay, so each is reused; one that dies costs the member that it ran. Ctrl-C reaches this
 process alone and is passed on, so that the solver in the worker ends with its best so far.
 """
 
@@ -26,8 +26,10 @@ from .lines import Cancelled
 WORKER = "memplan.solvers.portfolio.worker:solve"
 
 GRACE_SECONDS = 300.0
-"""How long after its time limit, and as much again, a line may be at work before it counts as hung: what is
-compiled at its first use takes a minute on a busy machine."""
+"""Seconds after its time limit, and as much once more, before a member counts as hung.
+
+Code that is compiled at its first use takes a minute on a busy machine.
+"""
 
 
 class ProcessFaultError(Exception):
@@ -35,7 +37,7 @@ class ProcessFaultError(Exception):
 
 
 class SolverWorkers(AbstractContextManager["SolverWorkers"]):
-    """The workers of one problem, as many as lines are under way at once."""
+    """The workers of one problem, as many as members run at once."""
 
     def __init__(self, problem: Problem, niceness: int = 0, race: Race | None = None) -> None:
         """Prepare worker processes for one problem.

@@ -1,4 +1,4 @@
-"""Who is there, and how an answer is judged.
+"""The catalogue of solvers, and how a solver is run and its answer checked.
 
 Doors: catalogue, run.
 """

@@ -2,12 +2,13 @@
 
     solver ──answer──▶ lifetimes ──lay_out──▶ arena ≤ budget? ──▶ answer, layout
       ▲                    ▲                    │ no
-      │                    └── in less room ────┤
-      └── for budget · budget / arena ──────────┘ where that costs time
+      │                    └── in less memory ──┤
+      └── for budget · budget / arena ──────────┘ if that costs time
 
 No arena is smaller than the peak of live bytes, and many schedules have none as small: copies that come and
-go in crossed order leave gaps. Where tensors move there is a way before the solver is asked again: in less
-room allocations wait for more transfers, so that fewer copies are there at once. Often the link has the time.
+go in crossed order leave gaps. If tensors are transferred, there is another try before the solver is asked
+for less: in less memory allocations wait for more transfers, so that fewer copies exist at once. Often the
+link has the time.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from ..problem import Answer, InfeasibleError, Problem, Status
 _TRIES = 4
 
 _TOLERANCE = 1e-3
-"""Of the period that less room may cost without another schedule being looked for."""
+"""Share of the period that less memory may cost without a search for another schedule."""
 
 _HALVINGS, _EFFORT = 4, EFFORT // 8
-"""Rooms that cost more and are tried; what is done for the addresses in each: half a second."""
+"""Number of smaller sizes to try if one costs more; the effort for the addresses in each: half a second."""
 
 
 class ArenaError(InfeasibleError):
@@ -69,9 +70,12 @@ def in_arena(
     again: Callable[[Problem], Answer],
     report: Callable[[str], None],
 ) -> tuple[Answer, Problem, Layout]:
-    """An answer with a layout within the budget, and the problem of fewer live bytes that it answers.
+    """Return an answer with a layout within the budget, and the problem of fewer live bytes that it answers.
 
-    answer: the solver's for the whole budget. again: asks it for less. Raises InfeasibleError.
+    answer: the solver's for the whole budget.
+    again: solves for fewer live bytes.
+
+    Raises InfeasibleError.
     """
     asked, least, fitting = problem, inf, list[Placed]()
     for number in range(_TRIES):
@@ -98,7 +102,7 @@ def in_arena(
 
 
 def without_loss(asked: Problem, answer: Answer, figures: Figures, target: int) -> Placed:
-    """In the room that is asked for where first fit is enough, else in the least that costs no time."""
+    """Place the copies in the target size if first fit is enough, else in the smallest that costs no time."""
     placed = _placed(asked, answer, target, effort=0)
     if placed.layout.size <= target:
         return placed
@@ -112,7 +116,7 @@ def without_loss(asked: Problem, answer: Answer, figures: Figures, target: int) 
 
 
 def _with_less(placed: Placed, low: int, target: int) -> Iterator[Placed]:
-    """Those in less room that fit, down to `low`: with that, all that can wait does."""
+    """Yield those in less memory that fit, down to `low`: with that, all that can wait does."""
     high = placed.asked.budget
     for number in range(_HALVINGS):
         middle = (low + high) // 2 if number else low

@@ -20,7 +20,7 @@ GROUP = "memplan.solvers"
 """Of entry points."""
 
 SOLVERS = "memplan.solvers"
-"""The package of ours."""
+"""The package of memplan's own solvers."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ _BY_NAME = {entry.name: entry for entry in _OURS}
 
 
 def entries() -> list[Entry]:
-    """Ours first, then those of other packages by name. Imports no solver."""
+    """Return all solvers: memplan's own, then those of other packages by name. Imports no solver."""
     theirs = sorted(entry_points(group=GROUP), key=lambda point: point.name)
     return [*_OURS, *(_foreign(point) for point in theirs if point.name not in _BY_NAME)]
 
@@ -265,7 +265,7 @@ def entry(name: str) -> Entry:
 
 
 def check_solver(name: object) -> None:
-    """Raises InputError where there is none of this name."""
+    """Raise InputError if there is no solver of this name."""
     if not isinstance(name, str):
         raise InputError(f"solver={name!r}: give a name, like 'auto'")
     entry(name)

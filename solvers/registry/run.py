@@ -8,11 +8,11 @@ schedule are the simulator's. `optimal` is a time that reaches the bound, or the
 formulation.
 
 A solver's bug costs no result. A schedule that breaks a rule or the budget is skipped (solvers/skipped.py):
-where it was the answer, the baseline takes its place if it fits, else nothing was found. A lower bound that
-the schedule refutes is dropped. Both are reported in the solution's notes, as internal errors.
+if it was the answer, the baseline replaces it if it fits, else nothing was found. A lower bound that the
+schedule refutes is dropped. Both are reported in the solution's notes, as internal errors.
 
-Read catalogue.py first: who there is, what each accepts, how other packages add theirs. Beside the solver's
-own time this costs one simulation, and `bound_seconds` for the bounds.
+Read catalogue.py first: which solvers there are, what each accepts, how other packages add theirs. Besides
+the solver's own time this costs one simulation, and `bound_seconds` for the bounds.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SAME = 1e-9
 """The relative difference up to which a bound is not above a time: sums of seconds are rounded."""
 
 BOUND_SECONDS = 10.0
-"""The most that is spent on lower bounds unless told otherwise."""
+"""The most that is spent on lower bounds by default."""
 
 
 def solve(
@@ -71,12 +71,15 @@ def solve(
     addresses: bool = False,
     race: Race | None = None,
 ) -> Solution:
-    """Run a solver and let the simulator judge its answer.
+    """Run a solver; the simulator checks and times its answer.
 
-    time_limit: seconds. settings: the solver's options as text. report: takes lines of progress.
+    time_limit: seconds.
+    settings: the solver's options as text.
+    report: takes lines of progress.
     bound_seconds: the most that is then spent on lower bounds; 0 for none but the time of all operations.
     addresses: the budget holds the whole arena in which the copies have their addresses (arena.py).
-    race: is told of schedules and bounds as they are found.
+    race: receives schedules and bounds as they are found.
+
     Raises InputError (name, settings), InfeasibleError, NotAcceptedError.
     """
     try:
@@ -213,7 +216,7 @@ def solve_or_unpin(
 
 
 def _direct_access(problem: Problem) -> str | None:
-    """The field of a mode by which the device uses host memory."""
+    """Return the field of execution variants by which the device uses host memory; None if there is none."""
     modes = [mode for of in problem.graph.operations.modes.values() for mode in of]
     fields = {
         "reads_host": [mode.reads_host for mode in modes],
@@ -278,18 +281,18 @@ def declarations_of(name: str) -> dict[str, dict[str, str]]:
 
 
 def chosen_settings(name: str, settings: Mapping[str, str]) -> dict[str, Any]:
-    """All settings of a solver, these among them as given. Raises InputError. Imports the solver."""
+    """Return all settings of a solver, with these values. Raises InputError. Imports the solver."""
     return asdict(parse_settings(name, module_of(entry(name)).Settings, settings))
 
 
 def _figures(problem: Problem, answer: Answer) -> Figures:
-    """By the simulator. Raises InvalidScheduleError where the schedule breaks a rule or the budget."""
+    """Simulate an answer. Raises InvalidScheduleError if the schedule breaks a rule or the budget."""
     limit, machine = device_limit(problem), problem.machine
     return figures_of(problem.graph, answer.schedule, budget=limit, machine=machine)
 
 
 def _baseline(name: str, problem: Problem) -> tuple[Answer, Figures]:
-    """The baseline schedule. Raises NotFoundError where it does not fit."""
+    """Return the baseline schedule. Raises NotFoundError if it does not fit."""
     answer = Answer(plain_schedule(problem.graph), Status.HEURISTIC)
     try:
         return answer, _figures(problem, answer)

@@ -1,7 +1,7 @@
-"""The file's order: where an operation may run again, greedy eviction, a scan of runs.
+"""Schedules in traced order: where an operation may be recomputed, greedy eviction, a scan of runs.
 
-Assumes that first runs keep the file's order. Nothing is optimal here: eviction.py finds a schedule within a
-limit of bytes, dropping what is cheap to make again for its size. Stages are those of Checkmate (Jain et al.,
+Assumes that first runs keep the traced order. Nothing is optimal here: eviction.py finds a schedule within a
+limit of bytes, dropping what is cheap to recompute for its size. Stages are those of Checkmate (Jain et al.,
 MLSys 2020, arXiv:1910.02653), whose (t, k) is a `Slot`.
 
 In the order to read:

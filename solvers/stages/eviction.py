@@ -1,13 +1,13 @@
-"""Greedy eviction in the file's order: a first schedule for any graph, with no claim at all.
+"""Greedy eviction in traced order: a first schedule for any graph, with no claim at all.
 
 Goes through the stages (slots.py). A stage runs its own operation and, before it, whatever that needs and is
-not there any more. Where a run does not fit, tensors are dropped, least score first:
+not resident any more. When a run does not fit, tensors are dropped, the smallest score first:
 
-    score = (seconds to make it again)^a / (bytes · (stages until its next use)^b)
+    score = (seconds to recompute it)^a / (bytes · (stages until its next use)^b)
 
 This is the heuristic of dynamic tensor rematerialisation (Kirisame et al., ICLR 2021, arXiv:2006.09616), with
-the next use, known here, in place of staleness. Four pairs (a, b) are tried. Training graphs of 100
-operations take a tenth of a second; where nearly all must be dropped in every stage, it is cubic.
+the next use, known here, instead of staleness. Four pairs (a, b) are tried. Training graphs of 100 operations
+take a tenth of a second; if nearly all must be dropped in every stage, it is cubic.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ...planner.schedule.sequence import Run
 from .slots import Way, last_stages, ways_of
 
 POWERS = ((1.0, 1.0), (0.0, 1.0), (1.0, 0.0), (0.5, 0.5))
-"""(a, b) above."""
+"""Pairs (a, b) of powers in the score above."""
 
 There = dict[int, set[int]]
 """Tensor -> the producers whose contributions are on the device."""
 
 
 def sequences(graph: Graph, limit: int, proceed: Callable[[], bool]) -> Iterator[list[Run]]:
-    """One for each pair of powers that stays within `limit` bytes; ends when told not to `proceed`."""
+    """Yield a sequence for each pair of powers that stays within `limit` bytes, until `proceed` is false."""
     eviction = _Eviction(graph, limit)
     for powers in POWERS:
         runs = eviction.sequence(powers, proceed)
@@ -53,7 +53,7 @@ class _Eviction:
         self.results = set(graph.results)
 
     def sequence(self, powers: tuple[float, float], proceed: Callable[[], bool]) -> list[Run] | None:
-        """None where it gets stuck."""
+        """Return the sequence for these powers; None if it gets stuck."""
         self.powers, self.proceed = powers, proceed
         there: There = {}
         runs: list[Run] = []
@@ -86,7 +86,7 @@ class _Eviction:
         return None
 
     def _run(self, stage: int, plan: list[int], there: There) -> list[Run] | None:
-        """Run the planned operations, dropping what is in the way; changes `there`. None where one can't."""
+        """Run the planned operations, dropping what is in the way; changes `there`. None if one can't run."""
         until = {x: k for k in plan for x in self.reads[k]}
         runs: list[Run] = []
         for k in plan:
@@ -141,7 +141,7 @@ class _Eviction:
                 yield x
 
     def _can_do_without(self, x: int, stage: int, there: There) -> bool:
-        """It can be made again for its next use; or it has none, and no dropped tensor needs it."""
+        """Tell whether x can be recomputed for its next use; or has none, and no dropped tensor needs it."""
         if following := self._next_use(x, stage):
             return self._missing([x], there, following, without=x) is not None
         if self._missing([x], there, stage, without=x) is not None:
@@ -164,7 +164,7 @@ class _Eviction:
         return users[place] if place < len(users) else 0
 
     def _missing(self, tensors: list[int], there: There, stage: int, without: int = -1) -> set[int] | None:
-        """The operations to run again so that `tensors` are complete; None where one may not run any more."""
+        """Return the operations to recompute to complete `tensors`; None if one may not run any more."""
 
         def makers(x: int) -> set[int]:
             return self.producers[x] - there.get(x, set()) if x != without else self.producers[x]

@@ -32,8 +32,10 @@ def scan(
     given: AbstractSet[int],
     always: AbstractSet[int] = frozenset(),
 ) -> Scanned:
-    """From the last run to the first. after: contributions needed behind them. given: tensors left out.
+    """Scan a list of runs from the last to the first.
 
+    after: contributions needed after them.
+    given: tensors left out.
     always: operations whose first run stays, needed or not.
     """
     whole = graph.whole_contributions

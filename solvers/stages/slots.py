@@ -1,6 +1,6 @@
-"""A schedule in stages: stage t ends with the first run of operation t, the file's order kept.
+"""Schedules in stages: stage t ends with the first run of operation t, and first runs keep the traced order.
 
-Before that first run, any of the operations 0 … t − 1 may run again, each at most once and in order.
+Before that first run, any of the operations 0 … t − 1 may be recomputed, each at most once and in order.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from ...planner.schedule.schedule import PLAIN
 from ...planner.schedule.sequence import Run
 
 Slot = tuple[int, int]
-"""(stage, operation): where an operation may run. Slots come in this order."""
+"""Stage and operation: where an operation may run. Slots come in this order."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to run an operation on the device alone. time, launch: seconds. workspace: bytes."""
+    """An execution variant of an operation on the device alone.
+
+    time, launch: seconds.
+    workspace: bytes.
+    """
 
     mode: int
     time: float
@@ -29,7 +33,7 @@ class Way:
 
 
 def ways_of(graph: Graph, operation: int) -> list[Way]:
-    """The plain one first."""
+    """Return the operation's execution variants on the device, the baseline one first."""
     plain = graph.operation(operation)
     return [Way(PLAIN, plain.time, plain.workspace, plain.writes, plain.launch)] + [
         Way(number, mode.time, mode.workspace, mode.writes, mode.launch)
@@ -68,10 +72,10 @@ def slots_of(last: Sequence[int]) -> Iterator[Slot]:
 
 
 def last_stages(graph: Graph) -> list[int]:
-    """Per operation: the last stage in which it may run, and something later may use what it makes.
+    """Return per operation the last stage in which it may run, and something later may use what it makes.
 
-    It runs in its own stage only if it mutates or must not be recomputed, and no later than the stage in
-    which a tensor that it touches is changed in place.
+    An operation runs in its own stage only if it mutates or must not be recomputed, and no later than the
+    stage in which a tensor that it touches is changed in place.
     """
     results = set(graph.results)
     count = len(graph.operations)
@@ -96,7 +100,7 @@ def last_stages(graph: Graph) -> list[int]:
 
 @dataclass(frozen=True)
 class RunColumns:
-    """Which columns of a program are runs: slot -> (mode, column) pairs."""
+    """The columns of a program that are runs: slot -> (mode, column) pairs."""
 
     of: Mapping[Slot, Sequence[tuple[int, int]]]
 
@@ -110,7 +114,7 @@ class RunColumns:
         ]
 
     def values(self, sequence: Sequence[Run]) -> dict[int, float] | None:
-        """The columns' values for a sequence; None where it is not cut into these stages."""
+        """Return the columns' values for a sequence; None if it is not cut into these stages."""
         x = {column: 0.0 for ways in self.of.values() for _mode, column in ways}
         stage, before = 0, -1
         for operation, mode in sequence:

@@ -1,4 +1,4 @@
-"""Joblib's backends, where tasks of solvers and comparisons run side by side.
+"""Joblib's backends, on which tasks of solvers and comparisons run in parallel.
 
 loky: processes on this machine. dask, ray: a cluster: the one that this process is connected to, for Dask
 also the scheduler that DASK_SCHEDULER_ADDRESS names; else one started on this machine. Reference:
@@ -26,14 +26,17 @@ SAFE_PATH = "PYTHONSAFEPATH"
 
 
 def check_backend(backend: str) -> None:
-    """Raises InputError."""
+    """Raise InputError if the backend is unknown."""
     if backend not in BACKENDS:
         raise InputError(f"unknown backend {backend!r}: {', '.join(BACKENDS)}")
 
 
 @contextmanager
 def connected(backend: str) -> Generator[None]:
-    """joblib's tasks go there. Raises MissingPackageError; InputError where the cluster does not answer."""
+    """Have joblib's tasks run on a backend within the block.
+
+    Raises MissingPackageError; InputError if the cluster does not answer.
+    """
     with _without_current_folder():
         yield from _connected(backend)
 

@@ -15,7 +15,7 @@ class Kind(IntEnum):
     CALL = 0
     """value: the function's name as `module:function`, and its arguments"""
     STOP = 1
-    """the result of the call is wanted at once"""
+    """the result of the call is requested at once"""
     EVENT = 2
     """value: what the function reports on the way"""
     RETURN = 3
@@ -63,7 +63,7 @@ def receive(pipe: IO[bytes]) -> Message | None:
 
 
 def portable(error: BaseException) -> BaseException:
-    """The error as it goes through a pipe: errors of memplan as they are, all others as their line."""
+    """Return the error as it goes through a pipe: errors of memplan as they are, all others as their line."""
     if isinstance(error, MemplanError | KeyboardInterrupt):
         return error
     return WorkerFaultError(f"{type(error).__name__}: {' '.join(str(error).split())}")

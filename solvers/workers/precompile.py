@@ -1,4 +1,4 @@
-"""Compile in worker processes what is compiled at its first use.
+"""Compile, in worker processes, the functions that are otherwise compiled at their first use.
 
 Compiling holds the interpreter for many seconds, and all other threads with it. Workers do it meanwhile, one
 on each core, and keep the compiled code where this process finds it (graphs/compiled.py). A caller that has a
@@ -39,8 +39,10 @@ class Code:
 
 
 def precompile(codes: Iterable[Code], report: Callable[[str], None], enough: Callable[[], bool]) -> None:
-    """Wait until all is compiled, or there is `enough` without it. If nothing can be kept, or a worker
-    fails, nothing is done: whoever needs the code compiles it then."""
+    """Wait until all is compiled, or there is `enough` without it.
+
+    If nothing can be kept, or a worker fails, nothing is done: the code is then compiled at its first use.
+    """
     missing = [code for code in codes if not code.available()]
     if not missing or cache_folder() is None:
         return
@@ -68,8 +70,10 @@ def compile_all(call: Call, functions: Sequence[str]) -> None:
 
 
 def _shares(codes: Sequence[Code], most: int) -> list[list[Code]]:
-    """For so many processes at most, the longest first to whoever has least (R. L. Graham, SIAM J. Appl.
-    Math. 17, 1969)."""
+    """Divide the functions among at most `most` processes, the longest first to the one that has least.
+
+    Reference: R. L. Graham, SIAM J. Appl. Math. 17, 1969.
+    """
     shares = [list[Code]() for _ in range(min(most, len(codes)))]
     for code in sorted(codes, key=lambda code: -code.seconds):
         min(shares, key=lambda share: sum(other.seconds for other in share)).append(code)

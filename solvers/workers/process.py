@@ -13,15 +13,20 @@ from threading import Thread
 from time import sleep
 
 LAST_SECONDS = 5.0
-"""How long work that was asked to stop may take to give its best so far; then its process is ended. HiGHS in
-presolve and a compiled search look up a few times a second, on a busy machine once in a second or two."""
+"""Seconds that work may take to give its best so far after it was asked to stop; then its process is ended.
+
+HiGHS in presolve and a compiled search look up a few times a second, on a busy machine once in a second or
+two.
+"""
 
 KEEP_SECONDS = 30.0
-"""How long it may take in all if it alone holds the best schedule so far: that is not given up because the
-machine is busy."""
+"""Seconds that it may take in all if it alone holds the best schedule so far.
+
+That is not given up because the machine is busy.
+"""
 
 WATCH_SECONDS = 0.2
-"""How often a worker looks whether the program is still there."""
+"""Seconds between a worker's checks that the program still exists."""
 
 COMPLAINTS = "complaints"
 """The file in a process's folder with what it wrote to standard error."""
@@ -58,7 +63,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def _python() -> list[str]:
-    """This interpreter, with its options that decide where modules come from."""
+    """Return this interpreter, with its options that decide where modules come from."""
     flags = (flag for name, flag in _FLAGS.items() if getattr(sys.flags, name))
     return [sys.executable, "-W", "ignore", *flags]
 

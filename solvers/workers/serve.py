@@ -1,9 +1,9 @@
-"""The worker's side: calls come in, what they report, return or raise goes out.
+"""The worker's side of a call: calls come in; reports, results and errors go out.
 
     python -c … PARENT NICENESS IDLE     as process.start starts it
 
-PARENT: number of the process that it ends with. NICENESS: by which it and all that it starts step back after
-other processes. IDLE: seconds without a call after which it ends by itself; inf: never.
+PARENT: number of the process that it ends with. NICENESS: by which it and all that it starts yield to other
+processes. IDLE: seconds without a call after which it ends by itself; inf: never.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from .messages import Kind, Message, portable, receive, send
 from .process import end_group, end_with
 
 _INSIST_SECONDS = 0.5
-"""How often a function is interrupted until it heeds that."""
+"""Seconds between interrupts of a function, until it heeds one."""
 
 
 class Call:
-    """A call under way, as its function sees it. stopped: set once the result is wanted at once."""
+    """A call under way, as its function sees it.
+
+    stopped: set once the result is requested at once.
+    """
 
     def __init__(self, number: int, outgoing: SimpleQueue[Message | None]) -> None:
         self.number, self.stopped = number, Event()
@@ -38,13 +41,17 @@ class Call:
         self._action: Callable[[], object] | None = None
 
     def report(self, event: object) -> None:
-        """Send an event to the program. It waits for nothing: a thread does the writing, so that a search
-        goes on while the program is busy."""
+        """Send an event to the program.
+
+        This waits for nothing: a thread does the writing, so that a search goes on while the program is busy.
+        """
         self._outgoing.put(Message.of(Kind.EVENT, self.number, event))
 
     def on_stop(self, action: Callable[[], object] | None) -> None:
-        """Have `action` called, in another thread, when the result is wanted: at once if it is already. None:
-        no longer."""
+        """Have `action` called, in another thread, when the result is requested: at once if it is already.
+
+        None: no longer.
+        """
         with self._lock:
             self._action = action
             if self.stopped.is_set() and action is not None:
@@ -59,7 +66,7 @@ class Call:
 
     @contextmanager
     def interruptible(self) -> Generator[None]:
-        """Raise KeyboardInterrupt in the block, once, when the result is wanted: as Ctrl-C does in a program.
+        """Raise KeyboardInterrupt in the block, once, when the result is requested, as Ctrl-C does.
 
         One that comes after the block, when the result is sent, must not cost the result.
         """
@@ -73,7 +80,7 @@ class Call:
                 raise KeyboardInterrupt
 
         def insist() -> None:
-            # a signal that comes just before a wait in native code does not end the wait: it comes again
+            # a signal that comes just before a wait in native code does not end the wait: it is repeated
             while armed:
                 _signal_main_thread()
                 sleep(_INSIST_SECONDS)

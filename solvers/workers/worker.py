@@ -1,4 +1,4 @@
-"""The program's side of a worker process: it calls a function there, and waits for what comes of it."""
+"""The program's side of a worker process: it calls a function there, and waits for the result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .messages import Kind, Message, WorkerFaultError, receive, send
 __all__ = ["Ending", "Kind", "Message", "Pool", "Worker", "WorkerCrashedError", "WorkerFaultError"]
 
 _LOOK_SECONDS = 0.05
-"""How often a wait looks at the clock and at `cancelled`."""
+"""Seconds between a wait's looks at the clock and at `cancelled`."""
 
 
 class WorkerCrashedError(MemplanError):
@@ -54,7 +54,9 @@ class Ending:
 class Worker:
     """A process that runs the functions it is called with, one at a time; used by one thread at a time.
 
-    It ends with `end`, with the program, and once nothing refers to it. ready: no call is under way.
+    It ends with `end`, with the program, and once nothing refers to it.
+
+    ready: no call is under way.
     """
 
     def __init__(self, kind: str, niceness: int = 0, idle_seconds: float = inf) -> None:
@@ -86,12 +88,12 @@ class Worker:
         self._send(Message.of(Kind.STOP, self.number))
 
     def _send(self, message: Message) -> None:
-        """Nothing happens if the process is gone: `hear` says so."""
+        """Send a message. Nothing happens if the process is gone: `hear` says so."""
         with suppress(BrokenPipeError, ValueError):  # ValueError: the pipe is closed, the process was ended
             send(_pipe(self.process.stdin), message)
 
     def hear(self, seconds: float) -> Message | None:
-        """The next message about the call under way; None if none comes in so many seconds."""
+        """Return the next message about the call under way; None if none comes in so many seconds."""
         try:
             message = self._heard.get(timeout=seconds) if seconds > 0 else self._heard.get_nowait()
         except Empty:
@@ -120,11 +122,12 @@ class Worker:
     ) -> Ending:
         """Wait for the result of the call under way. The first Ctrl-C asks for it, a second one goes through.
 
-        end: moment of `monotonic` at which the result is asked for.
-        cancelled: whether to ask for it now.
+        end: moment of `monotonic` at which the result is requested.
+        cancelled: whether to request it now.
         event: called with each event that the function reports.
-        grace: seconds that it may take after it was asked for; then the process is ended.
-        Raises: what the function raised; WorkerCrashedError.
+        grace: seconds that it may take after it was requested; then the process is ended.
+
+        Raises what the function raised; WorkerCrashedError.
         """
         asked, interrupted, called_off = inf, False, False
         while True:

@@ -17,7 +17,7 @@ from .portfolio.workers import SolverWorkers
 from .problem import Problem
 
 LOWEST = 19
-"""Of priorities, as `nice` counts them."""
+"""The lowest priority, as `nice` counts them."""
 
 
 class Background:

@@ -16,7 +16,10 @@ _LARGEST = 2**50
 
 @dataclass(frozen=True)
 class LinkedMachine:
-    """d2h, h2d: links that a machine need not have and this one has."""
+    """A machine that surely has links between device and host.
+
+    d2h, h2d: these links.
+    """
 
     machine: Machine
     d2h: Link
@@ -28,19 +31,17 @@ class LinkedMachine:
         return link.rate_of(sizes)
 
     def rates(self, graph: Graph) -> tuple[float, float]:
-        """Likewise down to the host and up to the device."""
+        """Return the rates down to the host and up to the device, in bytes per second."""
         return self.rate(graph, self.d2h), self.rate(graph, self.h2d)
 
 
 def worth_moving(machine: Machine) -> int:
     """Return the bytes from which a tensor is worth a transfer to the host and back; 1 without latencies.
 
-    An offload interval frees memory for b bytes. Taken from larger tensors the same memory costs the links
-    b/β
-    seconds: so much is it worth. So a tensor is worth its copies if they take at most twice that (from
-        Hockney's
-    n½ of the two directions on). Solvers that choose what to transfer leave smaller tensors on the device,
-    unless the budget can't be met without them.
+    An offload interval frees memory for b bytes. Taken from larger tensors, the same memory costs the links
+    b / β. So a tensor is worth its copies if they take at most twice that (from Hockney's n½ of the two
+    directions on). Solvers that choose what to transfer leave smaller tensors on the device, unless the
+    budget can't be met without them.
     """
     out, back = machine.links.d2h, machine.links.h2d
     if out is None or back is None:

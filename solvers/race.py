@@ -18,8 +18,13 @@ _SAME = 1e-9
 
 @dataclass(frozen=True)
 class Standing:
-    """After `elapsed` seconds: best, the seconds of the fastest schedule, ∞ before the first; bound: no
-    schedule takes less. who: whose news it was."""
+    """Incumbent and bound at one moment.
+
+    elapsed: seconds since the start.
+    best: seconds of the fastest schedule, ∞ before the first.
+    bound: no schedule takes fewer seconds.
+    who: the solver or bound that reported it.
+    """
 
     elapsed: float
     best: float

@@ -152,7 +152,7 @@ def parse_settings(solver: str, kind: type[Any], settings: Mapping[str, str]) ->
 
 
 GAP_WITHOUT_PERCENT = 0.1
-"""From here on a gap needs its percent sign: 0.5 is more likely half a percent than a half."""
+"""Smallest gap that needs its percent sign: 0.5 is more likely half a percent than a half."""
 
 
 def check_gap_meant(text: str) -> None:

@@ -15,20 +15,23 @@ from ..settings import SolverSettings, gap_setting, seed_setting, setting, worke
 from .model import Program
 
 FILES = (".mps", ".lp")
-"""What `write` may end with."""
+"""Suffixes of files that `write` can write."""
 
 TOLERANCE = 1e-5
 """Largest violation of a row, over its terms, a bound or an integer in an answer; backends promise 1e-6."""
 
 
 DISCARDED = 1e-6
-"""What backends discard at most as no improvement."""
+"""Largest improvement that backends discard as none."""
 
 REDUCED = 1e-7
 """Distance below 0 at which a reduced cost may count as 0: at least HiGHS' and Gurobi's dual tolerance."""
 
 LONGEST_RANGE = 1e3
-"""Of one variable that is counted for REDUCED. The few longer ones are bytes or seconds, which rows bind."""
+"""Longest range of a variable that counts for REDUCED.
+
+The few longer ones are bytes or seconds, which rows bind.
+"""
 
 ROUNDED = 2.0**-50
 

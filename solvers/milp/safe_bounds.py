@@ -30,7 +30,7 @@ from .model import Program
 from .scaling import scaled
 
 ROUNDING = 2.0**-52
-"""Twice what rounding to the nearest changes a number by at most, relatively."""
+"""Twice the largest relative change by rounding to the nearest."""
 
 DATA = 8
 """Number of roundings in a coefficient; a limit has as many more as there are columns, as it may be a sum."""

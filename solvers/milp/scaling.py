@@ -34,7 +34,10 @@ LARGEST = 1e300
 """Replacement of ∞ as a coefficient: what it multiplies has to be 0, or almost 0."""
 
 COST_BITS = 20
-"""Then the tolerance is 1e-12 of all costs; `highs` and others take numbers of this size without loss."""
+"""Bits of the sum of all costs after scaling.
+
+The tolerance is then 1e-12 of all costs; `highs` and others take numbers of this size without loss.
+"""
 
 Exponents = NDArray[np.int64]
 

@@ -82,7 +82,10 @@ _START_SECONDS = 10.0
 """The most that a start may take without a time limit; of larger graphs for each 10,000 operations."""
 
 _REPLICAS = 4
-"""Of every second search, the first included: on most graphs they find more, on some a hotter one does."""
+"""Replicas of every second search, the first included.
+
+On most graphs they find more, on some a hotter search without them does.
+"""
 
 _BOUND_SECONDS = 30.0
 """The most that bounds may take alongside the members, likewise."""
@@ -275,7 +278,7 @@ def _scale(problem: Problem) -> float:
 
 
 def _rounding_or_rotor(problem: Problem, options: Options) -> Answer:
-    """Solve with rounding, and with rotor only if that finds nothing: its Python would slow down the bounds."""
+    """Solve with rounding, and only if that finds nothing with rotor: its Python would slow down bounds."""
     now = monotonic()
     try:
         return rounding.solve(problem, options)

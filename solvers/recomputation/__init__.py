@@ -1,1 +1,1 @@
-"""Solvers that make tensors again."""
+"""Solvers that recompute activations."""

@@ -17,7 +17,7 @@ from typing import Any
 from ...graphs.errors import InputError, MissingPackageError
 
 GROUP = "memplan.solvers"
-"""Of entry points."""
+"""Group of entry points of plug-ins."""
 
 SOLVERS = "memplan.solvers"
 """The package of memplan's own solvers."""

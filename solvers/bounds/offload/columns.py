@@ -27,7 +27,7 @@ def plus(*sums: Sum) -> Sum:
 
 
 NEGLIGIBLE = 0.003
-"""Of the device's limit: so many bytes of the smallest tensors count as nothing, which lowers the bound."""
+"""Share of the device's limit up to which the smallest tensors count no bytes, which lowers the bound."""
 
 
 def _sizes(

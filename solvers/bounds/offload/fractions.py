@@ -31,7 +31,7 @@ _PACE = 8_000
 """Columns of a program that is solved in a second, about."""
 
 _SHARE = 0.7
-"""Of the time that is left, for one program."""
+"""Share of the time that is left, for one program."""
 
 _OPERATIONS = 1_500
 """Operations that are worth a second of the time limit: writing the program takes time as well."""

@@ -47,7 +47,7 @@ WORK = 20_000_000
 """Most offload intervals to look at from one origin, over all moments."""
 
 LOWER = 1.0 - 2.0**-50
-"""Times a quotient of two numbers, all rounded to the nearest float: surely not above the exact one."""
+"""Factor that makes a quotient of two numbers, all rounded to the nearest float, surely not too large."""
 
 TICK_BITS = 60
 """Exponent of the number of ticks that no sum reaches."""

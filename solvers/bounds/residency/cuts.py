@@ -46,7 +46,7 @@ from .max_flow import MOST_BITS, SINK, SOURCE, UNLIMITED, Arcs, arcs_between, mi
 from .order import AFTER, BEFORE, OPEN, Moment
 
 LOWER = 1.0 - 2.0**-49
-"""Times a product of a few floats, each rounded to the nearest: surely not above the exact product."""
+"""Factor that makes a product of a few floats, each rounded to the nearest, surely not too large."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,7 +42,10 @@ class Arcs(NamedTuple):
 
 
 def arcs_between(nodes: int, tail: Indices, head: Indices) -> Arcs:
-    """tail, head: of each arc, numbers below `nodes`."""
+    """Group arcs and their reverses by the node they leave.
+
+    tail, head: of each arc, numbers below `nodes`.
+    """
     count = len(tail)
     start = np.zeros(nodes + 1, np.int64)
     np.cumsum(np.bincount(tail, minlength=nodes) + np.bincount(head, minlength=nodes), out=start[1:])

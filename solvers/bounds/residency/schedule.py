@@ -23,7 +23,7 @@ from .residency import Residency, residency_of
 from .search import Search
 
 FIRST_SHARE = 0.6
-"""Of the time, for the program with the whole budget; what is left is halved for each lowered one."""
+"""Share of the time for the program with the whole budget; what is left is halved for each lowered one."""
 
 
 def residency_schedule(

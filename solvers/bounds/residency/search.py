@@ -43,7 +43,7 @@ MOST_WHOLE = 20_000
 """Operations, above which programs in whole numbers are hopeless."""
 
 ROW_SECONDS = 6e-5
-"""Of the first relaxation of such a program, for each of its rows; HiGHS does not end within it."""
+"""Seconds per row of the first relaxation of such a program; HiGHS does not end within it."""
 
 MOST_NESTED = 10_000
 """Moments times what has run before each: up to here all intervals between moments may have rows."""

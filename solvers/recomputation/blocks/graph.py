@@ -1,8 +1,8 @@
-"""A block as a training graph of its own (checkmate/part.py).
+"""A block as a separate training graph (checkmate/part.py).
 
-What is there anyway and the block's input are inputs, which count no bytes; the loss reads the output and
-makes the gradients from later blocks; what must be there behind the block's backward is a result. The
-chain's last block has the loss itself in it. Times are given, since blocks that are alike are solved once.
+What is resident anyway and the block's input are inputs, which count no bytes. The loss reads the output and
+makes the gradients from later blocks. What must exist after the block's backward is a result. The chain's
+last block has the loss itself in it. Times are given, since identical blocks are solved once.
 """
 
 from __future__ import annotations

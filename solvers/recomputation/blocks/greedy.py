@@ -1,10 +1,10 @@
-"""Options of a block that need no integer program: keep less and less, the cheapest to make again first.
+"""Options of a block without an integer program: keep less and less, the cheapest to recompute dropped first.
 
-Starts from all that the backward part reads. In each step the tensor goes whose bytes cost the fewest
-seconds, by the exact cost of what is left; the same from the other end, where the tensor comes back that
-saves the most seconds a byte. What is missing is made again right ahead of the operation that reads it,
-from what is kept and the block's input; it then stays to its last use, or, in a second option each time, only
-for that operation. O(n²) options are replayed for n tensors, at most `tries` of them.
+Starts from all that the backward part reads. In each step the tensor is dropped whose bytes cost the fewest
+seconds, by the exact cost of what is left; the same from the other end, where the tensor is added that saves
+the most seconds per byte. What is missing is recomputed right before the operation that reads it, from what
+is kept and the block's input; it then stays to its last use, or, in a second option each time, only for that
+operation. O(n²) options are replayed for n tensors, at most `tries` of them.
 
 The ratio of seconds to bytes is the knapsack's; the next smaller sets come from the one before, as in
 H. Kellerer, U. Pferschy, D. Pisinger, Knapsack Problems, 2004, 2.1.
@@ -27,8 +27,10 @@ Kept = frozenset[int]
 
 
 def greedy_options(alike: Sequence[PlacedBlock], tries: int, proceed: Callable[[], bool]) -> list[Option]:
-    """For blocks that are alike; the first keeps all. tries: sets to look at; 0: the first alone. Stops when
-    told to."""
+    """Find options for identical blocks; the first option keeps all. Stops once `proceed` is false.
+
+    tries: sets to look at; 0: only the first.
+    """
     block = alike[0]
     search = KeptSets(block, mean_seconds(alike))
     forward = in_plain_mode(range(block.forwards))
@@ -71,7 +73,7 @@ class KeptSets:
         self.fixed: Kept = frozenset(x for x in self.all if x in unmakable or x in stay)
 
     def sets(self, tries: int, proceed: Callable[[], bool]) -> Iterator[Kept]:
-        """From all to none, then from none to all."""
+        """Yield sets from all to none, then from none to all."""
         for shrinking in (True, False):
             kept = self.all if shrinking else self.fixed
             steps = max(1, tries // max(1, 2 * len(self.all)))
@@ -92,7 +94,7 @@ class KeptSets:
         return seconds / saved if saved else copysign(inf, seconds) if seconds else 0.0
 
     def _cost(self, kept: Kept) -> tuple[float, int]:
-        """Seconds of the backward part, ∞ where it is impossible; bytes saved."""
+        """Return the seconds of the backward part, ∞ if it is impossible, and the bytes saved."""
         runs = self.backward(kept)
         if runs is None:
             return inf, 0
@@ -103,9 +105,9 @@ class KeptSets:
         return fsum(self.seconds[self.position[o]] for o, _mode in scanned.runs), saved
 
     def backward(self, kept: AbstractSet[int], *, at_each_use: bool = False) -> list[Run] | None:
-        """The backward part with what it makes again, to its last use or for each use anew.
+        """Return the backward part with its recomputations, kept to their last use or repeated at each use.
 
-        None where that is impossible.
+        None if that is impossible.
         """
         block, graph = self.block, self.block.graph
         runs: list[Run] = []

@@ -1,4 +1,4 @@
-"""The options of a kind of block: greedy ones, and one from Rk-Checkmate for each pair of budgets asked for.
+"""Options of a kind of block: greedy ones, and one from Rk-Checkmate for each requested pair of budgets.
 
 A pair (M_peak, M_save) is solved only if its answer can be new: a bound proven with more memory than this,
 met by an option known to fit this, settles it. So the same optimum is never computed twice (thesis 2.6).
@@ -33,7 +33,7 @@ FEWEST_OPERATIONS = 4
 """Blocks with fewer have no more options than the greedy ones."""
 
 Budgets = tuple[int, int]
-"""(M_peak, M_save): bytes, without what is there anyway and the block's input."""
+"""M_peak and M_save in bytes, without what is resident anyway and the block's input."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,11 @@ class _Known:
 
 
 class BlockOptions:
-    """For blocks of one kind. tries: sets that the greedy options look at; 0: only the one that keeps all is
-    taken. asked: the budgets for which an integer program was solved."""
+    """The options of one kind of block.
+
+    tries: sets that the greedy options look at; 0: only the one that keeps all is taken.
+    asked: the budgets for which an integer program was solved.
+    """
 
     def __init__(self, alike: Sequence[PlacedBlock], tries: int, proceed: Callable[[], bool]) -> None:
         self.block = alike[0]
@@ -71,13 +74,13 @@ class BlockOptions:
 
     @cached_property
     def peaks(self) -> tuple[int, int]:
-        """M_peak at least and at most: the largest operation, and the plain schedule's peak."""
+        """Smallest and largest M_peak: the largest operation, and the baseline's peak."""
         graph = self.graph.graph
         return memory_floor(graph) - graph.resident_bytes, baseline(graph).peak - graph.resident_bytes
 
     @cached_property
     def saves(self) -> tuple[int, int]:
-        """M_save at least and at most: the output, and what the plain schedule keeps."""
+        """Smallest and largest M_save: the output, and what the baseline keeps."""
         least = sum(self.block.graph.tensors.bytes.item(x) for x in self.block.outputs)
         return least, max([least, *(known.saved for known in self.known)])
 

@@ -1,9 +1,9 @@
-"""One way to run a block, and what it costs: an option o > 0 of Rk-Rotor.
+"""A way to run a block, and what it costs: an option o > 0 of Rk-Rotor.
 
-An option is two lists of runs: the forward one, ahead of the next blocks, and the backward one, behind
-them, with what it makes again. What lies between follows: each tensor is there from when it is made to its
-last use before it is made anew, so the forward list loses what the backward one makes again in any case.
-Costs are replayed by one backward scan (stages/scan.py), linear in the runs.
+An option is two lists of runs: the forward one, before the next blocks, and the backward one, after them,
+with its recomputations. The rest follows: each tensor exists from when it is made to its last use before it
+is recomputed, so the forward list leaves out what the backward one recomputes in any case. Costs are replayed
+by one backward scan (stages/scan.py), linear in the runs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from .placed import PlacedBlock
 
 @dataclass(frozen=True)
 class Option:
-    """Runs of positions in the block (placed.py) with their modes.
+    """Runs of positions in the block (placed.py) with their execution variants.
 
-    first: the forward part where the block runs for the first time; forward: where it ran before. turn: the
-    same for a backward part that follows at once, where the output need not be there.
+    first: the forward part when the block runs for the first time.
+    forward: the forward part when it ran before.
+    turn: the same for a backward part that follows at once, when the output need not exist.
     """
 
     first: tuple[Run, ...]
@@ -39,11 +40,14 @@ class Option:
 
 @dataclass(frozen=True)
 class OptionCost:
-    """In the terms of chains/costs.py: saved x̄_s^o, in bytes. both: how often each position runs in F_s^o
-    and B_s^o, other modes by their share of the plain one's time; turn: where B_s^o follows at once.
+    """The cost of an option, in the terms of chains/costs.py: saved x̄_s^o, in bytes.
 
-    Peaks are those of F_s^o and B_s^o with all that is there then, but what is given, the block's input, and
-    what later blocks made that this one doesn't touch.
+    Peaks are those of F_s^o and B_s^o with all that exists then, but without what is given, the block's
+    input, and what later blocks made that this one doesn't touch.
+
+    both: how often each position runs in F_s^o and B_s^o; other variants count by their share of the baseline
+        variant's time.
+    turn: the same if B_s^o follows at once.
     """
 
     both: NDArray[np.float64]
@@ -131,10 +135,9 @@ def _closed(block: PlacedBlock, early: AbstractSet[int], there: AbstractSet[int]
 
 
 def _whole_at_first(block: PlacedBlock, runs: Sequence[Run], early: AbstractSet[int]) -> list[Run]:
-    """The runs; where the first one of an operation is in a mode that leaves out what only the first pass
-    needs, in the baseline mode instead.
+    """Return the runs; a first run whose variant leaves out what the first pass needs gets the baseline's.
 
-    The first pass alone needs what other blocks read, which no block makes again (`given`), and what early
+    The first pass alone needs what other blocks read, which no block recomputes (`given`), and what early
     operations read, which run in no other pass.
     """
     graph, seen = block.graph, set[int]()
@@ -148,7 +151,7 @@ def _whole_at_first(block: PlacedBlock, runs: Sequence[Run], early: AbstractSet[
 
 
 def _with_early(block: PlacedBlock, runs: Sequence[Run], early: AbstractSet[int]) -> list[Run]:
-    """The runs, with the operations that must run too, each ahead of those that the file has behind it."""
+    """Return the runs and the operations that must run too, each before those that follow in traced order."""
     order = {o: position for position, o in enumerate(block.members)}
     waiting = sorted(early, key=order.__getitem__, reverse=True)
     seen: set[int] = set()

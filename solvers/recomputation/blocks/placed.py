@@ -1,8 +1,8 @@
-"""The blocks of a chain, each with what surrounds it, and which of them are alike.
+"""The blocks of a chain, each with what surrounds it, and which of them are identical.
 
-A block's *members* are its forward operations, then its backward ones; positions among them stand for
-operations, so that what is found for one block holds for all that are alike: same operations, sizes, roles
-of tensors (their times may differ: layers that are the same are measured with noise). Linear in the edges.
+A block's *members* are its forward operations, then its backward ones. Positions among them stand for
+operations, so that what is found for one block holds for all identical ones: same operations, sizes, roles of
+tensors. Their times may differ: layers that are the same are measured with noise. Linear in the edges.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class PlacedBlock:
     is_last: bool
 
     def runs(self, positions: Sequence[Run]) -> list[Run]:
-        """Places with modes, as operations with modes."""
+        """Return runs of positions as runs of operations."""
         return [(self.members[position], mode) for position, mode in positions]
 
     @cached_property
     def seconds(self) -> NDArray[np.float64]:
-        """Per position."""
+        """Seconds per position."""
         return self.graph.operations.time[list(self.members)]
 
 
@@ -101,7 +101,7 @@ def placed_blocks(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> list
 
 
 def groups(blocks: Sequence[PlacedBlock]) -> list[list[int]]:
-    """The numbers of blocks that are alike, by the first of each."""
+    """Group the numbers of identical blocks, ordered by the first of each."""
     found: dict[Hashable, list[int]] = {}
     for number, block in enumerate(blocks):
         found.setdefault(anonymous(block), []).append(number)
@@ -109,7 +109,7 @@ def groups(blocks: Sequence[PlacedBlock]) -> list[list[int]]:
 
 
 def anonymous(block: PlacedBlock) -> Hashable:
-    """All that matters of a block but its times, without names: tensors by when they first appear."""
+    """Return all that matters of a block but its times and names: tensors are numbered by appearance."""
     graph, columns = block.graph, block.graph.operations
     number: dict[int, int] = {}
 
@@ -148,13 +148,13 @@ def anonymous(block: PlacedBlock) -> Hashable:
 
 
 def mean_seconds(blocks: Sequence[PlacedBlock]) -> list[float]:
-    """Per position: the mean over blocks that are alike."""
+    """Return per position the mean over identical blocks."""
     rows = [block.seconds for block in blocks]
     return (sum(rows[1:], rows[0]) / len(rows)).tolist()
 
 
 def _blocks_of(chain: Chain) -> dict[int, int]:
-    """Per operation outside the forward part: its block, -1 for what runs behind all."""
+    """Return, for each operation outside the forward part, its block; -1 for what runs after all blocks."""
     block = dict.fromkeys(chain.after, -1)
     for number, each in enumerate(chain.blocks):
         block.update(dict.fromkeys(each.backward, number))
@@ -162,6 +162,6 @@ def _blocks_of(chain: Chain) -> dict[int, int]:
 
 
 def _made_by_then(graph: Graph, block_of: Mapping[int, int], number: int, x: int) -> int:
-    """The contributions to tensor x, as bits, that are made once the backward part of a block has run."""
+    """Return the contributions to tensor x, as bits, that exist once a block's backward part has run."""
     makers: list[int] = graph.producers[x].tolist()
     return sum(1 << k for k, o in enumerate(makers) if block_of.get(o, number) >= number)

@@ -1,24 +1,24 @@
-"""Checkmate: the fastest schedule within the budget that keeps the file's order, by integer programming.
+"""Checkmate: the fastest schedule within the budget that keeps the traced order, by integer programming.
 
-Minimises the seconds of all runs within the device's bytes. Assumes that first runs keep the file's order;
-between two of them any operation may run again, once and in order: no such schedule is faster. Another order
-of first runs may be: the program's own bound is one for the file's order (`Answer.bounds`). O(n · edges)
-columns for n operations; time exponential in the worst case: with HiGHS, chains of 60 operations take
+Minimises the seconds of all runs within the device's bytes. Assumes that first runs keep the traced order;
+between two of them any operation may be recomputed, once and in order: no such schedule is faster. Another
+order of first runs may be: the program's own bound is one for the traced order (`Answer.bounds`). O(n ·
+edges) columns for n operations; time exponential in the worst case: with HiGHS, chains of 60 operations take
 seconds, other graphs of 100 half a minute (benchmarks/checkmate_speed.py).
 
 In the order to read:
 
     stages/slots.py     what may run in which stage
-    model.py            the program, the paper's symbols beside ours
+    model.py            the program, with the paper's symbols
     tensors.py          its columns and rows for one tensor
-    checkmate.py        where the search starts, and what becomes of its answer
+    checkmate.py        initial solutions, and the use of the program's answer
     rk_model.py         the program with a second limit, at the loss
     rk_checkmate.py     its solver
     part.py             a block or a cluster as a graph that such a program takes
 
 Bytes are exact with HiGHS and Gurobi. Other backends keep constraints to about 1e-9 of the capacity, so an
-answer may come out above a large budget by some bytes: the simulator sees it, and the program is solved
-again with the excess cut off.
+answer may come out above a large budget by some bytes: the simulator detects it, and the program is solved
+once more with the excess cut off.
 
 Reference: Jain et al., Checkmate, MLSys 2020, arXiv:1910.02653.
 """
@@ -68,10 +68,10 @@ EVICTION_SECONDS = 10.0
 """The most that is spent on greedy eviction."""
 
 ROUNDS = 5
-"""How often an answer above the budget is answered by a smaller capacity."""
+"""Most times that an answer above the budget leads to a smaller capacity."""
 
 MOST_ENTRIES = 30_000_000
-"""Nonzeros of the largest program that is tried: some 500 operations, where HiGHS needs long to begin."""
+"""Nonzeros of the largest program that is tried: some 500 operations, for which HiGHS needs long to begin."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,15 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 class Search:
-    """Starts, the program from the fastest of them, and what is too much cut off its limits.
+    """The search: initial solutions, the program from the fastest of them, and lower limits for the next.
 
-    limit: device bytes. capacity: of these, what is free for all that is not there from the start. plain: the
-    plain schedule. form: as of Bound. rk-checkmate's programs have one limit more (rk_checkmate.py).
+    An answer's excess is cut off the program's limits. rk-checkmate's programs have one limit more
+    (rk_checkmate.py).
+
+    limit: device bytes.
+    capacity: of these, what is free for all that is not resident from the start.
+    plain: the baseline.
+    form: as in Bound.
     """
 
     def __init__(self, name: str, problem: Problem, options: Options) -> None:
@@ -125,7 +130,7 @@ class Search:
         graph = self.graph
         if self.fits(self.plain) and not has_faster_ways(graph):
             return Answer(self.plain.schedule, Status.OPTIMAL, time_bound(graph))
-        if self.limit < max(memory_floor(graph, Machine()), graph.resident_bytes):  # it moves nothing away
+        if self.limit < max(memory_floor(graph, Machine()), graph.resident_bytes):  # it offloads nothing
             raise self.infeasible()
         start = self._start()
         try:
@@ -158,7 +163,7 @@ class Search:
         )
 
     def infeasible(self) -> InfeasibleError:
-        """With the least peak of any schedule of this form, where the time left is enough to prove it."""
+        """Return the error, with the least peak of any schedule of this form if that is proven in time."""
         self.options.report("no schedule within the budget; looking for the smallest that is enough")
         least = None
         with suppress(TooLargeError):
@@ -188,7 +193,7 @@ class Search:
         return _Found(_fastest(fitting), 0.0, interrupted)
 
     def _starts(self) -> Iterator[Candidate]:
-        """The plain schedule, for a chain what the solvers for those find, greedy eviction."""
+        """Yield the baseline, for a chain what chain solvers find, and what greedy eviction finds."""
         yield self.plain
         for solver in (chen_sqrt.solve, rotor.solve):
             with suppress(NotAcceptedError, InfeasibleError):
@@ -222,7 +227,7 @@ class Search:
         return _Found(None, bound or 0.0, nodes=nodes)
 
     def _candidate(self, runs: Sequence[Run]) -> Candidate | None:
-        """None where it breaks a rule."""
+        """Return the schedule of these runs; None if it breaks a rule."""
         with skipping(self.name):
             return judged(self.graph, schedule_of(self.graph, runs))
         return None
@@ -240,7 +245,7 @@ class Search:
         )
 
     def _doubt(self, bound: float, start: Candidate | None) -> None:
-        """Raises BackendError where the start is faster than the backend says that any schedule is."""
+        """Raise BackendError if the start is faster than the backend says that any schedule is."""
         if start is None or bound <= start.time * (1 + DOUBTFUL):
             return
         first_runs = list(dict.fromkeys(operation for operation, _mode in runs_of(start.schedule)))

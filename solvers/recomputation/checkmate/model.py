@@ -1,36 +1,37 @@
-"""Checkmate's integer program, on operations and tensors apart, with intervals in place of FREE.
+"""Checkmate's integer program, on operations and tensors separately, with intervals instead of FREE.
 
 A slot (t, k) is where operation k may run in stage t (stages/slots.py). For each tensor only the slots of
 operations that touch it matter; between two of them it is held or not, and that is one variable:
 
     paper (2.1.1, 2.4)        here                    meaning
-    R_{t,k}                   runs                    operation k runs in stage t: a binary for each mode
+    R_{t,k}                   runs                    operation k runs in stage t: a binary per variant
     S_{t,i}, P_{t,i}          held                    the tensor is on the device (S: as stage t begins)
     S_{t,(k,i)}               needed                  producer k's contribution is in it, for a use to come
     FREE_{t,i,k}              held before − after     no variable
     U_{t,k}, create, delete   left side of (4)        no variable: a sum over what is held
-    C_k                       way.time                seconds, over the mean of all operations' fastest ways
+    C_k                       way.time                seconds, over all operations' mean fastest variant
     M_i, tmpM_k, M_budget     size, workspace, limit  bytes, in thousandths of the capacity
 
-    minimise Σ time · runs                                         over all slots and modes
+    minimise Σ time · runs                                         over all slots and variants
     (1) runs ≤ needed before the slot                              for what the operation reads
     (2) needed after ≤ needed before + runs that make it           in a slot that touches it
     (3) needed before + runs that make it ≤ 1                      what is made anew was not needed
     (4) Σ size · (held before + made) + workspace · runs ≤ limit   in every slot
 
 A tensor with one producer is held while it is needed. One with several is held while any contribution is
-needed, and whoever contributes again to an allocation that has its part takes the size twice: (5) to (7).
+needed, and a producer that contributes to an allocation that has its share already takes the size twice: (5)
+to (7).
 
 Given the runs, the least values of all other variables by (1) to (7) are 0 or 1. So only `runs` must be
 integer; most others are declared so too, since HiGHS then cuts better. FREE, its hazards and κ are not
 needed, and the relaxation is far tighter. O(n · edges) variables. (4) is dense, and solves faster than the
 recurrence for U.
 
-A way that takes longer than all operations in all stages counts as long as that: no bound is above what it
-was, and no cost so far from the others that a solver loses them.
+An execution variant that takes longer than all operations in all stages counts as long as that: no bound is
+above what it was, and no cost so far from the others that a solver loses them.
 
 References: Jain et al., Checkmate, MLSys 2020, arXiv:1910.02653, equations 1 to 8; X. Zhao, thesis, 2024,
-2.1.1 and 2.4, where the objective must count t = k too. (2), (3), (5) to (7) stand in tensors.py.
+2.1.1 and 2.4, where the objective must count t = k too. (2), (3), (5) to (7) are in tensors.py.
 """
 
 from __future__ import annotations
@@ -49,8 +50,10 @@ TOLERANCE = 1e-9
 """SCALE is the capacity in (4), so what exceeds it by 1e-12 of it is noticed: bytes are exact."""
 
 ROOM = 2e-8
-"""What (4) gives at least beyond its limit: a solver can't tell more from less by the tolerance. Where that
-are bytes, an answer above the budget is found out by the simulator, and the capacity lowered."""
+"""Excess over the limit that (4) allows at least: by the tolerance a solver can't tell more from less.
+
+If that is a byte or more, an answer above the budget is detected by the simulator, and the capacity lowered.
+"""
 
 NEGLIGIBLE = 1e-8
 """Coefficients below this are left out of (4): solvers drop them."""
@@ -159,7 +162,7 @@ class Unrolling:
             self.held[x] = held
 
     def _count_bytes(self, k: int, makers: Mapping[int, list[int]], workspaces: dict[int, float]) -> None:
-        """(4), for operation k in the slot at hand."""
+        """Write (4) for operation k in the current slot."""
         total = dict(workspaces)
         for x, column in self.held.items():
             total[column] = self.tensors[x].size

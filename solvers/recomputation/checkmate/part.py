@@ -1,9 +1,10 @@
-"""A part of a training graph as a training graph of its own, for Rk-Checkmate.
+"""A subgraph of a training graph as a separate training graph, for Rk-Checkmate.
 
-    inputs ─▶ forward ─▶ outputs ─▶ loss ─▶ gradients from behind ─▶ backward ─▶ results
+    inputs ─▶ forward ─▶ outputs ─▶ loss ─▶ gradients from later ─▶ backward ─▶ results
 
-The loss stands for all that runs between the part's two halves: it takes no time and runs once. What comes
-from outside is an input, there all the time and free, but for what the loss makes. Linear in the edges.
+The loss stands for all that runs between the subgraph's two halves: it takes no time and runs once. What
+comes from outside is an input, resident all the time and free, but for what the loss makes. Linear in the
+edges.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Rk-Checkmate on a whole graph: the fastest schedule in the file's order within M_peak and M_save.
+"""Rk-Checkmate on a whole graph: the fastest schedule in traced order within M_peak and M_save.
 
-The program, the paper's symbols and reference stand in rk_model.py; rockmate solves it for each
-block. With M_save at M_peak its optimum is that of `checkmate`, whose program makes no difference between
-forward and backward; so its assumptions, its size and its claims are the same: `optimal` among the schedules
-in stages. Read checkmate.py first.
+The program, the paper's symbols and reference are in rk_model.py; rockmate solves it for each block. With
+M_save at M_peak its optimum is that of `checkmate`, whose program makes no difference between forward and
+backward; so its assumptions, its size and its claims are the same: `optimal` among the schedules in stages.
+Read checkmate.py first.
 
-M_peak is the budget without what is there from the start. M_save is `save` times as much: what is there
-while the loss runs, besides what the loss writes. Backends round: should the replayed bytes be above a limit,
-the program is solved again with the excess cut off.
+M_peak is the budget without what is resident from the start. M_save is `save` times as much: what exists
+while the loss runs, besides what the loss writes. Backends round: if the replayed bytes are above a limit,
+the program is solved once more with the excess cut off.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _Search(Search):
             self.allowed -= max(0, self._above(candidate)) << attempt
 
     def infeasible(self) -> InfeasibleError:
-        """M_save grows with the budget: where it is a limit, no smallest budget is told."""
+        """Return the error, without a smallest budget if M_save is a limit: it grows with the budget."""
         if self.saved is None:
             return super().infeasible()
         return InfeasibleError(NAME, self.limit, None, self.floor)

@@ -1,4 +1,4 @@
-"""Rk-Checkmate's integer program: computations and tensors apart, stage by stage, with a limit at the loss.
+"""Rk-Checkmate's integer program: computations and tensors separately, by stages, with a limit at the loss.
 
 Minimises Σ C_k (R_{t,k} + R'_{t,k}), t = k included and R' with its own time (erratum of 2.4.1), over the
 schedules in stages (stages/slots.py): stage t ends with the first run of operation t. O(n · edges) variables.
@@ -9,7 +9,7 @@ tells computations from tensors too. Here come 2.6 and 2.19. In the paper's term
 
 | paper             | here                                                                              |
 |-------------------|-----------------------------------------------------------------------------------|
-| R_{t,k}, R'_{t,k} | `runs`: operation k runs in stage t; R': in a mode with shorter `writes`          |
+| R_{t,k}, R'_{t,k} | `runs`: operation k runs in stage t; R': in a variant with shorter `writes`       |
 | S_{t,(k,i)}       | `needed`: k's contribution to tensor i is there; at every slot, not only at first |
 | P_{t,i}, alive    | `held`: tensor i is in memory; P as the stage begins                              |
 | create, delete    | `new_bytes`; held before + new − held after                                       |
@@ -26,10 +26,10 @@ tells computations from tensors too. Here come 2.6 and 2.19. In the paper's term
 | 2.18              | (4)                                                                               |
 
 Why so: 2.16 with its hazards and κ has a weak relaxation; "a reader finds what it reads" says the same
-tensor by tensor. The paper keeps a contribution from its making to the end of the stage's uses, so what is
-made by the way can't go and be made later in the stage; and what is made twice takes no bytes twice (6).
-M_save limits what is there while the loss runs, its inputs among it: a block's output stays while
-later blocks run. What the loss writes is left out.
+tensor by tensor. The paper keeps a contribution from when it is made to the end of the stage's uses, so a
+by-product can't be dropped and recomputed later in the stage; and what is made twice takes no bytes twice
+(6). M_save limits what exists while the loss runs, its inputs among it: a block's output stays while later
+blocks run. What the loss writes is left out.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ from .model import NEGLIGIBLE, StagedProgram, Unrolling, staged_program
 def rk_checkmate_program(
     graph: Graph, peak: int, saved: int | None = None, *, least: bool = False, most_entries: int = 0
 ) -> StagedProgram:
-    """peak, saved: M_peak and M_save in bytes, without what is there from the start (None: no M_save).
+    """Write Rk-Checkmate's program.
 
-    least: minimise the bytes instead, knowing that `peak` is enough. most_entries: raise TooLargeError beyond
-    that many nonzeros (0: no limit).
+    peak, saved: M_peak and M_save in bytes, without what is resident from the start (None: no M_save).
+    least: minimise the bytes instead, knowing that `peak` is enough.
+    most_entries: raise TooLargeError beyond that many nonzeros (0: no limit).
     """
     losses = (graph.operations.phase == Phase.LOSS).nonzero()[0].tolist()
     if saved is None or not losses:
@@ -68,7 +69,7 @@ class _WithLoss(Unrolling):
         super().write(slot)
 
     def _limit_saved(self) -> None:
-        """(2.19)."""
+        """Write (2.19)."""
         written: list[int] = self.graph.operations.writes[self.loss].tolist()
         sizes = ((column, self.tensors[x].size) for x, column in self.held.items() if x not in written)
         entries = [(column, size) for column, size in sizes if size > NEGLIGIBLE]

@@ -1,9 +1,9 @@
-"""One tensor in Checkmate's program: its columns at the slot at hand, and the rows that lead to the next.
+"""One tensor in Checkmate's program: its columns at the current slot, and the rows that lead to the next.
 
 The equations' numbers, and what they say, are in model.py. For a tensor with several producers:
 
-    (5) new ≥ made − held                     a contribution takes bytes where nothing is allocated
-    (6) new ≥ made + there − 1                or where its part is there already: it is made again and dropped
+    (5) new ≥ made − held                     a contribution takes bytes if nothing is allocated
+    (6) new ≥ made + there − 1                or if its share is there already: it is recomputed and dropped
     (7) held ≥ needed,  there after ≥ (there before, or made) + held − 1
 """
 
@@ -18,11 +18,14 @@ from ...stages.slots import Slot
 
 @dataclass
 class TensorColumns:
-    """Columns of the program; None stands for 0.
+    """Columns of the program for one tensor; None stands for 0.
 
-    size: in thousandths of the capacity. until: the last use. last: producer -> its last stage.
-    held: it is allocated. needed: per producer, its contribution is there, for a use to come.
-    there: per producer that may run again, its contribution is in the allocation, needed or not.
+    size: in thousandths of the capacity.
+    until: the last use.
+    last: producer -> its last stage.
+    held: it is allocated.
+    needed: per producer, its contribution is in the tensor, for a use to come.
+    there: per producer that may be recomputed, its contribution is in the allocation, needed or not.
     """
 
     size: float
@@ -37,12 +40,12 @@ class TensorColumns:
         return TensorColumns(size, until, last, dict.fromkeys(last), dict.fromkeys(last))
 
     def require(self, model: Model, runs: list[int], at_least: float = 0.0) -> None:
-        """It is complete where one of `runs` is 1: needed − runs ≥ at_least."""
+        """Require that the tensor is complete if one of `runs` is 1: needed − runs ≥ at_least."""
         for column in self.needed.values():
             model.row([*plus(column), *plus(*runs, by=-1.0)], lower=at_least)
 
     def new_bytes(self, model: Model, producer: int, made: list[int]) -> list[int]:
-        """Columns whose sum says how often the size is taken anew where the runs `made` contribute."""
+        """Return columns whose sum says how often the size is allocated anew by the runs `made`."""
         there = self.there[producer]
         if len(self.last) == 1 or self.held is None:
             return made
@@ -53,7 +56,10 @@ class TensorColumns:
         return [new]
 
     def pass_slot(self, model: Model, slot: Slot, made: list[int]) -> None:
-        """From before the slot to after it. made: the runs in it that make the tensor; none: it is read."""
+        """Move on from before the slot to after it.
+
+        made: the runs in the slot that make the tensor; none: it is read.
+        """
         for producer, old in self.needed.items():
             making = made if producer == slot[1] else []
             if slot >= self.until or (old is None and not making):
@@ -71,7 +77,7 @@ class TensorColumns:
             self._allocate(model, slot, made)
 
     def _allocate(self, model: Model, slot: Slot, made: list[int]) -> None:
-        """(7)."""
+        """Write (7)."""
         self.held = held = model.binary()
         for column in self.needed.values():
             if column is not None:

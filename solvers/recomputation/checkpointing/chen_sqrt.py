@@ -1,4 +1,4 @@
-"""Periodic checkpoints: the chain in segments of equal length, each run again from its input.
+"""Periodic checkpoints: the chain in segments of equal length, each recomputed from its input.
 
 Minimises the seconds within the budget, over the number of segments alone. Assumes a chain whose blocks are
 about equal in time and bytes; on others it is a heuristic, and claims no more. The forward pass
@@ -12,7 +12,7 @@ checkpoints and n / k saved blocks, least at k = √n: hence the name. Extra tim
 | k     | segments |
 
 By default every number of segments is tried (all up to 32, then in steps of about 3 %), the fastest first,
-and the first that fits wins; `segments` fixes the number. One segment is the plain schedule. At most 132
+and the first that fits wins; `segments` fixes the number. One segment is the baseline schedule. At most 132
 schedules are simulated, each in time linear in its runs.
 
 Reference: Chen et al., "Training deep nets with sublinear memory cost", 2016, arXiv:1604.06174.

@@ -1,16 +1,16 @@
-"""A checkpoint around each layer, as `torch.utils.checkpoint` makes them: the way that most people go.
+"""A checkpoint around each layer, as `torch.utils.checkpoint` makes them: the most common method.
 
-Nothing is chosen. A layer keeps what comes in from outside; the rest is dropped behind its forward pass, and
-the whole layer runs forward again when its backward pass begins. A layer is a module with a number in its
-name, the outermost such: `transformer.h.3` of `transformer.h.3.mlp.act`. So are lists of modules numbered,
-and `Sequential`. What has no number is kept, and a layer that is used several times is one. What touches a
-tensor that is changed in place later is not repeated. Tensors are deleted behind their last use, which
-autograd does a little later.
+Nothing is chosen. A layer keeps what comes in from outside; the rest is dropped after its forward pass, and
+the whole layer is recomputed when its backward pass begins. A layer is a module with a number in its name,
+the outermost such: `transformer.h.3` of `transformer.h.3.mlp.act`. Lists of modules are numbered so, and
+`Sequential`. What has no number is kept, and a layer that is used several times is one. What touches a tensor
+that is changed in place later is not repeated. Tensors are deleted after their last use, which autograd does
+a little later.
 
 One replay, linear in the edges.
 
-Reference: torch.utils.checkpoint, `use_reentrant=False`, which stops a layer's second run where nobody needs
-more of it; `gradient_checkpointing_enable` of Hugging Face's models.
+Reference: torch.utils.checkpoint, `use_reentrant=False`, which stops a layer's second run once nothing more
+of it is needed; `gradient_checkpointing_enable` of Hugging Face's models.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAME = "layer-checkpoint"
 
 @dataclass(frozen=True)
 class Settings:
-    """None."""
+    """Settings of layer-checkpoint: none."""
 
 
 def solve(problem: Problem, options: Options) -> Answer:
@@ -45,9 +45,9 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 def runs(graph: Graph) -> Iterator[Run]:
-    """The file's order, each layer's forward pass again before the first of its backward operations.
+    """Yield the traced order, with each layer's forward pass repeated before its first backward operation.
 
-    Raises NotAcceptedError where no layer has a number.
+    Raises NotAcceptedError if no layer has a number.
     """
     operations = graph.operations
     layers = [numbered(path) for path in operations.layer]
@@ -72,7 +72,7 @@ def _touched(graph: Graph, operation: int) -> list[int]:
 
 
 def numbered(path: str | None) -> str:
-    """The outermost module with a number; empty where there is none: 'h.3' of 'h.3.mlp.0'."""
+    """Return the outermost module with a number, empty if there is none: 'h.3' of 'h.3.mlp.0'."""
     parts = (path or "").split(".")
     first = next((place for place, part in enumerate(parts) if part.isdecimal()), None)
     return "" if first is None else ".".join(parts[: first + 1])

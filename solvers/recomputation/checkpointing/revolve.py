@@ -19,8 +19,8 @@ and a first checkpoint after k blocks is optimal when both parts need no more th
 | β(s, r) | comb(checkpoints + r, checkpoints) |
 
 The number of checkpoints is the largest that fits the budget by the simulator, found by bisection: about
-log2 l schedules of t(l, s) + 2 l moves. The loss counts to the last block, where it would be a short block of
-its own. The closed form knows neither sizes nor times: on blocks that differ it is a heuristic. It never
+log2 l schedules of t(l, s) + 2 l moves. The loss counts to the last block, if it would be a short block by
+itself. The closed form knows neither sizes nor times: on blocks that differ it is a heuristic. It never
 saves two blocks at once, so with much memory it still advances every block but the last once.
 
 Reference: Griewank and Walther, "Algorithm 799: revolve", ACM TOMS 26, 2000, doi:10.1145/347837.347846.
@@ -69,7 +69,7 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 def _with_loss_in_last_block(chained: ChainProblem) -> ChainProblem:
-    """The last block joined to the one before, where it is no longer than the others on average."""
+    """Join the last block to the one before, if it is no longer than the others on average."""
     times = chained.graph.operations.time
     *others, last = (float(times[list(block.forward)].sum()) for block in chained.chain.blocks)
     return chained.joined(range(len(others))) if last * len(others) <= fsum(others) else chained
@@ -125,7 +125,10 @@ def _repetitions(blocks: int, checkpoints: int) -> int:
 
 
 def is_uniform(costs: ChainCosts) -> bool:
-    """All blocks but the last, which is run once and holds the loss, take the same time and memory."""
+    """Tell whether all blocks but the last take the same time and memory.
+
+    The last is run once and holds the loss.
+    """
     columns = (
         costs.advance_seconds[:-1],
         costs.input_bytes[1:],

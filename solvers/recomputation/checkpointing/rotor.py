@@ -9,7 +9,7 @@ stays until that backward (persistence). O(L³ M) steps and O(L² M) bytes for L
 | L, M                | blocks, slots                                                            |
 | F_∅, F_ck, F_all, B | Pass                                                                     |
 | m_∅, m_all          | chains/costs.py, where the blocks' sizes and seconds stand               |
-| C_BP(s, t, m)       | ChainTable.seconds(s, t)[m], with one option a block (single_options)    |
+| C_BP(s, t, m)       | ChainTable.seconds(s, t)[m], with one option per block (single_options)  |
 | s'                  | split                                                                    |
 | OptRec(C, s, t, m)  | ChainTable.moves(m, s, t)                                                |
 
@@ -21,16 +21,16 @@ In the order to read:
     rotor.py            which of its sequences is taken, and what is proven
     chains/least.py     the sequence of least memory
 
-Rounding. The memory beside what is always there is divided into `slots`, and sizes are rounded up to whole
-slots (exact where they have a common divisor that large). A sequence that keeps n tensors then uses up to n
-slots more than it needs: the program's answer is at least as fast as the optimum for n slots less. Most of
+Rounding. The memory besides what is always resident is divided into `slots`, and sizes are rounded up to
+whole slots (exact if they have a common divisor that large). A sequence that keeps n tensors then uses up to
+n slots more than it needs: the program's answer is at least as fast as the optimum for n slots less. Most of
 this is won back: the table goes on above the budget, and of all its sequences the fastest whose *simulated*
-peak fits is taken. The same search goes below the budget should a peak be above the program's figure.
+peak fits is taken. The same search goes below the budget if a peak is above the program's figure.
 
 Proof. A second table with sizes rounded down bounds all persistent schedules of the chain from below: an
-answer no slower is `optimal` for them; others are `heuristic`, with the bound reported. Where no sequence of
-the tables fits, the one of least memory is tried, found exactly; its simulated peak is also the smallest
-budget that this solver can reach.
+answer no slower is `optimal` for them; others are `heuristic`, with the bound reported. If no sequence of the
+tables fits, the one of least memory is tried, found exactly; its simulated peak is also the smallest budget
+that this solver can reach.
 
 Reference: Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal checkpointing for heterogeneous chains:
 how to train deep neural networks with limited memory", Inria RR-9302, 2019; thesis of Zhao (2024), 2.1.2.
@@ -121,8 +121,9 @@ class _Search:
         self.bound = costs.fixed_seconds + float((costs.turn_seconds + costs.backward_seconds).sum())
 
     def best(self) -> Candidate:
-        """The fastest candidate that fits. Raises InfeasibleError, and KeyboardInterrupt where the user ended
-        the search before it found anything.
+        """Return the fastest candidate that fits.
+
+        Raises InfeasibleError, and KeyboardInterrupt if the user ended the search before it found anything.
         """
         try:
             self._search_tables()

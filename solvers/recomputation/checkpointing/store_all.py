@@ -1,4 +1,4 @@
-"""Store all: the plain schedule, as eager PyTorch runs it. Nothing is computed twice, nothing is moved.
+"""Store all: the baseline schedule, as eager PyTorch runs it, without recomputation and transfers.
 
 A budget below its peak is refused. One replay, linear in the edges.
 """
@@ -14,7 +14,7 @@ from ...problem import Answer, Options, Problem, Status
 
 @dataclass(frozen=True)
 class Settings:
-    """None."""
+    """Settings of store-all: none."""
 
 
 def solve(problem: Problem, options: Options) -> Answer:

@@ -1,10 +1,11 @@
 """The H-graph of a cluster (thesis, definition 3.2.2): its children's passes and the values between them.
 
-Nodes (cNodes) stand in the order in which they first run: the forward passes of the children, the loss, the
-backward passes in the piece's order (the thesis: from the last child to the first), and what follows. A child
-with options is a pair of nodes; one without is taken apart, an operation a node. Values (aNodes) lie between
-nodes: tensors that the same passes read and make, at the same moments, are one value. In a cluster the loss
-stands for all that happens between its forward and its backward part: it needs the cluster's forward outputs.
+Nodes (cNodes) are in the order in which they first run: the forward passes of the children, the loss, the
+backward passes in the cluster's order (the thesis: from the last child to the first), and what follows. A
+child with options is a pair of nodes; one without is taken apart, a node per operation. Values (aNodes) are
+between nodes: tensors that the same passes read and make, at the same moments, are one value. In a cluster
+the loss stands for all that happens between its forward and its backward part: it needs the cluster's forward
+outputs.
 """
 
 from __future__ import annotations
@@ -20,8 +21,13 @@ from ..hierarchy.piece import Part, Piece, part
 
 @dataclass(frozen=True)
 class Choice:
-    """One way to run a node; tensors and operations are those of the cluster (`piece`), and after `h_graph`,
-    tensors are values. option: the phantom that it makes (forward) or uses (backward). saved: its bytes."""
+    """A way to run a node.
+
+    Tensors and operations are those of the cluster (`piece`); after `h_graph`, tensors are values.
+
+    option: the phantom that it makes (forward) or uses (backward).
+    saved: its bytes.
+    """
 
     run: Pass
     option: int | None = None
@@ -30,11 +36,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class Node:
-    """first, recompute, turn: the choices at its first run, at later ones, and in the stage of its own
-    backward.
+    """A node of an H-graph.
 
-    pair: the number of the child with options. leaves: bytes of results that
-    stay when it has run. until: it runs again no later than in the stage of this node; None: at any time.
+    first, recompute, turn: the choices at its first run, at later ones, and in the stage of its own backward.
+    pair: the number of the child with options.
+    leaves: bytes of results that stay when it has run.
+    until: it is recomputed no later than in the stage of this node; None: at any time.
     """
 
     first: tuple[Choice, ...]
@@ -66,8 +73,10 @@ class HGraph:
 
 @dataclass(frozen=True)
 class Child:
-    """A child of a cluster: its operations and tensors there, and how it can be run. Without options it is
-    taken apart."""
+    """A child of a cluster: its operations and tensors in the cluster, and how it can be run.
+
+    Without options it is taken apart.
+    """
 
     part: Part
     options: tuple[Option, ...] = ()
@@ -126,7 +135,7 @@ def _forward_nodes(piece: Piece, number: int, child: Child) -> list[Node]:
 
 
 def _backward_nodes(piece: Piece, number: int, child: Child) -> list[tuple[int, Node]]:
-    """Each with its first operation."""
+    """Return the child's backward nodes, each with its first operation."""
     inner, own = child.part, child.part.piece
     backward = inner.operations[own.forward :]
     if not child.options:
@@ -171,7 +180,7 @@ def _loss_node(piece: Piece, middle: Sequence[int]) -> Node:
 
 
 def _outer(piece: Piece, inner: Part, run: Pass) -> Pass:
-    """A pass of a part in the numbers of the whole, with what no run remakes: that is there throughout."""
+    """Return a subgraph's pass in the numbers of the whole, with what no run remakes resident throughout."""
 
     def named(tensors: Tensors) -> Tensors:
         return frozenset(inner.tensors[x] for x in tensors)
@@ -190,7 +199,7 @@ def _outer(piece: Piece, inner: Part, run: Pass) -> Pass:
 
 
 def _with_values(piece: Piece, nodes: Sequence[Node], loss: int, backward_of: dict[int, int]) -> HGraph:
-    """Tensors that are alike become one value; what nobody of the cluster makes is there, and free."""
+    """Join tensors with the same role into values; what the cluster does not make is resident, and free."""
     seen: dict[int, list[tuple[int, ...]]] = {}
     made: set[int] = set()
     for index, node in enumerate(nodes):

@@ -36,8 +36,10 @@ def options_of(
 
 
 def selected(children: Sequence[Child], most: int) -> list[Child]:
-    """At most `most` options in all, each child its share and at least one (thesis, 3.4.5, where N_k = min is
-    to be max)."""
+    """Select at most `most` options in all, for each child its share and at least one.
+
+    See thesis, 3.4.5, where N_k = min is to be max.
+    """
     total = sum(len(child.options) for child in children)
     return [
         replace(child, options=tuple(select(child.options, max(1, most * len(child.options) // total))))
@@ -48,7 +50,7 @@ def selected(children: Sequence[Child], most: int) -> list[Child]:
 
 
 def runs_of(graph: HGraph, chosen: Chosen) -> tuple[list[Run], list[Run]]:
-    """The runs until the loss has run, and those behind it."""
+    """Return the runs until the loss has run, and those after it."""
     forward: list[Run] = []
     backward: list[Run] = []
     for (stage, _k), choice in chosen.items():

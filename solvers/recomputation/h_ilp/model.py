@@ -12,14 +12,14 @@
     B, M_save                limit, save              bytes
 
 Values are held or not between two slots (t, k) of nodes that touch them, as in checkmate/model.py: the
-relaxation is far tighter than with D and its hazards (3.25, 3.26), which then need no variables. Where we
-differ from the paper otherwise:
+relaxation is far tighter than with D and its hazards (3.25, 3.26), which then need no variables. Other
+differences from the paper:
 
 - a forward node may run without saving a phantom (the paper's options have no such run, though its published
   code does), and, in the stage of its own backward, without making the outputs that are no longer needed;
 - a backward node runs once. Then by (3.18) each child makes one phantom, in one stage: `saved` is a sum of
   runs, and (3.16), (3.17) and (3.19) follow;
-- what no run can make again lies between nodes as a value, also where a cluster makes and uses it.
+- what can't be recomputed is a value between nodes, also if a cluster makes and uses it.
 
 Size: O(nodes² · options) columns. Reference: X. Zhao, thesis, 2024, chapter 3; Gusak et al., Hiremate, 2023.
 """
@@ -157,13 +157,13 @@ class _Writing:
             del self.saved[self._child(k)]
 
     def _require(self, x: int, runs: list[int], k: int | None) -> None:
-        """(3.13), (3.14): where one of `runs` is 1, all contributions but node k's are in value x."""
+        """Write (3.13), (3.14): if one of `runs` is 1, all contributions but node k's are in value x."""
         for maker, column in self.values[x].needed.items():
             if maker != k:
                 self.model.row([*plus(column), *plus(*runs, by=-1.0)], lower=0.0)
 
     def _pass(self, slot: Slot, x: int, made: list[int]) -> None:
-        """(3.11), (3.12), (3.20) to (3.24)."""
+        """Write (3.11), (3.12), (3.20) to (3.24)."""
         self.values[x].pass_slot(self.model, slot, made)
         self.held.pop(x, None)
         if (held := self.values[x].held) is not None:
@@ -175,7 +175,7 @@ class _Writing:
         return child
 
     def _pair(self, slot: Slot, row: Sequence[tuple[Choice, int]]) -> None:
-        """(3.17) to (3.19): what a forward run saves stays until the backward that uses it."""
+        """Write (3.17) to (3.19): what a forward run saves stays until the backward that uses it."""
         _stage, k = slot
         child = self.graph.nodes[k].pair
         if child is None:
@@ -197,7 +197,7 @@ class _Writing:
         self.saved[child] = new
 
     def _phantoms(self, without: int | None = None) -> list[tuple[int, float]]:
-        """Bytes of the phantoms that are there, those of one child left out."""
+        """Return the bytes of the phantoms that exist, without those of one child."""
         return [
             (column, choice.saved / self.unit)
             for child, columns in self.saved.items()
@@ -219,7 +219,7 @@ class _Writing:
         before: Mapping[int, int],
         new: Mapping[int, list[int]],
     ) -> None:
-        """(3.33), or (3.34) for each moment."""
+        """Write (3.33), or (3.34) for each moment."""
         _stage, k = slot
         pair = self.graph.nodes[k].pair
         others = {x: column for x, column in before.items() if x not in new and self.held.get(x) == column}
@@ -237,7 +237,10 @@ class _Writing:
     def _phantoms_beside(
         self, slot: Slot, row: Sequence[tuple[Choice, int]], pair: int | None
     ) -> list[tuple[int, float]]:
-        """Phantoms while the node runs. Its own are in its steps' bytes, but where it runs without them."""
+        """Return the phantoms while the node runs.
+
+        Its own are in its steps' bytes, unless it runs without them.
+        """
         _stage, k = slot
         phantoms = self._phantoms(without=pair)
         if pair is None or k > self.graph.loss:
@@ -264,9 +267,9 @@ class _Writing:
 def _moments(
     row: Sequence[tuple[Choice, int]], corrected: bool
 ) -> dict[tuple[Tensors, Tensors], dict[int, int]]:
-    """(inputs still needed, outputs there) -> what each run takes then: column -> bytes.
+    """Return (inputs still needed, outputs made) -> what each run takes then: column -> bytes.
 
-    A moment that has no more of both than another, and no run that takes more, is left out. Where there are
+    A moment that has no more of both than another, and at which no run takes more, is left out. If there are
     more than MOMENTS, those with any input have all, and those with any output.
     """
     reads = frozenset(x for choice, _column in row for x in choice.run.reads)

@@ -1,8 +1,8 @@
-"""Which nodes of an H-graph may run in which stage: stage t ends with the first run of node t.
+"""Stages of an H-graph, in which its nodes may run: stage t ends with the first run of node t.
 
-Any node before it that may run again may do so there, once and in order, as long as something later may use
-what it makes; the loss, what follows it and what can't be repeated run in their own stage alone. Where
-clusters are combined, only what node t needs, directly or not: half of the columns. That loses the schedules
+Any node before it that may be recomputed may run there, once and in order, as long as something later may use
+what it makes. The loss, what follows it and what can't be repeated run in their own stage alone. If clusters
+are combined, only what node t needs, directly or not, may run: half of the columns. That loses the schedules
 that run a node early to be rid of its inputs.
 """
 
@@ -43,7 +43,7 @@ def stages_of(graph: HGraph) -> Stages:
 
 
 def _last_stages(graph: HGraph) -> list[int]:
-    """Per node, the last stage in which it may run, and something may use what it makes."""
+    """Return per node the last stage in which it may run, and something may use what it makes."""
     last = list(range(len(graph.nodes)))
     until = [len(last) - 1 if lasts else -1 for lasts in graph.lasts]
     for k, node in reversed(list(enumerate(graph.nodes))):
@@ -58,7 +58,7 @@ def _last_stages(graph: HGraph) -> list[int]:
 
 
 def _needed(graph: HGraph, stage: int) -> set[int]:
-    """The node, and what it needs, directly or not, that the stage before has not just made."""
+    """Return the node, and what it needs, directly or not, that the stage before has not just made."""
     node = graph.nodes[stage]
     pair = [k for k in range(graph.loss) if node.pair is not None and graph.nodes[k].pair == node.pair]
 

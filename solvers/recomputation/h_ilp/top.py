@@ -1,8 +1,9 @@
 """The top of the hierarchy: the options of its clusters combined for the one budget of the device.
 
-H-ILP counts clusters from outside, so the schedule, once its operations are laid out and every tensor is
-deleted as early as possible, may take less than what was accounted, or (a contribution made again beside
-itself) more. The accounted budget is moved by the difference, and the program solved again.
+H-ILP counts clusters from outside. So the schedule, once its operations are laid out and every tensor is
+deleted as early as possible, may take less than what was accounted. It may also take more, if a contribution
+is recomputed while its first copy exists. The accounted budget is moved by the difference, and the program
+solved once more.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from .level import Chosen, runs_of, selected
 from .model import HProgram, h_program
 
 ROUNDS = 4
-"""How often the accounted budget is moved."""
+"""Most times that the accounted budget is moved."""
 
 TRIES = 100
-"""Repeats that are judged, one by one, whether the budget can do without."""
+"""Most recomputations that are checked, one by one, for whether the budget can do without."""
 
 WORTH = 0.01
 """The share of the budget that must be left for another round."""
@@ -64,8 +65,10 @@ def fastest(
     seconds: float,
     report: Callable[[str], None],
 ) -> Found:
-    """The fastest schedule within `limit` bytes that the program leads to. Below the floor none is asked:
-    its limit would be too small a number beside the sizes."""
+    """Return the fastest schedule within `limit` bytes that the program leads to.
+
+    Below the minimum memory no program is solved: its limit would be too small compared with the sizes.
+    """
     if limit < memory_floor(graph):
         return Found(None, inf, proven=True)
     deadline = monotonic() + seconds
@@ -101,7 +104,7 @@ def fastest(
 
 
 def lightest(graph: Graph, hierarchy: Hierarchy, top: HGraph, seconds: float) -> Candidate | None:
-    """The schedule of least accounted memory; None where the time is not enough to prove that."""
+    """Return the schedule of least accounted memory; None if the time is not enough to prove that."""
     enough = int(2 * graph.tensors.bytes.sum() + graph.operations.workspace.sum())
     program = h_program(top, enough, corrected=True, least=True)
     result = milp.solve(program.program, Settings(gap=0.0, threads=1), time_limit=seconds)
@@ -111,7 +114,7 @@ def lightest(graph: Graph, hierarchy: Hierarchy, top: HGraph, seconds: float) ->
 
 
 def _candidate(graph: Graph, runs: Sequence[Run]) -> Candidate | None:
-    """None where it breaks a rule."""
+    """Return the schedule of these runs; None if it breaks a rule."""
     with skipping("h-ilp's top level"):
         return judged(graph, schedule_of(graph, runs))
     return None

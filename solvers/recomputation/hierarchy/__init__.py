@@ -1,4 +1,4 @@
-"""Clusters of clusters: pieces, passes, options and budgets. Begin with tree.py.
+"""Clusters of clusters: subgraphs, passes, options and budgets. Begin with tree.py.
 
 Doors: grid, option, passes, piece, tree.
 """

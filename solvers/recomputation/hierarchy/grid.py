@@ -1,8 +1,8 @@
 """A cluster's options on a grid of budgets: pairs of a peak and of what is left at the loss (thesis, 2.6).
 
-The budgets are evenly spaced, from the least peak that there is to what the cluster takes when nothing runs
-again. The loosest comes first: where its answer also keeps a tighter pair of budgets, that pair need not be
-searched, and where there is no answer, there is none for a tighter one.
+The budgets are evenly spaced, from the least peak that there is to what the cluster takes when nothing is
+recomputed. The loosest comes first: if its answer also keeps a tighter pair of budgets, that pair need not be
+searched, and if there is no answer, there is none for a tighter one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Budgets:
     gap: float = 0.01
 
     def within(self, seconds: float) -> Budgets:
-        """Fewer budgets where the time is short."""
+        """Return fewer budgets if the time is short."""
         most = max(2, int(seconds / PROGRAM_SECONDS))
         saves = max(2, min(self.saves, most // self.peaks))
         return replace(self, peaks=max(1, min(self.peaks, most // saves)), saves=min(saves, self.saves))
@@ -62,7 +62,7 @@ class _Answer:
 
 
 Found = tuple[Outcome, tuple[Sequence[Run], Sequence[Run]] | None]
-"""The runs up to the loss and those behind it."""
+"""The runs up to the loss and those after it."""
 
 Search = Callable[[Budget | None, float], Found]
 """The fastest runs within a pair of budgets; with none, those of the least peak. Seconds to spend."""
@@ -114,7 +114,7 @@ def _taken(piece: Piece, run: Pass) -> int:
 
 
 def _kept(piece: Piece, option: Option) -> int:
-    """Bytes of the piece's own that are there behind the loss."""
+    """Return the bytes of the cluster's own tensors that exist after the loss."""
     return option.saved + bytes_of(piece, (x for x in option.backward.reads if not piece.outside[x]))
 
 

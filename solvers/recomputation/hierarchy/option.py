@@ -1,11 +1,11 @@
-"""The ways in which a cluster can be run: what Hiremate calls the options of a cNode (thesis, 3.4.1.1).
+"""Options of a cluster: the ways to run it, in Hiremate's terms the options of a cNode (thesis, 3.4.1.1).
 
     F_j without saving   (ADVANCE)   makes the outputs alone, from the inputs
     F_j^o                (SAVE)      makes the outputs and what option o's backward needs, its phantom
     F_j^o, outputs there (TURN)      makes the phantom alone, right before B_j^o; the paper has no such run
     B_j^o                (BACKWARD)  reads the phantom, gradients, and inputs or outputs as the option says
 
-SAVE and TURN are the same sequence; what nobody wants is dropped from it.
+SAVE and TURN are the same sequence, without what is not needed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Advance:
 
 
 def option_of(piece: Piece, forward: Sequence[Run], backward: Sequence[Run]) -> Option:
-    """From a sequence that runs the whole piece: its part before the loss and the part behind."""
+    """Make an option from a sequence that runs the whole cluster, before the loss and after it."""
     outputs = forward_outputs(piece)
     fresh = range(piece.forward, piece.operations)
     back = pass_of(piece, backward, lasting(piece), frozenset(fresh))
@@ -64,7 +64,7 @@ def option_of(piece: Piece, forward: Sequence[Run], backward: Sequence[Run]) -> 
 
 
 def advance_of(piece: Piece) -> Advance:
-    """Each operation once, in the lightest mode that makes what is needed; results the first time."""
+    """Run each operation once, in the lightest variant that makes what is needed; results the first time."""
     outputs = forward_outputs(piece)
     results = {x for x, result in enumerate(piece.result) if result and _forward_makes(piece, x)}
     need = outputs | results
@@ -87,7 +87,10 @@ def forward_outputs(piece: Piece) -> set[int]:
 
 
 def _forward_makes(piece: Piece, tensor: int) -> bool:
-    """All of it or a part: a sum to which other clusters add may be read by this one's backward alone."""
+    """Tell whether forward makes all of the tensor or a part of it.
+
+    A sum to which other clusters add may be read by this one's backward alone.
+    """
     return any(o < piece.forward for o in piece.makers[tensor])
 
 
@@ -108,8 +111,11 @@ def plain_option(piece: Piece) -> Option:
 
 
 def select(options: Sequence[Option], count: int) -> list[Option]:
-    """At most `count` options with peaks far apart (thesis, 3.4.5): the highest, the lowest, then the one
-    closest to the middle of the widest interval left that has one, and so on."""
+    """Select at most `count` options with peaks far apart (thesis, 3.4.5).
+
+    They are the highest, the lowest, then the one closest to the middle of the widest interval left that has
+    one, and so on.
+    """
     rows = sorted(_useful(options), key=lambda option: (-option.peak, -option.saved, option.time))
     if len(rows) <= count:
         return rows
@@ -126,7 +132,7 @@ def select(options: Sequence[Option], count: int) -> list[Option]:
 
 
 def _useful(options: Sequence[Option]) -> list[Option]:
-    """Those that no other is as good as by its figures."""
+    """Return the options without those for which another is at least as good by its figures."""
 
     def figures(option: Option) -> tuple[float, ...]:
         return option.time, option.first.bytes, option.backward.bytes, option.saved
@@ -143,7 +149,7 @@ def _useful(options: Sequence[Option]) -> list[Option]:
 
 
 def undominated(options: Sequence[Option]) -> list[Option]:
-    """Those instead of which no other can be taken wherever they are: none slower, none that needs more."""
+    """Return the options that no other can replace anywhere: none is as fast and needs no more."""
     kept: list[Option] = []
     for option in sorted(options, key=lambda option: (option.time, option.saved, option.peak)):
         if not any(_replaces(other, option) for other in kept):

@@ -22,8 +22,12 @@ Tensors = frozenset[int]
 
 @dataclass(frozen=True)
 class Step:
-    """A moment of a pass. bytes: its own tensors and workspace. needs: inputs that are read then or later.
-    there: outputs made until then."""
+    """A moment of a pass.
+
+    bytes: its own tensors and workspace.
+    needs: inputs that are read then or later.
+    there: outputs made until then.
+    """
 
     bytes: int
     needs: Tensors
@@ -56,7 +60,10 @@ class Pass:
 def pass_of(
     piece: Piece, runs: Sequence[Run], wanted: AbstractSet[int], fresh: AbstractSet[int] = frozenset()
 ) -> Pass:
-    """The pass that leaves `wanted`. fresh: operations that have not run before, each to run once or more."""
+    """Return the pass that leaves `wanted`.
+
+    fresh: operations that have not run before, each to run once or more.
+    """
     kept, dead, need = _needed(piece, runs, wanted, fresh)
     reads = frozenset(x for x, bits in need.items() if bits and piece.shared(x))
     starts = frozenset(x for x, bits in need.items() if bits and not piece.shared(x))
@@ -67,8 +74,10 @@ def pass_of(
 
 
 def covers(one: Pass, other: Pass) -> bool:
-    """It can stand for the other: no slower, it reads no more, and each moment takes no more than some
-    moment of the other."""
+    """Tell whether a pass can replace the other.
+
+    It is no slower, it reads no more, and each moment takes no more than some moment of the other.
+    """
     return (
         one.time <= other.time
         and one.reads <= other.reads
@@ -89,7 +98,7 @@ def bytes_of(piece: Piece, tensors: Iterable[int]) -> int:
 
 
 def made_by(piece: Piece, run: Run) -> list[tuple[int, int]]:
-    """(tensor, the contribution as a bit)."""
+    """Return (tensor, the contribution as a bit) for all that a run makes."""
     return [(x, 1 << piece.makers[x].index(run[0])) for x in way_of(piece, run).writes]
 
 
@@ -143,7 +152,7 @@ def _steps(
 
 
 def _worst(steps: Iterable[Step]) -> tuple[Step, ...]:
-    """Without those that another covers."""
+    """Return the steps without those that another covers."""
     kept: list[Step] = []
     for step in sorted(set(steps), key=lambda s: (-s.bytes, -len(s.needs), -len(s.there))):
         if not any(_no_worse(step, other) for other in kept):

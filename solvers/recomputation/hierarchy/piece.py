@@ -1,8 +1,8 @@
-"""A cluster's operations and tensors in numbers of their own, so that clusters alike are equal objects.
+"""A cluster's operations and tensors in numbers of their own, so that identical clusters are equal objects.
 
-The whole graph is a piece, and `part` cuts a piece out of a piece. Tensors that are there anyway are left
-out: the batch and persistent tensors. What a forward operation that can't run again has made is told apart:
-no pass can drop and remake it, it is kept from its making to its last use. Linear in the edges.
+The whole graph is a piece, and `part` cuts a piece out of a piece. Tensors that are always resident are left
+out: the batch and persistent tensors. What a forward operation that can't be recomputed has made is separate:
+no pass can drop and remake it, it is kept from when it is made to its last use. Linear in the edges.
 """
 
 from __future__ import annotations
@@ -23,18 +23,25 @@ OUTSIDE = 1 << 62
 
 @dataclass(frozen=True)
 class Piece:
-    """Per operation, in the order in which they run, forward ones first:
+    """A subgraph with its own numbers.
 
-    ways: how it can run on the device, the plain way first; their `writes` are tensors of the piece.
-    reads: the tensors of the piece it reads or changes. once: it can't run again. until: nor can it behind
-    the first run of this operation, as what it touches changes then. early: it belongs to the cluster's first
-    pass, whatever is asked of that (it runs once, draws random numbers, adds to what no run remakes, or
-    nobody reads what it makes).
+    Per operation, in the order in which they run, forward ones first:
+
+    ways: execution variants on the device, the baseline one first; their `writes` are tensors of the piece.
+    reads: the tensors of the piece it reads or changes.
+    once: it can't be recomputed.
+    until: nor can it after the first run of this operation, as what it touches changes then.
+    early: it belongs to the cluster's first pass, whatever is requested of that (it runs once, draws random
+        numbers, adds to what no run remakes, or nobody reads what it makes).
     fixes, uses: tensors that it makes and that no run remakes; those of them that it reads.
 
-    Per tensor: size: bytes. makers: the operations of the piece that contribute to it, none where it is in
-    `fixes`. outside: something outside contributes too. output: read outside. result: must be there at the
-    end of the iteration.
+    Per tensor:
+
+    size: bytes.
+    makers: the operations of the piece that contribute to it, none if it is in `fixes`.
+    outside: something outside contributes too.
+    output: read outside.
+    result: must exist at the end of the iteration.
     """
 
     forward: int
@@ -57,13 +64,13 @@ class Piece:
 
     @cached_property
     def whole(self) -> list[int]:
-        """Per tensor: all contributions that its readers wait for, as bits."""
+        """All contributions that a tensor's readers wait for, as bits, per tensor."""
         rows = zip(self.makers, self.outside, strict=True)
         return [(1 << len(makers)) - 1 | (OUTSIDE if outside else 0) for makers, outside in rows]
 
     @cached_property
     def readers(self) -> list[list[int]]:
-        """Per tensor: the operations of the piece that read it."""
+        """Operations of the piece that read a tensor, per tensor."""
         rows: list[list[int]] = [[] for _ in self.sizes]
         for operation, reads in enumerate(self.reads):
             for x in reads:
@@ -71,13 +78,16 @@ class Piece:
         return rows
 
     def shared(self, tensor: int) -> bool:
-        """It lies between the piece and what is outside."""
+        """Tell whether a tensor is shared between the piece and what is outside."""
         return self.outside[tensor] or self.output[tensor]
 
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a larger one. operations, tensors: their numbers there."""
+    """A piece of a larger one.
+
+    operations, tensors: their numbers there.
+    """
 
     piece: Piece
     operations: tuple[int, ...]
@@ -85,10 +95,13 @@ class Part:
 
 
 def whole(graph: Graph, forward: Sequence[int], rest: Sequence[int], after: Sequence[int] = ()) -> Part:
-    """The graph as one piece. forward: what may run again. rest: the loss and the backward part. after: what
-    follows, when nothing runs again any more.
+    """Return the graph as one piece; operations and tensors are the graph's.
 
-    Each in an order in which plain PyTorch could run it; operations and tensors are the graph's.
+    Each list is in an order in which eager PyTorch could run it.
+
+    forward: what may be recomputed.
+    rest: the loss and the backward part.
+    after: what follows when nothing is recomputed any more.
     """
     once, changes = _run_once(graph, forward, rest)
     away = graph.resident.copy()
@@ -133,7 +146,7 @@ def whole(graph: Graph, forward: Sequence[int], rest: Sequence[int], after: Sequ
 
 
 def part(piece: Piece, forward: Sequence[int], backward: Sequence[int]) -> Part:
-    """Some operations of a piece, each list in the order in which they run, as a piece of their own."""
+    """Return some operations of a piece, each list in the order in which they run, as a separate piece."""
     order = (*forward, *backward)
     number = {operation: index for index, operation in enumerate(order)}
     rows = [(*piece.reads[o], *piece.ways[o][0].writes, *piece.fixes[o], *piece.uses[o]) for o in order]
@@ -161,7 +174,7 @@ def part(piece: Piece, forward: Sequence[int], backward: Sequence[int]) -> Part:
 
 
 def _making(ways: Sequence[Way], away: NDArray[np.bool_]) -> list[Way]:
-    """Those that make all that is left out of the piece: it is there from its only run on."""
+    """Return the variants that make all that is left out of the piece, as that has no other run."""
     left_out = {x for x in ways[0].writes if away[x]}
     return [way for way in ways if left_out <= set(way.writes)]
 

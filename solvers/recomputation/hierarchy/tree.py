@@ -1,10 +1,10 @@
-"""The hierarchy of clusters that Hiremate solves, from any partitioner, and which of its clusters are alike.
+"""The hierarchy of clusters that Hiremate solves, from any partitioner, and which clusters are identical.
 
-Two clusters are alike when their pieces and their children are equal: sizes, times, structure, all but
-names. They have the same options, so only one of them is solved. Nothing is minimised in this room: it says
-what a cluster is, how it can be run, and what that costs. Assumes the partitioner's order of the
-forward parts of a cluster's children. Their backward parts, which may run the other way round (the thesis'
-Property 1), stand as close to the file's order as clusters run in one go allow. Linear in the edges on each
+Two clusters are identical if their pieces and their children are equal: sizes, times, structure, all but
+names. They have the same options, so only one of them is solved. Nothing is minimised in this package: it
+says what a cluster is, how it can be run, and what that costs. Assumes the partitioner's order of the forward
+parts of a cluster's children. Their backward parts, which may run the other way round (the thesis' Property
+1), are as close to the traced order as possible with each cluster run in one go. Linear in the edges on each
 level.
 
 | paper (thesis, 3.2 to 3.4)    | here                                                                     |
@@ -39,8 +39,10 @@ from .piece import Part, Piece, part, whole
 
 @dataclass(frozen=True)
 class Branch:
-    """A cluster: its forward operations in the order in which they run, the backward ones in the file's. They
-    are its children's, where it has any."""
+    """A cluster: its forward operations in the order in which they run, the backward ones in traced order.
+
+    They are its children's, if it has any.
+    """
 
     forward: tuple[int, ...]
     backward: tuple[int, ...]
@@ -48,7 +50,7 @@ class Branch:
 
     @property
     def is_cluster(self) -> bool:
-        """It can be run as one, forward and backward."""
+        """Tell whether it can be run as one, forward and backward."""
         return len(self.forward) > 1 and bool(self.backward)
 
 
@@ -66,7 +68,7 @@ class Tree:
 
 
 _OPTIONS = 12
-"""How many operations a child with options counts for."""
+"""Number of operations for which a child with options counts."""
 
 
 @dataclass(frozen=True)
@@ -155,8 +157,10 @@ def _spec(
 
 
 def _backward(needs: Sequence[Sequence[int]], branches: Sequence[Branch]) -> list[int]:
-    """The backward operations of some branches, a cluster's in one go, as close to the file's order as that
-    allows. needs: per operation of the graph, those that must run before it."""
+    """Return the backward operations of some branches, a cluster's in one go, close to the traced order.
+
+    needs: per operation of the graph, those that must run before it.
+    """
     units = [
         unit
         for branch in branches

@@ -82,7 +82,7 @@ def options_of_all(
     seconds: float,
     solve_all: SolveAll,
 ) -> tuple[list[list[Option]], bool]:
-    """Per spec, its options; whether no search was cut short.
+    """Return per spec its options, and whether no search was cut short.
 
     leaf, level: the solvers of clusters without and with children.
     """
@@ -119,7 +119,7 @@ def _sequence(runs: Sequence[Sequence[int]]) -> tuple[Run, ...]:
 
 
 def level_solvers(text: str) -> tuple[str, ...]:
-    """Names with commas between them. Raises InputError where one can't solve clusters."""
+    """Parse names with commas between them. Raises InputError if one can't solve clusters."""
     names = solvers_named(text)
     for name in names:
         if name not in LEVEL_SOLVERS:
@@ -145,4 +145,4 @@ LEVEL_SOLVERS: dict[str, LevelSolver] = {
     "rk-checkmate": hiremate_rk_checkmate.options_of,
     "plain": _plain,
 }
-"""Those that are made for clusters."""
+"""Level solvers that are made for clusters."""

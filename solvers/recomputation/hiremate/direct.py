@@ -1,10 +1,10 @@
 """Any solver of the catalogue on a cluster: a direct solver, in the words of the thesis (3.2.2).
 
-The cluster is a training graph of its own, of single operations: children with options are taken apart. Each
-pair of budgets is a problem with a peak; what may be kept at the loss is told as workspace of the loss, which
-takes what the peak has beyond that and the outputs that only others read. What comes from outside is there
-all the time and free. The levels above count on first runs in the file's order, so all operations are marked
-as random, whose first runs keep it. A solver that does not take the cluster has no options for it.
+The cluster is a separate training graph, of single operations: children with options are taken apart. Each
+pair of budgets is a problem with a peak. What may be kept at the loss is expressed as workspace of the loss,
+which takes what the peak has beyond that and the outputs that only others read. What comes from outside is
+resident all the time and free. The levels above rely on first runs in traced order, so all operations are
+marked as random, whose first runs keep it. A solver that does not take the cluster has no options for it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def solvers_named(text: str) -> tuple[str, ...]:
 
 
 def check(name: str) -> None:
-    """Raises InputError where there is no such solver, or it can't solve a cluster."""
+    """Raise InputError if there is no such solver, or it can't solve a cluster."""
     if registry.entry(name).needs_links:
         raise InputError(
             f"{name} moves tensors, in a cluster things are only recomputed: name another solver"
@@ -111,7 +111,7 @@ def _solved(name: str, graph: Graph, limit: int, seconds: float) -> Solved:
 
 
 def _least(name: str, graph: Graph, seconds: float) -> Solved:
-    """The schedule of the smallest budget that the solver names when it is asked for less."""
+    """Return the schedule of the smallest budget that the solver names when it is given less."""
     floor = memory_floor(graph, ALONE)
     try:
         solution = registry.solve(name, Problem(graph, floor, ALONE), seconds / 2, bound_seconds=0.0)

@@ -3,8 +3,8 @@
 Minimises the seconds of all runs within the device's bytes. The graph is cut into clusters of clusters; each
 cluster gets options, ways to run its forward and backward parts within a budget, from a solver of its level;
 at the top they are combined for the device's budget by H-ILP. Identical clusters are solved once, independent
-ones side by side, and solved ones kept on disk. Assumes that a good schedule can be put together from good
-schedules of its parts: within its clusters' options the answer is optimal; over all schedules nothing is
+ones in parallel, and solved ones kept on disk. Assumes that a good schedule can be put together from good
+schedules of its clusters: within its clusters' options the answer is optimal; over all schedules nothing is
 claimed.
 
 | paper (thesis, chapter 3)     | here                                                              |
@@ -21,9 +21,9 @@ In the order to read:
     partitions.py               graph to tree of clusters
     ../hierarchy                what a cluster is, how it can be run
     bottom.py                   options for all clusters, level by level, from a solver of each level
-    rk_checkmate.py             one of these; others are in ../h_ilp, and the plain one
+    rk_checkmate.py             one of these; others are in ../h_ilp, and the one that keeps all
     direct.py                   any other solver that only recomputes
-    subproblems.py              side by side, and kept on disk
+    subproblems.py              solved in parallel, and kept on disk
     hiremate.py                 the whole, with the top
     h_ilp.py                    the same, with H-ILP everywhere
     ../h_ilp                    H-ILP's program
@@ -69,7 +69,7 @@ VERSION = "9"
 """Of what cached answers depend on besides their subproblem: raised when a level solver changes."""
 
 SECONDS = 300.0
-"""Spent where no limit is given."""
+"""Seconds to spend without a time limit."""
 
 BELOW = 0.5
 """The share of the seconds for the clusters; the rest is the top's."""
@@ -194,10 +194,11 @@ def _lightest(
     deadline: float,
     complete: bool,
 ) -> Candidate:
-    """The schedule of least accounted memory, which may fit, since the accounts are above its peak.
+    """Return the schedule of least accounted memory, which may fit, since the accounts are above its peak.
 
-    complete: the options are those that any longer search would find. Raises InfeasibleError where the
-    schedule does not fit, NotFoundError where more time may lead to another.
+    complete: the options are those that any longer search would find.
+
+    Raises InfeasibleError if the schedule does not fit, NotFoundError if more time may lead to another.
     """
     graph, limit = problem.graph, device_limit(problem)
     least = lightest(graph, hierarchy, top, max(0.0, deadline - monotonic())) if found.proven else None

@@ -23,8 +23,11 @@ def tree_of(name: str, graph: Graph, top: int, lower: int) -> Tree:
 
 
 def sequential(graph: Graph, top: int, lower: int) -> Tree:
-    """The chain of blocks, as Rockmate's; neighbours joined where it has more than `top` blocks, and blocks
-    with more than `lower` operations made of the blocks that were joined."""
+    """Return the chain of blocks, as Rockmate's.
+
+    Neighbours are joined if it has more than `top` blocks. Blocks with more than `lower` operations have the
+    blocks that were joined as children.
+    """
     fine = chain_of(graph)
     loss = [o for o in fine.blocks[-1].forward if graph.operations.phase[o] == Phase.LOSS]
     behind = fine.blocks[-1].forward.index(loss[0]) if loss else len(fine.blocks[-1].forward)

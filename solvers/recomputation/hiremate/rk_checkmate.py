@@ -1,7 +1,7 @@
-"""Rk-Checkmate on a cluster of single operations: the cluster as a training graph of its own (thesis, 2.4).
+"""Rk-Checkmate on a cluster of single operations: the cluster as a separate training graph (thesis, 2.4).
 
-What comes from outside is there all the time; the loss reads the cluster's forward outputs. M_save counts
-these outputs too (checkmate/rk_model.py). Backward operations may run again, unlike in H-ILP.
+What comes from outside is resident all the time; the loss reads the cluster's forward outputs. M_save counts
+these outputs too (checkmate/rk_model.py). Backward operations may be recomputed, unlike in H-ILP.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def options_of(
 
 
 def cluster_graph(piece: Piece) -> PartGraph:
-    """Tensors as in the piece."""
+    """Return the cluster as a training graph, with the tensors of the piece."""
     draft = Draft("cluster")
     for x, size in enumerate(piece.sizes):
         draft.tensor(f"t{x}", size, Kind.ACTIVATION if piece.makers[x] else Kind.INPUT)

@@ -1,9 +1,9 @@
-"""Independent subproblems: solved side by side by joblib, each kept on disk once it is solved.
+"""Independent subproblems: solved in parallel by joblib, each kept on disk once it is solved.
 
 A function takes a subproblem's content and its seconds, and gives an answer that JSON can carry, and whether
 more time would change nothing. Answers are stored under the SHA-256 of the content's `repr`, each as soon as
-it is there, written beside and renamed: a solve that is killed takes up where it was. An entry that is
-not as it was written, or whose answer more time might improve on when there is more, is solved again.
+it is there, written to another name and renamed: a solve that is killed resumes where it was. An entry that
+is not as it was written, or whose answer more time might improve on when there is more, is solved once more.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ...workers.cluster import check_backend, connected
 from ...workers.process import end_with
 
 ENOUGH = 0.8
-"""An answer that more time might improve on counts where it had this share of the seconds there are now."""
+"""Share of the seconds there are now from which on an answer counts, though more time might improve on it."""
 
 MOST_BYTES = 2**26
-"""An entry that is larger is not one of ours."""
+"""Size above which an entry was not written by memplan."""
 
 Solved = tuple[Any, bool]
 """An answer that JSON can carry; whether it is complete: more time would change nothing."""
@@ -57,7 +57,7 @@ class Cache:
     version: str
 
     def read(self, job: Job) -> Any:
-        """None where there is no answer as good as the job's seconds would give."""
+        """Return the stored answer; None if there is none as good as the job's seconds would give."""
         path = self._path(job)
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, InputError):
             if regular_size(path) > MOST_BYTES:
@@ -131,7 +131,7 @@ def solve_all(
 def _solve_apart(
     parent: int | None, function: Callable[[Any, float], Solved], job: Job, cache: Cache | None
 ) -> tuple[Any, list[str]]:
-    """The answer, and a note for each schedule that was skipped on the way."""
+    """Return the answer, and a note for each schedule that was skipped on the way."""
     if parent is not None:
         end_with(parent)
     with collecting() as notes:

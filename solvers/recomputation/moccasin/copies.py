@@ -1,8 +1,8 @@
-"""The copies of one tensor in Moccasin's program: each is held for one interval, from its making to its end.
+"""Copies of one tensor in Moccasin's program: each is held for one interval, from when it is made to its end.
 
 A tensor with one producer has a copy for each of that operation's runs. One with several has allocations,
 each of which collects one contribution of every producer; they do not overlap. A run that contributes to none
-(its part is in there already, or will not be needed) takes the size for its own event only: it stands alone.
+(its share is in there already, or will not be needed) takes the size for its own event only: it is separate.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ Variable = cp_model.IntVar
 
 @dataclass(frozen=True, eq=False)
 class RunVariables:
-    """A run that may take place. stage: the variable behind `start`, its event; None where that is fixed.
+    """A run that may take place.
 
-    earliest, latest: bounds of `start`. ways: how it may run, each with its literal.
+    stage: the variable that determines `start`, its event; None if that is fixed.
+    earliest, latest: bounds of `start`.
+    ways: execution variants, each with its literal.
     """
 
     active: Variable
@@ -35,9 +37,10 @@ class RunVariables:
 
 @dataclass(frozen=True, eq=False)
 class Copy:
-    """Held in the events from `start` up to, not including, `end`; readable after `ready`.
+    """A copy, held in the events from `start` up to, not including, `end`; readable after `ready`.
 
-    begin: the variable behind `start` where it has one of its own. earliest: of `ready`.
+    begin: the variable that determines `start`, if it has a separate one.
+    earliest: of `ready`.
     has: producer -> literals of which one must be true for its contribution to be in.
     joins: (producer, number of its run) -> the literal that this run contributes.
     """
@@ -75,7 +78,7 @@ class Held:
         self.sizes: list[int] = []
 
     def once(self, start: Expression, present: Variable, size: int) -> None:
-        """For one event."""
+        """Add bytes for one event."""
         if size:
             self.intervals.append(self.model.new_optional_fixed_size_interval_var(start, 1, present, ""))
             self.sizes.append(size)

@@ -1,20 +1,20 @@
 """Moccasin: the fastest schedule that runs no operation more than a few times, by constraint programming.
 
-Minimises the seconds of all runs within the device's bytes. Assumes that first runs keep the file's order,
+Minimises the seconds of all runs within the device's bytes. Assumes that first runs keep the traced order,
 and that each operation runs at most `copies` times; once that is settled, or a share of the time is over, up
-to `most` times. It is exact: OPTIMAL means that no schedule in the file's order with at most `most` runs of
-an operation is faster. The answer's lower bound is the general one, since other orders and more runs may be
+to `most` times. It is exact: OPTIMAL means that no schedule in traced order with at most `most` runs of an
+operation is faster. The answer's lower bound is the general one, since other orders and more runs may be
 faster. Exponential in the worst case; graphs of 100 operations take seconds to a minute, and at 250 it often
-finds nothing in one. The paper's symbols, beside ours, stand in model.py.
+finds nothing in one. The paper's symbols are in model.py.
 
 In each round every operation may run once more than in the last. A round starts from the fastest schedule
-known that it can express (one from greedy eviction at first). Where there is none, it first minimises the
-bytes above the budget, from the plain schedule on, until there are none: the paper's two phases. Unless it is
-the last, a round takes at most half the time that is left.
+known that it can express (one from greedy eviction at first). If there is none, it first minimises the bytes
+above the budget, from the baseline on, until there are none: the paper's two phases. Unless it is the last, a
+round takes at most half the time that is left.
 
 In the order to read:
 
-    timeline.py                 what is to be decided: stages, what may run again, events
+    timeline.py                 what is to be decided: stages, what may be recomputed, events
     model.py, copies.py         the constraint program; the intervals of one tensor
     start.py, times.py          a sequence as values of the variables; seconds as whole numbers
     search.py, worker.py        CP-SAT at work in a worker process: both sides

@@ -1,27 +1,27 @@
-"""Moccasin's constraint program: retention intervals in the file's order, few copies of each tensor.
+"""Moccasin's constraint program: retention intervals in traced order, few copies of each tensor.
 
     paper (2)                 here                    meaning
     n, C_v                    stages, copies          operations; most runs of each
     M                         capacity                bytes, in units of the sizes' greatest common divisor
     w_v, m_v                  way.time, size          seconds and bytes
-    s_v^i                     run.start               the event at which the i-th run of v stands
+    s_v^i                     run.start               the event of the i-th run of v
     e_v^i                     copy.end                up to where its output is held (here exclusive)
     a_v^i                     run.active              whether it takes place
     event domain, O(n²)       events (timeline.py)    a stage has a slot for each operation, then its own
 
     minimise Σ time · active                          or, to find a start, what exceeds the capacity
-    (1) the first run of v stands at the end of v's stage, a further one in v's slot of a later stage
+    (1) the first run of v is at the end of v's stage, a further one in v's slot of a later stage
     (2) a run that reads x has one source, a copy c of x:  c.ready < run.start < c.end
     (3) cumulative: at every event, Σ size of what is held + workspace ≤ capacity
-    (4) run i + 1 comes after run i, and only where run i takes place
+    (4) run i + 1 comes after run i, and only if run i takes place
     (5) Σ size · (1 − late) over what crosses stage t + what t itself needs ≤ capacity
 
-Where it differs from the paper. An operation may write several tensors, each held for an interval of its own,
-and a tensor may be the sum of several operations' contributions (copies.py). There is workspace,
-and an operation may run in several ways. (5) is redundant: what is complete before stage t, needed after it
-and not held at its end is made again later (`late`); it joins bytes to seconds where (2) and (3) propagate
-little. A start is width · stage + rank, so its domain is an interval of stages: CP-SAT is an order of
-magnitude faster on these than on sets of events.
+Differences from the paper. An operation may write several tensors, each held for a separate interval, and a
+tensor may be the sum of several operations' contributions (copies.py). There is workspace, and an operation
+may have several execution variants. (5) is redundant: what is complete before stage t, needed after it and
+not held at its end is recomputed later (`late`); it links bytes to seconds, as (2) and (3) propagate little.
+A start is width · stage + rank, so its domain is an interval of stages: CP-SAT is an order of magnitude
+faster on these than on sets of events.
 
 Reference: B. Bartan, H. Li, H. Teague, C. Lott, B. Dilkina, Moccasin: Efficient Tensor Rematerialization for
 Neural Networks, ICML 2023, arXiv:2304.14463.
@@ -73,7 +73,7 @@ class RetentionProgram:
     least: bool
 
     def value(self, objective: float) -> float:
-        """Seconds; or, where the excess is minimised, its units."""
+        """Return seconds; or, if the excess is minimised, its units."""
         return objective if self.least else self.fixed + objective * self.unit
 
     def bound(self, objective: float) -> float:
@@ -198,7 +198,7 @@ class _Writing:
     # ── constraints ─────────────────────────────────────────────────────────────────────────────
 
     def _read(self, run: RunVariables, copies: Sequence[Copy]) -> list[Variable | None]:
-        """(2)."""
+        """Write (2)."""
         model = self.model
         possible = [copy.earliest < run.latest for copy in copies]
         literals: list[Variable | None] = []
@@ -214,7 +214,7 @@ class _Writing:
         return literals
 
     def _keep(self, copies: Sequence[Copy]) -> None:
-        """A complete copy is there after the last stage."""
+        """Require a complete copy after the last stage."""
         last = [self.model.new_bool_var("") for _copy in copies]
         self.model.add_exactly_one(last)
         for copy, literal in zip(copies, last, strict=True):
@@ -224,7 +224,7 @@ class _Writing:
                 self.model.add_bool_or([*parts, literal.negated()])
 
     def _join_bytes_to_runs(self, stage: int) -> None:
-        """(5)."""
+        """Write (5)."""
         ways, reads = self.ways[stage], self.reads[stage]
         total = min(way.workspace // self.quantum + sum(self.size[x] for x in way.writes) for way in ways)
         total += sum(self.size[x] for x in reads)
@@ -243,13 +243,13 @@ class _Writing:
 
     @cached_property
     def _spans(self) -> dict[int, tuple[int, int]]:
-        """Per tensor: the stage in which its last contribution is made, the last stage that reads it."""
+        """Stages, per tensor, in which its last contribution is made, and the last that reads it."""
         last = {x: k for k in self.operations for x in self.reads[k]}
         last |= dict.fromkeys(self.timeline.results, self.timeline.stages)
         return {x: (int(self.timeline.graph.producers[x].max()), until) for x, until in last.items()}
 
     def _late(self, x: int, stage: int) -> Variable | None:
-        """The literal that the tensor's first producer runs again after the stage; None where it can't."""
+        """Return the literal that the tensor's first producer is recomputed after the stage; None if it can't be."""
         producer = int(self.timeline.graph.producers[x][0])
         if (producer, stage) not in self._lates:
             self._lates[producer, stage] = self._runs_after(producer, stage)

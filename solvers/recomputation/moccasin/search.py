@@ -51,8 +51,13 @@ class Question:
 
 @dataclass(frozen=True)
 class Found:
-    """The best so far of a search. runs: the best sequence, None where none is known. objective: its seconds,
-    or units of the excess. bound: no solution is below it. seconds: of searching."""
+    """The best so far of a search.
+
+    runs: the best sequence, None if none is known.
+    objective: its seconds, or units of the excess.
+    bound: no solution is below it.
+    seconds: of searching.
+    """
 
     outcome: Outcome
     runs: list[Run] | None

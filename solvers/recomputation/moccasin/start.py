@@ -1,4 +1,4 @@
-"""From a sequence of runs to the values of Moccasin's variables, and back."""
+"""Conversion of a sequence of runs to the values of Moccasin's variables, and back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sequence_of(program: RetentionProgram, value: Callable[[Variable], int]) -> 
 
 
 def hint(program: RetentionProgram, sequence: Sequence[Run]) -> bool:
-    """Start from the sequence; False where its stages are others, or an operation's runs too many."""
+    """Start from the sequence; return False if it is not in these stages, or an operation runs too often."""
     events = program.timeline.events(sequence)
     if events is None:
         return False
@@ -58,7 +58,10 @@ class _Touch:
 
 @dataclass
 class _Stretch:
-    """A tensor is held up to, not including, `end`. makers: producer -> the event and the run."""
+    """An interval in which a tensor is held, up to, not including, `end`.
+
+    makers: producer -> the event and the run.
+    """
 
     end: int
     makers: dict[int, tuple[int, Numbered]] = field(default_factory=dict[int, tuple[int, Numbered]])
@@ -110,7 +113,7 @@ class _Values:
             self.of[variable.index] = variable, value
 
     def run(self, run: Numbered, event: int, mode: int) -> None:
-        """It takes place at the event."""
+        """Set the values of a run that takes place at the event."""
         operation, number = run
         variables = self.program.runs[operation][number]
         self._set(variables.active, 1)

@@ -1,9 +1,9 @@
-"""The events of a schedule in the file's order: a stage for each operation, with slots for what runs again.
+"""Events of a schedule in traced order: a stage for each operation, with slots for recomputations.
 
-    again* · operation 0 ──▶ again* · operation 1 ──▶ … ──▶ again* · the last operation ──▶ results
+    repeats* · operation 0 ──▶ repeats* · operation 1 ──▶ … ──▶ repeats* · the last operation ──▶ results
 
-In stage t, before operation t, any earlier operation that may run again runs at most once, in the file's
-order; that place is its slot. Slots and stage ends are numbered as events: stage t has the events
+In stage t, before operation t, any earlier operation that may be recomputed runs at most once, in traced
+order; that position is its slot. Slots and stage ends are numbered as events: stage t has the events
 t·width … t·width + width − 1, the last is its end.
 """
 
@@ -32,7 +32,7 @@ class Timeline:
 
     @cached_property
     def last(self) -> Mapping[int, int]:
-        """Operation -> the last stage in which it may run again, for those that may."""
+        """Last stage in which an operation may be recomputed, for those that may: operation -> stage."""
         return {k: last for k, last in enumerate(last_stages(self.graph)) if last > k}
 
     @cached_property
@@ -42,7 +42,7 @@ class Timeline:
 
     @cached_property
     def results(self) -> tuple[int, ...]:
-        """Tensors to be on the device after the last stage, and not always there."""
+        """Tensors to be on the device after the last stage, and not always resident."""
         return tuple(x for x in self.graph.results if not self.graph.resident[x])
 
     @property
@@ -65,7 +65,7 @@ class Timeline:
         return stage * self.width + self.ranks[operation]
 
     def events(self, runs: Sequence[Run]) -> list[int] | None:
-        """The event of each run of a sequence; None where it is not cut into these stages."""
+        """Return the event of each run of a sequence; None if it is not cut into these stages."""
         found: list[int] = []
         stage, before = 0, -1
         for operation, _mode in runs:

@@ -1,6 +1,6 @@
-"""Seconds as whole numbers, exactly where their common divisor allows it.
+"""Seconds as whole numbers, exactly if their common divisor allows it.
 
-Apart from model.py, since that loads OR-tools (worker.py says what comes of it).
+Separate from model.py, since that loads OR-tools (worker.py says why that matters).
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ MOST = 2**31
 
 
 def whole_times(seconds: Sequence[float]) -> tuple[list[int], float]:
-    """The times in some unit, and that unit in seconds. Rounded down where they have no common one that is
-    coarse enough, so that a bound on their sum stays one."""
+    """Return the times in some unit, and that unit in seconds.
+
+    They are rounded down if they have no common unit that is coarse enough, so that a bound on their sum stays
+    one.
+    """
     exact = [Fraction(repr(second)) for second in seconds]
     scale = reduce(lcm, (time.denominator for time in exact), 1)
     whole = [int(time * scale) for time in exact]

@@ -1,4 +1,4 @@
-"""A search of a Moccasin program in a worker process: what search.py calls there, and CP-SAT at work.
+"""Search of a Moccasin program in a worker process: the functions that search.py calls there, and CP-SAT.
 
 OR-tools and highspy each bring a libhighs of their own version, and one process can load only one of them.
 """

@@ -11,19 +11,29 @@ FAR = 10**9
 """The distance of what backward never needs."""
 
 SOURCE = ""
-"""The operator of what is there from the start."""
+"""The operator of what exists from the start."""
 
 
 @dataclass(frozen=True)
 class Joint:
-    """Nodes in PyTorch's order: what is there from the start, then operation by operation, each followed by
-    its results where it has not exactly one. Updates are not among them.
+    """The joint graph of forward and backward, its nodes in PyTorch's order.
 
-    operator: of operators.py. operation: −1 of what is there from the start. tensor: −1 of an operation that
-    has not exactly one result. size: bytes. free: of what costs nothing to save. reads, users: nodes.
-    result: an update reads it, or it must be there at the end. fixed: it can't run again. forward: it is
-    needed for what forward gives; backward: it follows from the gradient of the loss. What is neither is made
-    where it is wanted. rank: among the nodes of forward. distance: steps to what is not forward.
+    First comes what exists from the start, then operation by operation, each followed by its results if it has
+    not exactly one. Updates are not among the nodes. What is needed neither for forward nor follows from the
+    gradient is computed where it is used.
+
+    operator: of operators.py.
+    operation: −1 for what exists from the start.
+    tensor: −1 for an operation that has not exactly one result.
+    size: bytes.
+    free: it costs nothing to save.
+    reads, users: nodes.
+    result: an update reads it, or it must exist at the end.
+    fixed: it can't be recomputed.
+    forward: it is needed for what forward gives.
+    backward: it follows from the gradient of the loss.
+    rank: among the nodes of forward.
+    distance: steps to what is not forward.
     """
 
     operator: list[str]
@@ -61,7 +71,7 @@ def joint(graph: Graph, fixed: frozenset[int]) -> Joint:
     operators, operations, tensors = list[str](), list[int](), list[int]()
     reads = list[list[int]]()
     of = dict[int, list[int]]()
-    """Per tensor the nodes that make it."""
+    """Nodes, per tensor, that make it."""
 
     def add(name: str, operation: int, tensor: int, read: list[int]) -> int:
         operators.append(name)
@@ -130,7 +140,7 @@ def _fixed(graph: Graph) -> frozenset[int]:
 
 
 def _wanted(graph: Graph) -> frozenset[int]:
-    """Tensors that updates read, or that must be there at the end."""
+    """Return the tensors that updates read, or that must exist at the end."""
     phase: list[int] = graph.operations.phase.tolist()
     read = (graph.input_lists[o] for o, one in enumerate(phase) if one == Phase.UPDATE)
     return frozenset(graph.results).union(*read)
@@ -139,8 +149,10 @@ def _wanted(graph: Graph) -> frozenset[int]:
 def _after_the_loss(
     graph: Graph, operations: list[int], reads: list[list[int]], wanted: frozenset[int]
 ) -> list[bool]:
-    """The first backward operation and all that follows from it; and backward operations whose results are
-    wanted, or that can't be put off."""
+    """Return the first backward operation and all that follows from it, and required backward operations.
+
+    Required are those whose results are needed, or that can't be put off.
+    """
     phase: list[int] = graph.operations.phase.tolist()
     random: list[bool] = graph.operations.random.tolist()
     still, writes = _fixed(graph), graph.operations.writes.lists()
@@ -164,8 +176,10 @@ def _for_forward(
     still: frozenset[int],
     wanted: frozenset[int],
 ) -> list[bool]:
-    """All that is there from the start, what the loss, results and updates need of forward, and what can't be
-    put off."""
+    """Return what forward must compute: all that the loss, results and updates need, and what can't be put off.
+
+    All that exists from the start is among it.
+    """
     phase: list[int] = graph.operations.phase.tolist()
     random: list[bool] = graph.operations.random.tolist()
     found = [False] * len(operations)

@@ -21,7 +21,7 @@ VIEWS = _names(
     squeeze unsqueeze alias view slice t broadcast_in_dim expand as_strided permute select split
     """
 )
-"""Never kept from being made again."""
+"""Operators that no rule keeps from recomputation."""
 
 CHEAP = VIEWS | _names(
     """
@@ -51,7 +51,7 @@ CHEAP = VIEWS | _names(
     trunc type_as var var_mean where xlogy zeros zeros_like
     """
 )
-"""Those that may be made again at any share: little work for what they read."""
+"""Operators that may be recomputed at any share: little work for what they read."""
 
 RANDOM = _names("native_dropout rand_like randn_like")
 
@@ -62,16 +62,16 @@ DEAR = _names(
     upsample_bilinear2d _scaled_mm
     """
 )
-"""Made again only where the knapsack says so."""
+"""Operators that are recomputed only if the knapsack says so."""
 
 FUSIBLE = CHEAP | RANDOM
-"""They become one kernel with a neighbour that is such too."""
+"""Operators that become one kernel with a neighbour of this set."""
 
 CAT = "cat"
 """What it reads can be fused into it, it can be fused into nothing."""
 
 FREE = frozenset(["lift_fresh_copy"])
-"""No rule keeps them from being made again."""
+"""Operators that no rule keeps from recomputation, and that cost nothing."""
 
 _OURS = {"dropout_mask": "native_dropout"}
 """The trace takes dropout apart."""

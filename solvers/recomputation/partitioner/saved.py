@@ -6,6 +6,7 @@ all but those for expensive and random operations, as far as necessary. At last 
 these are recomputed too, by bytes and seconds, so that the share is kept: of what the first cut saves beyond
 all that exists from the start. At 0 nothing is saved. The share is not guaranteed: what the last cut saves is
 not counted.
+
     torch/_functorch/partitioners.py     here
     choose_saved_values_set              Partitioner.saved
     solve_min_cut                        Partitioner._cut
@@ -69,7 +70,10 @@ class Partitioner:
         self.graph, self.seconds = graph, seconds
 
     def saved(self, share: float) -> frozenset[int]:
-        """Nodes, those there from the start among them. share: 0 to 1."""
+        """Return the nodes that are saved, those that exist from the start among them.
+
+        share: 0 to 1.
+        """
         sources = frozenset(self.graph.sources)
         if share == 0:
             return sources | self._unrepeatable
@@ -130,7 +134,10 @@ class Partitioner:
         return _Knapsack(self._choices, weights, [self.seconds[graph.operation[x]] for x in self._choices])
 
     def _cut(self, rules: _Rules, lifted: frozenset[int] = frozenset()) -> tuple[frozenset[int], list[int]]:
-        """The nodes saved, and those that are never made again. lifted: those that may be, by any rule."""
+        """Return the nodes saved, and those that are never recomputed.
+
+        lifted: nodes that may be recomputed, whatever the rules.
+        """
         graph, count = self.graph, len(self.graph)
         kept = dict.fromkeys(
             x
@@ -200,7 +207,7 @@ class Partitioner:
         return graph.size[x] * _REDUCTION < sum(graph.size[y] for y in graph.reads[x])
 
     def _materialized_behind(self, x: int) -> bool:
-        """Backward, which would make it again, can't fuse it with all that reads it."""
+        """Tell whether backward, which would recompute x, can't fuse it with all that reads it."""
         graph, left = self.graph, [x]
         while left:
             at = left.pop()
@@ -268,7 +275,7 @@ class Partitioner:
 
 
 class _Knapsack:
-    """Which to save within a share, so that what is made again takes least; steps of memory are whole."""
+    """A knapsack: what to save within a share, so that recomputation takes the least time. Memory is in whole steps."""
 
     def __init__(self, nodes: list[int], weights: list[int], seconds: list[float]) -> None:
         self.nodes, self.weights = nodes, weights

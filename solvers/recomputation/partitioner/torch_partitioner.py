@@ -1,15 +1,15 @@
-"""torch-partitioner: what `torch.compile` makes again, under its `activation_memory_budget`.
+"""torch-partitioner: what `torch.compile` recomputes, under its `activation_memory_budget`.
 
-PyTorch's partitioner decides which tensors of the forward pass are saved (saved.py); backward makes all else
-again, each thing once, right before it is first needed, as autograd orders it. Its budget is a share of the
-activations of its own choice at 1, and no limit: which peak comes of it nobody says beforehand. So here many
+PyTorch's partitioner decides which tensors of the forward pass are saved (saved.py); backward recomputes all
+else, each tensor once, right before it is first needed, as autograd orders it. Its budget is a share of the
+activations of its own choice at 1, and not a limit: the resulting peak is not known beforehand. So here many
 shares are tried, as a user would, and the fastest schedule whose peak is within the budget is the answer.
 
-Where it differs from `torch.compile`: the graph has the operations of eager PyTorch as `plan profile` traces
-them, without Inductor's decompositions and without views. What is made again takes its seconds once more,
-though Inductor makes cheap operations again within the kernel that needs them. Seconds are the graph's, where
-PyTorch counts floating-point operations unless told to measure. Updates stay where the file has them, and
-what reads a tensor that one of them has changed by then is saved.
+Differences from `torch.compile`: the graph has the operations of eager PyTorch as `plan profile` traces them,
+without Inductor's decompositions and without views. What is recomputed takes its seconds once more, though
+Inductor recomputes cheap operations within the kernel that needs them. Seconds are the graph's, while PyTorch
+counts floating-point operations unless it is set to measure. Updates stay at their position in traced order,
+and what reads a tensor that one of them has changed by then is saved.
 
 Reference: PyTorch 2.13, torch/_functorch/partitioners.py; `torch._functorch.config.activation_memory_budget`.
 """
@@ -50,9 +50,11 @@ class Settings(SolverSettings):
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    """At the time limit the best so far; at least one share is tried.
+    """Return the fastest schedule of all shares tried; at the time limit the best so far.
 
-    Raises InfeasibleError where none is within the budget, NotFoundError where time was too short for all.
+    At least one share is tried.
+
+    Raises InfeasibleError if none is within the budget, NotFoundError if time was too short for all.
     """
     graph, limit = problem.graph, device_limit(problem)
     settings = options.chosen(Settings)
@@ -109,7 +111,7 @@ class _ChangedError(Exception):
 
 
 def runs(graph: Graph, nodes: Joint, saved: frozenset[int]) -> list[Run]:
-    """The file's order; what backward lacks runs again, each operation once, right before it is needed.
+    """Return the traced order, with what backward lacks recomputed once, right before it is needed.
 
     Raises _ChangedError.
     """

@@ -47,9 +47,9 @@ def option_costs(
 ) -> BlockOptionCosts:
     """Return what the options cost wherever they may be taken.
 
-    kinds: segments that are alike, with their options, which are replayed for the first of them alone.
+    Of two options if one is never worse, the other is left out.
 
-    Of two options where one is never worse, the other is left out.
+    kinds: identical segments, with their options, which are replayed for the first of them alone.
     """
     base = chain_costs(graph, chain, runs)
     passing: list[int] = base.gradient_bytes.tolist()
@@ -69,7 +69,7 @@ def option_costs(
 def sequence(
     chain: Chain, runs: Sequence[BlockRuns], costs: BlockOptionCosts, moves: Iterable[OptionMove]
 ) -> list[Run]:
-    """All runs of the iteration."""
+    """Return all runs of the iteration."""
     ran = [False] * len(runs)
     result: list[Run] = []
     for kind, number, choice in moves:

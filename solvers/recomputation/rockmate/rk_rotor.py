@@ -1,18 +1,18 @@
 """Rk-Rotor: Rotor with several options for each block that runs once, here without integer programs.
 
 Minimises the seconds of all runs within the device's bytes. Assumes what Rotor does: a chain, and checkpoints
-that stay until their backward; where a block runs forward more than once, all but the last keep nothing.
-Between keeping all that a block's backward reads and keeping nothing lie options that keep the part that is
-dear to make again (blocks/greedy.py); the dynamic program picks one for every block, and what to checkpoint.
-`rockmate` adds options from integer programs. Blocks that are alike share the search for options, not the
-choice. O(L² M (L + B)) steps for L blocks, M slots of memory and B options that begin at a block.
+that stay until their backward; if a block runs forward more than once, all runs but the last keep nothing.
+Between keeping all that a block's backward reads and keeping nothing there are options that keep what is
+expensive to recompute (blocks/greedy.py); the dynamic program picks one for every block, and what to
+checkpoint. `rockmate` adds options from integer programs. Identical blocks share the search for options, not
+the choice. O(L² M (L + B)) steps for L blocks, M slots of memory and B options that begin at a block.
 
 | paper (thesis, 2.5)   | here                                                                       |
 |-----------------------|----------------------------------------------------------------------------|
 | L, M                  | blocks, slots                                                              |
 | F_s^0                 | (ADVANCE, s, 0)                                                            |
 | F_s^o, B_s^o, o > 0   | (SAVE, s, n), (BACKWARD, s, n): n is the row of OptionCosts                |
-| r(F_s^o) + r(B_s^o)   | OptionCosts.both (chains/options.py, where its other columns stand)        |
+| r(F_s^o) + r(B_s^o)   | OptionCosts.both (chains/options.py has its other columns)                 |
 | x_s                   | ChainCosts.input_bytes                                                     |
 | Opt(s, t, m)          | ChainTable                                                                 |
 | Algorithms 5, 6       | ChainSearch.improve, ChainTable.moves                                      |
@@ -62,7 +62,7 @@ from .costs import BlockOptionCosts, Segment, option_costs, sequence
 NAME = "rk-rotor"
 
 WIDTHS = (1, 2, 4, 8)
-"""How many neighbouring blocks are joined for an option."""
+"""Numbers of neighbouring blocks that are joined for an option."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,11 @@ def _choices(costs: BlockOptionCosts, table: ChainTable, slots: int) -> Iterator
 
 
 class ChainSearch:
-    """The best of Rotor's answer and of what the dynamic program finds with the options given.
+    """The search for the best of Rotor's answer and of what the dynamic program finds with the options given.
 
-    chained: the graph's chain. segments: its blocks, and neighbours joined; alike: groups of them.
+    chained: the graph's chain.
+    segments: its blocks, and neighbours joined.
+    alike: groups of identical segments.
     best: so far.
     least: the smallest peak seen above the budget, bytes.
     """
@@ -165,7 +167,7 @@ class ChainSearch:
         return found
 
     def kinds(self) -> list[list[PlacedBlock]]:
-        """The blocks, joined ones too, that are alike."""
+        """Return the groups of identical blocks, joined ones too."""
         return [[self.segments[number].block for number in numbers] for numbers in self.alike]
 
     def costs(self, options: Sequence[Iterable[Option]]) -> BlockOptionCosts:
@@ -223,7 +225,7 @@ class ChainSearch:
         self.options.race.found(candidate.time, self.name)
 
     def answer(self) -> Answer:
-        """Raises InfeasibleError; NotFoundError where the time was too short to say."""
+        """Return the answer. Raises InfeasibleError; NotFoundError if the time was too short to say."""
         if self.best is None:
             if self.interrupted:
                 raise KeyboardInterrupt

@@ -1,10 +1,10 @@
 """Rockmate: Rk-Checkmate inside each kind of block, Rk-Rotor over the sequence of blocks (Algorithm 3).
 
 Minimises the seconds of all runs within the device's bytes, under Rk-Rotor's assumptions (rk_rotor.py: read
-it first). The graph is cut into a chain of blocks (graphs/structure/chain.py); blocks that are alike are
-solved once (blocks/placed.py), on a grid of budgets (M_peak, M_save), by checkmate/rk_model.py; the dynamic
-program (chains/table.py) then picks options and checkpoints. Integer programs for each kind, not each block,
-at worst exponential in its size; then Rk-Rotor's steps.
+it first). The graph is cut into a chain of blocks (graphs/structure/chain.py); identical blocks are solved
+once (blocks/placed.py), on a grid of budgets (M_peak, M_save), by checkmate/rk_model.py; the dynamic program
+(chains/table.py) then picks options and checkpoints. Integer programs for each kind, not each block, at worst
+exponential in its size; then Rk-Rotor's steps.
 
 | paper (Algorithm 3)     | here                 |
 |-------------------------|----------------------|
@@ -13,15 +13,15 @@ at worst exponential in its size; then Rk-Rotor's steps.
 | sols[b]                 | BlockOptions.options |
 | M_GPU                   | ChainProblem.limit   |
 
-What differs from the paper, besides what rk_rotor.py and checkmate/rk_model.py say:
+Differences from the paper, besides those that rk_rotor.py and checkmate/rk_model.py list:
 
 - there are greedy options as well, which start the integer programs and stand in for those that are too large
   or for which there is no time; so the answer is never slower than rk-rotor's or rotor's;
-- M_save ends at what the plain schedule keeps, and a pair whose optimum is known is not solved again;
+- M_save ends at what the baseline keeps, and a pair whose optimum is known is not solved a second time;
 - after the grid, and before it when time is limited, budgets come from the dynamic program: for every block
-  that it runs once, the memory that it has there and what it keeps. As columns in column generation, such
-  options fit where they are wanted; it ends when none of them is better. `options=grid` goes without these,
-  without the greedy options, and does not start from rotor's answer.
+  that it runs once, the memory that it has there and what it keeps. Like columns in column generation, such
+  options fit where they are needed; it ends when none of them is better. `options=grid` uses neither these
+  nor the greedy options, and does not start from rotor's answer.
 
 Time is shared: an integer program gets at most a part of what is left, its best answer so far is an option.
 
@@ -84,7 +84,7 @@ SHARE = 0.25
 """Of the time that is left, what one integer program may take."""
 
 STEPS = (1.0, 0.85, 1.2, 0.7)
-"""M_save for a block, over what it now keeps beside its output."""
+"""Factors for a block's M_save, on what it now keeps besides its output."""
 
 Question = tuple[BlockOptions, Budgets]
 

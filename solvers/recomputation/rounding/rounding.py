@@ -1,24 +1,24 @@
-"""Rounding: the residency program's answer in fractions, made whole piece by piece, as a schedule.
+"""Rounding: the residency program's answer in fractions, made whole in groups of operations, as a schedule.
 
-Minimises the seconds of all runs within the device's bytes. Assumes no chain; first runs keep the file's
-order. The program (bounds/residency) gives a bound and, per operation, how far it runs again: a mean of a few
-minimum cuts. The operations are divided into pieces; each takes one of the cuts, by where its number in a
-sequence of low discrepancy lies, so all pieces together come close to the mean, at every moment:
+Minimises the seconds of all runs within the device's bytes. Assumes no chain; first runs keep the traced
+order. The program (bounds/residency) gives a bound and, per operation, how far it is recomputed: a mean of a
+few minimum cuts. The operations are divided into pieces. Each piece takes one of the cuts, chosen by its
+number's place in a low-discrepancy sequence, so all pieces together come close to the mean, at every moment:
 
-    o runs again   if   fraction_o > vdc(piece of o)          vdc: van der Corput's sequence in base 2
+    o is recomputed   if   fraction_o > vdc(piece of o)          vdc: van der Corput's sequence in base 2
 
-sequence.py makes runs of it. Two things the program does not see. What is made again at a time lies side by
-side: so ways along which all is made again are cut at a length, their reach. And what is dropped at several
-moments runs again behind each: so in the next program its seconds count as often as it ran. What the runs
-take above the limit is taken off the budget that the next program is told, what they leave is half given
-back, and the tightest run becomes a moment; until the schedule is near the bound, or gets no faster.
+sequence.py makes runs of it. The program does not see two things. What is recomputed at one time coexists: so
+paths along which all is recomputed are cut at a length, their reach. And what is dropped at several moments
+is recomputed after each: so in the next program its seconds count as often as it ran. What the runs take
+above the limit is subtracted from the next program's budget, half of what they leave is added, and the
+tightest run becomes a moment; until the schedule is near the bound, or gets no faster.
 
-A piece and a reach weigh the less the larger the graph: of 10⁵ operations of a chain the schedule is as fast
-as the bound within parts of a thousandth. Near the least memory there is often none.
+A piece and a reach matter the less the larger the graph: for a chain of 10⁵ operations the schedule is as
+fast as the bound within fractions of a thousandth. Near the minimum memory there is often no schedule.
 
-Near-linear: some fifteen minimum cuts a round, and up to sixteen rounds. Our own; the rounding of one linear
-program by another one's threshold is that of Checkmate (Jain et al. 2020, arXiv:1910.02653, 5.1), the program
-is not.
+Near-linear: some fifteen minimum cuts a round, and up to sixteen rounds. Developed for memplan; the rounding
+of one linear program by another one's threshold is that of Checkmate (Jain et al. 2020, arXiv:1910.02653,
+5.1), the program is not.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ NAME = "rounding"
 PIECES = (1, 8, 64, 512)
 
 REACHES = (inf, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
-"""The most bytes on a way along which all is made again, as a part of the limit."""
+"""The most bytes on a path along which all is recomputed, as a share of the limit."""
 
 ROUNDS = 16
-"""At most, of programs with another budget."""
+"""Most programs with another budget."""
 
 IDLE = 6
 """Rounds without a faster schedule that end it, once there is one."""
@@ -56,7 +56,7 @@ NEAR = 1e-3
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    """Raises NotAcceptedError where operations can use the host, NotFoundError."""
+    """Solve by rounding. Raises NotAcceptedError if operations can use the host, NotFoundError."""
     graph, limit = problem.graph, device_limit(problem)
     if uses_host(graph):
         raise NotAcceptedError(f"{NAME} takes operations that run on the device alone")
@@ -74,7 +74,10 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 class _Trial(NamedTuple):
-    """A sequence with its figures. again: per operation, its runs but the first."""
+    """A sequence with its figures.
+
+    again: per operation, its runs but the first.
+    """
 
     runs: Ints
     figures: RunFigures
@@ -128,7 +131,7 @@ class _Rounds:
             budget, fractions = self._program_within(budget, wanted, moment)
 
     def _program_within(self, budget: int, wanted: int, moment: int) -> tuple[int, Floats | None]:
-        """The next budget and the program's answer: where nothing fits what is wanted, nearer to this one."""
+        """Return the next budget and the program's answer; nearer to this budget, if nothing fits what is wanted."""
         while True:
             fractions = self.program.again_within(wanted, [moment], self.weights)
             if fractions is not None or budget - wanted <= NEAR * self.limit or not self._proceed():
@@ -193,7 +196,7 @@ class _Rounds:
 
 
 def _thresholds(operations: int, pieces: int) -> Floats:
-    """Per operation the number of its piece in van der Corput's sequence, strictly between 0 and 1."""
+    """Return per operation the number of its piece in van der Corput's sequence, strictly between 0 and 1."""
     number, part = np.arange(pieces), 0.5
     sequence = np.full(pieces, 0.5 / pieces)
     while number.any():
@@ -203,6 +206,6 @@ def _thresholds(operations: int, pieces: int) -> Floats:
 
 
 def _first_run(runs: Ints, place: int) -> int:
-    """The operation that runs for the first time at this place or, where none does, next."""
+    """Return the operation that runs for the first time at this position or, if none does, next."""
     highest = np.maximum.accumulate(runs)
     return int(highest[place + int(np.argmax(runs[place:] > (highest[place - 1] if place else -1)))])

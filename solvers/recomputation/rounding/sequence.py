@@ -1,9 +1,9 @@
-"""From what may run again to a sequence of runs, the first ones in the file's order; compiled.
+"""A sequence of runs from what may be recomputed, the first runs in traced order; compiled.
 
-At each of some moments (first runs of operations) all goes that the operation does not touch and that can be
-made again: what only operations of a given set make. Whatever a first run then misses is made again right
-ahead of it, by a closure over what is not there, and stays till the next moment. So memory at the moments is
-what the residency program counts there, and every run finds its inputs.
+At each of some moments (first runs of operations) all is dropped that the operation does not touch and that
+can be recomputed: what only operations of a given set make. What a first run then misses is recomputed right
+before it, by a closure over what is not resident, and stays until the next moment. So memory at the moments
+is what the residency program counts there, and every run finds its inputs.
 
 O(edges) for the first runs, O(tensors) for each moment, and the runs that are added.
 """
@@ -26,10 +26,13 @@ Flags = NDArray[np.bool_]
 
 
 class Rows(NamedTuple):
-    """A graph's edges as columns: of row k, entries start[k] … start[k + 1] − 1.
+    """A graph's edges in compressed rows: row k has entries start[k] … start[k + 1] − 1.
 
-    inputs, outputs: of operations. producers, uses: of tensors. stays: per tensor, it is never dropped. once:
-    per operation, it can't run again. ends: per operation, the first change in place of what it touches.
+    inputs, outputs: of operations.
+    producers, uses: of tensors.
+    stays: per tensor, it is never dropped.
+    once: per operation, it can't be recomputed.
+    ends: per operation, the first change in place of what it touches.
     sizes: of tensors, bytes.
     """
 
@@ -66,10 +69,11 @@ def rows_of(graph: Graph) -> Rows:
 
 
 def sequence_of(rows: Rows, again: Flags, moments: Ints, reach: float) -> Ints | None:
-    """The operations, in the order in which they run. None where they are too many.
+    """Return the operations, in the order in which they run. None if they are too many.
 
-    again: per operation, it may run again. moments: operations, increasing. reach: bytes on a way along which
-    all is made again.
+    again: per operation, whether it may be recomputed.
+    moments: operations, increasing.
+    reach: bytes on a path along which all is recomputed.
     """
     runs = np.empty(_MOST_RUNS * len(rows.once), np.int64)
     length = np.zeros(1, np.int64)
@@ -136,7 +140,7 @@ def _fill(rows: Rows, again: Flags, moments: Ints, reach: float, runs: Ints, len
 def _ask(
     rows: Rows, there: Flags, operation: int, ahead: int, wanted: Ints, pending: Ints, count: int
 ) -> int:
-    """Makers of what an operation misses, ahead of the first run `ahead`, are pending: how many now."""
+    """Add the producers of what an operation misses before the first run `ahead` to those pending; return how many."""
     for k in range(rows.input_start[operation], rows.input_start[operation + 1]):
         x = rows.inputs[k]
         if not there[x]:
@@ -151,7 +155,7 @@ def _ask(
 
 @inner
 def _whole(rows: Rows, x: int, ahead: int, wanted: Ints) -> bool:
-    """All that contribute to tensor x run ahead of the first run `ahead`."""
+    """Tell whether all that contribute to tensor x run before the first run `ahead`."""
     for k in range(rows.producer_start[x], rows.producer_start[x + 1]):
         if wanted[rows.producers[k]] != ahead:
             return False
@@ -160,7 +164,7 @@ def _whole(rows: Rows, x: int, ahead: int, wanted: Ints) -> bool:
 
 @inner
 def _leave_out_late(rows: Rows, again: Flags) -> None:
-    """Take from `again` what might be asked for only behind a change in place of what it touches."""
+    """Remove from `again` what might be recomputed only after a change in place of what it touches."""
     operations = len(again)
     until = np.full(len(rows.stays), -1)  # per tensor, the last first run ahead of which it may be asked for
     for operation in range(operations - 1, -1, -1):
@@ -176,7 +180,7 @@ def _leave_out_late(rows: Rows, again: Flags) -> None:
 
 @inner
 def _leave_out_far(rows: Rows, again: Flags, reach: float) -> None:
-    """Take from `again` where a way along which all is made again would become longer than `reach`."""
+    """Remove from `again` where a path along which all is recomputed would become longer than `reach`."""
     way = np.zeros(len(rows.stays))  # per tensor, bytes of what is made again on the longest way to it
     for operation in range(len(again)):
         length = 0.0

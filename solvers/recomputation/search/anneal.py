@@ -25,7 +25,7 @@ from .tree import peak
 STRICTNESS = 5.0
 
 _REPAIRS, _GIVE_UP = 4, 0.2
-"""At most so many moves bring the peak back below the limit; before each, the chance to leave it there."""
+"""Most moves that bring the peak back below the limit; and, before each, the chance to leave it there."""
 
 
 class Best(NamedTuple):
@@ -46,7 +46,7 @@ def anneal(
 ) -> None:
     """Try `moves` moves while the temperature falls from `hot` to `cold` seconds.
 
-    `sequence` is changed, and `best` where a better one is found. Random numbers: numba's, seeded by `seed`.
+    `sequence` is changed, and `best` if a better one is found. Random numbers: numba's, seeded by `seed`.
     """
     least_peak, least_seconds, ways = best.peak[0], best.seconds[0], best.ways[: best.length[0]]
     energy = energy_of(sequence, limit)
@@ -122,7 +122,7 @@ def _repair(instance: Instance, sequence: Sequence, limit: int) -> None:
 
 @inner
 def _ways_before(sequence: Sequence) -> Ints:
-    """The ways as they were before what the journal has."""
+    """Return the runs as they were before what the journal has."""
     way = sequence.way.copy()
     journal = sequence.journal
     for row in range(journal[0, 0], 0, -1):

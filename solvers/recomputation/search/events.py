@@ -1,7 +1,7 @@
-"""The events of a sequence, and what follows from them for memory and use.
+"""Events of a sequence, and what follows from them for memory and use.
 
-Every item has the sorted list of its events: the slots where a run makes it or reads it. Between two
-neighbouring events a tensor is there if and only if the second reads it (`sequence.schedule_of` places the
+Every item has the sorted list of its events: the slots in which a run makes it or reads it. Between two
+neighbouring events a tensor is resident if and only if the second reads it (`sequence.schedule_of` places the
 deletes so). One more or one less event thus adds to, or takes from, one range of slots: O(log slots).
 """
 
@@ -15,7 +15,7 @@ from .instance import Instance
 from .tree import MemoryTree, add
 
 MAKE, READ, ADD = 0, 1, 2
-"""Kinds of events. ADD: a contribution to a summed tensor; it keeps the tensor there as a read does."""
+"""Kinds of events. ADD: a contribution to a summed tensor; it keeps the tensor resident as a read does."""
 
 EMPTY = -1
 
@@ -23,11 +23,12 @@ EMPTY = -1
 class Sequence(NamedTuple):
     """The runs and what follows from them.
 
-    way: per slot, the way that runs there, or EMPTY.  useful: per slot, how many tensors are made for use.
-    items: records (start, end, count): the events are start … start + count − 1, with room up to `end`.
+    way: per slot, the execution variant that runs there, or EMPTY.
+    useful: per slot, how many tensors are made for use.
+    items: records (start, end, count): the events are start … start + count − 1, with space up to `end`.
     events: records (slot, kind), per item sorted by slot.
-    seconds: two sums over the runs, of their own and of their launches.  useless: slots where `useful` has
-        become 0; entry 0 counts.
+    seconds: two sums over the runs, of their own and of their launches.
+    useless: slots whose `useful` has become 0; entry 0 counts.
     journal: what has been done since it was cleared, rows (slot, way, 1 if put, 0 if taken); row 0 counts.
     """
 

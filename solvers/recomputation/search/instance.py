@@ -1,7 +1,8 @@
 """A graph as flat arrays, for the inner loops of the search.
 
-A *way* is an operation in one of its modes on the device. An *item* is what a sequence keeps events of: the
-tensors that come and go (the resident ones are always there), then the operations, as items of size 0.
+A *way* is an operation in one of its execution variants on the device. An *item* is what a sequence keeps
+events of: the tensors that come and go (the resident ones always stay), then the operations, as items of size
+0.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ class Instance(NamedTuple):
     """Records, since compiled code takes few arrays better than many.
 
     ways: (operation, mode, seconds, launch, workspace, writes_start, writes_end).
-    operations: (plain, recomputable, reads_…, before_…, after_…, earlier, later). plain: its first way.
-        before, after: whose runs come after (before) all of its own, since one changes what the other
-        touches. earlier, later: the random operations next to it in the file's order, or −1.
-    items: (size, summed, maker). summed: a tensor of several contributions. maker: the fastest way that
-        makes the tensor; −1 for summed tensors and operations.
-    members: the lists; `reads_start … reads_end − 1` are the places of one, and so on.
-    always: bytes of what is resident.  results: tensors to be there at the end.  tensors: their number.
+    operations: (plain, recomputable, reads_…, before_…, after_…, earlier, later). plain: its baseline variant.
+        before, after: the operations whose runs come after (before) all of its own, since one changes what the
+        other touches. earlier, later: the random operations next to it in traced order, or −1.
+    items: (size, summed, maker). summed: a tensor of several contributions. maker: the fastest way that makes
+        the tensor; −1 for summed tensors and operations.
+    members: the lists; `reads_start … reads_end − 1` are the indices of one, and so on.
+    always: bytes of what is resident.
+    results: tensors that must exist at the end.
+    tensors: their number.
     """
 
     ways: Any
@@ -109,7 +112,7 @@ def _find_makers(items: Any, operations: Any, ways: Iterable[tuple[int, Way]]) -
 
 
 def ways_in(instance: Instance, runs: Iterable[Run]) -> Ints:
-    """A sequence of runs as ways."""
+    """Return a sequence of runs as ways."""
     number = {
         (operation, mode): way
         for way, (operation, mode) in enumerate(
@@ -125,7 +128,7 @@ def runs_in(instance: Instance, ways: Ints) -> list[Run]:
 
 
 def _append(members: list[int], records: Any, name: str, rows: Iterable[Iterable[int]]) -> None:
-    """Put the rows behind the members, and in the records where each is."""
+    """Append the rows to the members, and enter in the records where each is."""
     for number, row in enumerate(rows):
         records[f"{name}_start"][number] = len(members)
         members.extend(row)
@@ -133,7 +136,7 @@ def _append(members: list[int], records: Any, name: str, rows: Iterable[Iterable
 
 
 def _sides(graph: Graph) -> tuple[list[list[int]], list[list[int]]]:
-    """Per operation: whom its runs precede and whom they follow, as one changes what the other touches."""
+    """Return per operation which others its runs precede and follow, as one changes what the other touches."""
     count = len(graph.operations)
     before: list[list[int]] = [[] for _ in range(count)]
     after: list[list[int]] = [[] for _ in range(count)]

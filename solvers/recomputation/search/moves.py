@@ -1,4 +1,4 @@
-"""Moves that take a run out, shift it, or run it another way.
+"""Moves that take a run out, shift it, or run another execution variant.
 
 Every move leaves a valid sequence or says that it failed; then the caller undoes it.
 """

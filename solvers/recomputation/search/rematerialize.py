@@ -1,6 +1,6 @@
-"""Rematerialize a tensor: make it again right before a use, so that it need not be kept until then.
+"""Rematerialize a tensor: recompute it right before a use, so that it need not be kept until then.
 
-What its making needs is kept longer, or made again too: where keeping it is too much, nearly always.
+What that needs is kept longer, or recomputed too; nearly always the latter if keeping it takes too much.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from .sequence import REACH, between, has_room, put, random_run, take
 from .tree import largest_in, peak_slot
 
 DONE, FAILED, CROWDED = 0, 1, 2
-"""What became of a move. CROWDED: no empty slot where one is needed; `spread` helps."""
+"""Outcomes of a move. CROWDED: no empty slot where one is needed; `spread` helps."""
 
 _DEPTH = 24
-"""How many runs one tensor may cost at most to be made again."""
+"""Most runs that the recomputation of one tensor may cost."""
 
 _TIGHT, _ROOMY = 0.9, 0.1
-"""How probably an input is made again instead of kept longer: where keeping it is too much, where it fits."""
+"""Probabilities that an input is recomputed instead of kept longer: if keeping it takes too much, and if it fits."""
 
 _SAMPLES = 24
-"""How many tensors are looked at to find one kept across the peak."""
+"""Number of tensors to look at to find one kept across the peak."""
 
 
 @inner
 def rematerialize(instance: Instance, sequence: Sequence, item: int, slot: int, limit: int) -> int:
-    """Make `item` right before `slot`, and what is not there for that."""
+    """Make `item` right before `slot`, and what is missing for that."""
     items, slots = np.empty(_DEPTH, np.int64), np.empty(_DEPTH, np.int64)
     items[0], slots[0] = item, slot
     waiting, made = 1, 0
@@ -81,7 +81,7 @@ def rematerialize(instance: Instance, sequence: Sequence, item: int, slot: int, 
 
 @inner
 def rematerialize_anywhere(instance: Instance, sequence: Sequence, limit: int) -> int:
-    """Make a tensor again before a use of it, no matter which."""
+    """Recompute a random tensor before a use of it."""
     slot = random_run(sequence)
     operation = instance.ways[sequence.way[slot]].operation
     first, last = instance.operations[operation].reads_start, instance.operations[operation].reads_end
@@ -122,7 +122,7 @@ def rematerialize_across_peak(instance: Instance, sequence: Sequence, limit: int
 
 @inner
 def _room_before(instance: Instance, sequence: Sequence, slot: int) -> int:
-    """An empty slot right before `slot`; where there is none, runs make room to the left."""
+    """Return an empty slot right before `slot`; if there is none, runs are shifted to the left."""
     if sequence.way[slot - 1] == EMPTY:
         return slot - 1
     at = slot - 2

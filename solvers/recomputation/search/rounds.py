@@ -38,17 +38,17 @@ from .sequence import sequence
 NAME = "search"
 
 ROUNDS = ((0.35, 3.0), (0.35, 1.0), (0.2, 0.3), (0.1, 0.1))
-"""Per round: its share of moves and time, and where its temperature starts (mean seconds of an operation)."""
+"""Rounds: share of moves and time, and the temperature at the start (in mean seconds of an operation)."""
 
 WITH_REPLICAS = ((0.5, 1.0), (0.25, 1.0), (0.15, 0.3), (0.1, 0.1))
-"""The same where the first round has replicas."""
+"""Rounds if the first has replicas."""
 
 LADDER = 1.6
 EXCHANGE = 500
 """Moves of each replica between two exchanges."""
 
 COLD = 5e-4
-"""Where every temperature ends, likewise."""
+"""Temperature at the end of each round, in the same unit."""
 
 _MOST_MOVES = 3_000_000
 """However large the graph is; one or two minutes."""
@@ -58,8 +58,10 @@ _SLOTS_A_RUN = 8
 
 
 def load(options: Options) -> None:
-    """Have the compiled code at hand, so that it takes no time from the search. Raises KeyboardInterrupt
-    where it is not, and the answer is wanted at once."""
+    """Load the compiled code, so that it takes no time from the search.
+
+    Raises KeyboardInterrupt if it is not compiled, and the answer is requested at once.
+    """
     if not anneal.signatures:  # pyright: ignore[reportFunctionMemberAccess]
         if options.cancelled():
             raise KeyboardInterrupt
@@ -71,7 +73,7 @@ def load(options: Options) -> None:
 
 
 def at_hand() -> bool:
-    """Whether `load` has nothing to compile."""
+    """Tell whether `load` has nothing to compile."""
     return is_compiled(anneal)
 
 
@@ -185,7 +187,7 @@ class Rounds:
                 states[k], states[k + 1] = states[k + 1], states[k]
 
     def _slots(self, ways: Ints) -> Sequence:
-        """The runs, with room between them; the best is given as much room."""
+        """Return a sequence of these runs, with slots between them; the best gets as many slots."""
         at = sequence(self.instance, ways, _SLOTS_A_RUN * (len(ways) + 2))
         room = max(0, len(at.way) - len(self.best.ways))
         self.best = self.best._replace(ways=np.append(self.best.ways, np.zeros(room, np.int64)))

@@ -14,7 +14,7 @@ def may_repeat(instance: Instance, sequence: Sequence, operation: int, slot: int
 
 @inner
 def on_its_side(instance: Instance, sequence: Sequence, operation: int, slot: int) -> bool:
-    """No change in place of what the operation touches lies between `slot` and where it belongs."""
+    """Tell whether no change in place of what the operation touches is between `slot` and where it belongs."""
     for k in range(instance.operations[operation].before_start, instance.operations[operation].before_end):
         if first_slot(instance, sequence, instance.members[k]) < slot:
             return False
@@ -51,7 +51,10 @@ def keeps_random_order(instance: Instance, sequence: Sequence, operation: int, f
 
 @inner
 def may_take(instance: Instance, sequence: Sequence, slot: int) -> bool:
-    """The run is a repeat, what it makes is there without it, and random operations keep their order."""
+    """Tell whether a run may be taken out.
+
+    It must be a repeat, what it makes must exist without it, and random operations must keep their order.
+    """
     way = sequence.way[slot]
     operation = instance.ways[way].operation
     item = instance.tensors + operation

@@ -1,8 +1,8 @@
 """Search: annealing over sequences of runs in any order, with exact memory at every step.
 
-Minimises the seconds of all runs, or of their launches where these take longer, within the device's bytes.
+Minimises the seconds of all runs, or of their launches if these take longer, within the device's bytes.
 Assumes no chain, no order and no number of runs; only the schedule's rules hold (rules.py). The objective,
-with its price for bytes above the budget, stands in anneal.py.
+with its price for bytes above the budget, is in anneal.py.
 
     graph ──instance──▶ records ──sequence──▶ runs in slots ──events──▶ a tree of memory
                                       ▲
@@ -11,7 +11,7 @@ with its price for bytes above the budget, stands in anneal.py.
 In the order to read:
 
     instance.py                 the graph as flat arrays
-    sequence.py, events.py      runs in slots; when a tensor is there, and what follows from that
+    sequence.py, events.py      runs in slots; when a tensor is resident, and what follows from that
     tree.py                     memory over the slots
     rules.py                    where a run may stand, which may go
     rematerialize.py, moves.py  the moves
@@ -21,16 +21,16 @@ In the order to read:
 A move costs O(degree · log slots): some ten thousand a second. The peak at every step is the simulator's,
 to the byte, so the answer needs no margin. It is never above the starts it is given.
 
-Rounds: one from the file's order, hot enough to reorder it, with `replicas` by several that change places
-(rounds.py); then cooler ones from the best so far. Where the budget is not met, the sequences of least memory
-that others find are tried as starts. With a time limit, all is repeated with other random numbers while that
-helps; without, the same problem, settings and seed give the same answer. Nothing is proven here: the gap is
-to the bounds in bounds/residency/residency.py.
+Rounds: one from the traced order, hot enough to reorder it, with `replicas` by several that exchange
+temperatures (rounds.py); then cooler ones from the best so far. If the budget is not met, the sequences of
+least memory that others find are tried as starts. With a time limit, all is repeated with other random
+numbers while that helps; without, the same problem, settings and seed give the same answer. Nothing is proven
+here: the gap is to the bounds in bounds/residency/residency.py.
 
-Ours, after FastSA (Imanishi et al., NeurIPS 2023). What is new: memory counted per tensor, with workspace,
-several outputs, summed gradients, changes in place and random operations; a dropped tensor is made again
-together with what that needs (one move); a move that breaks the budget is repaired at the peak before it is
-judged.
+Developed for memplan, after FastSA (Imanishi et al., NeurIPS 2023). New are: memory counted per tensor, with
+workspace, several outputs, summed gradients, changes in place and random operations; a dropped tensor is
+recomputed together with what that needs (one move); a move that breaks the budget is repaired at the peak
+before it is accepted or undone.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from ..checkpointing import rotor
 from .rounds import NAME, Rounds
 
 _EVICTION_OPERATIONS = 1500
-"""Greedy eviction, cubic at worst, is asked for a start up to this size."""
+"""Most operations for which greedy eviction, cubic at worst, gives a start."""
 
 _ROTOR_SECONDS = 10.0
 """The most that rotor may take for such a start."""
 
 _PATIENCE = 3
-"""So many restarts that find nothing end the search before its time."""
+"""Restarts without success that end the search before its time."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _anneal(problem: Problem, options: Options, settings: Settings, rounds: Roun
 
 
 def _restart(rounds: Rounds, start: list[Run]) -> None:
-    """With other random numbers while there is time, until that has not helped for a while."""
+    """Search with other random numbers while there is time, until that has not helped for a while."""
     since_gain = 0
     while since_gain < _PATIENCE and rounds.proceed() and rounds.seconds > rounds.total:
         before = rounds.seconds
@@ -139,11 +139,11 @@ def _starts_within_budget(problem: Problem, rounds: Rounds) -> Iterator[list[Run
 
 
 def _least_memory(problem: Problem, settings: Settings, rounds: Rounds) -> None:
-    """The least memory that annealing finds, whatever the budget; from there on, within the budget.
+    """Search for the least memory, whatever the budget; once within the budget, search on from there.
 
-    Raises InfeasibleError where that is more than the budget, NotFoundError where the time ran out unless the
-    budget is below the floor: then the least so far is named. And
-    KeyboardInterrupt where the user ended the search before it found anything.
+    Raises InfeasibleError if the least memory is more than the budget, NotFoundError if the time ran out unless
+    the budget is below the minimum memory: then the least so far is named. And KeyboardInterrupt if the user
+    ended the search before it found anything.
     """
     graph, limit = problem.graph, device_limit(problem)
     floor, nearest = memory_floor(graph, problem.machine), None

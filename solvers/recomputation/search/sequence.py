@@ -1,6 +1,6 @@
-"""A sequence of runs, changed run by run: its time, its peak and what is useless in it are always at hand.
+"""A sequence of runs, changed run by run, with its time, its peak and its useless runs always up to date.
 
-Runs stand in slots with empty ones between. Putting one in, or taking one out, changes the events of what it
+Runs are in slots with empty ones between. Putting one in, or taking one out, changes the events of what it
 reads and makes (events.py), and is noted in a journal, so that a move can be undone. Slots are drawn at
 random here too.
 """
@@ -19,11 +19,11 @@ _ITEM = np.dtype([("start", np.int64), ("end", np.int64), ("count", np.int64)])
 _EVENT = np.dtype([("slot", np.int64), ("kind", np.int64)])
 
 REACH = 6
-"""How many slots are looked through for an empty one."""
+"""Number of slots to look through for an empty one."""
 
 
 def sequence(instance: Instance, ways: Ints, slots: int = 0) -> Sequence:
-    """The ways in this order, spread over at least `slots` slots (by default four a run)."""
+    """Build a sequence of the ways in this order, spread over at least `slots` slots (by default four per run)."""
     size = 1 << max(4, int(max(slots, 4 * (len(ways) + 2)) - 1).bit_length())
     count = np.zeros(len(instance.items), np.int64)
     _count_events(instance, ways, count)
@@ -84,7 +84,7 @@ def ways_of_sequence(sequence: Sequence) -> Ints:
 
 @inner
 def has_room(instance: Instance, sequence: Sequence, way: int) -> bool:
-    """The items of this way can take one more event."""
+    """Tell whether the items of this way can take one more event."""
     operation = instance.ways[way].operation
     if _is_full(sequence, instance.tensors + operation):
         return False

@@ -1,4 +1,4 @@
-"""Schedules below the once-floor: backward in two passes.
+"""Schedules below the minimum memory of a single backward pass: backward in two passes.
 
 Doors: second_pass.
 """

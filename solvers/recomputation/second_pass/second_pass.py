@@ -1,17 +1,18 @@
-"""Backward in two passes: below the once-floor, where no schedule runs every backward operation once.
+"""Backward in two passes, for budgets within which no schedule runs every backward operation only once.
 
-Late in backward, what is there beside the tensors at work are the gradients of the weights made so far; those
-of the last layers, made first, are often the largest. The first pass makes and drops them. Once it is
-through, and before the updates, a second one makes them anew:
+Late in backward, memory holds the tensors in use and the gradients of the weights made so far; those of the
+last layers, made first, are often the largest. The first pass makes and drops them. After it, and before the
+updates, a second one recomputes them:
 
     first pass    forward, backward            gradients made up to operation `last` are dropped
     second pass   forward, backward to `last`  what these need, in the same lean sequence
 
 Both follow rk-rotor's sequence of least memory. Of a dozen choices of `last` the fastest schedule within the
-budget is taken; each costs one replay. About another forward pass and a part of backward is paid, so this is
+budget is taken; each costs one replay. It costs about another forward pass and a part of backward, so this is
 a start for the search, which removes what it can.
 
-Our own. The search repeats backward operations near the peak; many at once is no single move of its.
+Developed for memplan. The search repeats backward operations near the peak; it has no single move that
+repeats many at once.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _CHOICES = 12
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    """Raises NotAcceptedError where the graph is no chain, NotFoundError."""
+    """Solve in two passes. Raises NotAcceptedError if the graph is not a chain, NotFoundError."""
     graph, limit = problem.graph, device_limit(problem)
     base = _leanest(problem, options)
     within, least = list[Candidate](), list[int]()
@@ -56,7 +57,7 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 def in_two_passes(graph: Graph, base: Sequence[Run], last: int) -> list[Run]:
-    """The sequence `base`, where gradients of operations up to `last` are made again before the updates."""
+    """Return `base` with the gradients of operations up to `last` recomputed before the updates."""
     dropped = {
         x for operation in _makers(graph) if operation <= last for x in graph.operations.writes[operation]
     }
@@ -86,7 +87,7 @@ def _choices(graph: Graph) -> Iterator[int]:
 
 
 def _makers(graph: Graph) -> list[int]:
-    """Backward operations that may run again and make what is kept until the updates, in the file's order."""
+    """Return the backward operations that may be recomputed and make what is kept until the updates, in traced order."""
     kept, may = _kept(graph), _may_run_again(graph)
     behind = np.flatnonzero(graph.operations.phase == Phase.BACKWARD).tolist()
     return [o for o in behind if may[o] and not kept.isdisjoint(graph.operations.writes[o].tolist())]

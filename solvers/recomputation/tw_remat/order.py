@@ -1,19 +1,19 @@
 """The recursion of tw-remat: a piece's separator first, operation by operation, then its parts one by one.
 
-    compute(piece, targets):                              what is not there of the targets is made
-        for x in separator, in order, where needed:
+    compute(piece, targets):                              the targets that are missing are made
+        for x in separator, in order, if needed:
             for part in parts: compute(part, what x reads of it)
             run x                                         then the parts are forgotten
-        for part in parts: compute(part, targets in it)   all of the separator is there: the parts are apart
+        for part in parts: compute(part, targets in it)   all of the separator is resident: parts are independent
         forget all but the targets
 
-With a tree decomposition of width w the recursion keeps at most w + 1 separator operations and what the one
-at hand reads, on log2 n levels; a part is entered at most w + 2 times, so n^(1 + log2(w + 2)) runs in the
-worst case, where every part is made from nothing each time.
+With a tree decomposition of width w the recursion keeps at most w + 1 separator operations and what the
+current one reads, on log2 n levels; a part is entered at most w + 2 times, so n^(1 + log2(w + 2)) runs in the
+worst case, in which every part is made from nothing each time.
 
-A piece whose missing operations make few enough bytes (`leaf_bytes`) runs them in the file's order and keeps
-them meanwhile. What has to run sometime and can, runs with the first visit of its piece (a parameter's
-gradient, which nobody reads), so that the last visit need not make everything again.
+A piece whose missing operations make few enough bytes (`leaf_bytes`) runs them in traced order and keeps them
+meanwhile. What has to run sometime and can, runs with the first visit of its piece (a parameter's gradient,
+which nobody reads), so that the last visit need not recompute everything.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class _Recursion:
             yield drawn
 
     def _missing(self, wanted: set[int]) -> set[int]:
-        """With all that must run for it."""
+        """Return the operations with all that must run for them."""
         return closure(wanted, lambda k: (p for p in self._before(k) if p not in self.there))
 
     def _bytes(self, operations: Iterable[int]) -> int:
@@ -146,7 +146,10 @@ class _Recursion:
 
 
 def _after_changes(graph: Graph, predecessors: list[list[int]]) -> set[int]:
-    """And what draws random numbers after one that does: first draws keep the file's order."""
+    """Return the operations that run last, those that change tensors and what follows.
+
+    What draws random numbers after one of them is included: first draws keep the traced order.
+    """
     last: set[int] = set()
     changed: set[int] = set()
     drawn = False

@@ -1,7 +1,7 @@
-"""A graph of operations taken apart by balanced separators, along a tree decomposition.
+"""A graph of operations divided by balanced separators, along a tree decomposition.
 
-Two operations are neighbours where one reads what the other makes. A bag of the decomposition separates what
-lies on its sides; the bag whose largest side is smallest is taken, and the sides are taken apart alike:
+Two operations are neighbours if one reads what the other makes. A bag of the decomposition separates what is
+on its sides; the bag whose largest side is smallest is taken, and the sides are divided in the same way:
 
     piece ── separator (at most treewidth + 1 operations)
       ├── piece

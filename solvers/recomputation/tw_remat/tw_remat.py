@@ -1,15 +1,15 @@
-"""tw-remat: schedules by treewidth. A separator of the graph is kept, its sides are made again as needed.
+"""tw-remat: schedules by treewidth. A separator of the graph is kept, its sides are recomputed as needed.
 
-The undirected graph of the operations is taken apart by balanced separators along a tree decomposition; a
+The undirected graph of the operations is divided by balanced separators along a tree decomposition; a
 recursion over the pieces gives a sequence. In the paper it takes O(width · log n) memory and n^O(log width)
 runs, whatever the budget. Here a piece that makes at most `leaf_bytes` bytes keeps them, so there is a scale
-from the paper's schedule (0) to the plain one. Several steps of it are tried, with both of networkx's
-decompositions; then what the budget leaves is filled by keeping what would be made again
+from the paper's schedule (0) to the baseline. Several steps of it are tried, with both of networkx's
+decompositions; then what the budget leaves is filled by keeping what would be recomputed
 (planner/repeats.py). Of these sequences the one of least seconds within the device's bytes wins; nothing is
-proven. 1,000 operations take seconds: a sequence of more than 20 runs an operation, on average, is given up.
+proven. 1,000 operations take seconds: a sequence of more than 20 runs per operation, on average, is given up.
 
     paper (3)                 here
-    G, n                      the operations; neighbours where one reads what the other makes
+    G, n                      the operations; neighbours if one reads what the other makes
     tree decomposition, k     networkx's approximations; bags of at most k + 1 operations
     balanced separator X      Piece.separator
     components of G − X       Piece.parts
@@ -17,13 +17,14 @@ proven. 1,000 operations take seconds: a sequence of more than 20 runs an operat
 
 In the order to read:
 
-    tree.py         the graph taken apart
+    tree.py         the graph divided
     order.py        the recursion, and how many runs it makes
     tw_remat.py     leaf sizes, and which sequence is taken
 
-Where it differs: sizes are bytes and times seconds, not one each; leaves keep what they make, and what can
-run for good at the first visit does; operations that change tensors in place run last, those that can't run
-again are kept; first draws of random numbers keep the file's order. Operations run in their plain mode only.
+Differences: sizes are bytes and times seconds, not one each; leaves keep what they make, and what can run for
+good at the first visit does; operations that change tensors in place run last; what those that can't be
+recomputed make is kept; first draws of random numbers keep the traced order. Operations run in their baseline
+variant only.
 
 Reference: R. Kumar, M. Purohit, Z. Svitkina, E. Vee, J. R. Wang, Efficient Rematerialization for Deep
 Networks, NeurIPS 2019.
@@ -51,10 +52,10 @@ from .tree import taken_apart
 NAME = "tw-remat"
 
 PROMISING = 3
-"""How many of the sequences are looked at repeat by repeat."""
+"""Number of sequences whose recomputations are checked one by one."""
 
 ENTRIES = 100_000
-"""The most entries of sequences that are judged for each of those."""
+"""The most entries of sequences that are simulated for each of those."""
 
 LONGEST = 20
 """The most runs in a sequence, as a multiple of the operations."""
@@ -68,10 +69,12 @@ class Settings(SolverSettings):
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    """At the time limit the best so far; at least one sequence is tried. So with Ctrl-C.
+    """Return the fastest schedule of all sequences tried; at the time limit or Ctrl-C the best so far.
 
-    Raises InfeasibleError where none is within the budget, NotFoundError where some were not tried for want
-    of time: with as much of it, on another day, the least may be another.
+    At least one sequence is tried.
+
+    Raises InfeasibleError if none is within the budget, NotFoundError if some were not tried for lack of time:
+    the same time limit may then give another smallest budget.
     """
     graph, limit = problem.graph, device_limit(problem)
     settings = options.chosen(Settings)
@@ -125,7 +128,7 @@ class _Found(NamedTuple):
 
 
 def sequences(graph: Graph, steps: int) -> Iterator[list[Run]]:
-    """From the paper's schedule to nearly the plain one, each once; by least degree, then least fill-in."""
+    """Yield sequences from the paper's schedule to nearly the baseline, each once; by least degree, then fill-in."""
     sizes: list[int] = graph.tensors.bytes.tolist()
     made = [sum(sizes[x] for x in row) for row in graph.operations.writes.lists()]
     dependencies = Dependencies(graph)

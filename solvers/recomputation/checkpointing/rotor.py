@@ -62,7 +62,7 @@ PROVEN = 1e-9
 """Relative difference up to which two times are the same."""
 
 LOWER = 1.0 - 2.0**-38
-"""What the table's bound is multiplied by: its sums of a few thousand seconds are rounded by less."""
+"""Factor on the table's bound: its sums of a few thousand seconds are rounded by less."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ NEGLIGIBLE = 1e-9
 """Coefficients below this are left out: solvers drop them."""
 
 MOMENTS = 8
-"""Of a node, as (3.34) tells them apart; nodes with more have four."""
+"""Most moments of a node that (3.34) distinguishes; nodes with more have four."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from .passes import Pass, bytes_of
 from .piece import Piece
 
 PROGRAM_SECONDS = 0.1
-"""What a small program takes."""
+"""Seconds that a small program takes."""
 
 
 @dataclass(frozen=True)

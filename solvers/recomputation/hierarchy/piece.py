@@ -64,7 +64,7 @@ class Piece:
 
     @cached_property
     def whole(self) -> list[int]:
-        """All contributions that a tensor's readers wait for, as bits, per tensor."""
+        """Contributions, as bits, that a tensor's readers wait for, per tensor."""
         rows = zip(self.makers, self.outside, strict=True)
         return [(1 << len(makers)) - 1 | (OUTSIDE if outside else 0) for makers, outside in rows]
 

@@ -66,7 +66,7 @@ from .subproblems import Job, Solved, cache_of, solve_all
 NAME = "hiremate"
 
 VERSION = "9"
-"""Of what cached answers depend on besides their subproblem: raised when a level solver changes."""
+"""Version of all that cached answers depend on besides their subproblem: raised when a level solver changes."""
 
 SECONDS = 300.0
 """Seconds to spend without a time limit."""

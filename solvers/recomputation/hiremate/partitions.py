@@ -13,7 +13,7 @@ from ...chains.problem import coarser
 from ..hierarchy.tree import Branch, Tree
 
 Partitioner = Callable[[Graph, int, int], Tree]
-"""(graph, most nodes of the top, most nodes of a cluster) -> tree"""
+"""Function (graph, most nodes of the top, most nodes of a cluster) -> tree."""
 
 
 def tree_of(name: str, graph: Graph, top: int, lower: int) -> Tree:

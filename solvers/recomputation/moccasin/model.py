@@ -42,7 +42,7 @@ from .timeline import Timeline
 from .times import whole_times
 
 LOWER = 1.0 - 2.0**-48
-"""What a bound is multiplied by: more than units and sums of seconds are rounded by."""
+"""Factor on a bound: it takes off more than units and sums of seconds are rounded by."""
 
 Source = tuple[int, int, int]
 """Reader, number of its run, tensor."""
@@ -249,7 +249,7 @@ class _Writing:
         return {x: (int(self.timeline.graph.producers[x].max()), until) for x, until in last.items()}
 
     def _late(self, x: int, stage: int) -> Variable | None:
-        """Return the literal that the tensor's first producer is recomputed after the stage; None if it can't be."""
+        """Return the literal that the tensor's first producer reruns after the stage; None if it can't."""
         producer = int(self.timeline.graph.producers[x][0])
         if (producer, stage) not in self._lates:
             self._lates[producer, stage] = self._runs_after(producer, stage)

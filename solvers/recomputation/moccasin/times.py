@@ -17,8 +17,8 @@ MOST = 2**31
 def whole_times(seconds: Sequence[float]) -> tuple[list[int], float]:
     """Return the times in some unit, and that unit in seconds.
 
-    They are rounded down if they have no common unit that is coarse enough, so that a bound on their sum stays
-    one.
+    They are rounded down if they have no common unit that is coarse enough, so that a bound on their sum
+    stays one.
     """
     exact = [Fraction(repr(second)) for second in seconds]
     scale = reduce(lcm, (time.denominator for time in exact), 1)

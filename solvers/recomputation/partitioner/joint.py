@@ -18,9 +18,9 @@ SOURCE = ""
 class Joint:
     """The joint graph of forward and backward, its nodes in PyTorch's order.
 
-    First comes what exists from the start, then operation by operation, each followed by its results if it has
-    not exactly one. Updates are not among the nodes. What is needed neither for forward nor follows from the
-    gradient is computed where it is used.
+    First comes what exists from the start, then operation by operation, each followed by its results if it
+    has not exactly one. Updates are not among the nodes. What is neither `forward` nor `backward` is computed
+    where it is used.
 
     operator: of operators.py.
     operation: −1 for what exists from the start.
@@ -176,7 +176,7 @@ def _for_forward(
     still: frozenset[int],
     wanted: frozenset[int],
 ) -> list[bool]:
-    """Return what forward must compute: all that the loss, results and updates need, and what can't be put off.
+    """Return what forward computes: all that the loss, results and updates need, and what can't be put off.
 
     All that exists from the start is among it.
     """

@@ -68,7 +68,7 @@ FUSIBLE = CHEAP | RANDOM
 """Operators that become one kernel with a neighbour of this set."""
 
 CAT = "cat"
-"""What it reads can be fused into it, it can be fused into nothing."""
+"""Operator into which what it reads can be fused, and that can be fused into nothing."""
 
 FREE = frozenset(["lift_fresh_copy"])
 """Operators that no rule keeps from recomputation, and that cost nothing."""

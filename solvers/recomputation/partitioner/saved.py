@@ -38,7 +38,7 @@ _NEARER = 1.1
 _FARTHEST = 100
 """up to so many."""
 _REDUCTION = 4
-"""What is so many times smaller than what it is made from is kept."""
+"""Factor: a result that is so many times smaller than what it is made from is kept."""
 _LONG_CHAIN = 100
 _SCALE = 10_000
 """Steps of memory in the knapsack."""
@@ -275,7 +275,9 @@ class Partitioner:
 
 
 class _Knapsack:
-    """A knapsack: what to save within a share, so that recomputation takes the least time. Memory is in whole steps."""
+    """A knapsack: what to save within a share, so that recomputation takes the least time.
+
+    Memory is in whole steps."""
 
     def __init__(self, nodes: list[int], weights: list[int], seconds: list[float]) -> None:
         self.nodes, self.weights = nodes, weights

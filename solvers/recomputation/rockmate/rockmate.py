@@ -81,7 +81,7 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 SHARE = 0.25
-"""Of the time that is left, what one integer program may take."""
+"""Share of the time that is left that one integer program may take."""
 
 STEPS = (1.0, 0.85, 1.2, 0.7)
 """Factors for a block's M_save, on what it now keeps besides its output."""

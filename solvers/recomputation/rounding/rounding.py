@@ -131,7 +131,10 @@ class _Rounds:
             budget, fractions = self._program_within(budget, wanted, moment)
 
     def _program_within(self, budget: int, wanted: int, moment: int) -> tuple[int, Floats | None]:
-        """Return the next budget and the program's answer; nearer to this budget, if nothing fits what is wanted."""
+        """Return the next budget and the program's answer.
+
+        The budget is the wanted one, or nearer to this one if nothing fits the wanted one.
+        """
         while True:
             fractions = self.program.again_within(wanted, [moment], self.weights)
             if fractions is not None or budget - wanted <= NEAR * self.limit or not self._proceed():

@@ -20,7 +20,7 @@ from ....graphs.compiled import compiled, inner
 from ....graphs.graph import Graph
 
 _MOST_RUNS = 4
-"""Of an operation, on average: a sequence with more is no good."""
+"""Most runs of an operation, on average: a sequence with more is dropped."""
 
 Flags = NDArray[np.bool_]
 
@@ -140,7 +140,7 @@ def _fill(rows: Rows, again: Flags, moments: Ints, reach: float, runs: Ints, len
 def _ask(
     rows: Rows, there: Flags, operation: int, ahead: int, wanted: Ints, pending: Ints, count: int
 ) -> int:
-    """Add the producers of what an operation misses before the first run `ahead` to those pending; return how many."""
+    """Add the producers of what an operation misses to those pending; return how many those are."""
     for k in range(rows.input_start[operation], rows.input_start[operation + 1]):
         x = rows.inputs[k]
         if not there[x]:
@@ -181,7 +181,7 @@ def _leave_out_late(rows: Rows, again: Flags) -> None:
 @inner
 def _leave_out_far(rows: Rows, again: Flags, reach: float) -> None:
     """Remove from `again` where a path along which all is recomputed would become longer than `reach`."""
-    way = np.zeros(len(rows.stays))  # per tensor, bytes of what is made again on the longest way to it
+    way = np.zeros(len(rows.stays))  # per tensor, bytes of what is recomputed on the longest path to it
     for operation in range(len(again)):
         length = 0.0
         for k in range(rows.input_start[operation], rows.input_start[operation + 1]):

@@ -23,9 +23,10 @@ class Instance(NamedTuple):
     """Records, since compiled code takes few arrays better than many.
 
     ways: (operation, mode, seconds, launch, workspace, writes_start, writes_end).
-    operations: (plain, recomputable, reads_…, before_…, after_…, earlier, later). plain: its baseline variant.
-        before, after: the operations whose runs come after (before) all of its own, since one changes what the
-        other touches. earlier, later: the random operations next to it in traced order, or −1.
+    operations: (plain, recomputable, reads_…, before_…, after_…, earlier, later). plain: its baseline
+        variant. before, after: the operations whose runs come after (before) all of its own, since one
+        changes what the other touches. earlier, later: the random operations next to it in traced order, or
+        −1.
     items: (size, summed, maker). summed: a tensor of several contributions. maker: the fastest way that makes
         the tensor; −1 for summed tensors and operations.
     members: the lists; `reads_start … reads_end − 1` are the indices of one, and so on.
@@ -136,7 +137,7 @@ def _append(members: list[int], records: Any, name: str, rows: Iterable[Iterable
 
 
 def _sides(graph: Graph) -> tuple[list[list[int]], list[list[int]]]:
-    """Return per operation which others its runs precede and follow, as one changes what the other touches."""
+    """Return per operation those that its runs precede and follow, as one changes what the other touches."""
     count = len(graph.operations)
     before: list[list[int]] = [[] for _ in range(count)]
     after: list[list[int]] = [[] for _ in range(count)]

@@ -21,7 +21,7 @@ _DEPTH = 24
 """Most runs that the recomputation of one tensor may cost."""
 
 _TIGHT, _ROOMY = 0.9, 0.1
-"""Probabilities that an input is recomputed instead of kept longer: if keeping it takes too much, and if it fits."""
+"""Probabilities to recompute an input instead of keeping it longer: if that takes too much; if it fits."""
 
 _SAMPLES = 24
 """Number of tensors to look at to find one kept across the peak."""

@@ -14,7 +14,7 @@ def may_repeat(instance: Instance, sequence: Sequence, operation: int, slot: int
 
 @inner
 def on_its_side(instance: Instance, sequence: Sequence, operation: int, slot: int) -> bool:
-    """Tell whether no change in place of what the operation touches is between `slot` and where it belongs."""
+    """Tell whether no change in place of what an operation touches is between `slot` and its own position."""
     for k in range(instance.operations[operation].before_start, instance.operations[operation].before_end):
         if first_slot(instance, sequence, instance.members[k]) < slot:
             return False

@@ -141,9 +141,9 @@ def _starts_within_budget(problem: Problem, rounds: Rounds) -> Iterator[list[Run
 def _least_memory(problem: Problem, settings: Settings, rounds: Rounds) -> None:
     """Search for the least memory, whatever the budget; once within the budget, search on from there.
 
-    Raises InfeasibleError if the least memory is more than the budget, NotFoundError if the time ran out unless
-    the budget is below the minimum memory: then the least so far is named. And KeyboardInterrupt if the user
-    ended the search before it found anything.
+    Raises InfeasibleError if the least memory is more than the budget, NotFoundError if the time ran out
+    unless the budget is below the minimum memory: then the least so far is named. Raises KeyboardInterrupt if
+    the user ended the search before it found anything.
     """
     graph, limit = problem.graph, device_limit(problem)
     floor, nearest = memory_floor(graph, problem.machine), None

@@ -23,7 +23,7 @@ REACH = 6
 
 
 def sequence(instance: Instance, ways: Ints, slots: int = 0) -> Sequence:
-    """Build a sequence of the ways in this order, spread over at least `slots` slots (by default four per run)."""
+    """Build a sequence of the ways in this order, spread over at least `slots` slots (default: four per run)."""
     size = 1 << max(4, int(max(slots, 4 * (len(ways) + 2)) - 1).bit_length())
     count = np.zeros(len(instance.items), np.int64)
     _count_events(instance, ways, count)

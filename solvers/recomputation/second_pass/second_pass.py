@@ -87,7 +87,10 @@ def _choices(graph: Graph) -> Iterator[int]:
 
 
 def _makers(graph: Graph) -> list[int]:
-    """Return the backward operations that may be recomputed and make what is kept until the updates, in traced order."""
+    """Return the backward operations that may be recomputed and make what is kept until the updates.
+
+    They are in traced order.
+    """
     kept, may = _kept(graph), _may_run_again(graph)
     behind = np.flatnonzero(graph.operations.phase == Phase.BACKWARD).tolist()
     return [o for o in behind if may[o] and not kept.isdisjoint(graph.operations.writes[o].tolist())]

@@ -4,7 +4,7 @@
         for x in separator, in order, if needed:
             for part in parts: compute(part, what x reads of it)
             run x                                         then the parts are forgotten
-        for part in parts: compute(part, targets in it)   all of the separator is resident: parts are independent
+        for part in parts: compute(part, targets in it)   the separator is resident: parts are independent
         forget all but the targets
 
 With a tree decomposition of width w the recursion keeps at most w + 1 separator operations and what the

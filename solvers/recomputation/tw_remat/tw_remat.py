@@ -73,8 +73,8 @@ def solve(problem: Problem, options: Options) -> Answer:
 
     At least one sequence is tried.
 
-    Raises InfeasibleError if none is within the budget, NotFoundError if some were not tried for lack of time:
-    the same time limit may then give another smallest budget.
+    Raises InfeasibleError if none is within the budget, NotFoundError if some were not tried for lack of
+    time: the same time limit may then give another smallest budget.
     """
     graph, limit = problem.graph, device_limit(problem)
     settings = options.chosen(Settings)
@@ -128,7 +128,10 @@ class _Found(NamedTuple):
 
 
 def sequences(graph: Graph, steps: int) -> Iterator[list[Run]]:
-    """Yield sequences from the paper's schedule to nearly the baseline, each once; by least degree, then fill-in."""
+    """Yield sequences from the paper's schedule to nearly the baseline, each once.
+
+    Decompositions by least degree come first, then those by least fill-in.
+    """
     sizes: list[int] = graph.tensors.bytes.tolist()
     made = [sum(sizes[x] for x in row) for row in graph.operations.writes.lists()]
     dependencies = Dependencies(graph)

@@ -36,7 +36,7 @@ class Candidate:
 
 
 def judged(graph: Graph, schedule: Schedule) -> Candidate:
-    """The schedule's figures on a device of any size."""
+    """Return the schedule with its figures on a device of any size."""
     figures = simulate(graph, schedule, machine=Machine()).figures
     return Candidate(schedule, figures.time, figures.peak)
 
@@ -58,7 +58,7 @@ def plain_candidate(graph: Graph) -> Candidate:
 
 
 def peak_without(graph: Graph, runs: Sequence[Run], tensors: Sequence[int] | NDArray[np.int64]) -> int:
-    """Device bytes of these runs, were these tensors of no size."""
+    """Return the peak of these runs in device bytes, as if these tensors had no size."""
     sizes = graph.tensors.bytes.copy()
     sizes[tensors] = 0
     light = replace(graph, tensors=replace(graph.tensors, bytes=sizes))

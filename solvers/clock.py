@@ -47,6 +47,6 @@ class Clock:
         return not self.expired
 
     def part(self, share: float, most: float = inf) -> Clock:
-        """A clock for a share of the time that is left, and at most so many seconds."""
+        """Return a clock for a share of the time that is left, and at most so many seconds."""
         seconds = min(most, share * self.left)
         return Clock(None if seconds == inf else seconds, self._cancelled)

@@ -26,7 +26,7 @@ class LinkedMachine:
     h2d: Link
 
     def rate(self, graph: Graph, link: Link) -> float:
-        """Bytes/s of the tensors worth moving, one by one: for programs that move bytes."""
+        """Return the bytes per second of tensors worth transferring, one by one."""
         sizes: list[int] = graph.tensors.bytes[graph.tensors.bytes >= worth_moving(self.machine)].tolist()
         return link.rate_of(sizes)
 

@@ -68,11 +68,11 @@ class Options:
     race: Race = field(default_factory=Race)
 
     def clock(self) -> Clock:
-        """A clock that begins now."""
+        """Return a clock that begins now."""
         return Clock(self.time_limit, self.cancelled)
 
     def chosen(self, kind: type[T]) -> T:
-        """The settings, by default those of this class as declared."""
+        """Return the settings, by default those of this class as declared."""
         return kind() if self.settings is None else self.settings
 
 

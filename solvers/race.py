@@ -63,13 +63,13 @@ class Race:
         return self.history[-1].bound if self.history else 0.0
 
     def found(self, seconds: float, who: str) -> None:
-        """A schedule within the budget takes so many seconds."""
+        """Record a schedule within the budget that takes so many seconds."""
         with self._lock:
             if seconds < self.best * (1.0 - _SAME) or self.best == inf > seconds:
                 self._add(seconds, self.bound, who)
 
     def proved(self, seconds: float, who: str) -> None:
-        """No schedule within the budget takes less."""
+        """Record a proof that no schedule within the budget takes less."""
         with self._lock:
             if seconds > self.bound * (1.0 + _SAME):
                 self._add(self.best, seconds, who)
@@ -79,7 +79,7 @@ class Race:
         return self.enough(self.best, share)
 
     def enough(self, seconds: float, share: float) -> bool:
-        """A schedule of so many seconds is proven to be within this gap."""
+        """Tell whether a schedule of so many seconds is proven to be within this gap."""
         return share > 0.0 and gap(seconds, self.bound) <= share
 
     def _add(self, best: float, bound: float, who: str) -> None:

@@ -47,7 +47,7 @@ class Declaration:
     check: Callable[[Any], object] | None = None
 
     def range(self) -> str:
-        """The values that it may have, in words; empty for any."""
+        """Return the values that it may have, in words; empty for any."""
         if self.words:
             *others, last = self.words
             return f"{', '.join(others)} or {last}"
@@ -125,12 +125,12 @@ class SolverSettings:
 
 
 def declared(each: Field[Any]) -> Declaration | None:
-    """The declaration of a field; None if it has none."""
+    """Return the declaration of a field; None if it has none."""
     return each.metadata.get(_DECLARED)
 
 
 def parse_settings(solver: str, kind: type[Any], settings: Mapping[str, str]) -> Any:
-    """The solver's `Settings` from `key=value` texts."""
+    """Parse a solver's `Settings` from `key=value` texts."""
     types = get_type_hints(kind)
     keys = [field.name for field in fields(kind)]
     values: dict[str, Any] = {}
@@ -179,7 +179,7 @@ def _whole_number(text: str) -> int:
 
 
 def read_number(text: str) -> float:
-    """0.005 or 0.5%. Raises ValueError."""
+    """Parse a number like 0.005 or 0.5%. Raises ValueError."""
     number = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
     if not isfinite(number):
         raise ValueError
@@ -202,5 +202,5 @@ _BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 
 def _bare(kind: Any) -> type:
-    """`T` of `T` or `T | None`."""
+    """Return `T` of `T` or `T | None`."""
     return next((part for part in get_args(kind) if part is not NoneType), kind)

@@ -57,7 +57,7 @@ def report_skipped(solver: str, error: InvalidScheduleError) -> None:
 
 
 def collected() -> list[str]:
-    """The notes so far."""
+    """Return the notes so far."""
     return _collected.get() or []
 
 

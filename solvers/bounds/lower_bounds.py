@@ -159,7 +159,7 @@ def proofs_of_none(problem: Problem, seconds: float) -> list[Bound]:
 
 
 def _once_counts(problem: Problem, found: Residency) -> bool:
-    """A bound for schedules that run no backward operation twice is likely to be larger."""
+    """Tell whether a bound for schedules that run no backward operation twice is likely to be larger."""
     graph, limit = problem.graph, device_limit(problem)
     floor = once_floor(graph, Machine())
     again = found.reruns[graph.operations.phase >= Phase.BACKWARD]

@@ -132,7 +132,7 @@ def chain_costs(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> ChainC
 
 
 def advance_needs(costs: ChainCosts, t: int) -> Bytes:
-    """m_∅^{s,t} for s = 0 … t, in bytes without what is resident."""
+    """Return m_∅^{s,t} for s = 0 … t, in bytes without what is resident."""
     through = np.zeros(t + 1, np.int64)
     if t > 1:
         through[: t - 1] = np.maximum.accumulate(costs.through_peak[t - 1 : 0 : -1])[::-1]
@@ -174,7 +174,7 @@ def run_peak(
 
 
 def written(graph: Graph, operation: int, mode: int = PLAIN) -> list[int]:
-    """The tensors that a run makes or contributes to."""
+    """Return the tensors that a run makes or contributes to."""
     return [x for x, _bit in graph.contributions(operation, mode)]
 
 

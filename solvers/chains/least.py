@@ -66,8 +66,13 @@ class LeastMemory:
         return int(self.need[0, -1])
 
     def moves(self, memory: int) -> Iterator[OptionMove]:
-        """The fastest option wherever one fits (the rest counted by its forward seconds), else the split
-        most even in seconds. memory: bytes, at least `self.bytes`."""
+        """Yield the moves of a sequence that fits, fast ones preferred.
+
+        The fastest option is taken wherever one fits (the rest counted by its forward seconds), else the
+        split that is most even in seconds.
+
+        memory: bytes, at least `self.bytes`.
+        """
         costs = self.costs
         before = np.concatenate([[0.0], np.cumsum(costs.chain.advance_seconds)])
         pending: list[OptionMove | tuple[tuple[int, int, int]]] = [((0, len(costs.chain) - 1, memory),)]

@@ -48,7 +48,7 @@ class OptionCosts:
 
 
 def single_options(costs: ChainCosts) -> OptionCosts:
-    """The option of Rotor for each block: it keeps all that its backward reads."""
+    """Return Rotor's option for each block, which keeps all that its backward reads."""
     return OptionCosts(
         chain=costs,
         start=np.arange(len(costs) + 1),
@@ -63,5 +63,5 @@ def single_options(costs: ChainCosts) -> OptionCosts:
 
 
 def without_options(moves: Iterable[OptionMove]) -> Iterator[Move]:
-    """The moves of a chain with one option a block."""
+    """Yield the moves of a chain with one option per block."""
     return ((kind, block) for kind, block, _option in moves)

@@ -87,7 +87,7 @@ def sequence(chain: Chain, runs: Sequence[BlockRuns], moves: Iterable[Move]) -> 
 
 
 def save_all(blocks: int) -> list[Move]:
-    """Every block once: the moves that recompute nothing."""
+    """Return the moves that recompute nothing: every block once."""
     forward = [(Pass.SAVE, b) for b in range(blocks)]
     return forward + [(Pass.BACKWARD, b) for b in reversed(range(blocks))]
 

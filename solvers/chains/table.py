@@ -133,11 +133,11 @@ class ChainTable:
         return float(self.before[end] - self.before[first])
 
     def times(self) -> Row:
-        """Opt(0, L-1, m) for every m: the seconds of the whole chain."""
+        """Return Opt(0, L-1, m) for every m: the seconds of the whole chain."""
         return self.seconds(0, self.blocks - 1)
 
     def seconds(self, first: int, last: int) -> Row:
-        """Opt(first, last, m) for every m."""
+        """Return Opt(first, last, m) for every m."""
         return self.left[first, last] - self._advance_seconds(first, last + 1)
 
     def moves(self, slots: int, first: int = 0, last: int | None = None) -> Iterator[OptionMove]:
@@ -164,7 +164,7 @@ class ChainTable:
                 pending.append(((split, t, m - self.input[split]),))
 
     def chosen(self, slots: int) -> Iterator[tuple[int, int, int]]:
-        """The options of the same moves: each with the t and the m of the subproblem that it is taken in."""
+        """Yield the options of the same moves, each with the t and the m of its subproblem."""
         pending = [(0, self.blocks - 1, slots)]
         while pending:
             s, t, m = pending.pop()

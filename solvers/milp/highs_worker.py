@@ -58,7 +58,7 @@ def _run(call: Call, highs: highspy.Highs, stopped: bool) -> None:
 
 
 def _values(solution: Any, size: int) -> Floats:
-    """The values of the columns. highspy before 1.11 gives a pointer to them."""
+    """Return the values of the columns. highspy before 1.11 gives a pointer to them."""
     return np.array(solution if isinstance(solution, np.ndarray) else solution.to_array(size), np.float64)
 
 

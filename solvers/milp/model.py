@@ -34,7 +34,7 @@ class Model:
     def column(
         self, lower: float = 0.0, upper: float = 1.0, *, cost: float = 0.0, integer: bool = False
     ) -> int:
-        """A new variable; its number."""
+        """Add a variable and return its number."""
         self._cost.append(cost)
         self._lower.append(lower)
         self._upper.append(upper)
@@ -45,7 +45,7 @@ class Model:
         return self.column(cost=cost, integer=True)
 
     def row(self, entries: Entries, lower: float = -inf, upper: float = inf) -> None:
-        """lower ≤ Σ coefficient · column ≤ upper."""
+        """Add the row lower ≤ Σ coefficient · column ≤ upper."""
         for column, value in entries:
             self._columns.append(column)
             self._values.append(value)
@@ -109,7 +109,7 @@ class Program:
         return self.offset + float(self.cost @ x)
 
     def activity(self, x: Floats) -> Floats:
-        """A x."""
+        """Return A x."""
         rows = np.repeat(np.arange(len(self.row_lower)), np.diff(self.start))
         parts = self.values * x[self.columns]
         return np.bincount(rows, parts, minlength=len(self.row_lower)).astype(np.float64)

@@ -64,7 +64,7 @@ def solve(
 
 
 def _solver(settings: Settings, time_limit: float | None, tolerance: float, has_start: bool) -> Any:
-    """PuLP's solver object, with those of the settings that it takes."""
+    """Return PuLP's solver object, with those of the settings that it takes."""
     names = {name.lower(): name for name in pulp.listSolvers()}
     if (name := names.get(settings.backend.lower())) is None:
         raise InputError(
@@ -121,7 +121,10 @@ def _standing(problem: Any, name: str, gap: float) -> tuple[Outcome, float]:
 
 
 def _gurobi_fault(error: Exception, program: Program) -> BackendError:
-    """The licence that comes with `pip install gurobipy` takes 2,000 variables and 2,000 constraints."""
+    """Return the error; a program that is too large for the licence is named as such.
+
+    The licence that comes with `pip install gurobipy` takes 2,000 variables and 2,000 constraints.
+    """
     number = getattr(error, "errno", None)
     if number == 10010:
         return BackendError(f"gurobi's licence does not take a model of {program.size}")

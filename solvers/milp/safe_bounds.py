@@ -52,7 +52,10 @@ class Linear:
 def relaxed(
     program: Program, time_limit: float | None = None, cancelled: Callable[[], bool] = lambda: False
 ) -> Linear:
-    """The program with its integers as fractions. cancelled: the time is over."""
+    """Solve the program with its integers as fractions, and bound it.
+
+    cancelled: whether the time is over.
+    """
     fit = scaled(program)
     program = fit.program
     answer = highs.relax(program, time_limit, cancelled)
@@ -64,7 +67,7 @@ def relaxed(
 
 
 def _priced(program: Program, cost: Floats, prices: Floats) -> float:
-    """The right side above for the prices that have a finite row limit on their side; −∞ beyond numbers."""
+    """Return the right side above for the prices whose row limit is finite; −∞ beyond the range of numbers."""
     with np.errstate(over="ignore", invalid="ignore"):
         bound = _sum(program, cost, prices)
     return -inf if isnan(bound) else bound

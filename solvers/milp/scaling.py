@@ -58,17 +58,17 @@ class Scaled:
         return {j: float(np.ldexp(value, -self.columns[j])) for j, value in values.items()}
 
     def x(self, scaled: Floats) -> Floats:
-        """Values of the columns as they were."""
+        """Return the values of the columns before scaling."""
         return np.ldexp(scaled, self.columns) if len(scaled) == len(self.columns) else scaled
 
     def result(self, scaled: Result) -> Result:
-        """The result in the program's own units."""
+        """Return the result in the program's own units."""
         objective = None if scaled.objective is None else self.cost(scaled.objective)
         x = None if scaled.x is None else self.x(scaled.x)
         return replace(scaled, objective=objective, x=x, bound=self.cost(scaled.bound))
 
     def cost(self, scaled: float) -> float:
-        """A value of the objective, or a bound on it, as it was."""
+        """Return a value of the objective, or a bound on it, before scaling."""
         return float(np.ldexp(scaled, -self.objective))
 
 

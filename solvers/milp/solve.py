@@ -34,10 +34,12 @@ def solve(
     start: Mapping[int, float] | None = None,
     progress: Callable[[Progress], None] = lambda _progress: None,
 ) -> Result:
-    """The best answer within `time_limit` seconds, and its bound.
+    """Return the best answer within `time_limit` seconds, and its bound.
+
+    Ctrl-C ends the search; highs gives its best answer then.
 
     start: values of some columns, from which a first solution is completed (highs and gurobi).
-    progress: called now and then (highs). Ctrl-C ends the search; highs gives its best answer then.
+    progress: called now and then (highs).
     """
     settings, fit = settings or Settings(), scaled(program)
     if settings.write:

@@ -195,8 +195,10 @@ def _least(problem: Problem, options: Options, settings: Settings) -> int | None
 
 
 def _refusal(problem: Problem, outcomes: Outcomes) -> InfeasibleError:
-    """The one that names the smallest budget, else the one that proves most. Lines that were cut off at the
-    time limit have none."""
+    """Return the error that names the smallest budget, else the one that proves most.
+
+    Members that were cut off at the time limit have none.
+    """
     cut_off = NotFoundError(NAME, device_limit(problem), memory_floor(problem.graph, problem.machine))
     refusals = outcomes.refusals or [cut_off]
     best = min(refusals, key=lambda refusal: (refusal.least is None, refusal.least or 0))
@@ -229,7 +231,7 @@ def _lines(problem: Problem, options: Options, settings: Settings, workers: int,
         return solver(replace(options, settings=chosen, time_limit=left, cancelled=cancelled))
 
     def start(name: str, share: float, solver: Callable[[Problem, Options], Answer]) -> Line:
-        """The solver, with a time limit; search from others waits for it."""
+        """Return a member that runs the solver, with a time limit; search from others waits for it."""
 
         def solve(own: Options) -> Answer:
             limit = _START_SECONDS * _scale(problem) if own.time_limit is None else own.time_limit
@@ -294,7 +296,7 @@ def _residency(problem: Problem, options: Options) -> Answer:
 
 
 def _from(options: Options, start: float) -> Options:
-    """The options with the time that is left since `start`."""
+    """Return the options with the time that is left since `start`."""
     if options.time_limit is None:
         return options
     return replace(options, time_limit=max(0.0, options.time_limit - (monotonic() - start)))

@@ -102,7 +102,7 @@ class PortfolioError(Exception):
 
 
 def told(name: str, error: BaseException) -> str:
-    """A fault in one line."""
+    """Describe a fault in one line."""
     return f"{name} failed: {type(error).__name__}: {' '.join(str(error).split())}"
 
 

@@ -149,7 +149,7 @@ def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: in
     settings = {"offload-greedy": {"seed": str(seed)}, "search": {"moves": str(moves), "seed": str(seed)}}
 
     def left(share: float) -> float:
-        """Seconds until this share of a time limit is over."""
+        """Return the seconds until this share of a time limit is over."""
         return inf if total is None else max(0.0, begin + share * total - monotonic())
 
     def own(number: int) -> Solve:

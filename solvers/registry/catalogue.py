@@ -272,13 +272,13 @@ def check_solver(name: object) -> None:
 
 
 def _foreign(point: EntryPoint) -> Entry:
-    """Its texts are read when the module is: a solver is only imported when it is used."""
+    """Return the entry of a plug-in. Imports nothing: a solver is only imported when it is used."""
     package = point.dist.name if point.dist else point.module
     return Entry(point.name, point.value, "see its documentation", package, f"from the package {package}")
 
 
 def module_of(entry: Entry) -> Any:
-    """The solver's module. Raises MissingPackageError."""
+    """Return the solver's module. Raises MissingPackageError."""
     if entry.module.startswith("."):
         return import_module(entry.module, SOLVERS)
     try:

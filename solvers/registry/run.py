@@ -228,7 +228,7 @@ def _direct_access(problem: Problem) -> str | None:
 def _bounds(
     name: str, problem: Problem, answer: Answer, figures: Figures, seconds: float, notes: list[str]
 ) -> tuple[Bound, ...]:
-    """The largest that holds for every schedule, then those that hold for fewer and are larger, growing.
+    """Return the largest bound that holds for every schedule, then larger ones that hold for fewer, growing.
 
     notes: takes a line for each bound that could not be computed, or that the schedule refutes.
     """
@@ -256,7 +256,7 @@ def _bounds(
 
 
 def _class_of(graph: Graph, schedule: Schedule) -> Bound:
-    """The smallest class of schedules that this one surely belongs to, as a bound on it would name it."""
+    """Return the smallest class of schedules that surely contains this one, as a bound on it would name it."""
     runs = schedule.targets[schedule.verbs == Verb.COMPUTE]
     firsts = runs[np.sort(np.unique(runs, return_index=True)[1])]
     backward = runs[graph.operations.phase[runs] >= Phase.BACKWARD]
@@ -270,7 +270,7 @@ def _class_of(graph: Graph, schedule: Schedule) -> Bound:
 
 
 def settings_of(name: str) -> dict[str, Any]:
-    """A solver's settings with their defaults. Imports the solver."""
+    """Return a solver's settings with their defaults. Imports the solver."""
     return asdict(module_of(entry(name)).Settings())
 
 

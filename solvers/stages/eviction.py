@@ -158,7 +158,7 @@ class _Eviction:
         )
 
     def _next_use(self, x: int, stage: int) -> int:
-        """The stage of the next first run that reads x; 0 if none."""
+        """Return the stage of the next first run that reads x; 0 if none."""
         users = self.users[x]
         place = bisect_right(users, stage)
         return users[place] if place < len(users) else 0

@@ -105,7 +105,7 @@ class RunColumns:
     of: Mapping[Slot, Sequence[tuple[int, int]]]
 
     def sequence(self, x: Floats) -> list[Run]:
-        """The runs of an answer, in order."""
+        """Return the runs of an answer, in order."""
         return [
             (operation, mode)
             for (_stage, operation), ways in self.of.items()

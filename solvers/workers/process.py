@@ -90,7 +90,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def last_words(process: subprocess.Popen[bytes], folder: Path) -> str:
-    """The last line that a crashed process wrote to standard error, or its exit status."""
+    """Return the last line that a crashed process wrote to standard error, or its exit status."""
     lines = (folder / COMPLAINTS).read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else f"exit status {process.returncode}"
 

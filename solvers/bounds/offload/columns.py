@@ -235,7 +235,7 @@ class OffloadColumns:
         return [*self.alive[s], *(x for x in made & (ends | self.read_below) if x not in self.alive[s])]
 
     def complete_in(self, x: int) -> int:
-        """The first window in which all that makes x may have run."""
+        """Return the first window in which all that makes x may have run."""
         return max(self.turn.of[producer][0] for producer in self.facts.producers[x])
 
     def _may_lie_below(self, x: int, s: int) -> bool:
@@ -283,7 +283,7 @@ class OffloadColumns:
         return 0.0, [(self.way[operation][s, number], 1.0) for number in numbers]
 
     def spans(self, operation: int, s: int) -> set[range]:
-        """Windows up to s in which it may run for the first time: all, and s alone."""
+        """Return the windows up to s in which the operation may run for the first time: all, and s alone."""
         return {range(self.turn.of[operation][0], s + 1), range(s, s + 1)}
 
     def not_first(self, operation: int, inside: Iterable[int], wanted: Iterable[int] | None = None) -> Sum:

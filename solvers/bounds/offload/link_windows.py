@@ -141,7 +141,7 @@ def _touches(graph: Graph) -> _Touches:
 
 
 def _keys(graph: Graph, *users: Adjacency) -> Ints:
-    """tensor · operations + operation of all these, growing."""
+    """Return the sorted keys tensor · operations + operation of all these."""
     return np.unique(np.concatenate([rows.rows() * len(graph.operations) + rows.columns for rows in users]))
 
 
@@ -189,7 +189,7 @@ def _latest(changes: Ints, keys: Ints, tensor: Ints, count: int) -> Ints:
 
 
 def _idle(graph: Graph, absences: _Absences, ways: Sequence[_Way], proceed: Callable[[], bool]) -> float:
-    """Seconds, from the best of the origins."""
+    """Return the idle seconds, from the best of the origins."""
     count = len(graph.operations)
     above = np.flatnonzero(ways[0].excess > 0)
     if len(above) > (most := max(1, WORK // max(1, len(absences.size)))):
@@ -256,7 +256,7 @@ class _Turn:
         return int(self.best.max())
 
     def _pass(self, need: Ints, link: Link) -> Ints:
-        """Ticks that so many bytes take on a link, at least."""
+        """Return the ticks that so many bytes take on a link, at least."""
         return np.floor(np.ldexp(need / link.best_rate * LOWER, self.bits)).astype(np.int64)
 
     def _down(self, way: _Way, position: int, excess: int) -> None:

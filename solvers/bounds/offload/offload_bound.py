@@ -70,7 +70,7 @@ PROVEN = 1e-6
 
 
 def moves(machine: Machine | None) -> bool:
-    """The machine has the links that the bound speaks of."""
+    """Tell whether the machine has the links that the bound is about."""
     return machine is not None and machine.links.d2h is not None and machine.links.h2d is not None
 
 
@@ -124,7 +124,7 @@ def chosen_marks(graph: Graph, able: Sequence[int], most: int, order: OrderName)
 
 
 def _chain(graph: Graph, able: Sequence[int]) -> list[int]:
-    """The most of these operations that follow each other in every order."""
+    """Return the longest list of these operations that follow each other in every order."""
     wanted = {*able}
     length: list[int] = []
     last: list[int] = []
@@ -143,7 +143,10 @@ def _chain(graph: Graph, able: Sequence[int]) -> list[int]:
 def weight_offload_bound(
     graph: Graph, machine: Machine, budget: int, time_limit: float | None = None
 ) -> Bound:
-    """The paper's program, eqs. 2 to 8, in whole numbers; a bound for schedules that recompute nothing."""
+    """Solve the paper's program, eqs. 2 to 8, in whole numbers.
+
+    The result is a bound for schedules that recompute nothing.
+    """
     trivial = time_bound(graph)
     program = OffloadProgram(graph, machine, budget, range(0, 2 * len(graph.operations), 2), whole=True)
     fit = scaled(program.program())
@@ -153,13 +156,13 @@ def weight_offload_bound(
 
 
 def able_operations(graph: Graph) -> list[int]:
-    """The operations that always run on the device."""
+    """Return the operations that always run on the device."""
     modes = graph.operations.modes
     return [o for o in range(len(graph.operations)) if not any(way.on_host for way in modes.get(o, ()))]
 
 
 def chosen_moments(graph: Graph, able: Sequence[int], most: int) -> Sequence[int]:
-    """The first, then that of the highest peak in each of so many equal parts of the time."""
+    """Return the first operation, then that of the highest peak in each of several equal parts of the time."""
     if len(able) <= most:
         return able
     if most == 1:

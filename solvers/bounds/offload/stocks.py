@@ -113,7 +113,7 @@ class StockRows:
                     columns.at_least(plus(comes, again), repeated)
 
     def _whole_tensors(self) -> None:
-        """The paper's (7) and (8)."""
+        """Write the paper's (7) and (8)."""
         columns = self.columns
         for x in {x for moving in columns.up for x in moving}:
             uses = sorted({columns.turn.of[o][0] for o in columns.facts.uses[x]})

@@ -182,7 +182,7 @@ class Facts:
         return int(self._least[operation])
 
     def _written(self, operation: int) -> slice:
-        """The places of what an operation writes."""
+        """Return the range of entries of what an operation writes."""
         return slice(*self.graph.operations.writes.start[operation : operation + 2])
 
     @property
@@ -205,7 +205,10 @@ class Facts:
         return recomputable
 
     def used_after(self, x: int, side: bytes, recomputable: bytearray) -> bool:
-        """Something after the moment may need tensor x. recomputable: filled for all users of x."""
+        """Tell whether something after the moment may need tensor x.
+
+        recomputable: filled for all users of x.
+        """
         return x in self.results or any(side[use] != BEFORE or recomputable[use] for use in self.uses[x])
 
 

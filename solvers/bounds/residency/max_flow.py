@@ -73,7 +73,7 @@ def _place(
 
 
 def minimum_cut(arcs: Arcs, capacities: Ints) -> tuple[int, NDArray[np.bool_]]:
-    """The flow from SOURCE to SINK, and per node: it is on the source's side of a cut of that capacity.
+    """Return the maximum flow, and which nodes are on the source's side of a cut of that capacity.
 
     capacities: of the arcs as they were given, at least 0, or UNLIMITED.
     """

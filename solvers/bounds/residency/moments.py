@@ -70,7 +70,7 @@ def in_windows(facts: Facts, reruns: Floats, starts: list[int], within: list[Flo
 
 
 def bytes_at(facts: Facts, later: Later, moments: Ints) -> Floats:
-    """Device bytes at each moment (operations)."""
+    """Return the device bytes at each moment (operations)."""
     windows = np.searchsorted(later.starts, moments, side="right")
     kept, recomputed = np.zeros(len(moments)), np.empty(len(facts.once))
     _keep(facts.edges, later.runs, later.when, moments, windows, recomputed, kept)

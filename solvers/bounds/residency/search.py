@@ -235,13 +235,13 @@ class Search:
         return _at(self.candidates, largest(excess, most))
 
     def _between(self, most: int) -> list[int]:
-        """Candidates in the middle of the widest stretches between those chosen."""
+        """Return candidates in the middle of the widest intervals between those chosen."""
         marks = [-1, *np.flatnonzero(np.isin(self.candidates, self.chosen)).tolist(), len(self.candidates)]
         stretches = sorted(((end - start, start) for start, end in pairwise(marks)), reverse=True)
         return _at(self.candidates, [start + width // 2 for width, start in stretches[:most] if width > 1])
 
     def _in_fractions(self, more: Sequence[int]) -> bool:
-        """Price the memory of more moments: whether the bound rises."""
+        """Price the memory of more moments; tell whether the bound rises."""
         answer = self._priced(more, self.budget, (self.goal - self.time_of_all) / self.seconds)
         return self._take(product_below(answer.bound, self.seconds), Later.of(answer.again))
 

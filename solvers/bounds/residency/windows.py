@@ -78,7 +78,7 @@ def residency_program(
 
 
 def following(moments: Sequence[Moment]) -> list[int]:
-    """The most of the moments, by index, that follow each other in every order considered."""
+    """Return the indices of the most moments that follow each other in every order considered."""
     length: list[int] = []
     last: list[int] = []
     for index, moment in enumerate(moments):
@@ -185,7 +185,7 @@ class _Window:
             self.model.row(entries, upper=(limit - facts.always) / limit)  # (10)
 
     def runs(self, operation: int) -> Sum:
-        """first + within."""
+        """Return the sum first + within."""
         start, before = self.here.first_run_is_before(operation)
         end, after = self.there.first_run_is_before(operation) if self.there else (1.0, [])
         rerun = [(self.within[operation], 1.0)] if operation in self.within else []

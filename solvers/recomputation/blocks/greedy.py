@@ -87,7 +87,7 @@ class KeptSets:
 
     @staticmethod
     def _ratio(old: tuple[float, int], new: tuple[float, int]) -> float:
-        """Seconds for a byte: what it costs to save less, or (negative) what it brings to save more."""
+        """Return the seconds per byte that saving less costs, or (negative) that saving more brings."""
         if inf in (old[0], new[0]):
             return inf if new[0] == inf else -inf
         seconds, saved = new[0] - old[0], abs(new[1] - old[1])

@@ -88,17 +88,17 @@ class BlockOptions:
         return min(peak, self.peaks[1]), min(saved, self.saves[1], peak)
 
     def saved_by(self, option: Option) -> int:
-        """The option's bytes for M_save."""
+        """Return the option's bytes for M_save."""
         return next(known.saved for known in self.known if known.option == option)
 
     def is_open(self, peak: int, saved: int, gap: float) -> bool:
-        """A faster option within these budgets may still be found."""
+        """Tell whether a faster option within these budgets may still be found."""
         if self.too_large or (peak, saved) in self.asked or peak < self.peaks[0] or saved < self.saves[0]:
             return False
         return self._best(peak, saved) > self._bound(peak, saved) * (1 + gap)
 
     def solve(self, peak: int, saved: int, settings: Settings, seconds: float) -> None:
-        """Rk-Checkmate for these budgets, in at most so many seconds."""
+        """Solve Rk-Checkmate's program for these budgets, in at most so many seconds."""
         end = monotonic() + seconds
         try:
             staged = rk_checkmate_program(
@@ -141,6 +141,6 @@ class BlockOptions:
         return min((k.seconds for k in self.known if k.peak <= peak and k.saved <= saved), default=inf)
 
     def _bound(self, peak: int, saved: int) -> float:
-        """Seconds below which no option within these budgets runs."""
+        """Return the seconds below which no option within these budgets runs."""
         plain = self.known[0].seconds
         return max((b for p, s, b in self.bounds if p >= peak and s >= saved), default=plain)

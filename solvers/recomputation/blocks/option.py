@@ -59,7 +59,10 @@ class OptionCost:
 
 
 def option_of(block: PlacedBlock, forward: Iterable[Run], backward: Iterable[Run]) -> Option:
-    """The option without runs that make nothing needed. Lists of positions, whatever the blocks around do."""
+    """Return the option of these lists of positions, without runs that make nothing needed.
+
+    It does not depend on what the blocks around do.
+    """
     graph, position = block.graph, {o: position for position, o in enumerate(block.members)}
     ahead, behind = block.runs(list(forward)), block.runs(list(backward))
     once = frozenset(block.members[block.forwards :])
@@ -125,7 +128,7 @@ def _with_output(block: PlacedBlock, kept: Mapping[int, int]) -> dict[int, int]:
 
 
 def _closed(block: PlacedBlock, early: AbstractSet[int], there: AbstractSet[int]) -> set[int]:
-    """The early operations, and what makes their inputs, but for those that run anyway."""
+    """Return the early operations, and what makes their inputs, but for those that run anyway."""
     graph, absent = block.graph, set(block.members[: block.forwards]) - there
 
     def before(operation: int) -> set[int]:

@@ -89,7 +89,7 @@ class _Found:
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    """Ctrl-C during the search ends it: the answer is the best so far."""
+    """Solve the problem. Ctrl-C during the search ends it: the answer is the best so far."""
     return Search(NAME, problem, options).answer()
 
 
@@ -182,7 +182,7 @@ class Search:
         return InfeasibleError(self.name, self.limit, least, self.floor)
 
     def _start(self) -> _Found:
-        """The fastest of the starts that fits."""
+        """Return the fastest of the starts that fits."""
         fitting: list[Candidate] = []
         interrupted = False
         try:

@@ -138,7 +138,7 @@ class Unrolling:
         return StagedProgram(self.model.program(), RunColumns(self.runs), self.seconds)
 
     def write(self, slot: Slot) -> None:
-        """The rows of one slot."""
+        """Write the rows of one slot."""
         stage, k = slot
         ways = [
             (way, self.model.binary(cost=min(way.time, self.slowest) * self.cost)) for way in self.ways[k]

@@ -46,7 +46,7 @@ class PartGraph:
         return self._in_part(runs[:at]), self._in_part(runs[at:])
 
     def sequence(self, backward: Iterable[Run]) -> list[Run]:
-        """Everything up to the loss once, then these runs of the part. The opposite of `halves`."""
+        """Return the runs of all up to the loss, then these of the subgraph. The inverse of `halves`."""
         number = {operation: o for o, operation in enumerate(self.operations)}
         ahead = range(self.turn + (None in number))
         return in_plain_mode(ahead) + [(number[operation], mode) for operation, mode in backward]

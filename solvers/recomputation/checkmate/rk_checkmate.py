@@ -38,7 +38,7 @@ class Settings(MilpSettings):
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    """Ctrl-C during the search ends it: the answer is the best so far."""
+    """Solve the problem. Ctrl-C during the search ends it: the answer is the best so far."""
     settings = options.chosen(Settings)
     return _Search(problem, options, settings.save).answer()
 
@@ -79,7 +79,7 @@ class _Search(Search):
         return InfeasibleError(NAME, self.limit, None, self.floor)
 
     def _above(self, candidate: Candidate) -> int:
-        """Bytes kept at the loss above M_save."""
+        """Return the bytes kept at the loss above M_save."""
         if self.saved is None:
             return 0
         return saved_bytes(self.graph, runs_of(candidate.schedule), self.loss) - self.saved

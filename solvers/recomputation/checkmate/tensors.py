@@ -92,5 +92,5 @@ class TensorColumns:
 
 
 def plus(*columns: int | None, by: float = 1.0) -> list[tuple[int, float]]:
-    """The entries of by · Σ columns."""
+    """Return the entries of by · Σ columns."""
     return [(column, by) for column in columns if column is not None]

@@ -81,13 +81,13 @@ def moves(blocks: int, segments: int) -> Iterator[Move]:
 
 
 def segment_starts(blocks: int, segments: int) -> list[int]:
-    """The first block of each segment; lengths differ by at most one."""
+    """Return the first block of each segment; lengths differ by at most one."""
     segments = min(segments, blocks)
     return [number * blocks // segments for number in range(segments)]
 
 
 def _by_time(chained: ChainProblem, fixed: int) -> list[int]:
-    """The numbers of segments to try, the fastest first."""
+    """Return the numbers of segments to try, the fastest first."""
     if fixed:
         return [fixed]
     blocks = chained.blocks

@@ -76,7 +76,7 @@ def _with_loss_in_last_block(chained: ChainProblem) -> ChainProblem:
 
 
 def _most_checkpoints(chained: ChainProblem, fixed: int) -> Candidate | None:
-    """The schedule with the most checkpoints that fits, by bisection: more checkpoints, more memory."""
+    """Return the schedule with the most checkpoints that fits, by bisection, as more take more memory."""
     low, high = (fixed, fixed) if fixed else (1, chained.blocks)
     best: Candidate | None = None
     while low <= high:
@@ -110,7 +110,7 @@ def moves(blocks: int, checkpoints: int) -> Iterator[Move]:
 
 
 def _first_checkpoint(blocks: int, checkpoints: int) -> int:
-    """k of the rule above; with the input as the only checkpoint, straight to the last block."""
+    """Return k of the rule above; with the input as the only checkpoint, the last block."""
     if checkpoints == 1:
         return blocks - 1
     r = _repetitions(blocks, checkpoints)

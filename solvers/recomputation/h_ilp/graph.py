@@ -164,7 +164,7 @@ def _single(piece: Piece, operation: int, forward: bool) -> Node:
 
 
 def _lone(piece: Piece, inner: Part) -> Node:
-    """A sequence that runs once, as one node."""
+    """Return a sequence that runs once as one node."""
     own = inner.piece
     runs: list[Run] = [(o, own.ways[o][0].mode) for o in range(own.operations)]
     run = pass_of(own, runs, lasting(own), frozenset(range(own.operations)))

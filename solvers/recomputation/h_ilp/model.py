@@ -57,13 +57,13 @@ class HProgram:
     seconds: float
 
     def chosen(self, x: Floats) -> dict[Slot, Choice]:
-        """An answer's choices, in order."""
+        """Return an answer's choices, in order."""
         return {
             slot: choice for slot, row in self.choices.items() for choice, column in row if x[column] > 0.5
         }
 
     def values(self, chosen: Mapping[Slot, Choice]) -> dict[int, float]:
-        """The columns' values for given choices."""
+        """Return the columns' values for given choices."""
         return {
             column: float(chosen.get(slot) == choice)
             for slot, row in self.choices.items()

@@ -136,7 +136,7 @@ def _search(
 
 
 def _laid_out(hierarchy: Hierarchy, top: HGraph, chosen: Chosen) -> list[Run]:
-    """The operations of the whole iteration, in the graph's numbers."""
+    """Return the operations of the whole iteration, in the graph's numbers."""
     forward, backward = runs_of(top, chosen)
     operations = hierarchy.root.operations
     return [(operations[operation], mode) for operation, mode in (*forward, *backward)]

@@ -90,7 +90,7 @@ def options_on_grid(
 
 
 def _known(answers: Sequence[_Answer], budget: Budget) -> bool:
-    """A looser pair of budgets has an answer that keeps these, or has none."""
+    """Tell whether a looser pair of budgets has an answer that keeps these, or has none."""
     return any(
         answer.complete
         and (answer.option is None or (answer.peak <= budget.peak and answer.save <= budget.save))

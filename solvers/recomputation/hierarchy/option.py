@@ -104,7 +104,7 @@ def lasting(piece: Piece) -> set[int]:
 
 
 def plain_option(piece: Piece) -> Option:
-    """Every operation once, in order: saves all that the backward part reads."""
+    """Return the baseline option: every operation once, in order; all that backward reads is saved."""
     forward = [(operation, PLAIN) for operation in range(piece.forward)]
     backward = [(operation, PLAIN) for operation in range(piece.forward, piece.operations)]
     return option_of(piece, forward, backward)

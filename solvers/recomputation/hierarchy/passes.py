@@ -109,7 +109,7 @@ def _own(piece: Piece, tensor: int) -> int:
 def _needed(
     piece: Piece, runs: Sequence[Run], wanted: AbstractSet[int], fresh: AbstractSet[int]
 ) -> tuple[list[Run], list[list[int]], dict[int, int]]:
-    """The runs to keep, the tensors dead after each, and the contributions needed at the start."""
+    """Return the runs to keep, the tensors dead after each, and the contributions needed at the start."""
     firsts = {run[0]: at for at, run in reversed(list(enumerate(runs))) if run[0] in fresh}
     may = [run for at, run in enumerate(runs) if firsts.get(run[0]) == at or not piece.once[run[0]]]
     need = defaultdict(int, {x: _own(piece, x) for x in wanted})

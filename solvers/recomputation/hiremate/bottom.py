@@ -58,8 +58,11 @@ def solve_cluster(problem: Subproblem, seconds: float) -> Solved:
 def pooled(
     solvers: Sequence[str], piece: Piece, children: Sequence[Child], budgets: Budgets, seconds: float
 ) -> tuple[list[Option], bool]:
-    """The options of several level solvers, without those that another makes needless. Each takes an even
-    share of the seconds that those before it have left: programs, which leave none, come last."""
+    """Collect the options of several level solvers, without those that another makes needless.
+
+    Each solver takes an even share of the seconds that those before it have left: programs, which leave none,
+    come last.
+    """
     end, options, all_complete = monotonic() + seconds, list[Option](), True
     in_turn = sorted(solvers, key=LEVEL_SOLVERS.__contains__)
     for left, name in zip(range(len(solvers), 0, -1), in_turn, strict=True):

@@ -35,7 +35,7 @@ ALONE = Machine()
 
 
 def solvers_named(text: str) -> tuple[str, ...]:
-    """Names with commas between them, each once."""
+    """Parse names with commas between them, each once."""
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 

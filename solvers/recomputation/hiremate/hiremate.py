@@ -66,7 +66,7 @@ from .subproblems import Job, Solved, cache_of, solve_all
 NAME = "hiremate"
 
 VERSION = "9"
-"""Version of all that cached answers depend on besides their subproblem: raised when a level solver changes."""
+"""Version of what cached answers depend on besides their subproblem: raised when a level solver changes."""
 
 SECONDS = 300.0
 """Seconds to spend without a time limit."""
@@ -128,7 +128,7 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 def solve_as(name: str, problem: Problem, options: Options, settings: Settings) -> Answer:
-    """Ctrl-C while the top is solved ends it: the answer is the best so far."""
+    """Solve the problem. Ctrl-C while the top is solved ends it: the answer is the best so far."""
     graph, limit = problem.graph, device_limit(problem)
     require_backward(name, graph)
     plain = plain_candidate(graph)
@@ -168,7 +168,7 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
 def _options(
     hierarchy: Hierarchy, settings: Settings, options: Options, deadline: float
 ) -> tuple[HGraph, bool]:
-    """The top's H-graph, with the options of all clusters below it; whether no search was cut short."""
+    """Return the top's H-graph with all clusters' options, and whether no search was cut short."""
     workers = settings.workers or -1
     cache = cache_of(settings.cache, f"{NAME} {VERSION}")
 

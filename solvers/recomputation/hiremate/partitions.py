@@ -47,7 +47,7 @@ def sequential(graph: Graph, top: int, lower: int) -> Tree:
 
 
 def h_partition(graph: Graph, top: int, lower: int) -> Tree:
-    """The clusters of H-Partition, each with its operations as its children run."""
+    """Return the clusters of H-Partition, each with its operations as its children run."""
     found = partition(graph, top=top, lower=lower)
     branches = tuple(_branch(child) for child in found.root.children)
     return Tree(branches, tuple(found.middle.tolist()), tuple(found.after.tolist()))

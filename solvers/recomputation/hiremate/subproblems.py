@@ -69,7 +69,7 @@ class Cache:
         return None
 
     def write(self, job: Job, solved: Solved) -> None:
-        """A disk that is full or read-only costs the entry, not the solve."""
+        """Store an answer. A disk that is full or read-only costs the entry, not the solve."""
         answer, complete = solved
         path = self._path(job)
         entry = {"complete": complete, "seconds": job.seconds, "sha256": _digest(answer), "answer": answer}
@@ -109,7 +109,7 @@ def solve_all(
     backend: str = "loky",
     cache: Cache | None = None,
 ) -> list[Any]:
-    """The answers, in order. Equal jobs are solved once."""
+    """Return the answers, in order. Equal jobs are solved once."""
     contents = {repr(job.content): job for job in jobs}
     answers = {key: cache.read(job) if cache else None for key, job in contents.items()}
     missing = {key: job for key, job in contents.items() if answers[key] is None}

@@ -69,7 +69,7 @@ class Settings(SolverSettings):
 
 
 def solve(problem: Problem, options: Options) -> Answer:
-    """Ctrl-C during the search ends it: the answer is the best so far."""
+    """Solve the problem. Ctrl-C during the search ends it: the answer is the best so far."""
     if find_spec("ortools") is None:
         raise MissingPackageError(
             "moccasin needs OR-tools, which is not installed: pip install 'memplan[moccasin]'"
@@ -129,7 +129,10 @@ class _Rounds:
             self.bound = self._search(searcher, runs_of(start.schedule)).bound
 
     def _search(self, searcher: Searcher, start: list[Run], *, least: bool = False) -> Found:
-        """The best sequence found is taken. least: minimise what exceeds the limit, until nothing does."""
+        """Search for a schedule and take the best sequence found.
+
+        least: minimise what exceeds the limit, until nothing does.
+        """
         limits = Limits(self.round.limit, self.settings.threads, self.settings.seed, 0 if least else None)
         found = searcher.search(
             Question(self.capacity, self.copies, start, least, limits),
@@ -151,7 +154,7 @@ class _Rounds:
             self.least = candidate
 
     def _nothing(self, _found: Found) -> None:
-        """The excess is no time."""
+        """Ignore a solution whose objective is an excess, not a time."""
 
     def _tell(self, found: Found) -> None:
         progress = Progress(found.objective, found.bound, found.seconds)

@@ -171,7 +171,7 @@ class _Writing:
         return list(zip(ways, literals, strict=True))
 
     def _made(self, run: RunVariables, x: int) -> Variable:
-        """The literal that the run writes x."""
+        """Return the literal that the run writes x."""
         literals = [literal for way, literal in run.ways if x in way.writes]
         if len(literals) == len(run.ways):
             return run.active
@@ -275,7 +275,7 @@ class _Writing:
         return late
 
     def _minimise(self) -> tuple[float, float]:
-        """The unit and the fixed seconds."""
+        """Minimise the objective; return its unit and the fixed seconds."""
         choices = [choice for k in self.operations for run in self.runs[k] for choice in run.ways]
         times, unit = whole_times([way.time for way, _literal in choices])
         open_ = [

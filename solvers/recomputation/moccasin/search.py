@@ -67,7 +67,7 @@ class Found:
 
     @staticmethod
     def nothing() -> Found:
-        """Nothing found, and nothing proven."""
+        """Return a result with nothing found, and nothing proven."""
         return Found(Outcome.UNKNOWN, None, inf, -inf, 0.0)
 
 

@@ -16,7 +16,7 @@ Numbered = tuple[int, int]
 
 
 def sequence_of(program: RetentionProgram, value: Callable[[Variable], int]) -> list[Run]:
-    """The runs of a solution, in order."""
+    """Return the runs of a solution, in order."""
     timeline = program.timeline
     placed: list[tuple[int, Run]] = []
     for operation, runs in program.runs.items():
@@ -71,7 +71,10 @@ class _Stretch:
 def _stretches(
     touches: Sequence[_Touch], producers: set[int], at_the_end: set[int], horizon: int
 ) -> list[_Stretch]:
-    """Last first; a scan backwards, as planner/schedule/sequence.py does it."""
+    """Return the intervals in which tensors are held, the last first.
+
+    This is a backward scan, as in planner/schedule/sequence.py.
+    """
     found = [_Stretch(horizon)] if at_the_end else []
     need = set(at_the_end)
     for touch in reversed(touches):
@@ -127,7 +130,7 @@ class _Values:
                 self.touches[x].append(_Touch(event, run, makes=True))
 
     def hold(self, x: int) -> None:
-        """The copies of a tensor, and which of them is read when."""
+        """Set the copies of a tensor, and which of them is read when."""
         timeline, copies = self.program.timeline, self.program.copies[x]
         made = {touch.run: touch.event for touch in self.touches[x] if touch.makes}
         producers = set[int](timeline.graph.producers[x].tolist())

@@ -71,7 +71,7 @@ CAT = "cat"
 """Operator into which what it reads can be fused, and that can be fused into nothing."""
 
 FREE = frozenset(["lift_fresh_copy"])
-"""Operators that no rule keeps from recomputation, and that cost nothing."""
+"""Operators, besides VIEWS, that no rule keeps from recomputation."""
 
 _OURS = {"dropout_mask": "native_dropout"}
 """The trace takes dropout apart."""

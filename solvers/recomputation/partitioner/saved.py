@@ -239,7 +239,10 @@ class Partitioner:
                         kept.setdefault(user)
 
     def _first_unfusible(self, nodes: list[int], last: int) -> int:
-        """The rank of the first node reached from these that can't be fused with the one before; or last."""
+        """Return the rank of the first node reached from these that can't be fused with its predecessor.
+
+        It is `last` if there is none before.
+        """
         graph = self.graph
         heap = [(graph.rank[node], node, True) for node in nodes]
         heapify(heap)
@@ -291,7 +294,7 @@ class _Knapsack:
                 np.maximum(before[weight:], before[:-weight] + value, out=after[weight:])
 
     def left_out(self, share: float) -> list[int]:
-        """The nodes that are not saved."""
+        """Return the nodes that are not saved."""
         room, left = round(share * _SCALE), list[int]()
         for row in reversed(range(len(self.nodes))):
             if self.table[row + 1, room] == self.table[row, room]:

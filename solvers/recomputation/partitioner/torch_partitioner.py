@@ -83,7 +83,7 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 def candidates(graph: Graph, shares: Sequence[float]) -> Iterator[Candidate]:
-    """One for each choice of what is saved, if its schedule breaks no rule."""
+    """Yield a schedule for each choice of what is saved, if it breaks no rule."""
     fixed, seconds = frozenset[int](), graph.operations.time.tolist()
     while True:
         nodes = joint(graph, fixed)
@@ -125,7 +125,10 @@ def runs(graph: Graph, nodes: Joint, saved: frozenset[int]) -> list[Run]:
 
 
 def _order(graph: Graph, nodes: Joint, saved: frozenset[int], unused: set[int]) -> list[int]:
-    """Operations. unused: those that run in forward though nobody needs them."""
+    """Return the order of operations.
+
+    unused: those that run in forward though nobody needs them.
+    """
     phases: list[int] = graph.operations.phase.tolist()
     writes, inputs, producers = graph.operations.writes.lists(), graph.input_lists, graph.producers.lists()
     behind = {o for node, o in enumerate(nodes.operation) if nodes.backward[node]}
@@ -167,7 +170,7 @@ def _order(graph: Graph, nodes: Joint, saved: frozenset[int], unused: set[int]) 
 
 
 def _ahead(nodes: Joint, saved: frozenset[int]) -> set[int]:
-    """Operations that forward runs: for its own sake, or for what is saved."""
+    """Return the operations that forward runs: for its own sake, or for what is saved."""
     needed = [nodes.forward[node] or node in saved for node in range(len(nodes))]
     for node in reversed(range(len(nodes))):
         if needed[node]:

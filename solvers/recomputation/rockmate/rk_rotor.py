@@ -104,7 +104,7 @@ class Choice:
 
 
 def _choices(costs: BlockOptionCosts, table: ChainTable, slots: int) -> Iterator[Choice]:
-    """The options that the table takes, and the memory that each has."""
+    """Yield the options that the table takes, and the memory that each has."""
     passing = costs.costs.chain.gradient_bytes
     for number, last, left in table.chosen(slots):
         memory = left * table.slot_bytes + table.spare_bytes
@@ -130,7 +130,7 @@ class ChainSearch:
         self.interrupted, self.least = False, inf
 
     def start(self) -> None:
-        """Rotor's answer."""
+        """Start from Rotor's answer."""
         try:
             answer = rotor.solve(self.problem, Options(self.clock.limit))
         except InfeasibleError as refusal:
@@ -177,7 +177,7 @@ class ChainSearch:
         return option_costs(chained.graph, chained.chain, chained.runs, kinds)
 
     def improve(self, options: Sequence[Iterable[Option]], slots: int) -> list[Choice]:
-        """Algorithm 5, and the search for the fastest of the table's sequences that fits: its choices.
+        """Run Algorithm 5, and find the fastest of the table's sequences that fits; return its choices.
 
         options: by kind.
         """
@@ -196,7 +196,7 @@ class ChainSearch:
         return [] if found is None else list(_choices(costs, table, found))
 
     def _search(self, costs: BlockOptionCosts, table: ChainTable) -> int | None:
-        """The most slots found that fit."""
+        """Search the table; return the most slots found that fit."""
         times = table.times()
         drops = np.flatnonzero(np.isfinite(times) & (times < np.append(np.inf, times[:-1]))).tolist()
         low, high, found = 0, len(drops) - 1, None

@@ -136,7 +136,7 @@ class _Rockmate:
         return any_solved
 
     def _left(self) -> float:
-        """Seconds before the dynamic program is to run for the last time."""
+        """Return the seconds before the dynamic program is to run for the last time."""
         return self.search.clock.left - 1.5 * self.reserve - 0.5
 
     def _in_turn(self, wanted: Iterable[Choice]) -> Iterator[Question]:
@@ -155,7 +155,7 @@ class _Rockmate:
                 yield kind, kind.clamped(peak, least + int((saved - least) * step))
 
     def _grid(self, _wanted: Iterable[Choice]) -> Iterator[Question]:
-        """Evenly spaced budgets (thesis 2.6), large ones first."""
+        """Yield evenly spaced budgets (thesis 2.6), large ones first."""
         peaks, saves = self.settings.peaks, self.settings.saves
         for p in range(peaks):
             for s in range(saves):
@@ -166,6 +166,6 @@ class _Rockmate:
 
 
 def _spaced(ends: tuple[int, int], count: int, step: int) -> int:
-    """The step-th of `count` evenly spaced values from the higher end."""
+    """Return the step-th of `count` evenly spaced values from the higher end."""
     low, high = ends
     return high - (high - low) * step // max(1, count - 1)

@@ -147,8 +147,11 @@ class _Rounds:
             self._tried(self.program.best.later.runs[0])
 
     def _tried(self, fractions: Floats) -> _Trial | None:
-        """The sequence of least memory. From the best place of the last time on over its neighbours, until
-        none is better: all pieces, then other reaches."""
+        """Return the sequence of least memory among those tried.
+
+        The search moves from the best position of the last time to its neighbours, until none is better: all
+        pieces, then other reaches.
+        """
         moments, known = np.array(self.program.chosen, np.int64), dict[tuple[int, int], _Trial | None]()
 
         def rank(place: tuple[int, int]) -> tuple[float, float]:

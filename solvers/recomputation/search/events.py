@@ -44,7 +44,7 @@ class Sequence(NamedTuple):
 
 @inner
 def find_event(sequence: Sequence, item: int, slot: int) -> int:
-    """The index of the item's first event at `slot` or later."""
+    """Return the index of the item's first event at `slot` or later."""
     low = sequence.items[item].start
     high = low + sequence.items[item].count
     while low < high:

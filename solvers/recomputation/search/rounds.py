@@ -130,12 +130,15 @@ class Rounds:
         return not self.stopped
 
     def rest(self) -> Options:
-        """The options with the time that is left."""
+        """Return the options with the time that is left."""
         left = None if self.end == inf else max(0.0, self.end - monotonic())
         return replace(self.options, time_limit=left)
 
     def anneal(self, runs: list[Run]) -> None:
-        """The rounds, the first from these runs, in the time that is left; cool ones if the budget is met."""
+        """Run the rounds, the first from these runs, in the time that is left.
+
+        The rounds are cool if the budget is met.
+        """
         seed(self.seed)
         self.random = Random(self.seed)
         ways = ways_in(self.instance, runs)

@@ -42,7 +42,7 @@ def last_slot(instance: Instance, sequence: Sequence, operation: int) -> int:
 
 @inner
 def keeps_random_order(instance: Instance, sequence: Sequence, operation: int, first: int) -> bool:
-    """The operation's first run may be at `first`."""
+    """Tell whether the operation's first run may be at `first`."""
     earlier, later = instance.operations[operation].earlier, instance.operations[operation].later
     if earlier >= 0 and first_slot(instance, sequence, earlier) > first:
         return False

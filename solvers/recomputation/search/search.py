@@ -88,7 +88,7 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 
 def improved(problem: Problem, options: Options, start: list[Run]) -> Answer:
-    """The best of what annealing makes of the start, and of what else is known if that leads nowhere."""
+    """Return the best of what annealing makes of the start; if that leads nowhere, of what else is known."""
     settings = options.chosen(Settings)
     rounds = Rounds(
         problem.graph, device_limit(problem), settings.moves, settings.seed, options, settings.replicas
@@ -126,7 +126,7 @@ def _restart(rounds: Rounds, start: list[Run]) -> None:
 
 
 def _starts_within_budget(problem: Problem, rounds: Rounds) -> Iterator[list[Run]]:
-    """Sequences within the budget that others find."""
+    """Yield sequences within the budget that others find."""
     left = rounds.rest().time_limit
     seconds = _ROTOR_SECONDS if left is None else min(_ROTOR_SECONDS, left)
     with contextlib.suppress(NotAcceptedError, InfeasibleError):

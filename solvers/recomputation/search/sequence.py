@@ -23,7 +23,7 @@ REACH = 6
 
 
 def sequence(instance: Instance, ways: Ints, slots: int = 0) -> Sequence:
-    """Build a sequence of the ways in this order, spread over at least `slots` slots (default: four per run)."""
+    """Build a sequence of the ways in this order, spread over at least `slots` slots and four per run."""
     size = 1 << max(4, int(max(slots, 4 * (len(ways) + 2)) - 1).bit_length())
     count = np.zeros(len(instance.items), np.int64)
     _count_events(instance, ways, count)
@@ -124,7 +124,7 @@ def put(instance: Instance, sequence: Sequence, slot: int, way: int) -> None:
 
 @inner
 def take(instance: Instance, sequence: Sequence, slot: int) -> None:
-    """Empty the slot."""
+    """Take the run out of the slot."""
     way = sequence.way[slot]
     operation = instance.ways[way].operation
     for k in range(instance.operations[operation].reads_start, instance.operations[operation].reads_end):
@@ -179,7 +179,7 @@ def spread(instance: Instance, sequence: Sequence) -> None:
 
 @inner
 def random_run(sequence: Sequence) -> int:
-    """A slot with a run."""
+    """Return a random slot with a run."""
     slots = len(sequence.way)
     while True:
         slot = between(1, slots - 2)
@@ -197,5 +197,5 @@ def empty_before(sequence: Sequence, slot: int) -> int:
 
 @inner
 def between(first: int, end: int) -> int:
-    """A random number from first to end − 1."""
+    """Return a random number from first to end − 1."""
     return np.random.randint(first, end)

@@ -61,7 +61,7 @@ def peak(tree: MemoryTree) -> int:
 
 @inner
 def peak_slot(tree: MemoryTree) -> int:
-    """The first slot with the largest sum."""
+    """Return the first slot with the largest sum."""
     slots = len(tree.largest) // 2
     node = 1
     while node < slots:
@@ -73,7 +73,7 @@ def peak_slot(tree: MemoryTree) -> int:
 
 @inner
 def largest_in(tree: MemoryTree, first: int, last: int) -> int:
-    """The largest sum in the slots first … last, limits as for `add`; 0 if last < first."""
+    """Return the largest sum in the slots first … last, limits as for `add`; 0 if last < first."""
     if last < first:
         return 0
     largest, added = tree

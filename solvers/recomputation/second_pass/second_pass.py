@@ -68,7 +68,10 @@ def in_two_passes(graph: Graph, base: Sequence[Run], last: int) -> list[Run]:
 
 
 def _leanest(problem: Problem, options: Options) -> list[Run]:
-    """rk-rotor's sequence of least memory; above the budget, so the race is not to hear of it."""
+    """Return rk-rotor's sequence of least memory.
+
+    It may be above the budget, so it is not reported to the race.
+    """
     own, begin = replace(options, settings=None, race=Race()), monotonic()
     try:
         return runs_of(rk_rotor.solve(problem, own).schedule)
@@ -97,7 +100,7 @@ def _makers(graph: Graph) -> list[int]:
 
 
 def _kept(graph: Graph) -> set[int]:
-    """Results, and what updates read."""
+    """Return the results, and what updates read."""
     reads = graph.operations.reads
     of_updates = graph.operations.phase[reads.rows()] == Phase.UPDATE
     return {*graph.results, *reads.columns[of_updates].tolist()}

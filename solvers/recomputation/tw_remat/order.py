@@ -61,7 +61,10 @@ class Dependencies:
 def order(
     dependencies: Dependencies, root: Piece, sizes: Sequence[int], leaf_bytes: int, most_runs: int
 ) -> list[Run]:
-    """The runs. root: of all operations but `dependencies.last`. sizes: per operation, the bytes it makes.
+    """Return the sequence of runs of a piece.
+
+    root: the piece of all operations but `dependencies.last`.
+    sizes: per operation, the bytes it makes.
 
     Raises TooLongError beyond `most_runs`.
     """

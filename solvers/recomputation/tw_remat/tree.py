@@ -80,14 +80,14 @@ class _Separation:
         )
 
     def _subtree(self, start: Bag) -> list[tuple[Bag, Bag | None]]:
-        """The bags and their parents, parents first."""
+        """Return the bags and their parents, parents first."""
         order: list[tuple[Bag, Bag | None]] = [(start, None)]
         for bag, parent in order:
             order += [(child, bag) for child in self.tree[bag] if child != parent]
         return order
 
     def _centre(self, order: Sequence[tuple[Bag, Bag | None]], above: Bag) -> tuple[Bag, list[Bag]]:
-        """The bag without which the largest side is smallest, and its neighbours."""
+        """Return the bag without which the largest side is smallest, and its neighbours."""
         top: dict[int, int] = {}
         for place, (bag, _parent) in enumerate(order):
             for operation in bag:

@@ -1,4 +1,4 @@
-"""The machine that a solver moves tensors on."""
+"""Machines with links, for solvers that transfer tensors."""
 
 from __future__ import annotations
 

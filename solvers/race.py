@@ -13,7 +13,7 @@ from threading import Lock
 from time import monotonic
 
 _SAME = 1e-9
-"""The relative difference below which a time or a bound is no news."""
+"""The relative difference below which a time or a bound counts as the same."""
 
 
 @dataclass(frozen=True)

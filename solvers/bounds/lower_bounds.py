@@ -85,6 +85,7 @@ def lower_bounds(
         end = start + (seconds / 3 if alone else seconds)
         orders: tuple[OrderName, ...] = ("any", "file")
         for order in orders:
+            # half for the first: what it leaves unused goes to the second
             left = (end - monotonic()) / (2 if order == "any" else 1)
             bound = attempt("offloading", partial(_offloading, problem, machine, order, left, time))
             found += [bound] if bound else []

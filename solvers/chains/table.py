@@ -113,6 +113,7 @@ class ChainTable:
         last, turns = costs.last[options], costs.last[options] == t
         peak = np.where(turns, costs.turn_peak[options], costs.forward_peak[options])
         needed = np.maximum(costs.chain.gradient_bytes[t] + peak, costs.backward_peak[options])
+        # an option that ends at t turns at once: nothing is saved across later blocks
         lows = np.maximum(self._needed(needed), np.where(turns, 0, self.saved[options]))
         return np.where(last > t, self.slots + 1, lows)
 

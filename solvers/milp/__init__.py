@@ -13,7 +13,7 @@ In the order to read:
     planes.py           the small linear program of cutting-plane methods
 
 Backends answer within tolerances (result.py): what has to be exact is replayed by the simulator. Writing,
-scaling and checking are linear in the nonzeros; solving is exponential in the worst case. References stand in
+scaling and checking are linear in the nonzeros; solving is exponential in the worst case. References are in
 highs.py, solve.py and safe_bounds.py.
 
 Doors: highs, model, planes, result, safe_bounds, scaling, solve, write.

@@ -67,7 +67,7 @@ def relaxed(
 
 
 def _priced(program: Program, cost: Floats, prices: Floats) -> float:
-    """Return the right side above for the prices whose row limit is finite; −∞ beyond the range of numbers."""
+    """Return the right side above for the prices whose row limit is finite; −∞ if it is not a number."""
     with np.errstate(over="ignore", invalid="ignore"):
         bound = _sum(program, cost, prices)
     return -inf if isnan(bound) else bound
@@ -85,6 +85,7 @@ def _sum(program: Program, cost: Floats, prices: Floats) -> float:
     unsure = ROUNDING * (entries + DATA) * terms
     unsure[terms == 0.0] = 0.0
     at_rows = prices * limits
+    # a column's least is concave in its reduced cost, so over the interval it is smallest at an end
     at_columns = np.minimum(_least(reduced - unsure, program), _least(reduced + unsure, program))
     size = float(np.abs(at_rows).sum() + np.abs(at_columns).sum())
     total = float(at_rows.sum() + at_columns.sum())

@@ -250,7 +250,7 @@ def _lines(problem: Problem, options: Options, settings: Settings, workers: int,
     def from_others(own: Options) -> Answer:
         now = monotonic()
         found = starts.all(own.cancelled)
-        if race.within(settings.gap):  # another line has it
+        if race.within(settings.gap):  # another member has it
             raise KeyboardInterrupt
         loaded.wait()
         own = _from(own, now)

@@ -43,7 +43,7 @@ class Line:
 
 
 class Awaited:
-    """Lines whose answers another line waits for."""
+    """Members whose answers another member waits for."""
 
     def __init__(self) -> None:
         self._ends: list[Event] = []
@@ -98,7 +98,7 @@ class Outcomes:
 
 
 class PortfolioError(Exception):
-    """No line has an answer or a refusal: all are at fault."""
+    """All members failed: none has an answer or a refusal."""
 
 
 def told(name: str, error: BaseException) -> str:
@@ -139,7 +139,7 @@ def run(
 
     pool, beside = ThreadPoolExecutor(workers), ThreadPoolExecutor(1)
     proving = [beside.submit(prove, lambda: done.is_set() or cancelled())] if prove else []
-    # each line in a copy of the context: what it skips is reported here (solvers/skipped.py)
+    # each member in a copy of the context: what it skips is reported here (solvers/skipped.py)
     running = [
         pool.submit(copy_context().run, _attempt, problem, line, outcomes, race, cancelled) for line in lines
     ]
@@ -164,7 +164,7 @@ def run(
         if (error := each.exception())
     ]
     results = [each.result() for each in running if each.done()]
-    outcomes.answers += filter(None, results)  # in the lines' order: it decides between equals
+    outcomes.answers += filter(None, results)  # in the members' order: it decides between equals
     outcomes.interrupted = stop.is_set()
     if not outcomes.answers and outcomes.interrupted:
         raise KeyboardInterrupt
@@ -195,7 +195,7 @@ def _attempt(
     except InfeasibleError as refusal:
         outcomes.refusals.append(refusal)
     except (NotAcceptedError, KeyboardInterrupt):
-        pass  # the graph is none of its; it had found nothing when it was asked to end
+        pass  # the member does not accept the graph, or had found nothing when it was asked to end
     except BaseException as error:  # whatever it is, the others go on
         outcomes.faults.append(told(line.name, error))
     line.ended(found)

@@ -175,7 +175,7 @@ def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: in
 
     def from_others(cancelled: Cancelled) -> Answer:
         found = known.all(cancelled)
-        if cancelled():  # another line has it
+        if cancelled():  # another member has it
             raise KeyboardInterrupt
         if not found or found[0][1].time > _NEAR * race.best:
             return own(workers)(cancelled)

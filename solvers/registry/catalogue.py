@@ -1,4 +1,4 @@
-"""The solvers by name: what each accepts, and where it comes from.
+"""The catalogue of solvers by name: what each accepts, and its source.
 
 A solver is a module with two names: `Settings`, a frozen dataclass whose fields (int, float, bool or str,
 with defaults) are its options, and `solve(problem, options) -> Answer`. Modules are imported when first

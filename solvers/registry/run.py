@@ -256,7 +256,7 @@ def _bounds(
 
 
 def _class_of(graph: Graph, schedule: Schedule) -> Bound:
-    """Return the smallest class of schedules that surely contains this one, as a bound on it would name it."""
+    """Return the smallest class of schedules that surely contains this one, as a bound that names it."""
     runs = schedule.targets[schedule.verbs == Verb.COMPUTE]
     firsts = runs[np.sort(np.unique(runs, return_index=True)[1])]
     backward = runs[graph.operations.phase[runs] >= Phase.BACKWARD]

@@ -80,7 +80,7 @@ def last_stages(graph: Graph) -> list[int]:
     results = set(graph.results)
     count = len(graph.operations)
     last = list(range(count))
-    for operation in range(count - 1, -1, -1):
+    for operation in range(count - 1, -1, -1):  # users come later in traced order: their last stage is known
         if graph.mutate_lists[operation] or not graph.operations.recompute[operation]:
             continue
         written: list[int] = graph.operations.writes[operation].tolist()

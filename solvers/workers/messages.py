@@ -45,7 +45,7 @@ class Message(NamedTuple):
 
 
 class WorkerFaultError(MemplanError):
-    """The function of a worker raised an error that is no refusal: a bug of it, or of what it calls."""
+    """The function of a worker raised an error that is not a refusal: a bug of it, or of what it calls."""
 
 
 def send(pipe: IO[bytes], message: Message) -> None:

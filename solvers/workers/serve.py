@@ -166,7 +166,7 @@ def main() -> None:
     server = _Server(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"))
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)  # what a solver prints is no message
+    os.dup2(2, 1)  # what a solver prints is not a message
     code = 0
     try:
         while True:

@@ -162,7 +162,7 @@ def able_operations(graph: Graph) -> list[int]:
 
 
 def chosen_moments(graph: Graph, able: Sequence[int], most: int) -> Sequence[int]:
-    """Return the first operation, then that of the highest peak in each of several equal parts of the time."""
+    """Return the first operation, then that of the highest peak in each of some equal parts of the time."""
     if len(able) <= most:
         return able
     if most == 1:

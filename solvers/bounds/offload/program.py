@@ -74,7 +74,7 @@ limit and are never deleted; what never changes may lie there from the start, z 
 Without disks and CPU operations all that lies on the host crosses the links, so the capacity is that of
 pinned memory.
 
-In any order nothing is known of the window of an operation that may stand on either side of a moment: f is
+In any order nothing is known of the window of an operation that may be on either side of a moment: f is
 then a separate variable (windows.py), and nothing else changes. With the same moments the program of the
 traced order is this one with f given, so it is never below. Moments on the longest chain of dependencies
 leave few operations open.

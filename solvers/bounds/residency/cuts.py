@@ -167,6 +167,7 @@ class Network:
         """
         capacities = self._capacities(prices)
         bits = MOST_BITS - int(np.frexp(capacities.sum())[1])
+        # capacities are rounded down, the rent that is subtracted up: rounding only makes the bound lower
         flow, ours = self._minimum_cut(np.floor(np.ldexp(capacities * LOWER, bits)))
         scale = Fraction(2) ** bits
         rooms = (Fraction(part.room, self.limit) for part in self.parts)

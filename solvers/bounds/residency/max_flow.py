@@ -108,7 +108,7 @@ def _send(
         distance[SINK] = 0
         queue[0] = SINK
         first, last = 0, 1
-        while first < last and distance[SOURCE] < 0:
+        while first < last and distance[SOURCE] < 0:  # nodes beyond the source are on no shortest path
             node = queue[first]
             first += 1
             for arc in range(start[node], start[node + 1]):

@@ -88,6 +88,7 @@ def _keep(
     """
     for place in range(len(moments)):
         t, window = moments[place], windows[place]
+        # from last to first: readers before t come after p, so `recomputed` is known for them
         for p in range(t, -1, -1):
             rest = runs[window + 1, p]
             here = runs[window, p] - rest if t < when[window, p] else 0.0

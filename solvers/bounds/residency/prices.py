@@ -68,6 +68,7 @@ def best_prices(
         cuts.append(cut)
         if cut.bound > bound:
             bound, best = cut.bound, prices
+        # at other prices this cut costs at most what the plane says, and L is the least over all cuts
         planes.add(cut.bound - float(prices @ cut.excess), cut.excess)
         try:
             top = planes.highest()

@@ -46,7 +46,7 @@ def solve(problem: Problem, options: Options) -> Answer:
 class _Search(Search):
     """The search with a second limit, at the loss.
 
-    saved: M_save in bytes, None if it is no limit.
+    saved: M_save in bytes, None if it does not limit anything.
     allowed: the bytes of it that the program may use.
     """
 

@@ -10,7 +10,7 @@ tells computations from tensors too. Here come 2.6 and 2.19. In the paper's term
 | paper             | here                                                                              |
 |-------------------|-----------------------------------------------------------------------------------|
 | R_{t,k}, R'_{t,k} | `runs`: operation k runs in stage t; R': in a variant with shorter `writes`       |
-| S_{t,(k,i)}       | `needed`: k's contribution to tensor i is there; at every slot, not only at first |
+| S_{t,(k,i)}       | `needed`: k's contribution to tensor i exists; at every slot, not only at first   |
 | P_{t,i}, alive    | `held`: tensor i is in memory; P as the stage begins                              |
 | create, delete    | `new_bytes`; held before + new − held after                                       |
 | 2.3, 2.4          | no columns; nor for slots that nothing later can use                              |

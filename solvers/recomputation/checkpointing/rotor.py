@@ -8,7 +8,7 @@ stays until that backward (persistence). O(L³ M) steps and O(L² M) bytes for L
 |---------------------|--------------------------------------------------------------------------|
 | L, M                | blocks, slots                                                            |
 | F_∅, F_ck, F_all, B | Pass                                                                     |
-| m_∅, m_all          | chains/costs.py, where the blocks' sizes and seconds stand               |
+| m_∅, m_all          | chains/costs.py, with the blocks' sizes and seconds                      |
 | C_BP(s, t, m)       | ChainTable.seconds(s, t)[m], with one option per block (single_options)  |
 | s'                  | split                                                                    |
 | OptRec(C, s, t, m)  | ChainTable.moves(m, s, t)                                                |

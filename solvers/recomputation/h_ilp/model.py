@@ -2,9 +2,9 @@
 
     paper                    here                     meaning
     Comp_{k,o}^t             runs                     node k runs in stage t with choice o: a binary each
-    Sp_{j,o}^t               saved                    the phantom of child j, made with option o, is there
+    Sp_{j,o}^t               saved                    the phantom of child j, made with option o, exists
     S_{k,d}^t                needed                   node k's contribution is in value d, for a use to come
-    P_d^t, A_{k,d}^t         held                     value d is there (before stage t, or within it)
+    P_d^t, A_{k,d}^t         held                     value d exists (before stage t, or within it)
     C_{k,d}^t, D_{k,d}^t     new bytes; held b. − a.  no variables
     U_k^t                    left side of (3.33)      no variable: a sum over what is held and saved
     s_d, p_{j,o}, m_{k,o}    size, saved, step.bytes  bytes, in thousandths of the budget

@@ -119,7 +119,7 @@ def runs(graph: Graph, nodes: Joint, saved: frozenset[int]) -> list[Run]:
     while True:
         found = _order(graph, nodes, saved, unused)
         never = set(range(len(graph.operations))).difference(found)
-        if never <= unused:  # what has no place is last, and the judge says whether that holds
+        if never <= unused:  # what has no place is last, and the simulator checks whether that holds
             return in_plain_mode([*found, *sorted(never)])
         unused |= never
 

@@ -139,7 +139,7 @@ class _Rounds:
             fractions = self.program.again_within(wanted, [moment], self.weights)
             if fractions is not None or budget - wanted <= NEAR * self.limit or not self._proceed():
                 return wanted, fractions
-            wanted = (budget + wanted) // 2
+            wanted = (budget + wanted) // 2  # a budget nearer to the last one, which had an answer
 
     def _rises(self, extra: float) -> None:
         """Try a sequence of the program's answer so far: it may already fit."""

@@ -166,7 +166,7 @@ def _whole(rows: Rows, x: int, ahead: int, wanted: Ints) -> bool:
 def _leave_out_late(rows: Rows, again: Flags) -> None:
     """Remove from `again` what might be recomputed only after a change in place of what it touches."""
     operations = len(again)
-    until = np.full(len(rows.stays), -1)  # per tensor, the last first run ahead of which it may be asked for
+    until = np.full(len(rows.stays), -1)  # per tensor, the last first run before which it may be needed
     for operation in range(operations - 1, -1, -1):
         latest = operation
         for k in range(rows.output_start[operation], rows.output_start[operation + 1]):

@@ -2,7 +2,7 @@
 
 Minimises  seconds · (1 + STRICTNESS · excess / limit),  excess: bytes of the peak above the limit,
 seconds: max(Σ of the runs, Σ of their launches).
-A move that lifts the peak above the limit is followed by a few that lower it again, and
+A move that lifts the peak above the limit is followed by a few that bring it back below, and
 all together are kept or undone. S. Kirkpatrick, C. D. Gelatt, M. P. Vecchi, Optimization by simulated
 annealing, Science 220, 1983; for recomputation first in Imanishi et al., NeurIPS 2023 (FastSA).
 """

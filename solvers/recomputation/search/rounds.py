@@ -186,6 +186,7 @@ class Rounds:
         for k in range(len(states) - 1):
             cold, warm = (1.0 / (coldest * LADDER**place) for place in (k, k + 1))
             gain = energy_of(states[k], self.limit) - energy_of(states[k + 1], self.limit)
+            # Metropolis' rule for replica exchange: each temperature keeps its own distribution
             if gain >= 0 or self.random.random() < exp(gain * (cold - warm)):
                 states[k], states[k + 1] = states[k + 1], states[k]
 

@@ -48,8 +48,9 @@ Seconds = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ChainCosts:
-    """One entry a block; the table above. resident_bytes: of batch and persistent tensors.
+    """Costs of a chain's blocks, one entry per block, as in the table above.
 
+    resident_bytes: of batch and persistent tensors.
     fixed_seconds: what runs once whatever the moves.
     """
 

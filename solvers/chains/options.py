@@ -31,7 +31,10 @@ OptionMove = tuple[Pass, int, int]
 
 @dataclass(frozen=True, eq=False)
 class OptionCosts:
-    """One entry an option, those of each block together: the table above. Peaks, saved: bytes."""
+    """Costs of options, one entry per option, those of each block together, as in the table above.
+
+    Peaks and `saved` are in bytes.
+    """
 
     chain: ChainCosts
     start: NDArray[np.int64]

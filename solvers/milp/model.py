@@ -22,7 +22,10 @@ Entries = Iterable[tuple[int, float]]
 
 
 class Model:
-    """The program while it is written. tolerance: by how much an answer may leave a row or an integer."""
+    """A program while it is written.
+
+    tolerance: by how much an answer may leave a row or an integer.
+    """
 
     def __init__(self, offset: float = 0.0, tolerance: float = 1e-6) -> None:
         self.offset, self.tolerance = offset, tolerance

@@ -1,4 +1,4 @@
-"""Several solvers side by side.
+"""Portfolios: several solvers in parallel.
 
 Doors: workers.
 """

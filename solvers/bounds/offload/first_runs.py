@@ -1,4 +1,4 @@
-"""The rows of an offloading program that say in which windows operations run: (10)."""
+"""Rows of an offloading program that say in which windows operations run: (10)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .columns import OffloadColumns
 
 
 class FirstRunRows:
-    """Explained in program.py."""
+    """Writer of rows (10), which program.py explains."""
 
     def __init__(self, columns: OffloadColumns) -> None:
         model, turn = columns.model, columns.turn

@@ -6,7 +6,7 @@ from .columns import ONE, OffloadColumns, Sum, plus
 
 
 class HostRows:
-    """Explained in program.py."""
+    """Writer of rows (12) to (16), which program.py explains."""
 
     def __init__(self, columns: OffloadColumns) -> None:
         self.columns = columns

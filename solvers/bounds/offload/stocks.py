@@ -10,7 +10,7 @@ from .columns import NONE, ONE, OffloadColumns, plus
 
 
 class StockRows:
-    """Explained in program.py."""
+    """Writer of rows (5), (6), (8), (9) and `whole`, which program.py explains."""
 
     def __init__(self, columns: OffloadColumns) -> None:
         self.columns = columns

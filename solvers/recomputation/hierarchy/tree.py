@@ -73,7 +73,7 @@ _OPTIONS = 12
 
 @dataclass(frozen=True)
 class Spec:
-    """All that a cluster's options depend on.
+    """A cluster's operations and children: all that its options depend on.
 
     children: each one's part, and the number of its own spec; None if it is to be taken apart. A cluster
         without children is taken apart.

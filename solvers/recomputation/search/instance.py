@@ -20,7 +20,7 @@ from ...stages.slots import Way, ways_of
 
 
 class Instance(NamedTuple):
-    """Records, since compiled code takes few arrays better than many.
+    """Records of a graph, since compiled code takes few arrays better than many.
 
     ways: (operation, mode, seconds, launch, workspace, writes_start, writes_end).
     operations: (plain, recomputable, reads_…, before_…, after_…, earlier, later). plain: its baseline

@@ -16,7 +16,10 @@ from ....graphs.compiled import inner
 
 
 class MemoryTree(NamedTuple):
-    """Bytes, int64, both of shape (2 · slots,); node 1 is the root, node slots + s the leaf of slot s."""
+    """The tree's arrays: bytes, int64, both of shape (2 · slots,).
+
+    Node 1 is the root, node slots + s the leaf of slot s.
+    """
 
     largest: NDArray[np.int64]
     added: NDArray[np.int64]

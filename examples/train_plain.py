@@ -19,7 +19,7 @@ def train(planned: bool, folder: Path | None = None, epochs: int = 3) -> tuple[t
     schedule = OneCycleLR(optimizer, max_lr=1e-2, total_steps=18)
     training = DataLoader(sentences(22), batch_size=4, shuffle=True)  # the last batch has 2
     held_out = DataLoader(sentences(8), batch_size=4)
-    options = {"budget": "75%", "solver": "rotor", "optimizer": optimizer, "clip_norm": 1.0}
+    options = {"budget": "75%", "solver": "rotor", "optimizer": optimizer, "max_grad_norm": 1.0}
     step = memplan.optimize(model, next(iter(held_out)), **options) if planned else None  # the one line
 
     torch.manual_seed(1)

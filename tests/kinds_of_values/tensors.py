@@ -63,7 +63,11 @@ KINDS |= {
         lambda: [torch.tensor(1.0)], lambda self: self.held[0].item(), lambda c: c[0].fill_(3.0)
     ),
     "a_global_tensor": lambda m: (
-        TENSOR.fill_(1.0) and (lambda self: float(TENSOR.item()), lambda: TENSOR.fill_(3.0))
+        TENSOR.fill_(1.0)
+        and (
+            lambda self: float(TENSOR.tolist()),  # pyright: ignore[reportArgumentType]
+            lambda: TENSOR.fill_(3.0),
+        )
     ),
     "an_iterator": container(
         lambda: itertools.chain([1.0] * 2, [3.0] * 9), lambda self: next(self.held), lambda c: None

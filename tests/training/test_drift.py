@@ -162,7 +162,7 @@ def test_a_plan_is_solved_again_in_the_background(
     step = optimized(module, told, time_limit=1)
     emulated.rate = RATE / 2
     before = taken(step, ENOUGH + 2)
-    step._planner.solver = "greedy-star"
+    object.__setattr__(step._planner.options, "solver", "greedy-star")
     while not (done := [line for line in lines(told) if line.startswith("solved again")]):
         step(INPUTS)
     assert "expected" in done[0]

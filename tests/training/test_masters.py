@@ -138,7 +138,7 @@ def test_rounded_states_are_refused_before_and_after() -> None:
     assert optimizer is not None
     fresh = adamw(module.parameters())
     fresh.load_state_dict(optimizer.state_dict())
-    with pytest.raises(memplan.InputError, match="call it behind optimize, which keeps their bits"):
+    with pytest.raises(memplan.InputError, match="call it after optimize, which keeps their bits"):
         planned(module, fresh)
     row = optimizer.state[next(module.parameters())]
     row["master"] = row["master"].bfloat16()

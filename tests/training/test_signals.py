@@ -159,12 +159,12 @@ def test_the_state_is_never_in_between(way, number):
             other.load_state_dict(kept[1])
     assert "after" in seen
     assert all("load the weights" in line for line in refused)
-    assert way not in ("undo", "outside") or not refused
+    assert way not in ("rollback_on_error", "outside") or not refused
 
 
 def test_what_fails_at_the_very_end_is_undone(monkeypatch):
     """All weights are updated, but the iteration's result can't be had."""
-    module, optimizer, step = planned("undo")
+    module, optimizer, step = planned("rollback_on_error")
     step(X[0])
     before = state_of(module, optimizer)
     plan = step.plans[0]

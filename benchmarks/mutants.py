@@ -98,7 +98,7 @@ class Mutation(ast.NodeTransformer):
         self.generic_visit(node)
         for at, operator in enumerate(node.ops):
             if type(operator) in SWAPS and self._is_it(node):
-                node.ops[at] = SWAPS[type(operator)]()  # pyright: ignore[reportArgumentType]
+                node.ops[at] = SWAPS[type(operator)]()  # pyright: ignore
         return node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:

@@ -10,7 +10,7 @@ from sphinx.application import Sphinx
 
 project = "memplan"
 release = memplan.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_click", "sphinx_copybutton"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click", "sphinx_copybutton"]
 html_theme = "furo"
 html_title = "memplan"
 html_static_path = ["pictures"]

@@ -27,7 +27,7 @@ def optimize(module: Any, inputs: Any, options: Options) -> Step:
     """Plan training iterations of a module within a memory budget.
 
     Traces and measures the module on the inputs, solves for the fastest schedule within the budget, verifies
-    it against eager PyTorch, and returns a callable that replaces forward and backward:
+    it against eager PyTorch, and returns a callable that replaces forward and backward::
 
         step = memplan.optimize(
             model, (x,), targets=y, loss_fn=cross_entropy, optimizer=optimizer, budget="12GB"

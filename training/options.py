@@ -299,7 +299,7 @@ class Options(PlanningOptions):
     max_grad_norm: Clipping | None = option(
         converter=_clipping,
         text=(
-            "Norm to which all gradients together are clipped, as torch.nn.utils.clip_grad_norm_ does. "
+            "Norm to which all gradients together are clipped, as `torch.nn.utils.clip_grad_norm_` does. "
             "Updates then wait for all gradients. Needs optimizer=."
         ),
         default=None,

@@ -44,7 +44,8 @@ class Step:
     A call runs forward and backward, and the update if the step has the optimizer. Calls from several threads
     run one after the other.
 
-    Example:
+    Example::
+
         step = memplan.optimize(model, (x,), targets=y, loss_fn=cross_entropy, budget="12GB")
         for x, y in loader:
             optimizer.zero_grad()
@@ -178,7 +179,8 @@ class Step:
         Raises:
             MemplanError: as a call of the step does.
 
-        Example:
+        Example::
+
             loss = sum(step.evaluate(x, targets=y).loss.item() for x, y in validation) / len(validation)
         """
         loss, output = self._without_training("evaluate", arguments, keywords)
@@ -197,7 +199,8 @@ class Step:
         Raises:
             MemplanError: as a call of the step does.
 
-        Example:
+        Example::
+
             logits = step.predict(x)
         """
         return self._without_training("predict", arguments, keywords)[1]
@@ -297,7 +300,8 @@ class Step:
         Raises:
             MemplanError: a value can't be saved, or the disk is full. The earlier checkpoint is still there.
 
-        Example:
+        Example::
+
             step.save("checkpoint", extra={"scheduler": scheduler, "epoch": epoch})
         """
         with self._alone:
@@ -322,7 +326,8 @@ class Step:
             MismatchError: it is that of another model or optimizer. In both cases nothing has changed.
             MemplanError: a value could not be replaced; calls are refused until a load succeeds.
 
-        Example:
+        Example::
+
             epoch = step.load("checkpoint", extra={"scheduler": scheduler})["epoch"]
         """
         with self._alone:

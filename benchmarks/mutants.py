@@ -75,7 +75,11 @@ NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "True": "False"
 
 
 class Mutant(NamedTuple):
-    """line: of the file, from 1. number: of the mutation among those of the line."""
+    """A mutation of one line.
+
+    line: number in the file, from 1.
+    number: place among the mutations of that line.
+    """
 
     file: str
     line: int

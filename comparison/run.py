@@ -40,8 +40,8 @@ def run(
 
     bound_seconds: for lower bounds. They are computed once per graph and budget, and not if one of the rows
         `known` has them.
-    backend: one of solvers/cluster.py. On a cluster as many trials run at a time as it has workers, which
-        find the graphs under the same paths.
+    backend: one of solvers/workers/cluster.py. On a cluster as many trials run at a time as it has workers,
+        which find the graphs under the same paths.
     """
     check_backend(backend)
     bounds: dict[Place, Bounds] = {}

@@ -22,7 +22,7 @@ from .step import Step
 from .weights import read_weights
 
 
-@takes(Options)
+@takes(Options, example="targets=…, loss_fn=…")
 def optimize(module: Any, inputs: Any, options: Options) -> Step:
     """Plan training iterations of a module within a memory budget.
 

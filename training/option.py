@@ -4,7 +4,7 @@
         budget: Budget = option(converter=parse_budget, text="Bytes, …")
         max_plans: int = option(converter=parse_count, text="Shapes …", default=8)
 
-    @takes(Options)
+    @takes(Options, example='budget="12GB"')
     def optimize(module, inputs, options: Options): ...
 
     optimize(module, inputs, budget="12GB")
@@ -89,18 +89,19 @@ def _read(each: Field[Any], value: Any) -> Any:
 
 @overload
 def takes(
-    options: Callable[Keywords, Made],
+    options: Callable[Keywords, Made], *, example: str
 ) -> Callable[
     [Callable[[First, Second, Made], Result]], Callable[Concatenate[First, Second, Keywords], Result]
 ]: ...
 @overload
 def takes(
-    options: Callable[Keywords, Made], *, first: str
+    options: Callable[Keywords, Made], *, example: str, first: str
 ) -> Callable[[Callable[[First, Made], Result]], Callable[Concatenate[First, Keywords], Result]]: ...
-def takes(options: Any, *, first: str = "") -> Any:
+def takes(options: Any, *, example: str, first: str = "") -> Any:
     """Let a function of positional arguments and options be called with the options as keywords.
 
     Its docstring and signature list them. Raises TypeError for an unknown or a missing keyword.
+    example: options as a call has them, for the message about arguments by position.
     first: the name of the positional argument, if the function has only one.
     """
     del first  # tells type checkers how many there are
@@ -109,6 +110,7 @@ def takes(options: Any, *, first: str = "") -> Any:
         own = list(inspect.signature(function).parameters.values())[:-1]
         keywords = [_parameter(each) for each in fields(options)]
         known = [each.name for each in keywords]
+        required = [each for each in keywords if each.default is inspect.Parameter.empty]
 
         @wraps(function)
         def with_keywords(*positional: Any, **given: Any) -> Any:
@@ -119,9 +121,11 @@ def takes(options: Any, *, first: str = "") -> Any:
             if len(positional) > len(own):
                 names = ", ".join(each.name for each in own)
                 raise InputError(
-                    f"{function.__name__} takes {names} by position, several inputs as a tuple, and the rest "
-                    f"by name: {function.__name__}({names}, targets=…, loss_fn=…)"
+                    f"{function.__name__} takes {names} by position and the rest by name: "
+                    f"{function.__name__}({names}, {example})"
                 )
+            if missing := [each.name for each in required if each.name not in given]:
+                raise TypeError(f"{function.__name__}() is missing the argument {missing[0]!r}")
             apart = {each.name: given.pop(each.name) for each in own if each.name in given}
             return function(*positional, **apart, options=options(**given))
 

@@ -24,7 +24,7 @@ from .step import Step
 _ITEMS = "num_items_in_batch"
 
 
-@takes(PlanningOptions, first="trainer")
+@takes(PlanningOptions, example="budget=…", first="trainer")
 def optimize_trainer(trainer: Any, options: PlanningOptions) -> PlannedLoss:
     """Let a transformers.Trainer compute losses and gradients within a budget: call it before `train()`.
 

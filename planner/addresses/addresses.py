@@ -35,7 +35,7 @@ _ROUNDS, _TRIES = 30_000, 40
 """Rounds of one try, and tries, at most."""
 
 _STRIP = 0.005
-"""What a strip may cost, as a share of the bound."""
+"""Cost that a strip may have, as a share of the bound."""
 
 
 def rows_of(

@@ -66,7 +66,7 @@ _OTHERS_SHARE, _JOINT_SHARE = 0.5, 0.97
 """Shares of a time limit at which the others end, and joint ends, as all do once there is a schedule."""
 
 _ALONE_SHARE, _ALONE_OTHERS_SHARE = 0.5, 0.8
-"""The same shares with one core, where joint is first."""
+"""Shares of a time limit with one core, at which joint ends, which is first, and then the others."""
 
 _GRACE_SECONDS = 1.0
 """Seconds after its time limit at which one of the others is asked to end, once there is a schedule."""

@@ -13,17 +13,17 @@ class Kind(IntEnum):
     """Kind of a message. The first two go to the worker, the others come from it."""
 
     CALL = 0
-    """value: the function's name as `module:function`, and its arguments"""
+    """A call; value: the function's name as `module:function`, and its arguments."""
     STOP = 1
-    """the result of the call is requested at once"""
+    """A request for the result of the call at once."""
     EVENT = 2
-    """value: what the function reports on the way"""
+    """A report of the function on the way, as value."""
     RETURN = 3
-    """value: what the function returned"""
+    """The end of the call; value: the result."""
     RAISE = 4
-    """value: the error that it raised"""
+    """The end of the call; value: the error that it raised."""
     ENDED = 5
-    """the process is gone: made by the program's side"""
+    """The end of the process, noted by the program's side."""
 
 
 class Message(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from .. import __version__
 from ..graphs.folders.scratch import sweep
 from .exits import Exit, verdict
 from .options import output_flags
@@ -106,7 +107,7 @@ class Plan(click.Group):
 
 
 @click.command(cls=Plan, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="memplan", prog_name="plan")
+@click.version_option(__version__, prog_name="plan")
 @output_flags
 def main(**flags: bool) -> None:
     """Train a PyTorch model within a memory budget, at the least cost in time.

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cached_property
-from importlib.metadata import version
 from itertools import product
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .. import __version__
 from ..graphs.files.files import graph_digest, load_graph
 from ..planner.budget import Budget
 from ..planner.plain import baseline
@@ -277,7 +277,7 @@ def row(trial: Trial, ending: Mapping[str, Any], known: Bounds = UNKNOWN) -> Row
         settings=solver.settings,
         message=_line(ending.get("message", "")),
         sha256=on.sha256,
-        memplan=version("memplan"),
+        memplan=__version__,
         seed=seed if isinstance(seed := json.loads(solver.settings).get("seed"), int) else None,
         history=tuple(Found(*one) for one in ending.get("history", ())),
     )

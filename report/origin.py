@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from .. import __version__
 from ..graphs.units import format_bytes
 
 _PACKAGES = ("highspy", "numba", "numpy", "ortools", "gurobipy")
@@ -21,7 +22,7 @@ _PACKAGES = ("highspy", "numba", "numpy", "ortools", "gurobipy")
 def made(arguments: Sequence[str]) -> list[str]:
     """Return two lines: date and versions; and the command. arguments: the words after `plan`."""
     date = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    python = f"memplan {version('memplan')}, Python {sys.version.split()[0]}"
+    python = f"memplan {__version__}, Python {sys.version.split()[0]}"
     return [f"{date}, {python}", shlex.join(["plan", *arguments])]
 
 

@@ -41,14 +41,36 @@ def llama3_8b() -> Any:
     return model.train(), {"input_ids": tokens, "labels": tokens}
 
 
+def llama_1b() -> Any:
+    """In bfloat16, with grouped-query attention."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=32000,
+        hidden_size=2048,
+        intermediate_size=5632,
+        num_hidden_layers=16,
+        num_attention_heads=32,
+        num_key_value_heads=4,
+        max_position_embeddings=2048,
+        use_cache=False,
+    )
+    tokens = torch.randint(config.vocab_size, (4, 2048))
+    return LlamaForCausalLM(config).bfloat16().train(), {"input_ids": tokens, "labels": tokens}
+
+
 Build = Callable[[], Any]
 LARGE: dict[str, Build] = {
+    "gpt2": lambda: example("gpt2", layers=12, width=768, heads=12, vocabulary=50257, batch=8, length=1024),
+    "llama-1b": llama_1b,
     "gpt2-xl": lambda: example("gpt2", layers=48, width=1600, heads=25, vocabulary=50257, length=1024),
     "llama3-8b": llama3_8b,
     "vit-l": lambda: example("vit", layers=24, width=1024, heads=16, side=224, patch=16, batch=64),
     "unet": lambda: example("unet", batch=8, side=512, width=64),
 }
 SMALL: dict[str, Build] = {
+    "gpt2": lambda: example("gpt2", layers=2, width=64, heads=2, vocabulary=128, length=64),
+    "llama-1b": lambda: example("llama", layers=2, width=64, heads=4, vocabulary=128, length=64),
     "gpt2-xl": lambda: example("gpt2", layers=4, width=64, heads=2, vocabulary=128, length=64),
     "llama3-8b": lambda: example("llama", layers=4, width=64, heads=4, vocabulary=128, length=64),
     "vit-l": lambda: example("vit", layers=4, width=64, heads=2, side=32, classes=10),

@@ -7,8 +7,8 @@ Every model in every way at 60, 40, 20 and 10 % of plain PyTorch's peak, AdamW i
 `pip install -e .[dev,examples]` with CUDA's PyTorch, and for DeepSpeed's rows `deepspeed`. No weights are
 downloaded: models are made from their configurations.
 
-Each row is a process of its own: one that fails, or takes longer than its part of the time that is left, is a
-row that says so. Rows are written to --output, with the suffix .jsonl, as they come, and a run with the same
+Ours is one process per model, each row of the others one of its own: what fails, or takes longer than its part
+of the time that is left, is a row that says so. Rows are written to --output, with the suffix .jsonl, as they come, and a run with the same
 file goes on where it stopped; failed rows are tried again. The most important rows come first.
 """
 
@@ -32,6 +32,10 @@ from table import table
 
 HERE = Path(__file__).parent
 SHARES = (0.6, 0.4, 0.2, 0.1)
+CUDA_TESTS = (
+    "tests/devices",
+    *(f"tests/runtime/test_{name}.py" for name in ("live_bytes", "measure", "this_machine", "execute_transfers")),
+)
 TEST_SECONDS = 480.0
 LEAST_SECONDS = 120.0
 """What every row may take, if so much is left."""
@@ -39,14 +43,13 @@ LEAST_SECONDS = 120.0
 Row = dict[str, Any]
 
 
-def rows(names: list[str], ways: list[str], shares: list[float]) -> list[Row]:
-    """The most important first: what all are compared with, ours, the others."""
-    order = [
-        *((name, way, 1.0) for way in ("profile", "plain") for name in names),
-        *((name, "ours", share) for share in shares for name in names),
-        *((name, way, share) for way in filter(None, ways) for share in shares for name in names),
+def processes(names: list[str], ways: list[str], shares: list[float]) -> list[Row]:
+    """The most important first: ours with what all are compared with, the others."""
+    return [
+        *({"model": name, "way": "ours", "shares": shares} for name in names),
+        *({"model": name, "way": "plain", "shares": [1.0]} for name in names),
+        *({"model": name, "way": way, "shares": [share]} for way in ways for share in shares for name in names),
     ]
-    return [{"model": name, "way": way, "share": share} for name, way, share in order]
 
 
 def key(row: Row) -> str:
@@ -55,52 +58,68 @@ def key(row: Row) -> str:
     return json.dumps([row[name] for name in names])
 
 
-def run_row(asked: Row, seconds: float) -> Row:
+def run_process(asked: Row, seconds: float) -> list[Row]:
+    """The rows that a process writes before it ends or its time does; for those that are missing, why."""
     command = [sys.executable, str(HERE / "row.py"), json.dumps(asked)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return {**asked, "failed": True, "note": f"stopped after {seconds:.0f} s"}
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["nothing on standard error"])[-1]
-        return {**asked, "failed": True, "note": f"exit {done.returncode}: {last[:150]}"}
-    return {**asked, **json.loads(done.stdout.strip().splitlines()[-1])}
+        done = subprocess.run(command, capture_output=True, timeout=seconds)
+        last = (done.stderr.decode().strip().splitlines() or ["nothing on standard error"])[-1]
+        written, note = done.stdout, f"exit {done.returncode}: {last[:150]}"
+    except subprocess.TimeoutExpired as stopped:
+        written, note = stopped.stdout or b"", f"stopped after {seconds:.0f} s"
+    common = {name: value for name, value in asked.items() if name != "shares"}
+    whole = [line for line in written.decode().splitlines(keepends=True) if line.endswith("\n")]
+    found = [{**common, **json.loads(line)} for line in whole if line.startswith("{")]
+    there = {(row["way"], row["share"]) for row in found}
+    wanted = [(asked["way"], share) for share in asked["shares"]]
+    wanted += [("profile", 1.0)] if asked["way"] == "ours" else []
+    missing = [
+        {**common, "way": way, "share": share, "failed": True, "note": note}
+        for way, share in wanted
+        if (way, share) not in there
+    ]
+    return [*found, *missing]
 
 
 def run_all(options: argparse.Namespace, about: str, end: float) -> list[Row]:
-    """Of a row that waits for another, a model's profile, and that failed: what it says."""
     file: Path = options.output.with_suffix(".jsonl")
     found = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     done = {key(row): row for row in found if not row.get("failed")}
-    wanted = rows(options.models.split(","), options.ways.split(","), options.shares)
+    wanted = processes(options.models.split(","), [*filter(None, options.ways.split(","))], options.shares)
     shared = {"simulated": options.simulated, "solver": options.solver, "seconds": options.seconds}
-    shared |= {"place": about, "budget": None}
-    shared["folder"] = str(options.output.parent.resolve())
+    shared |= {"place": about, "compare": options.compare, "folder": str(options.output.parent.resolve())}
     results: list[Row] = []
-    for number, row in enumerate(wanted):
-        asked = {**shared, **row}
-        if key(asked) not in done:
-            if reason := contestants.refusal(row["way"], on_cuda=not options.simulated):
-                results.append({**asked, "note": reason})
-                continue
+    for number, process in enumerate(wanted):
+        asked: Row = {**shared, **process, "peak": None}
+        of_model = [{**asked, "way": "profile", "share": 1.0}] if asked["way"] == "ours" else []
+        of_model += [{**asked, "share": share} for share in asked["shares"]]
+        note = _left_out(asked, done, end)
+        missing = [row for row in of_model if key(row) not in done]
+        if missing and note is None:
+            asked["shares"] = [row["share"] for row in missing if row["way"] == asked["way"]]
             left = end - monotonic()
-            plain = done.get(key({**asked, "way": "profile", "share": 1.0}), {}).get("peak")
-            if left <= 0:
-                results.append({**asked, "note": "not reached in the time"})
-                continue
-            if row["way"] not in ("profile", "plain"):
-                if plain is None:
-                    results.append({**asked, "note": "left out: the model was not profiled"})
-                    continue
-                asked["budget"] = int(row["share"] * plain)
-            limit = min(left, max(LEAST_SECONDS, 3 * left / (len(wanted) - number)))
-            result = run_row(asked, limit)
-            done[key(asked)] = result
-            with file.open("a") as lines:
-                lines.write(json.dumps(result) + "\n")
-            print(json.dumps(result), flush=True)
-        results.append(done[key(asked)])
+            weight = sum(len(each["shares"]) for each in wanted[number:])
+            limit = min(left, max(LEAST_SECONDS, 3 * left * (1 + len(asked["shares"])) / weight))
+            for row in run_process(asked, limit):
+                done[key(row)] = row
+                with file.open("a") as lines:
+                    lines.write(json.dumps(row) + "\n")
+                print(json.dumps(row), flush=True)
+        results += [done.get(key(row), {**row, "note": note}) for row in of_model]
     return results
+
+
+def _left_out(asked: Row, done: dict[str, Row], end: float) -> str | None:
+    """Why a process is not started; sets the peak that its shares are of."""
+    if reason := contestants.refusal(asked["way"], on_cuda=not asked["simulated"]):
+        return reason
+    if end - monotonic() <= 0:
+        return "not reached in the time"
+    if asked["way"] not in ("ours", "plain"):
+        asked["peak"] = done.get(key({**asked, "way": "profile", "share": 1.0}), {}).get("peak")
+        if asked["peak"] is None:
+            return "left out: the model was not profiled"
+    return None
 
 
 def surroundings(simulated: bool) -> str:
@@ -109,7 +128,10 @@ def surroundings(simulated: bool) -> str:
         place = "Simulated device, small models; times are this CPU's and say nothing about a GPU"
     else:
         ask = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        said = subprocess.run(ask, capture_output=True, text=True).stdout.strip()
+        try:
+            said = subprocess.run(ask, capture_output=True, text=True).stdout.strip()
+        except OSError:  # a container without it
+            said = ""
         place = f"Measured on {said or torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
     names = {"PyTorch": torch.__version__, "Python": platform.python_version()}
     for package in ("transformers", "deepspeed"):
@@ -122,12 +144,14 @@ def surroundings(simulated: bool) -> str:
 
 def cuda_tests(seconds: float) -> str:
     """The lines with failures, and the last, of the tests that need a CUDA device."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "tests"]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", *CUDA_TESTS]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, cwd=HERE.parents[1])
     except subprocess.TimeoutExpired:
         return f"CUDA tests: stopped after {seconds:.0f} s."
     lines = done.stdout.strip().splitlines() or ["no output"]
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"the CUDA tests did not run: {lines[-1]}")
     return "; ".join(["CUDA tests: " + lines[-1], *(line for line in lines if line.startswith("FAILED"))])
 
 
@@ -140,6 +164,8 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(models.LARGE), help="of these, with commas between")
     parser.add_argument("--ways", default=",".join(contestants.WAYS), help="others' ways, alike")
     parser.add_argument("--shares", type=lambda text: [float(x) for x in text.split(",")], default=SHARES)
+    parser.add_argument("--compare", action="store_true", help="each plan's results with eager PyTorch's")
+    parser.add_argument("--no-tests", action="store_true")
     parser.add_argument("--output", type=Path, default=Path("gpu-table.md"))
     options = parser.parse_args()
     for given, known in ((options.models, models.LARGE), (options.ways, contestants.WAYS)):
@@ -149,7 +175,7 @@ def main() -> None:
     options.simulated |= not torch.cuda.is_available()
     end = monotonic() + 60 * options.minutes
     about = surroundings(options.simulated)
-    tests = "" if options.simulated else cuda_tests(min(TEST_SECONDS, 60 * options.minutes / 4))
+    tests = "" if options.simulated or options.no_tests else cuda_tests(min(TEST_SECONDS, 60 * options.minutes / 4))
     text = table(f"{about}. {datetime.now(UTC):%Y-%m-%d}. {tests}".strip(), run_all(options, about, end))
     options.output.write_text(text)
     print(text)

@@ -1,0 +1,25 @@
+"""Tests that run on the CPU and, where there is one, on a CUDA device: `pytest tests/devices -m cuda`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read once, at CUDA's first matrix product
+
+NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+CUDA = pytest.param("cuda", marks=[pytest.mark.cuda, NEEDS_CUDA])
+
+
+@pytest.fixture(params=["cpu", CUDA])
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The device's name; PyTorch repeats its results bit by bit meanwhile, and computes in one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # where tests run beside, two threads that wait for each other take forever
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield request.param
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)

@@ -1,0 +1,119 @@
+"""Random valid schedules run: bit by bit what eager gives, on each device."""
+
+import random
+
+import pytest
+import torch
+from iterations import ITERATIONS
+from memplan.planner.simulator.simulate import simulate
+from memplan.runtime.calls.randomness import generators_kept
+from memplan.runtime.compare.peaks import peaks
+from memplan.runtime.model.iteration import on_device
+from memplan.runtime.profile.profile import graph_from, measure_program
+from memplan.runtime.run.cycle import Terms
+from memplan.runtime.run.execute import PlannedStep
+from memplan.runtime.trace.settle import residents, settled
+from transfers import (
+    MACHINE,
+    absent,
+    adamw,
+    assert_equal,
+    clipped,
+    in_order,
+    seeded,
+    train_by_plan,
+    train_eagerly,
+    unmeasured,
+    wandering,
+    with_modes,
+)
+
+ONLY_CPU = {"branching"}  # a tensor that is neither parameter nor buffer stays there
+NAMES = sorted(ITERATIONS.keys() - ONLY_CPU)
+
+
+def placed(name, optimizer, device):
+    return on_device(seeded(name, optimizer), device)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tensors_leave_for_host_and_disk(name, device):
+    eager = train_eagerly(placed(name, None, device), 2)
+    iteration = placed(name, None, device)
+    program = settled(iteration)
+    graph = unmeasured(program)
+    schedule = absent(graph, in_order(graph), random.Random(0))
+    step = PlannedStep(iteration, program, schedule, Terms(graph, None, MACHINE))
+    assert_equal(train_by_plan(iteration, step, 2), eager)
+
+
+@pytest.mark.parametrize("optimizer", [adamw, clipped], ids=["adamw", "clipped"])
+@pytest.mark.parametrize("name", ["perceptron", "tied", "half_precision"])
+def test_recomputation_and_updates_anywhere(name, optimizer, device):
+    """Runs of the CPU are left out on CUDA: its arithmetic is the CPU's own."""
+    eager = train_eagerly(placed(name, optimizer, device), 3)
+    program = settled(placed(name, optimizer, device))
+    for number in range(3):
+        rng = random.Random(number)
+        iteration = placed(name, optimizer, device)
+        graph = unmeasured(program)
+        graph = with_modes(graph, program, rng) if device == "cpu" else graph
+        schedule = wandering(graph, rng)
+        budget = simulate(graph, schedule, machine=MACHINE).figures.least_budget
+        step = PlannedStep(iteration, program, schedule, Terms(graph, budget, MACHINE))
+        assert_equal(train_by_plan(iteration, step, 3), eager)
+
+
+@pytest.mark.parametrize("name", ["unet", "resnet", "gpt2", "perceptron"])
+def test_peaks_are_the_planned_ones_to_the_byte(name, device):
+    iteration = placed(name, None, device)
+    program = settled(iteration)
+    graph = graph_from(program, measure_program(program, residents(program, iteration)), block_bytes=512)
+    for number in range(2):
+        rng = random.Random(number)
+        schedule = absent(graph, in_order(graph), rng)
+        figures = simulate(graph, schedule, machine=MACHINE).figures
+        step = PlannedStep(placed(name, None, device), program, schedule, Terms(graph, None, MACHINE))
+        found = peaks(step, iteration.inputs)
+        step.restore_to_device()
+        print(name, number, found, figures.peak)
+        if device == "cuda":
+            assert found.device - found.constant <= figures.peak <= found.device
+        assert found.device <= figures.peak + found.constant + found.beside
+
+
+def test_draws_from_the_other_generator_are_repeated(device):
+    """A model on any device may draw on the CPU, as many a diffusion loop does."""
+
+    class Noisy(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+
+        def forward(self, x):
+            noise = torch.randn(x.shape).to(x.device)
+            return self.last(self.first(x + noise).tanh()).square().mean()
+
+    from memplan.planner.schedule.sequence import in_plain_mode, schedule_of
+    from memplan.runtime.model.iteration import Iteration
+
+    torch.manual_seed(0)
+    module, x = Noisy().to(device), torch.randn(32, 64).to(device)
+    iteration = Iteration(module, (x,))
+    program = settled(iteration)
+    graph = unmeasured(program)
+    count = len(program.operations)
+    loss = next(i for i, each in enumerate(program.operations) if each.phase.name == "LOSS")
+    noise = [i for i, each in enumerate(program.operations) if each.random or "noise" in each.name]
+    again = [*range(noise[0], noise[0] + (2 if device == "cpu" else 3))]
+    order = [*range(loss + 1), *again, *range(loss + 1, count)]
+    torch.manual_seed(1)
+    module(x).backward()
+    eager = [parameter.grad for parameter in module.parameters()]
+    module.zero_grad()
+    step = PlannedStep(iteration, program, schedule_of(graph, in_plain_mode(order)), Terms(graph))
+    with generators_kept([torch.device(device)]):
+        torch.manual_seed(1)
+        step(x)
+    for expected, parameter in zip(eager, module.parameters(), strict=True):
+        assert torch.equal(expected, parameter.grad)

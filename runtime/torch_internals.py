@@ -52,6 +52,7 @@ from torch.autograd.graph import _engine_run_backward
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.optim.optimizer import _default_to_fused_or_foreach
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import (
@@ -527,6 +528,11 @@ def graph_is_kept() -> bool:
 def norm_of(tensor: Tensor) -> Tensor:
     """Return the tensor's 2-norm, by the kernel with which `clip_grad_norm_` takes those of many."""
     return torch._foreach_norm([tensor], 2.0)[0]
+
+
+def takes_lists(parameters: Sequence[Tensor]) -> bool:
+    """Tell whether optimizers step these parameters by kernels for lists (`foreach`) by default."""
+    return _default_to_fused_or_foreach(list(parameters), False)[1]
 
 
 def check_and_unscale(gradient: Tensor, infinite: Tensor, inverse: Tensor) -> None:

@@ -34,7 +34,10 @@ HERE = Path(__file__).parent
 SHARES = (0.6, 0.4, 0.2, 0.1)
 CUDA_TESTS = (
     "tests/devices",
-    *(f"tests/runtime/test_{name}.py" for name in ("live_bytes", "measure", "this_machine", "execute_transfers")),
+    *(
+        f"tests/runtime/test_{name}.py"
+        for name in ("live_bytes", "measure", "this_machine", "execute_transfers")
+    ),
 )
 TEST_SECONDS = 480.0
 LEAST_SECONDS = 120.0
@@ -48,7 +51,12 @@ def processes(names: list[str], ways: list[str], shares: list[float]) -> list[Ro
     return [
         *({"model": name, "way": "ours", "shares": shares} for name in names),
         *({"model": name, "way": "plain", "shares": [1.0]} for name in names),
-        *({"model": name, "way": way, "shares": [share]} for way in ways for share in shares for name in names),
+        *(
+            {"model": name, "way": way, "shares": [share]}
+            for way in ways
+            for share in shares
+            for name in names
+        ),
     ]
 
 
@@ -175,7 +183,11 @@ def main() -> None:
     options.simulated |= not torch.cuda.is_available()
     end = monotonic() + 60 * options.minutes
     about = surroundings(options.simulated)
-    tests = "" if options.simulated or options.no_tests else cuda_tests(min(TEST_SECONDS, 60 * options.minutes / 4))
+    tests = (
+        ""
+        if options.simulated or options.no_tests
+        else cuda_tests(min(TEST_SECONDS, 60 * options.minutes / 4))
+    )
     text = table(f"{about}. {datetime.now(UTC):%Y-%m-%d}. {tests}".strip(), run_all(options, about, end))
     options.output.write_text(text)
     print(text)

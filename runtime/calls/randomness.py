@@ -15,13 +15,20 @@ from .fused import RANDOM
 
 _OFF_AT_ZERO = {"dropout_p", "dropout", "p"}
 _OFF_AT_FALSE = {"train", "training"}
+_SEEN_DRAWING: set[Any] = set()
+"""Operators that drew when they ran, though no tag says so: those of other packages mostly."""
+
 _PROBABILITY_MEANS_DROPOUT = {"aten::native_dropout", "aten::_fused_dropout"}
 
 
 def draws(target: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> bool:
-    """Tell whether the call draws: its operator may (torch tags it so), and no argument switches that off."""
+    """Tell whether the call draws: its operator may (torch tags it so, or it was seen to), and no argument
+    switches that off.
+    """
     if not isinstance(target, OpOverload):
         return target in RANDOM
+    if target in _SEEN_DRAWING:
+        return True
     if torch.Tag.nondeterministic_seeded not in target.tags:
         return False
     given = _by_name(target, arguments, keywords)
@@ -33,6 +40,11 @@ def draws(target: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) 
         if argument in _OFF_AT_ZERO and is_dropout and value == 0:
             return False
     return True
+
+
+def note_drawing(targets: Iterable[Any]) -> None:
+    """Take operators for ones that draw: they ran, and a generator had another state afterwards."""
+    _SEEN_DRAWING.update(targets)
 
 
 Source = torch.device | Device | torch.Generator

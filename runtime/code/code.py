@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from ...planner.schedule.schedule import Initial, Schedule, Verb
 from ..calls.randomness import restore_generator, save_generator
 from ..device.choice import device_of
-from ..device.device import Device
+from ..device.device import Device, StreamDevice
 from ..device.planned_rooms import Request
 from ..program.free_names import FreeNames
 from ..program.program import Call, Operation, Program, values_read
@@ -167,8 +167,10 @@ class Writer:
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────
 
     def _replayed(self, index: int, operation: Operation) -> None:
-        generator = operation.call.generator
-        source = "device" if generator is None else self.names.of_thing(generator)
+        drawn_from = self.program.source_of(operation)
+        # A device that queues its work knows when its own generator may be read; others are read at once.
+        queued = isinstance(self.device, StreamDevice) and drawn_from == self.program.device
+        source = "device" if queued else self.names.of_thing(drawn_from)
         if index not in self.saved:
             self.saved.add(index)
             self.lines.append(f"s{index} = save({source})")

@@ -129,15 +129,8 @@ def _no_new_states(optimizer: Optimizer) -> Generator[None]:
 
 
 def _step(optimizer: Optimizer, way: Way | None) -> None:
-    """Step one tensor after the other, as updates are defined, if the optimizer has a choice.
+    """Step as the optimizer does by itself, by kernels for lists if it would take these.
 
     way: a step in place of the optimizer's own.
     """
-    choosing = [(group, group["foreach"]) for group in optimizer.param_groups if "foreach" in group]
-    for group, _foreach in choosing:
-        group["foreach"] = False
-    try:
-        optimizer.step() if way is None else way(optimizer)
-    finally:
-        for group, foreach in choosing:
-            group["foreach"] = foreach
+    optimizer.step() if way is None else way(optimizer)

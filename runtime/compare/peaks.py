@@ -58,7 +58,7 @@ def peaks_of(step: PlannedStep, run: Callable[[], None]) -> Peaks:
 
     The optimizer's states exist.
     """
-    cycle = step.cycle
+    cycle, constant = step.cycle, step.device.constant_bytes()
     if cycle is None:
         step.place()  # what another step has would count twice: as there, and as it comes
         peak = device_peak(run, step.device, resident_bytes(step.program))
@@ -66,7 +66,7 @@ def peaks_of(step: PlannedStep, run: Callable[[], None]) -> Peaks:
             peak,
             step.undo_bytes,
             beside=generator_bytes(step.program),
-            constant=step.device.constant_bytes(),
+            constant=constant,
             reserved=_reserved(step.device),
         )
     step.restore_to_device()
@@ -76,7 +76,7 @@ def peaks_of(step: PlannedStep, run: Callable[[], None]) -> Peaks:
     peak = device_peak(run, step.device, start, known)
     disk = cycle.disk.count.peak if cycle.disk else 0
     host = cycle.host.count.peak + step.undo_bytes
-    beside, constant = generator_bytes(step.program), step.device.constant_bytes()
+    beside = generator_bytes(step.program)
     return Peaks(peak, host, disk, beside, constant, _reserved(step.device))
 
 
@@ -89,6 +89,8 @@ def device_peak(
 
     known: see `live_peak`.
     """
+    if isinstance(device, StreamDevice):
+        device.release_unused()  # what the process had before must not count as reserved
     found = live_peak(run, device, known).peak_bytes
     return device.peak_bytes() if isinstance(device, StreamDevice) else start + found
 

@@ -19,7 +19,7 @@ class Cuda(StreamDevice):
 
     def free_bytes(self) -> int:
         """Return the free bytes after PyTorch's cache is emptied, without what CUDA takes itself."""
-        torch.cuda.empty_cache()
+        self.release_unused()
         free, _total = torch.cuda.mem_get_info(self.torch)
         return int(free)
 
@@ -88,6 +88,11 @@ class Cuda(StreamDevice):
     def event(self) -> Event:
         return cast(Event, torch.cuda.Event(blocking=True))
 
+    def moment(self) -> Event:
+        event: Any = self.event()
+        event.record(torch.cuda.current_stream(self.torch))  # by default the current device's stream
+        return event
+
     def current_stream(self) -> Stream:
         return cast(Stream, torch.cuda.current_stream(self.torch))
 
@@ -113,3 +118,6 @@ class Cuda(StreamDevice):
 
     def reset_peak(self) -> None:
         torch.cuda.reset_peak_memory_stats(self.torch)
+
+    def release_unused(self) -> None:
+        torch.cuda.empty_cache()

@@ -113,7 +113,9 @@ class Device(ABC):
     def constant_bytes(self) -> int:
         """Return the bytes of device memory that libraries keep as long as the process computes.
 
-        cuBLAS keeps its workspace, for instance. Measuring it allocates it, so it is there from then on.
+        cuBLAS keeps its workspace, for instance: one for each thread that has computed a product, so another
+        for the thread in which eager PyTorch runs backward. Measuring it frees all of them, and allocates
+        that of the calling thread, which is there from then on.
         """
         return 0
 
@@ -287,3 +289,6 @@ class StreamDevice(Device):
 
     @abstractmethod
     def reset_peak(self) -> None: ...
+
+    def release_unused(self) -> None:
+        """Give memory that the allocator keeps, and no tensor has, back to the device."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from torch import Tensor
+
 from ...graphs.units import format_bytes
 from ..device.device import Device, PinError, Unpin
 from ..device.host_room import available_bytes, host_pages, lockable_bytes
@@ -40,26 +42,27 @@ def pinnable(device: Device, smallest: int = SMALLEST) -> Pinnable:
     """
     free = available_bytes()
     most = int(SHARE * free) if free is not None else UNASKED
-    unpin: list[Unpin] = []
+    pinned: list[tuple[Tensor, Unpin]] = []
     total, piece, fault = 0, smallest, None
     try:
         while piece >= smallest and total < most:
             size = min(piece, most - total)
             try:
-                made = device.pin(host_pages(size))
+                memory = host_pages(size)
+                unpin = device.pin(memory)
             except (PinError, OSError) as error:
                 fault = fault or error
                 piece //= 2
                 continue
-            if made is None:
+            if unpin is None:
                 return Pinnable(None, f"{device.name()} copies from any host memory alike: none is pinned")
-            unpin.append(made)
+            pinned.append((memory, unpin))  # memory that is freed while pinned is handed out once more
             total += size
             # Blocks double until the first refusal, then halve: the limit is found in few calls.
             piece = piece // 2 if fault else 2 * piece
     finally:
-        for each in unpin:
-            each()
+        for _memory, unpin in pinned:
+            unpin()
     if fault is None:
         return Pinnable(
             total, f"half of the {format_bytes(int(total / SHARE))} that are free, all of it pinned"

@@ -176,8 +176,21 @@ class Program:
 
     @property
     def random_sources(self) -> tuple[torch.device | torch.Generator, ...]:
-        """Return the generators that it draws from, and the device, whose default one it may draw from."""
-        return (self.device, *self.generators.values())
+        """Return the generators that it may draw from; a device means its default one.
+
+        A program of any device may draw on the CPU, and move the numbers.
+        """
+        devices = dict.fromkeys((self.device, torch.device("cpu")))
+        return (*devices, *self.generators.values())
+
+    def source_of(self, operation: Operation) -> torch.device | torch.Generator:
+        """Return the generator that a random operation draws from: one that it takes, or the default one of
+        the device of its results.
+        """
+        if (given := operation.call.generator) is not None:
+            return given
+        made = (self.values[output].device for output in operation.call.outputs if output is not None)
+        return next(made, self.device)
 
     @property
     def residents(self) -> tuple[int, ...]:

@@ -76,7 +76,8 @@ class Recovery:
         """Surround one iteration, which starts with these residents, and recover if it fails."""
         self._journal.begin()
         handled = sys.exception()  # by the caller: clearing its frames would destroy its state
-        sources = (self._device, *self._program.generators.values()) if self._random else ()
+        others = (each for each in self._program.random_sources if each != self._program.device)
+        sources = (self._device, *others) if self._random else ()
         states = [(source, save_generator(source)) for source in sources]
         try:
             yield

@@ -14,9 +14,17 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ..model.captured import users_line
+from ..refusals import TraceError
 from ..torch_internals import CTC_LOSS, PACK, PAD_PACKED, FakeTensor
 from .assembled import ASSEMBLES, assembled
 from .known_values import KnownValues
+
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+_CUDNN = (
+    "recurrent layers run as cuDNN's kernels on CUDA, whose memory no trace sees: set "
+    "torch.backends.cudnn.enabled = False before the model runs, then they are PyTorch's own"
+)
 
 
 class KnownFunctions(TorchFunctionMode):
@@ -31,6 +39,8 @@ class KnownFunctions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        if name in _RECURRENT and torch.backends.cudnn.is_acceptable(args[0]):
+            raise TraceError(f"{users_line()}{_CUDNN}")
         if name in ASSEMBLES and (made := assembled(name, args, kwargs)) is not None:
             return made
         way = _WAYS.get(name)

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from ..below_autograd import as_traced
-from ..calls.randomness import generators_kept
+from ..calls.randomness import generators_kept, note_drawing, save_generator
 from ..measuring.stand_ins import StandIns
 from ..model.iteration import Iteration, tensors_in
 from ..program.names import full_name
@@ -35,12 +35,14 @@ def settled(iteration: Iteration, traced: Program | None = None) -> Program:
     traced: result of `trace`, if it has run already.
     """
     known: dict[Hashable, tuple[Form | None, ...]] = {}
+    program = trace(iteration) if traced is None else traced
     for _round in range(MOST_ROUNDS):
-        program = traced if traced is not None and not known else trace(iteration, known)
         comparison = _Comparison(program, residents(program, iteration), known)
-        if not comparison.found:
+        if not comparison.found and not comparison.drawing:
             return program
         known |= comparison.found
+        note_drawing(comparison.drawing)
+        program = trace(iteration, known)
     raise TraceError(f"after {MOST_ROUNDS} traces there are still results of another form than traced")
 
 
@@ -57,6 +59,7 @@ class _Comparison:
 
     found: the real forms of calls whose results differ.
     known: the forms that the trace was given before.
+    drawing: targets that draw random numbers, which the trace did not know.
     doubtful: storages whose traced form is wrong, or follows from a wrong one.
     short: those in which there is less room than the kernels will expect, so that nothing that reads them is
         run.
@@ -64,6 +67,7 @@ class _Comparison:
 
     def __init__(self, program: Program, tensors: Mapping[int, Tensor], known: Forms) -> None:
         self.found: dict[Hashable, tuple[Form | None, ...]] = {}
+        self.drawing: set[Any] = set()
         self._program, self._known = program, known
         self._stand_ins = StandIns(program, tensors)
         self._seen: dict[Hashable, tuple[Form | None, ...]] = {}
@@ -103,7 +107,11 @@ class _Comparison:
 
     def _forms(self, operation: Operation) -> tuple[Form | None, ...]:
         call = self._stand_ins.call()
+        # An operator of another package may draw without the tag for it; recomputed, it would draw anew.
+        before = self._drawn()
         results = results_of(call())
+        if not operation.random and self._drawn() != before:
+            self.drawing.add(operation.call.target)
         taken = {memory_of(tensor) for tensor in _tensors(call)}
         for result, output in zip(results, operation.call.outputs, strict=False):
             new = output is not None and self._program.values[output].storage in operation.writes
@@ -115,6 +123,9 @@ class _Comparison:
                     f"{operation.name}: {name} returns its input's memory where it says it doesn't"
                 )
         return forms_of(results)
+
+    def _drawn(self) -> list[bytes]:
+        return [save_generator(source) for source in self._program.random_sources]
 
     def _compare(self, operation: Operation, key: Hashable) -> None:
         outputs, forms = operation.call.outputs, self._seen[key]

@@ -120,12 +120,17 @@ def check_fixed(described: PlannedOptimizer, group: Group, number: int, then: Ma
 
 
 def _same_bits(optimizer: torch.optim.Optimizer, described: PlannedOptimizer, number: int) -> bool:
-    """Return whether steps of the optimizer's own, on numbers of a copy, are those of its update function."""
+    """Return whether steps of the optimizer's own, on numbers of a copy, are those of its update function.
+
+    They run on the group's device, whose kernels may round as no other's do.
+    """
     group = optimizer.param_groups[number]
+    devices = {parameter.device for parameter in group["params"] if parameter.device.type != "meta"}
     seeded = torch.Generator().manual_seed(0)
-    first, *gradients = torch.randn(
+    numbers = torch.randn(
         1 + _PROBE_STEPS, _PROBE_ELEMENTS, generator=seeded, device="cpu", dtype=torch.float32
-    ).unbind()
+    )
+    first, *gradients = numbers.to(min(devices, key=str, default="cpu")).unbind()
     other, weight = _copy_for(optimizer, group, nn.Parameter(first.clone()))
     rule, values = described.rule(group, 0), described.values(group)
     planned, states = first.clone(), [torch.zeros_like(first) for _ in rule.states]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..program.program import Setting, Target
+from .elementwise import SINGLE, Elementwise, is_foreach
 
 Group = Mapping[str, Any]
 """A parameter group of an optimizer."""
@@ -129,6 +130,8 @@ class PlannedOptimizer:
         target, states, keywords = self.choose(group, settings)
         if group.get("maximize"):
             keywords["maximize"] = True
+        if is_foreach(group):
+            keywords["foreach"] = True
         return Rule(target, states, keywords, self._setting(number, "lr", {"lr": 1e-3}))
 
     def _setting(self, group: int, name: str, examples: Mapping[str, float]) -> Setting:
@@ -146,15 +149,24 @@ def constant(passes: int, temporaries: int = 0) -> Callable[[Mapping[str, Any]],
 
 
 def changed_gradient(
-    weight: Tensor, gradient: Tensor, weight_decay: float, maximize: bool, clip: Tensor | None
+    weight: Tensor,
+    gradient: Tensor,
+    weight_decay: float,
+    maximize: bool,
+    clip: Tensor | None,
+    kernels: Elementwise = SINGLE,
 ) -> Tensor:
     """Return the gradient clipped, negated to maximize, and with the weight decay added, all in a copy."""
     own = clip is not None
     gradient = clipped(gradient, clip)
-    if maximize:
-        gradient = (gradient.neg_ if own else gradient.neg)()
-    if weight_decay:
-        gradient = (gradient.add_ if own or maximize else gradient.add)(weight, alpha=weight_decay)
+    if maximize and own:
+        kernels.neg_(gradient)
+    elif maximize:
+        gradient, own = kernels.neg(gradient), True
+    if weight_decay and own:
+        kernels.add_(gradient, weight, alpha=weight_decay)
+    elif weight_decay:
+        gradient = kernels.add(gradient, weight, alpha=weight_decay)
     return gradient
 
 

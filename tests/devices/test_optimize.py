@@ -227,7 +227,9 @@ def test_float16_with_a_scaler(device):
     assert_same(found, expected)
 
 
-@pytest.mark.parametrize("options", [{"rollback_on_error": True}, {"ema": 0.9}, {"return_outputs": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"rollback_on_error": True}, {"ema": 0.9}, {"return_outputs": True}], ids=str
+)
 def test_options(options, device):
     iteration = built("gpt2", device)
     expected = eagerly(iteration, adam(iteration.module.parameters()))

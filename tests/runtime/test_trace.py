@@ -359,3 +359,13 @@ def test_references_are_found_in_nested_arguments():
     cat = by_name(program)["cat"]
     assert len(list(refs(cat.call.arguments))) == 3
     assert list(refs(cat.call.arguments)) == list(values_read(cat.call))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_of_cudnn_are_refused(kind, monkeypatch):
+    module, x = kind(4, 4), torch.randn(2, 3, 4)
+    iteration = Iteration(module, (x,), lambda output: output[0].sum())
+    trace(iteration)
+    monkeypatch.setattr(torch.backends.cudnn, "is_acceptable", lambda _tensor: True)
+    with pytest.raises(TraceError, match=r"recurrent layers .*: set torch.backends.cudnn.enabled = False"):
+        trace(iteration)

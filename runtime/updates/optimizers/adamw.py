@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...program.program import Target
 from ...torch_internals import fused_adam, fused_adamw
+from ..elementwise import elementwise
 from ..planned_optimizer import (
     Effort,
     Group,
@@ -47,30 +48,36 @@ def adamw(
     lr_dtype: torch.dtype | None = None,
     largest: Tensor | None = None,
     clip: Tensor | None = None,
+    foreach: bool = False,
 ) -> None:
     """Update as AdamW, one operation of PyTorch after the other.
 
     decoupled: False for Adam, whose decay is part of the gradient.
     lr_dtype: of a rate that is a tensor, whose products are rounded to it.
     largest: the state max_exp_avg_sq of amsgrad.
+    foreach: whether by PyTorch's kernels for lists of tensors.
     """
     rate: Any = lr if lr_dtype is None else torch.tensor(lr, dtype=lr_dtype)
-    gradient = changed_gradient(weight, gradient, 0.0 if decoupled else weight_decay, maximize, clip)
+    kernels = elementwise(foreach)
+    decay = 0.0 if decoupled else weight_decay
+    gradient = changed_gradient(weight, gradient, decay, maximize, clip, kernels)
     if weight_decay and decoupled:
-        weight.mul_(1 - rate * weight_decay)
+        kernels.mul_(weight, 1 - rate * weight_decay)
     if weight.is_complex():
         weight, gradient, exp_avg, exp_avg_sq = map(
             torch.view_as_real, (weight, gradient, exp_avg, exp_avg_sq)
         )
         largest = None if largest is None else torch.view_as_real(largest)
-    exp_avg.lerp_(gradient, 1 - beta1)
-    exp_avg_sq.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    kernels.lerp_(exp_avg, gradient, 1 - beta1)
+    kernels.mul_(exp_avg_sq, beta2)
+    kernels.addcmul_(exp_avg_sq, gradient, gradient, 1 - beta2)
     del gradient  # a copy that was made here is freed before the divisor is made
     if largest is not None:
-        torch.maximum(largest, exp_avg_sq, out=largest)
-    divisor = (exp_avg_sq if largest is None else largest).sqrt()
-    divisor.div_((1 - beta2**step) ** 0.5).add_(eps)
-    weight.addcdiv_(exp_avg, divisor, value=-(rate / (1 - beta1**step)))
+        kernels.maximum_(largest, exp_avg_sq)
+    divisor = kernels.sqrt(exp_avg_sq if largest is None else largest)
+    kernels.div_(divisor, (1 - beta2**step) ** 0.5)
+    kernels.add_(divisor, eps)
+    kernels.addcdiv_(weight, exp_avg, divisor, -(rate / (1 - beta1**step)))
 
 
 def adamw_amsgrad(

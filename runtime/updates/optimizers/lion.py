@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ...program.program import Target
+from ..elementwise import elementwise
 from ..planned_optimizer import (
     Effort,
     Group,
@@ -40,17 +41,20 @@ def lion(
     interpolated: bool = False,
     maximize: bool = False,
     clip: Tensor | None = None,
+    foreach: bool = False,
 ) -> None:
     """Update as Lion, one operation of PyTorch after the other.
 
     interpolated: averages by `lerp`, as timm takes them; lion-pytorch's products and sums have other bits.
+    foreach: whether by PyTorch's kernels for lists of tensors.
     """
-    gradient = changed_gradient(weight, gradient, 0.0, maximize, clip)
+    kernels = elementwise(foreach)
+    gradient = changed_gradient(weight, gradient, 0.0, maximize, clip, kernels)
     if weight_decay:
-        weight.mul_(1 - lr * weight_decay)
+        kernels.mul_(weight, 1 - lr * weight_decay)
     if interpolated:
-        weight.add_(exp_avg.lerp(gradient, 1 - beta1).sign_(), alpha=-lr)
-        exp_avg.lerp_(gradient, 1 - beta2)
+        kernels.add_(weight, kernels.lerp(exp_avg, gradient, 1 - beta1).sign_(), alpha=-lr)
+        kernels.lerp_(exp_avg, gradient, 1 - beta2)
     else:
         weight.add_(exp_avg.mul(beta1).add_(gradient, alpha=1 - beta1).sign_(), alpha=-lr)
         exp_avg.mul_(beta2).add_(gradient, alpha=1 - beta2)

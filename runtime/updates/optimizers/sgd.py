@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...program.program import Target
 from ...torch_internals import fused_sgd
+from ..elementwise import elementwise
 from ..planned_optimizer import (
     Effort,
     Group,
@@ -35,9 +36,12 @@ def sgd(
     weight_decay: float,
     maximize: bool = False,
     clip: Tensor | None = None,
+    foreach: bool = False,
 ) -> None:
     """Update as SGD without momentum."""
-    weight.add_(changed_gradient(weight, gradient, weight_decay, maximize, clip), alpha=-lr)
+    kernels = elementwise(foreach)
+    gradient = changed_gradient(weight, gradient, weight_decay, maximize, clip, kernels)
+    kernels.add_(weight, gradient, alpha=-lr)
 
 
 def sgd_momentum(
@@ -53,20 +57,24 @@ def sgd_momentum(
     nesterov: bool,
     maximize: bool = False,
     clip: Tensor | None = None,
+    foreach: bool = False,
 ) -> None:
     """Update as SGD with momentum. The buffer of the first step is the gradient itself, undamped."""
-    given = gradient
-    gradient = changed_gradient(weight, gradient, weight_decay, maximize, clip)
+    kernels, given = elementwise(foreach), gradient
+    gradient = changed_gradient(weight, gradient, weight_decay, maximize, clip, kernels)
     if step == 1:
         momentum_buffer.copy_(gradient)
     else:
-        momentum_buffer.mul_(momentum).add_(gradient, alpha=1 - dampening)
-    if nesterov:
-        own = gradient is not given
-        direction = (gradient.add_ if own else gradient.add)(momentum_buffer, alpha=momentum)
-    else:
+        kernels.mul_(momentum_buffer, momentum)
+        kernels.add_(momentum_buffer, gradient, alpha=1 - dampening)
+    if not nesterov:
         direction = momentum_buffer
-    weight.add_(direction, alpha=-lr)
+    elif gradient is given:
+        direction = kernels.add(gradient, momentum_buffer, alpha=momentum)
+    else:
+        kernels.add_(gradient, momentum_buffer, alpha=momentum)
+        direction = gradient
+    kernels.add_(weight, direction, alpha=-lr)
 
 
 def sgd_fused(weight: Tensor, gradient: Tensor, lr: float, step: float, **hyperparameters: Any) -> None:

@@ -149,3 +149,8 @@ def with_modes(graph, program, rng, share=0.5):
         if found:
             modes[index] = tuple(found)
     return replace(graph, operations=replace(graph.operations, modes=modes))
+
+
+def replace_modes(graph, modes):
+    """The graph with these execution modes of operations, by index."""
+    return replace(graph, operations=replace(graph.operations, modes=modes))

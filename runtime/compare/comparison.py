@@ -20,6 +20,7 @@ from ..run.execute import Outcome, PlannedStep
 from ..trace.pretence import compiling, without_checkpoints
 from .cost import Cost, EagerCost
 from .eager import run_eager
+from .host_updates import rounding, weights_on_host
 
 CYCLE = 3
 """Number of iterations that are compared: what one leaves, the following ones show."""
@@ -50,6 +51,9 @@ class Comparison(NamedTuple):
     compiled: how exact compiled operations are, if there are any; they are compared with themselves without a
         plan.
     eager: cost of an iteration of eager PyTorch, None if it was not measured.
+    on_host: number of weights that eager stepped on copies in host memory, as the plan does.
+    rounded: weights and states in which updates on the host differ by rounding, and by how much at most; the
+        largest first.
     """
 
     first: str | None
@@ -62,6 +66,8 @@ class Comparison(NamedTuple):
     steady: bool = False
     compiled: str | None = None
     eager: Cost | None = None
+    on_host: int = 0
+    rounded: tuple[tuple[str, float], ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -86,12 +92,16 @@ class Comparison(NamedTuple):
             return f"{self.compared} tensors bitwise equal to the same without a plan; {self.compiled}"
         where = " on the path for torch.compile" if self.compiling else ""
         where += " without the model's own checkpoints" if self.plain else ""
+        where += f" with {self.on_host} weights stepped on the host, as planned" if self.on_host else ""
+        if self.rounded:
+            return (
+                f"{self.compared} tensors equal to eager{where}, {len(self.rounded)} of them but for the "
+                f"rounding of one update on the host: {_listed(self.rounded)}"
+            )
         if self.spreads:
-            named = ", ".join(f"{name} by {spread:.3g}" for name, spread in self.spreads[:_MOST_NAMED])
-            more = f" and {len(self.spreads) - _MOST_NAMED} more" if len(self.spreads) > _MOST_NAMED else ""
             return (
                 f"{self.compared} tensors equal to eager{where}, {len(self.spreads)} of them within its own "
-                f"differences from run to run: {named}{more}"
+                f"differences from run to run: {_listed(self.spreads)}"
             )
         return f"{self.compared} tensors bitwise equal to eager{where}"
 
@@ -114,12 +124,14 @@ def compare(
     A loss whose scale makes gradients infinite, so that updates are skipped, is not scaled.
     """
     turns = (step,) * CYCLE if turns is None else turns
+    on_host = weights_on_host(step)
     planned, outcomes, of_updates = _planned(iteration, step, turns)
     scale = scale_of(iteration.inputs)
     if scale is not None and scale > 1 and any(outcome.infinite for outcome in outcomes):
         inputs = Scaled(unscaled(iteration.inputs), torch.ones_like(scale))
         return compare(iteration._replace(inputs=inputs), step, turns)
-    plainly = partial(_eager, iteration, step, [each is step for each in turns])
+    plainly = partial(_eager, iteration, step, [each is step for each in turns], on_host=on_host)
+    elsewhere = len(on_host) if step.program.device.type != "cpu" else 0
     measuring = EagerCost(step.program) if set(turns) == {step} else None
     found: Comparison | None = None
     for flag in (False, True) if step.program.compiling else (False,):
@@ -127,7 +139,11 @@ def compare(
             with compiling(flag), without_checkpoints() if plain else nullcontext():
                 eager, changes, steady = plainly(None if flag or plain else measuring)
             comparison = _difference(eager, planned)._replace(
-                compiling=flag, plain=plain, steady=steady, eager=measuring and measuring.cost
+                compiling=flag,
+                plain=plain,
+                steady=steady,
+                eager=measuring and measuring.cost,
+                on_host=elsewhere,
             )
             if comparison.equal:
                 return comparison
@@ -138,7 +154,47 @@ def compare(
                     cost = measuring and measuring.cost
                     return found._replace(compiling=flag, steady=steady, eager=cost)
     assert found is not None
+    if on_host and set(turns) == {step}:
+        return _rounded(iteration, step, on_host, found._replace(steady=False, on_host=elsewhere))
     return found
+
+
+def _rounded(
+    iteration: Iteration, step: PlannedStep, on_host: frozenset[str], found: Comparison
+) -> Comparison:
+    """Compare one planned iteration after none, one and two of eager, up to the rounding of host updates.
+
+    All else must be the same bits: both start from the same weights.
+
+    found: what the comparison of several iterations says; returned if rounding does not explain it.
+    """
+    differences: dict[str, float] = {}
+    for count in range(CYCLE):
+        with _alone(iteration, step, ()):
+            for _ in range(count):
+                run_eager(iteration, on_host=on_host)
+            before = copies(changing(iteration))
+            eager = _left(iteration, step.program, run_eager(iteration, on_host=on_host))
+            expected = _everything(iteration, step.program, [eager])
+        with _alone(iteration, step, ()):
+            for _ in range(count):
+                run_eager(iteration, on_host=on_host)
+            outcome = step.run(iteration.inputs)
+            step.restore_to_device()
+            planned = _everything(iteration, step.program, [outcome])
+        if expected.keys() != planned.keys():
+            return found
+        for name, tensor in expected.items():
+            if _same_bits(tensor, planned[name]):
+                continue
+            if not any(name == weight or name.startswith(f"{weight}.") for weight in on_host):
+                return found
+            largest, explained = rounding(before, expected, planned, name)
+            if not explained:
+                return found._replace(first=f"{name}, updated on the host,", largest=largest)
+            differences[name] = max(largest, differences.get(name, 0.0))
+    by_size = sorted(differences.items(), key=lambda one: -one[1])
+    return found._replace(first=None, largest=0.0, rounded=tuple(by_size), suspects=())
 
 
 def between(iteration: Iteration, one: Sequence[PlannedStep], other: Sequence[PlannedStep]) -> Comparison:
@@ -166,10 +222,13 @@ def _eager(
     step: PlannedStep,
     updating: Sequence[bool],
     measuring: EagerCost | None = None,
+    *,
+    on_host: frozenset[str] = frozenset(),
 ) -> tuple[dict[str, Tensor], list[str], bool]:
     """Run iterations of eager PyTorch, then undo them.
 
     updating: by iteration, whether it updates the weights.
+    on_host: names of the weights that are updated on copies in host memory.
 
     Returns all that they make or change, by name; the paths of what they change in Python's state; and
     whether eager is `steady`, see Comparison.
@@ -180,7 +239,7 @@ def _eager(
     since: PythonState | None = None
     with _alone(iteration, step) as before:
         for last in updating:
-            run = partial(run_eager, iteration, sums, firsts, last=last)
+            run = partial(run_eager, iteration, sums, firsts, last=last, on_host=on_host)
             outcome = run() if measuring is None else measuring.run(run)
             outcomes.append(_left(iteration, step.program, outcome))
             for name in [name for name in sums if (name, SUM) not in step.program.states]:
@@ -268,6 +327,12 @@ def _suspects(iteration: Iteration, changes: Sequence[str]) -> tuple[str, ...]:
     more = f" and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
     named = [f"it changes {', '.join(changed[:_MOST_NAMED])}{more}"] if changed else []
     return (*draws, *named)
+
+
+def _listed(differences: Sequence[tuple[str, float]]) -> str:
+    named = ", ".join(f"{name} by {size:.3g}" for name, size in differences[:_MOST_NAMED])
+    more = f" and {len(differences) - _MOST_NAMED} more" if len(differences) > _MOST_NAMED else ""
+    return f"{named}{more}"
 
 
 _MOST_NAMED = 3

@@ -1,12 +1,12 @@
 """An iteration of eager PyTorch: the training loop that planned iterations are compared with.
 
-Updates are one tensor after the other, clipped, scaled, on master weights: as planned updates are defined.
+Updates are the optimizer's own, clipped, scaled, on master weights, on the host: as planned ones are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 import torch
@@ -20,9 +20,13 @@ from ..torch_internals import uncompiled
 from ..trace.joint import residents
 from ..updates.averaged import Way, averaging, first_values
 from ..updates.masters import step_on_masters
+from .host_updates import stepped_on_host
 
 Firsts = Mapping[Tensor, Tensor]
 """Per weight the first value of its average, see updates/averaged.py."""
+
+Moved = Callable[[], AbstractContextManager[None]]
+"""Makes a context within which the optimizer steps some weights on the host."""
 
 
 def run_eager(
@@ -31,6 +35,7 @@ def run_eager(
     firsts: dict[Tensor, Tensor] | None = None,
     *,
     last: bool = True,
+    on_host: Collection[str] = (),
 ) -> Outcome:
     """Run one iteration of a training loop of eager PyTorch, or its forward alone if it does not train.
 
@@ -40,6 +45,7 @@ def run_eager(
     sums: gradients of the earlier batches of its update, to which this one adds its own; emptied by the last.
     firsts: first values of the averages of weights, if the iteration is not the first of its update.
     last: whether the iteration is the last of its update, and updates.
+    on_host: names of the weights that are updated on copies in host memory.
     """
     parameters, _buffers, inputs = residents(iteration)
     tensors = [*parameters.values(), *inputs.values()]
@@ -69,28 +75,40 @@ def run_eager(
         sums.clear()
         if not last:
             sums.update(gradients)
-        elif iteration.updates is not None and scale is None:
-            norm = _update(iteration.updates, parameters.values(), firsts)
-        elif iteration.updates is not None and scale is not None:
-            norm = _scaled_update(iteration.updates, parameters.values(), firsts, scale, infinite=infinite)
+        elif iteration.updates is not None:
+            hosted = [tensor for name, tensor in parameters.items() if name in on_host]
+            moved = partial(stepped_on_host, iteration.updates.optimizer, hosted)
+            if scale is None:
+                norm = _update(iteration.updates, parameters.values(), firsts, moved)
+            else:
+                norm = _scaled_update(
+                    iteration.updates, parameters.values(), firsts, moved, scale, infinite=infinite
+                )
     finally:
         for tensor, gradient in zip(tensors, before, strict=True):
             tensor.grad = gradient
     return Outcome(loss if loss is None else loss.detach(), gradients, outputs, norm, infinite)
 
 
-def _update(updates: Updates, parameters: Collection[Tensor], firsts: Firsts) -> Tensor | None:
+def _update(updates: Updates, parameters: Collection[Tensor], firsts: Firsts, moved: Moved) -> Tensor | None:
     """Update the weights. Returns the norm of the gradients if they are clipped."""
     norm = None
     if updates.clipping is not None:
         norm = nn.utils.clip_grad_norm_(parameters, updates.clipping.max_norm)
     way = step_on_masters if updates.masters else None
-    _step(updates.optimizer, way if updates.ema is None else averaging(updates.ema, way, firsts))
+    with moved():
+        _step(updates.optimizer, way if updates.ema is None else averaging(updates.ema, way, firsts))
     return norm
 
 
 def _scaled_update(
-    updates: Updates, parameters: Collection[Tensor], firsts: Firsts, scale: Tensor, *, infinite: bool
+    updates: Updates,
+    parameters: Collection[Tensor],
+    firsts: Firsts,
+    moved: Moved,
+    scale: Tensor,
+    *,
+    infinite: bool,
 ) -> Tensor | None:
     """Update the weights by a GradScaler of this scale, as `_update`.
 
@@ -105,7 +123,8 @@ def _scaled_update(
         if updates.clipping is not None:
             scaler.unscale_(optimizer)
             norm = nn.utils.clip_grad_norm_(parameters, updates.clipping.max_norm)
-        scaler.step(optimizer)
+        with moved():
+            scaler.step(optimizer)
 
     way: Way = partial(step_on_masters, step=step) if updates.masters else step
     averages = updates.ema is not None and not infinite

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...graphs.errors import InputError
+from ...graphs.graph import Graph
 from ...planner.schedule.schedule import Schedule
 from ...planner.simulator.simulate import simulate
 from ..below_autograd import as_traced
@@ -144,6 +145,15 @@ class PlannedStep:
             alone=alone,
         )
         self._watch = Watch(schedule, terms, self.device, self.cycle)
+
+    @property
+    def schedule(self) -> Schedule:
+        return self._schedule
+
+    @property
+    def graph(self) -> Graph | None:
+        """The schedule's graph; None for a schedule without terms."""
+        return self._terms and self._terms.graph
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
         """Run an iteration and return the loss; each gradient is added to its parameter's `.grad`, as by

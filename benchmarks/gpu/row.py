@@ -56,8 +56,7 @@ SEGMENT_BYTES = 22 * 2**20
 
 
 def rows(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """asked: model, way, shares, peak of the profile in bytes or None, simulated, solver, its seconds,
-    folder."""
+    """asked: model, way, shares, baseline's peak in bytes or None, simulated, solver, its seconds, folder."""
     simulated, way = asked["simulated"], asked["way"]
     torch.manual_seed(0)
     built = (models.SMALL if simulated else models.LARGE)[asked["model"]]()
@@ -104,8 +103,9 @@ def _plan(
 ) -> dict[str, Any]:
     peak = baseline(graph).peak
     budget = int(share * peak)
+    constant = device_of(program.device).constant_bytes()
     simulated = SimulatedDevice(capacity=4 * peak, delays=lambda seed: Delays(seed, 0.0))
-    problem = Problem(graph, budget, graph.machine)
+    problem = Problem(graph, budget - constant, graph.machine)
     start = perf_counter()
     found = solve(asked["solver"], problem, asked["seconds"], bound_seconds=0, addresses=True)
     note = f"solved in {perf_counter() - start:.0f} s"
@@ -118,6 +118,7 @@ def _plan(
         for _ in range(2):  # makes the optimizer's states; then what moves is where an iteration leaves it
             step.run(iteration.inputs)
         counts.synchronize()
+        counts.constant_bytes()  # frees the workspaces of other threads
         _cap(counts, budget)
         counts.reset_peak()
         seconds = _seconds(lambda: step.run(iteration.inputs), counts)
@@ -134,8 +135,8 @@ def _plan(
         "peak": measured,
         "reserved": reserved,
         "time": seconds,
-        "planned_peak": found.figures.peak,
-        "planned_arena": found.layout.size,
+        "planned_peak": found.figures.peak + constant,
+        "planned_arena": found.layout.size + constant,
         "planned_time": found.figures.time,
         "note": note,
     }
@@ -145,7 +146,7 @@ def _plan(
 
 
 def _others(iteration: Iteration, asked: dict[str, Any], share: float) -> dict[str, Any]:
-    budget = None if asked["peak"] is None else int(share * asked["peak"])
+    budget = None if asked["baseline_peak"] is None else int(share * asked["baseline_peak"])
 
     def measured() -> dict[str, Any]:
         device = device_of("cpu" if asked["simulated"] else "cuda")
@@ -173,13 +174,13 @@ def _noted(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         return measure()
     except torch.OutOfMemoryError as error:
-        return {"fits": False, "note": "out of memory: " + str(error).partition(". ")[0]}
+        return {"fits": False, "note": "out of memory: " + " ".join(str(error).split())[:400]}
     except MemplanError as error:
         return {"fits": None, "note": str(error).partition("\n")[0]}
 
 
 def _cap(device: Device, budget: int | None) -> None:
-    """No more memory than the budget and one segment for this process from now on, if the device is CUDA's."""
+    """No more memory than the budget and a segment for this process from now on, if the device is CUDA's."""
     if device.torch.type == "cuda":
         torch.cuda.empty_cache()
         _free, whole = torch.cuda.mem_get_info()

@@ -7,15 +7,17 @@ Every model in every way at 60, 40, 20 and 10 % of plain PyTorch's peak, AdamW i
 `pip install -e .[dev,examples]` with CUDA's PyTorch, and for DeepSpeed's rows `deepspeed`. No weights are
 downloaded: models are made from their configurations.
 
-Ours is one process per model, each row of the others one of its own: what fails, or takes longer than its part
-of the time that is left, is a row that says so. Rows are written to --output, with the suffix .jsonl, as they come, and a run with the same
-file goes on where it stopped; failed rows are tried again. The most important rows come first.
+Ours is one process per model, each row of the others one of its own: what fails, or takes longer than its
+part of the time that is left, is a row that says so. Rows are written to --output, with the suffix .jsonl,
+as they come, and a run with the same file goes on where it stopped; failed rows are tried again. The most
+important rows come first.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -70,7 +72,9 @@ def run_process(asked: Row, seconds: float) -> list[Row]:
     """The rows that a process writes before it ends or its time does; for those that are missing, why."""
     command = [sys.executable, str(HERE / "row.py"), json.dumps(asked)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=seconds)
+        # Segments that grow leave hardly any memory free between tensors; weights are made before a plan is.
+        environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", **os.environ}
+        done = subprocess.run(command, capture_output=True, timeout=seconds, env=environment)
         last = (done.stderr.decode().strip().splitlines() or ["nothing on standard error"])[-1]
         written, note = done.stdout, f"exit {done.returncode}: {last[:150]}"
     except subprocess.TimeoutExpired as stopped:
@@ -98,7 +102,7 @@ def run_all(options: argparse.Namespace, about: str, end: float) -> list[Row]:
     shared |= {"place": about, "compare": options.compare, "folder": str(options.output.parent.resolve())}
     results: list[Row] = []
     for number, process in enumerate(wanted):
-        asked: Row = {**shared, **process, "peak": None}
+        asked: Row = {**shared, **process, "baseline_peak": None}
         of_model = [{**asked, "way": "profile", "share": 1.0}] if asked["way"] == "ours" else []
         of_model += [{**asked, "share": share} for share in asked["shares"]]
         note = _left_out(asked, done, end)
@@ -124,8 +128,8 @@ def _left_out(asked: Row, done: dict[str, Row], end: float) -> str | None:
     if end - monotonic() <= 0:
         return "not reached in the time"
     if asked["way"] not in ("ours", "plain"):
-        asked["peak"] = done.get(key({**asked, "way": "profile", "share": 1.0}), {}).get("peak")
-        if asked["peak"] is None:
+        asked["baseline_peak"] = done.get(key({**asked, "way": "profile", "share": 1.0}), {}).get("peak")
+        if asked["baseline_peak"] is None:
             return "left out: the model was not profiled"
     return None
 

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from on_devices import CUDA
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read once, at CUDA's first matrix product
-
-NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-CUDA = pytest.param("cuda", marks=[pytest.mark.cuda, NEEDS_CUDA])
 
 
 @pytest.fixture(params=["cpu", CUDA])

@@ -1,4 +1,4 @@
-"""`memplan.optimize` on each device: the losses and weights of an eager loop bit by bit, within the budget."""
+"""`memplan.optimize` on each device: losses and weights of an eager loop bit by bit, within the budget."""
 
 import gc
 from contextlib import suppress
@@ -8,6 +8,9 @@ import pytest
 import torch
 from lion_pytorch import Lion
 from memplan.runtime.model.iteration import on_device
+from memplan.runtime.refusals import TraceError
+from memplan.solvers.problem import InfeasibleError, NotFoundError
+from on_devices import CUDA
 from transfers import ITERATIONS
 
 TURNS = 3
@@ -74,9 +77,9 @@ def by_plan(iteration, optimizer, accumulate=1, **options):
 
 
 def planned(*arguments, budget, **options):
-    """The step of the first of these budgets that suffices: of small models weights and gradients take most."""
+    """The step of the first budget that suffices: of small models weights and gradients take most."""
     for share in BUDGETS[BUDGETS.index(budget) : -1]:
-        with suppress(memplan.solvers.problem.NotFoundError, memplan.InfeasibleError):
+        with suppress(NotFoundError, InfeasibleError):
             return memplan.optimize(*arguments, budget=share, **options)
     return memplan.optimize(*arguments, budget=BUDGETS[-1], **options)
 
@@ -100,7 +103,9 @@ MODELS = [
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models(name, device):
+def test_models(name, device, monkeypatch):
+    if name == "lstm":
+        monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
     iteration = built(name, device)
     expected = eagerly(iteration, adam(iteration.module.parameters()))
     iteration = built(name, device)
@@ -190,10 +195,7 @@ def test_the_budget_holds(name, device):
     report = step.report().plans[0]
     assert report.predicted_peak <= report.budget
     if device == "cuda":
-        constant = 64 * 2**20
-        print(name, report.predicted_peak, report.peak)
-        assert report.peak is not None
-        assert report.peak <= report.predicted_peak + constant
+        assert 0.95 * report.predicted_peak <= report.peak <= report.predicted_peak
 
 
 def test_compiled_kernels(device):
@@ -205,9 +207,8 @@ def test_compiled_kernels(device):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("device", [CUDA], indirect=True)
 def test_float16_with_a_scaler(device):
-    if device == "cpu":
-        pytest.skip("float16 is CUDA's")
     iteration = built("gpt2", device)
     scaler, optimizer = torch.amp.GradScaler("cuda"), adam(iteration.module.parameters())
     losses = []
@@ -249,3 +250,10 @@ def test_saved_and_loaded(device, tmp_path):
     step.restore_to_device()
     for name, tensor in state(iteration.module).items():
         assert torch.equal(tensor, expected[name]), name
+
+
+@pytest.mark.parametrize("device", [CUDA], indirect=True)
+def test_recurrent_layers_of_cudnn_are_refused(device):
+    iteration = built("lstm", device)
+    with pytest.raises(TraceError, match=r"set torch\.backends\.cudnn\.enabled = False"):
+        memplan.optimize(iteration.module, iteration.inputs, loss_fn=iteration.loss_fn, budget="100%")

@@ -36,6 +36,13 @@ def placed(name, optimizer, device):
     return on_device(seeded(name, optimizer), device)
 
 
+@pytest.fixture(autouse=True)
+def traceable(request, monkeypatch):
+    """No trace follows cuDNN's recurrent layers, and says so."""
+    if "lstm" in request.node.name:
+        monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_tensors_leave_for_host_and_disk(name, device):
     eager = train_eagerly(placed(name, None, device), 2)
@@ -73,13 +80,13 @@ def test_peaks_are_the_planned_ones_to_the_byte(name, device):
         rng = random.Random(number)
         schedule = absent(graph, in_order(graph), rng)
         figures = simulate(graph, schedule, machine=MACHINE).figures
-        step = PlannedStep(placed(name, None, device), program, schedule, Terms(graph, None, MACHINE))
+        step = PlannedStep(iteration, program, schedule, Terms(graph, None, MACHINE))
         found = peaks(step, iteration.inputs)
         step.restore_to_device()
-        print(name, number, found, figures.peak)
+        others = found.constant + found.beside
         if device == "cuda":
-            assert found.device - found.constant <= figures.peak <= found.device
-        assert found.device <= figures.peak + found.constant + found.beside
+            assert found.device - others == figures.peak
+        assert found.device <= figures.peak + others
 
 
 def test_draws_from_the_other_generator_are_repeated(device):

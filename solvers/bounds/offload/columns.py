@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine
+from ...milp.linear import ONE, ZERO, Constraint, Linear, column_sum, total
 from ...milp.model import Model
 from ...problem import OrderName
 from ..residency.facts import Facts
 from ..residency.order import Order, any_order, file_order
 from .ways import Way, ways_of
 from .windows import Windows
-
-Sum = tuple[float, list[tuple[int, float]]]
-"""A constant and (column, coefficient) pairs."""
-
-ONE: Sum = (1.0, [])
-NONE: Sum = (0.0, [])
-
-
-def plus(*sums: Sum) -> Sum:
-    return sum(one[0] for one in sums), [term for one in sums for term in one[1]]
-
 
 NEGLIGIBLE = 0.003
 """Share of the device's limit up to which the smallest tensors count no bytes, which lowers the bound."""
@@ -64,10 +54,6 @@ def _sizes(
     return counted, stands
 
 
-def times(factor: float, one: Sum) -> Sum:
-    return factor * one[0], [(column, factor * value) for column, value in one[1]]
-
-
 class OffloadColumns:
     """Columns of the offloading program, moment by moment, and sums over them.
 
@@ -75,6 +61,8 @@ class OffloadColumns:
     marks: the moments (windows.py), in their order, only of operations that always run on the device. The
         first is the start of the iteration, or that of the operation that surely begins it.
     order: of first runs.
+
+    unit: what cost 1 stands for, in seconds.
     """
 
     def __init__(
@@ -162,8 +150,8 @@ class OffloadColumns:
             for one in wanted[s]:
                 if one in inside[s] and one in following:
                     found[s][one] = self.model.column()
-                    parts = (inside[s][one], following[one])
-                    self.model.row([(found[s][one], -1.0), *((part, 1.0) for part in parts)], lower=0.0)
+                    parts = column_sum(inside[s][one], following[one])
+                    self.model.add(parts >= column_sum(found[s][one]))  # (11)
                 elif one in inside[s] or one in following:
                     found[s][one] = inside[s].get(one, following.get(one, -1))
             following = found[s]
@@ -252,63 +240,64 @@ class OffloadColumns:
         ways = self.ways[operation]
         return {x for x in ways[0].device | ways[0].writes if all(x in w.device | w.writes for w in ways)}
 
-    def column(self, columns: dict[int, int], x: int) -> Sum:
-        return (0.0, [(columns[x], 1.0)]) if x in columns else NONE
+    def column(self, columns: dict[int, int], x: int) -> Linear:
+        return column_sum(columns.get(x))
 
-    def is_there(self, x: int, s: int) -> Sum:
+    def is_there(self, x: int, s: int) -> Linear:
         if not self.sizes[x] or x in self.batch or x in self.touched[s]:
             return ONE
         return self.column(self.there[s], x)
 
-    def is_below(self, x: int, s: int) -> Sum:
+    def is_below(self, x: int, s: int) -> Linear:
         if self.constant(x):
             return ONE
         return self.column(self.below[s], x)
 
-    def is_on_disk(self, x: int, s: int) -> Sum:
+    def is_on_disk(self, x: int, s: int) -> Linear:
         if self.constant(x):
-            return ONE if self.links[3] else NONE
+            return ONE if self.links[3] else ZERO
         return self.column(self.on_disk[s], x)
 
-    def first(self, operation: int, s: int, wanted: Iterable[int] | None = None) -> Sum:
+    def first(self, operation: int, s: int, wanted: Iterable[int] | None = None) -> Linear:
         """Return the sum that is 1 if the operation runs for the first time in window s.
 
         wanted: the numbers of the execution variants that count; all by default.
         """
         numbers = list(range(len(self.ways[operation])) if wanted is None else wanted)
         if s not in self.turn.of[operation] or not numbers:
-            return NONE
+            return ZERO
         if self.turn.known(operation) and len(numbers) == len(self.ways[operation]):
             return ONE
-        return 0.0, [(self.way[operation][s, number], 1.0) for number in numbers]
+        return column_sum(*(self.way[operation][s, number] for number in numbers))
 
-    def spans(self, operation: int, s: int) -> set[range]:
+    def spans(self, operation: int, s: int) -> Iterable[range]:
         """Return the windows up to s in which the operation may run for the first time: all, and s alone."""
-        return {range(self.turn.of[operation][0], s + 1), range(s, s + 1)}
+        # not a set: a range's hash, and so the order of the rows, differs from process to process
+        return dict.fromkeys((range(self.turn.of[operation][0], s + 1), range(s, s + 1)))
 
-    def not_first(self, operation: int, inside: Iterable[int], wanted: Iterable[int] | None = None) -> Sum:
+    def not_first(self, operation: int, inside: Iterable[int], wanted: Iterable[int] | None = None) -> Linear:
         """Return 1 − the sum that the operation first runs in these windows, in one of these variants."""
         numbers = None if wanted is None else list(wanted)
-        return plus(ONE, *(times(-1.0, self.first(operation, s, numbers)) for s in inside))
+        return 1.0 - total(self.first(operation, s, numbers) for s in inside)
 
-    def before(self, operation: int, s: int) -> Sum:
+    def before(self, operation: int, s: int) -> Linear:
         """Return the sum that is 1 if the operation has run for the first time before moment s."""
         windows = self.turn.of[operation]
         if windows[-1] < s:
             return ONE
-        return plus(*(self.first(operation, window) for window in windows if window < s))
+        return total(self.first(operation, window) for window in windows if window < s)
 
-    def chosen(self, operation: int, wanted: Iterable[int]) -> Sum:
+    def chosen(self, operation: int, wanted: Iterable[int]) -> Linear:
         """Return the sum that is 1 if the operation's first run is in one of these variants, by number."""
         numbers = list(wanted)
         if len(numbers) == len(self.ways[operation]):
             return ONE
-        return plus(*(self.first(operation, s, numbers) for s in self.turn.of[operation]))
+        return total(self.first(operation, s, numbers) for s in self.turn.of[operation])
 
-    def changed_below(self, x: int, s: int) -> Sum:
+    def changed_below(self, x: int, s: int) -> Linear:
         """Return the sum that is 1 if x is changed on the CPU in window s."""
         changes = self.changes_in(x, s)
-        return plus(*(self.first(o, s, self.numbers(o, lambda way: way.on_host)) for o in changes))
+        return total(self.first(o, s, self.numbers(o, lambda way: way.on_host)) for o in changes)
 
     def changes_in(self, x: int, s: int) -> list[int]:
         """Return the operations that may change x in window s."""
@@ -317,12 +306,16 @@ class OffloadColumns:
     def numbers(self, operation: int, wanted: Callable[[Way], bool]) -> list[int]:
         return [number for number, way in enumerate(self.ways[operation]) if wanted(way)]
 
-    def made_by(self, producer: int, s: int) -> Sum:
+    def made_by(self, producer: int, s: int) -> Linear:
         """Return the sum that counts the producer's runs in window s."""
-        return plus(self.first(producer, s), self.column(self.recomputed[s], producer))
+        return self.first(producer, s) + self.column(self.recomputed[s], producer)
 
-    def come(self, x: int, s: int) -> Sum:
-        return plus(self.is_there(x, s), self.column(self.up[s], x))
+    def come(self, x: int, s: int) -> Linear:
+        return self.is_there(x, s) + self.column(self.up[s], x)
+
+    def load(self, moving: Mapping[int, int], link: int) -> Linear:
+        """Return the seconds, over `unit`, that copies take on a link. moving: tensor -> column."""
+        return Linear((column, self.copy_seconds(x, link)) for x, column in moving.items())
 
     def copy_seconds(self, x: int, link: int) -> float:
         """Return the seconds of tensor x on one of the links, over `unit`.
@@ -334,12 +327,6 @@ class OffloadColumns:
         is_alone = size == self.graph.tensors.bytes[x]
         return (one.seconds(float(size)) if is_alone else one.least_seconds(size)) / self.unit
 
-    def at_least(self, much: Sum, needed: Sum) -> None:
-        """Add the row much ≥ needed, unless the columns' limits imply it."""
-        total: dict[int, float] = {}
-        for column, value in [*much[1], *times(-1.0, needed)[1]]:
-            total[column] = total.get(column, 0.0) + value
-        constant = needed[0] - much[0]
-        entries = [(column, value) for column, value in total.items() if value]
-        if constant + sum(-value * self.model.upper(column) for column, value in entries if value < 0) > 0:
-            self.model.row(entries, lower=constant)
+    def require(self, constraint: Constraint) -> None:
+        """Add a row, unless the columns' limits imply it."""
+        self.model.add(constraint, unless_implied=True)

@@ -17,9 +17,9 @@ from ....graphs.machine import Machine
 from ....graphs.transformations.order import in_order
 from ...milp.result import BackendError
 from ...milp.safe_bounds import relaxed
-from .columns import OffloadColumns, Sum
+from .columns import OffloadColumns
 from .offload_bound import able_operations, chosen_marks
-from .program import OffloadProgram
+from .program import offload_program
 
 MOMENTS = (8, 4)
 """Numbers of moments to try, fewer if that takes too long.
@@ -73,12 +73,12 @@ def fractions(
     deadline, graph = monotonic() + seconds, in_order(graph, order)
     able = able_operations(graph)
     for most in MOMENTS:
-        program = OffloadProgram(graph, machine, budget, chosen_marks(graph, able, most, "file"))
+        program = offload_program(graph, machine, budget, chosen_marks(graph, able, most, "file"))
         left = deadline - monotonic()
         if program.model.columns > _PACE * left:
             continue
         try:
-            answer = relaxed(program.program(), _SHARE * left, cancelled)
+            answer = relaxed(program.model.program(), _SHARE * left, cancelled)
         except BackendError:
             return None
         if answer.interrupted:
@@ -86,7 +86,7 @@ def fractions(
         if cancelled():
             return None
         if deadline - monotonic() > (1 - _SHARE) * left:  # it was not halted
-            return None if answer.x is None else _read(program.columns, answer.x)
+            return None if answer.x is None else _read(program, answer.x)
     return None
 
 
@@ -100,11 +100,8 @@ def _read(columns: OffloadColumns, x: Floats) -> Fractions:
         for tensor, column in columns.below[s].items():
             below[s, tensor] = x[column]
 
-    def value(one: Sum) -> float:
-        return one[0] + sum(factor * float(x[column]) for column, factor in one[1])
-
     on_cpu = [
-        value(columns.chosen(o, columns.numbers(o, lambda way: way.on_host))) if len(ways) > 1 else 0.0
+        columns.chosen(o, columns.numbers(o, lambda way: way.on_host)).value(x) if len(ways) > 1 else 0.0
         for o, ways in enumerate(columns.ways)
     ]
     stands = columns.stands

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .columns import ONE, OffloadColumns, Sum, plus
+from ...milp.linear import ONE, Linear, column_sum, total
+from .columns import OffloadColumns
 
 
 class HostRows:
@@ -40,8 +41,8 @@ class HostRows:
                 lies.append((column, part))
             elif columns.persistent[x]:
                 stays = columns.model.column()
-                arrived = plus((0.0, [(stays, 1.0)]), self._arrives(x))
-                columns.at_least(arrived, (0.0, [(column, 1.0)]))
+                arrived = column_sum(stays) + self._arrives(x)
+                columns.require(arrived >= column_sum(column))
                 lies.append((stays, part))
         columns.model.row(lies, upper=1.0)
 
@@ -51,43 +52,41 @@ class HostRows:
         here, on_disk = columns.column(columns.on_host[s], x), columns.is_on_disk(x, s)
         read, by_host = columns.column(columns.read[s], x), columns.changed_below(x, s)
         if columns.constant(x):
-            columns.at_least(plus(columns.is_there(x, s), here, on_disk), ONE)
+            columns.require(columns.is_there(x, s) + here + on_disk >= ONE)
         else:
-            columns.at_least(plus(here, on_disk), columns.is_below(x, s))
-        columns.at_least(plus(here, read, by_host), columns.column(columns.up[s], x))
-        columns.at_least(on_disk, read)
+            columns.require(here + on_disk >= columns.is_below(x, s))
+        columns.require(here + read + by_host >= columns.column(columns.up[s], x))
+        columns.require(on_disk >= read)
         if columns.persistent[x] or following:
-            come = plus(here, columns.column(columns.down[s], x), read, by_host)
-            columns.at_least(come, columns.column(columns.on_host[following], x))
+            come = here + columns.column(columns.down[s], x) + read + by_host
+            columns.require(come >= columns.column(columns.on_host[following], x))
 
     def _written(self, x: int, s: int) -> None:
         """Write rows (14)."""
         columns = self.columns
         on_disk, written = columns.is_on_disk(x, self._following(s)), columns.column(columns.written[s], x)
         on_host, down = columns.column(columns.on_host[s], x), columns.column(columns.down[s], x)
-        columns.at_least(plus(on_host, down, columns.changed_below(x, s)), written)
-        columns.at_least(plus(columns.is_on_disk(x, s), written), on_disk)
+        columns.require(on_host + down + columns.changed_below(x, s) >= written)
+        columns.require(columns.is_on_disk(x, s) + written >= on_disk)
         for change in columns.changes_in(x, s):
             for inside in columns.spans(change, s):
-                since = plus(*(columns.column(columns.written[k], x) for k in inside))
-                columns.at_least(plus(since, columns.not_first(change, inside)), on_disk)
+                since = total(columns.column(columns.written[k], x) for k in inside)
+                columns.require(since + columns.not_first(change, inside) >= on_disk)
 
     def _disk_links(self) -> None:
         """Write rows (15)."""
         columns = self.columns
-        whole: Sum = (0.0, [(column, 1.0) for column in columns.seconds])
+        whole = column_sum(*columns.seconds)
         for link, moving in ((2, columns.written), (3, columns.read)):
-            load = [(c, columns.copy_seconds(x, link)) for window in moving for x, c in window.items()]
-            columns.at_least(whole, (0.0, load))
+            columns.require(whole >= total(columns.load(window, link) for window in moving))
         for s, moving in enumerate(columns.written):
             here = {x: column for x, column in moving.items() if x not in self.changed}
-            load = [(column, columns.copy_seconds(x, 2)) for x, column in here.items()]
-            columns.at_least((0.0, [(columns.seconds[s], 1.0)]), (0.0, load))
+            columns.require(column_sum(columns.seconds[s]) >= columns.load(here, 2))
 
-    def _arrives(self, x: int) -> Sum:
+    def _arrives(self, x: int) -> Linear:
         """Return the shares of x that come to the host in an iteration, from the device or from the disk."""
         columns = self.columns
-        return plus(*(columns.column(moving, x) for moving in (*columns.down, *columns.read)))
+        return total(columns.column(moving, x) for moving in (*columns.down, *columns.read))
 
     def _used_on_cpu(self, x: int) -> None:
         """Write rows (16)."""
@@ -95,5 +94,5 @@ class HostRows:
         for operation in self.on_cpu[x]:
             numbers = columns.numbers(operation, lambda way: way.on_host and x in way.host)
             for s in columns.turn.of[operation]:
-                lies = plus(columns.column(columns.on_host[s], x), arrives)
-                columns.at_least(lies, columns.first(operation, s, numbers))
+                lies = columns.column(columns.on_host[s], x) + arrives
+                columns.require(lies >= columns.first(operation, s, numbers))

@@ -48,7 +48,7 @@ from ...milp.scaling import scaled
 from ...problem import Bound, OrderName
 from ..residency.order import predecessors
 from .link_windows import link_bound
-from .program import OffloadProgram
+from .program import offload_program
 from .windows import START
 
 NAME = "offload"
@@ -100,9 +100,9 @@ def offload_bound(
     most, interrupted = FEWEST, False
     while not (interrupted or cancelled()) and seconds < goal * (1 - PROVEN):
         begun = monotonic()
-        program = OffloadProgram(graph, machine, budget, chosen_marks(graph, able, most, order), order)
+        program = offload_program(graph, machine, budget, chosen_marks(graph, able, most, order), order)
         left = None if deadline == inf else max(0.0, deadline - monotonic())
-        answer = relaxed(program.program(), left, cancelled)
+        answer = relaxed(program.model.program(), left, cancelled)
         seconds, interrupted = max(seconds, product_below(answer.bound, program.unit)), answer.interrupted
         tell(Bound(seconds, NAME, order))
         now = monotonic()
@@ -148,8 +148,8 @@ def weight_offload_bound(
     The result is a bound for schedules that recompute nothing.
     """
     trivial = time_bound(graph)
-    program = OffloadProgram(graph, machine, budget, range(0, 2 * len(graph.operations), 2), whole=True)
-    fit = scaled(program.program())
+    program = offload_program(graph, machine, budget, range(0, 2 * len(graph.operations), 2), whole=True)
+    fit = scaled(program.model.program())
     result = highs.solve(fit.program, Settings(threads=1), time_limit, {}, lambda _progress: None)
     bound = product_below(fit.result(result).bound, program.unit)
     return Bound(max(trivial, bound), "weight-offload", "file")

@@ -95,39 +95,30 @@ from collections.abc import Sequence
 
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine
-from ...milp.model import Program
+from ...milp.linear import ZERO, Linear, column_sum, total
 from ...problem import OrderName
-from .columns import NONE, OffloadColumns, Sum, plus, times
+from .columns import OffloadColumns
 from .first_runs import FirstRunRows
 from .host import HostRows
 from .stocks import StockRows
 
 
-class OffloadProgram:
-    """A written offloading program; the arguments are those of `OffloadColumns`.
-
-    unit: what cost 1 stands for, in seconds.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        machine: Machine,
-        limit: int,
-        marks: Sequence[int],
-        order: OrderName = "file",
-        whole: bool = False,
-    ) -> None:
-        self.columns = columns = OffloadColumns(graph, machine, limit, marks, order, whole)
-        self.unit, self.model = columns.unit, columns.model
-        FirstRunRows(columns)
-        _UseRows(columns)
-        StockRows(columns)
-        if columns.host is not None:
-            HostRows(columns)
-
-    def program(self) -> Program:
-        return self.model.program()
+def offload_program(
+    graph: Graph,
+    machine: Machine,
+    limit: int,
+    marks: Sequence[int],
+    order: OrderName = "file",
+    whole: bool = False,
+) -> OffloadColumns:
+    """Write an offloading program. The arguments are those of `OffloadColumns`."""
+    columns = OffloadColumns(graph, machine, limit, marks, order, whole)
+    FirstRunRows(columns)
+    _UseRows(columns)
+    StockRows(columns)
+    if columns.host is not None:
+        HostRows(columns)
+    return columns
 
 
 class _UseRows:
@@ -143,36 +134,35 @@ class _UseRows:
     def _time(self) -> None:
         """Write rows (1) to (3)."""
         columns = self.columns
-        whole: Sum = (0.0, [(column, 1.0) for column in columns.seconds])
-        cpu: list[Sum] = []
-        moved: list[list[Sum]] = [[], []]
+        whole = column_sum(*columns.seconds)
+        cpu: list[Linear] = []
         for s in columns.windows:
-            here: Sum = (0.0, [(columns.seconds[s], 1.0)])
-            parts: list[Sum] = []
+            here = column_sum(columns.seconds[s])
+            parts: list[Linear] = []
             for operation in columns.firsts[s]:
                 for number, way in enumerate(columns.ways[operation]):
-                    spent = times(way.seconds / columns.unit, columns.first(operation, s, [number]))
-                    (cpu if way.on_host else parts).append(spent)
+                    one = way.seconds / columns.unit * columns.first(operation, s, [number])
+                    (cpu if way.on_host else parts).append(one)
             rerun = columns.recomputed[s].items()
-            parts.append((0.0, [(column, self._fastest(o) / columns.unit) for o, column in rerun]))
-            self.columns.at_least(here, plus(*parts))
+            parts.append(Linear((column, self._fastest(o) / columns.unit) for o, column in rerun))
+            spent = total(parts)
+            columns.require(here >= spent)  # (1)
             if s in columns.exact:
-                self.columns.at_least(plus(*parts), here)
+                columns.require(spent >= here)  # (1)
             for link, moving in enumerate((columns.down[s], columns.up[s])):
-                load = [(column, columns.copy_seconds(x, link)) for x, column in moving.items()]
-                self.columns.at_least(here, (0.0, load))
-                moved[link].append((0.0, load))
-        self.columns.at_least(whole, plus(*cpu))
-        late: list[tuple[int, float]] = []
+                columns.require(here >= columns.load(moving, link))  # (2)
+        columns.require(whole >= total(cpu))  # (3)
+        late: list[Linear] = []
         for operation, ways in enumerate(columns.ways):
             for x in {x for way in ways for x in way.host} & columns.read_below:
                 after = [columns.column(columns.down[s], x) for s in columns.windows]
-                column = columns.model.column()
-                late.append((column, columns.copy_seconds(x, 0)))
+                after_all = columns.model.variable()
+                late.append(after_all * columns.copy_seconds(x, 0))
                 reads = columns.chosen(operation, columns.numbers(operation, lambda way, x=x: x in way.host))
-                self.columns.at_least(plus(*after, (0.0, [(column, 1.0)])), reads)  # (9)
+                columns.require(total([*after, after_all]) >= reads)  # (9)
         if late:
-            self.columns.at_least(whole, plus(*moved[0], (0.0, late)))
+            in_windows = [columns.load(moving, 0) for moving in columns.down]
+            columns.require(whole >= total([*in_windows, *late]))
 
     def _fastest(self, operation: int) -> float:
         return min(way.seconds for way in self.columns.ways[operation] if not way.on_host)
@@ -199,10 +189,10 @@ class _UseRows:
                 numbers = columns.numbers(operation, lambda way, x=x: x in way.device)
                 needed = columns.first(operation, s, numbers)
                 if all(x in way.device for way in ways if not way.on_host):
-                    needed = plus(needed, again)
+                    needed = needed + again
                 for producer in columns.facts.producers[x] if not columns.persistent[x] else [-1]:
-                    made = columns.made_by(producer, s) if producer >= 0 else NONE
-                    self.columns.at_least(plus(columns.come(x, s), made), needed)
+                    made = columns.made_by(producer, s) if producer >= 0 else ZERO
+                    columns.require(columns.come(x, s) + made >= needed)
             self._host_uses(operation, s)
 
     def _host_uses(self, operation: int, s: int) -> None:
@@ -211,7 +201,5 @@ class _UseRows:
         read = {x for way in columns.ways[operation] if not way.on_host for x in way.host}
         for x in (x for x in read - columns.batch if columns.sizes[x]):
             numbers = columns.numbers(operation, lambda way, x=x: x in way.host and not way.on_host)
-            lies = plus(
-                columns.is_below(x, s), columns.column(columns.down[s], x), columns.changed_below(x, s)
-            )
-            self.columns.at_least(lies, columns.first(operation, s, numbers))
+            lies = columns.is_below(x, s) + columns.column(columns.down[s], x) + columns.changed_below(x, s)
+            columns.require(lies >= columns.first(operation, s, numbers))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
+from ...milp.linear import ONE, ZERO, column_sum, total
 from ..residency.order import AFTER, BEFORE
-from .columns import NONE, ONE, OffloadColumns, plus
+from .columns import OffloadColumns
 
 
 class StockRows:
@@ -28,15 +29,15 @@ class StockRows:
         changes = columns.changes_in(x, s)
         by_host = columns.changed_below(x, s)
         down, up = columns.column(columns.down[s], x), columns.column(columns.up[s], x)
-        self.columns.at_least(columns.come(x, s), columns.is_there(x, following))  # (5)
-        self.columns.at_least(plus(columns.is_below(x, s), by_host), up)  # (6)
-        self.columns.at_least(plus(columns.is_there(x, s), columns.is_below(x, s)), ONE)  # (8)
+        columns.require(columns.come(x, s) >= columns.is_there(x, following))  # (5)
+        columns.require(columns.is_below(x, s) + by_host >= up)  # (6)
+        columns.require(columns.is_there(x, s) + columns.is_below(x, s) >= ONE)  # (8)
         for change in changes:
             self._changed(x, s, change)
         if columns.changes[x] and not any(columns.turn.known(change) for change in changes):
             below = columns.is_below(x, following)
-            self.columns.at_least(plus(columns.is_below(x, s), down, by_host), below)  # (6)
-            self.columns.at_least(columns.come(x, s), down)  # (6)
+            columns.require(columns.is_below(x, s) + down + by_host >= below)  # (6)
+            columns.require(columns.come(x, s) >= down)  # (6)
         self._waited_for(x, s)
 
     def _changed(self, x: int, s: int, change: int) -> None:
@@ -45,39 +46,39 @@ class StockRows:
         for inside in columns.spans(change, s):
             down = [columns.column(columns.down[k], x) for k in inside]
             up = [columns.column(columns.up[k], x) for k in inside]
-            by_host = plus(*(columns.changed_below(x, k) for k in inside))
+            by_host = total(columns.changed_below(x, k) for k in inside)
             unchanged = columns.not_first(change, inside)
-            columns.at_least(plus(by_host, *down, unchanged), columns.is_below(x, following))  # (6)
+            columns.require(total([by_host, *down, unchanged]) >= columns.is_below(x, following))  # (6)
             here = columns.numbers(change, lambda way: way.on_host)
             if here:
                 others = columns.not_first(change, inside, here)
-                columns.at_least(plus(*up, others), columns.is_there(x, following))  # (9)
+                columns.require(total([*up, others]) >= columns.is_there(x, following))  # (9)
 
     def _waited_for(self, x: int, s: int) -> None:
         """Write (8) for first runs that use x on the device, maybe in window s, maybe in a later one."""
         columns = self.columns
-        come = plus(columns.is_there(x, s), columns.column(columns.returns[s], x))
+        come = columns.is_there(x, s) + columns.column(columns.returns[s], x)
         for use in {*columns.facts.uses[x]}:
             windows = [k for k in columns.turn.of[use] if k >= s]
             if s in windows and len(windows) > 1:
                 numbers = columns.numbers(use, lambda way: x in way.device)
                 needed = [columns.first(use, k, numbers) for k in windows]
-                columns.at_least(come, plus(*needed))
+                columns.require(come >= total(needed))
 
     def _transient_rows(self, x: int, s: int) -> None:
         columns = self.columns
         makers = columns.facts.producers[x]
-        made = plus(*(columns.made_by(producer, s) for producer in makers))
+        made = total(columns.made_by(producer, s) for producer in makers)
         down, up = columns.column(columns.down[s], x), columns.column(columns.up[s], x)
         if x in columns.alive[s]:
             self._wanted(x, s)
-        below = columns.is_below(x, s) if x in columns.alive[s] else NONE
-        self.columns.at_least(below, up)  # (6)
-        self.columns.at_least(plus(columns.come(x, s), made), down)  # (6)
+        below = columns.is_below(x, s) if x in columns.alive[s] else ZERO
+        columns.require(below >= up)  # (6)
+        columns.require(columns.come(x, s) + made >= down)  # (6)
         if s + 1 < len(columns.windows) and x in columns.alive[s + 1] and x not in columns.begun[s + 1]:
-            self.columns.at_least(plus(columns.come(x, s), made), columns.is_there(x, s + 1))  # (5)
+            columns.require(columns.come(x, s) + made >= columns.is_there(x, s + 1))  # (5)
             if x in columns.below[s + 1]:
-                self.columns.at_least(plus(below, down), columns.is_below(x, s + 1))  # (6)
+                columns.require(below + down >= columns.is_below(x, s + 1))  # (6)
 
     def _wanted(self, x: int, s: int) -> None:
         """Write (8) for each contribution to what a first run still needs, a later run, or a result.
@@ -86,8 +87,8 @@ class StockRows:
         """
         columns, side = self.columns, self.columns.turn.sides[s]
         there, back = columns.is_there(x, s), columns.column(columns.returns[s], x)
-        lies = plus(there, columns.is_below(x, s))
-        comes = plus(there, back)
+        lies = there + columns.is_below(x, s)
+        comes = there + back
         uses = {use for use in columns.facts.uses[x] if side[use] != BEFORE}
         direct = {use for use in columns.facts.uses[x] if all(x in way.device for way in columns.ways[use])}
         last = s + 1 == len(columns.windows)
@@ -98,19 +99,19 @@ class StockRows:
                 continue
             again, made = columns.column(columns.again[s], producer), columns.before(producer, s)
             if surely and not said:
-                columns.at_least(plus(lies, again), made)
+                columns.require(lies + again >= made)
             for use in uses:
                 less = columns.before(use, s)
                 if not surely and not (last and use in direct):
-                    columns.at_least(plus(lies, again, less), made)
+                    columns.require(lies + again + less >= made)
                 if use in direct and not (last or columns.turn.known(use)):
-                    columns.at_least(plus(comes, again, less), made)
+                    columns.require(comes + again + less >= made)
             for use in columns.facts.uses[x]:
                 repeated = columns.column(columns.again[s], use)
                 if not (last and use in direct):
-                    columns.at_least(plus(lies, again), repeated)
+                    columns.require(lies + again >= repeated)
                 if use in direct and not last:
-                    columns.at_least(plus(comes, again), repeated)
+                    columns.require(comes + again >= repeated)
 
     def _whole_tensors(self) -> None:
         """Write the paper's (7) and (8)."""
@@ -130,6 +131,6 @@ class StockRows:
                 self._is_whole([moving.get(x) for moving in columns.down])
 
     def _is_whole(self, parts: Iterable[int | None]) -> None:
-        entries, model = [(column, 1.0) for column in parts if column is not None], self.columns.model
-        if entries:
-            model.row([*entries, (model.binary(), -1.0)], lower=0.0, upper=0.0)
+        all_parts, model = column_sum(*parts), self.columns.model
+        if all_parts.terms:
+            model.add(all_parts.equals(column_sum(model.binary())))

@@ -23,7 +23,7 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.lower_bounds import prove
 from memplan.solvers.bounds.offload import stocks
 from memplan.solvers.bounds.offload.offload_bound import offload_bound
-from memplan.solvers.bounds.offload.program import OffloadProgram
+from memplan.solvers.bounds.offload.program import offload_program
 from memplan.solvers.bounds.offload.windows import START
 from memplan.solvers.bounds.residency.order import BEFORE, any_order, predecessors
 from memplan.solvers.milp.safe_bounds import relaxed
@@ -99,8 +99,8 @@ def test_at_the_same_moments_any_order_is_not_above_the_files(seed: int) -> None
     marks = marks_of(case.graph)
 
     def bound(order: str) -> float:
-        program = OffloadProgram(case.graph, case.machine, case.budget, marks, order)  # type: ignore[arg-type]
-        return relaxed(program.program()).bound * program.unit
+        program = offload_program(case.graph, case.machine, case.budget, marks, order)  # type: ignore[arg-type]
+        return relaxed(program.model.program()).bound * program.unit
 
     assert bound("any") <= bound("file") * ABOVE
 
@@ -223,7 +223,7 @@ def test_a_bound_too_strong_is_seen_by_these_tests(monkeypatch: pytest.MonkeyPat
 
     def all_stays(self: stocks.StockRows, x: int, s: int) -> None:
         rows(self, x, s)
-        self.columns.at_least(self.columns.is_there(x, s), (1.0, []))
+        self.columns.require(self.columns.is_there(x, s) >= 1.0)
 
     monkeypatch.setattr(stocks.StockRows, "_persistent_rows", all_stays)
     assert faults() > 0

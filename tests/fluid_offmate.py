@@ -10,7 +10,8 @@ queues carry.
 from __future__ import annotations
 
 from memplan.graphs.arrays import Floats
-from memplan.solvers.offloading.o_ilp.model import OffloadProgram
+from memplan.solvers.milp.linear import Linear
+from memplan.solvers.offloading.o_ilp.model import OIlpProgram
 from memplan.solvers.offloading.o_ilp.states import StateStocks
 from memplan.solvers.offloading.o_ilp.weights import WeightStocks
 
@@ -21,7 +22,7 @@ class FluidError(AssertionError):
     """The answer is no schedule."""
 
 
-def fluid_time(program: OffloadProgram, x: Floats) -> float:
+def fluid_time(program: OIlpProgram, x: Floats) -> float:
     """Seconds of an iteration. Raises FluidError."""
     steps, limits = program.iteration.steps, program.limits
     device = [float(base) for base in program.iteration.base_bytes]
@@ -36,7 +37,7 @@ def fluid_time(program: OffloadProgram, x: Floats) -> float:
                 cpu[t] += add.cpu[t]
                 compute[t] += add.compute[t]
     for number, options in enumerate(program.iteration.blocks):
-        chosen = max(range(len(options)), key=lambda o: x[program.choice[number][o]])
+        chosen = max(range(len(options)), key=lambda o: program.choice[number][o].value(x))
         option = options[chosen]
         for t, seconds, peak in (
             (program.iteration.forward_step(number), option.forward_seconds, option.forward_peak),
@@ -61,7 +62,7 @@ class _Weights(_Loads):
     def __init__(self, stocks: WeightStocks, x: Floats) -> None:
         super().__init__(stocks.steps)
         group, rate = stocks.group, stocks.program.limits.d2h
-        part = float(x[stocks.on_host]) if stocks.on_host is not None else 0.0
+        part = stocks.on_host.value(x)
         own = 1.0 - part
         gradient, at_host, updated = part, 0.0, 0.0  # of the CPU's part
         there, copied = [1.0, 0.0], 0.0  # the parts on the device; how much of the first the host has
@@ -72,7 +73,7 @@ class _Weights(_Loads):
         used = {(use - stocks.origin) % stocks.steps for use in group.uses}
         for d in range(stocks.steps):
             t = stocks.step(d)
-            wanted = float(x[stocks.stored[d]])
+            wanted = stocks.stored[d].value(x)
             begins = d == 0 and group.last is not None
             if d in used and not begins and sum(there) < 1 - SLACK:
                 raise FluidError(f"step {t} reads weights of which {sum(there)} are there")
@@ -83,7 +84,7 @@ class _Weights(_Loads):
                 there[0] -= gone - from_cpu
                 if 1.0 - part - there[0] > copied + SLACK:
                     raise FluidError(f"step {t} loses weights")
-            brought = float(x[stocks.fetched[d]])
+            brought = stocks.fetched[d].value(x)
             self.device[t] += group.bytes * ((1.0 if begins else sum(there)) + brought)
             self.h2d[t] += group.bytes * brought
             if begins:
@@ -100,7 +101,7 @@ class _Weights(_Loads):
             if begins:
                 self.compute[t] += (out * group.bytes + sent * group.gradient_bytes) / rate
             now = sum(there) if not begins else own
-            brought = min(brought, max(0.0, float(x[stocks.stored[(d + 1) % stocks.steps]]) - now))
+            brought = min(brought, max(0.0, stocks.stored[(d + 1) % stocks.steps].value(x) - now))
             first = min(brought, own - there[0])
             second = brought - first
             if second > SLACK and there[1] + second > updated + SLACK:
@@ -116,8 +117,8 @@ class _Weights(_Loads):
             raise FluidError("the next iteration starts without its weights")
 
     @staticmethod
-    def _flow(x: Floats, stock: list[int], d: int) -> float:
-        return float(x[stock[d + 1]] - x[stock[d]]) if d + 1 < len(stock) else 0.0
+    def _flow(x: Floats, stock: list[Linear], d: int) -> float:
+        return (stock[d + 1] - stock[d]).value(x) if d + 1 < len(stock) else 0.0
 
 
 class _States(_Loads):
@@ -126,14 +127,14 @@ class _States(_Loads):
         group, rate = weights.group, weights.program.limits.d2h
         if not states.stored:
             return
-        own = 1.0 - (float(x[weights.on_host]) if weights.on_host is not None else 0.0)
+        own = 1.0 - weights.on_host.value(x)
         there, copied = own, 0.0
         for d in range(weights.steps):
             t = weights.step(d)
-            there = min(there, max(float(x[states.stored[d]]), own if d == 0 else 0.0))
+            there = min(there, max(states.stored[d].value(x), own if d == 0 else 0.0))
             if own - there > copied + SLACK:
                 raise FluidError(f"step {t} loses states")
-            brought = float(x[states.fetched[d]])
+            brought = states.fetched[d].value(x)
             out = _Weights._flow(x, states.left, d)
             self.device[t] += group.state_bytes * (there + brought)
             self.h2d[t] += group.state_bytes * brought

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .columns import Columns, Terms
+from ...milp.linear import ZERO, Linear, total
+from .columns import Columns
 from .iteration import Carried
 
 
@@ -17,46 +18,41 @@ class Activation:
 
     made: int
     needed: int
-    kept: Terms
-    stored: dict[int, int]
-    fetched: dict[int, int]
-    left: dict[int, int]
+    kept: Linear
+    stored: dict[int, Linear]
+    fetched: dict[int, Linear]
+    left: dict[int, Linear]
 
     @staticmethod
     def of_block(program: Columns, b: int) -> Activation:
         """Add S_i^o and O_i^o of a block: what an option keeps, on the device or not."""
         options, chosen = program.iteration.blocks[b], program.choice[b]
-        kept = [(c, o.kept_bytes / program.byte) for c, o in zip(chosen, options, strict=True)]
+        kept = total(c * (o.kept_bytes / program.byte) for c, o in zip(chosen, options, strict=True))
         made, needed = program.iteration.forward_step(b), program.iteration.backward_step(b)
         return Activation._between(program, made, needed, kept)
 
     @staticmethod
     def of_carried(program: Columns, carried: Carried) -> Activation:
-        one = program.model.column(1.0, 1.0)
-        return Activation._between(
-            program, carried.made, carried.needed, [(one, carried.bytes / program.byte)]
-        )
+        size = program.model.variable(1.0, 1.0) * (carried.bytes / program.byte)
+        return Activation._between(program, carried.made, carried.needed, size)
 
     @staticmethod
-    def _between(program: Columns, made: int, needed: int, kept: Terms) -> Activation:
+    def _between(program: Columns, made: int, needed: int, kept: Linear) -> Activation:
         between = range(made + 1, needed)
-        stored = {t: program.column() for t in between}
+        stored = {t: program.variable() for t in between}
         fetched = {t: program.fetching(needed - t) for t in between}
         left = dict(zip(between, program.leaving(len(between)), strict=True))
-        loads, minus = program.loads, [(c, -v) for c, v in kept]
+        loads = program.loads
         for t in between:
-            program.row("4.16", [(stored[t], 1.0), (left[t], 1.0), *minus], lower=0.0)
-            out: Terms = [(left[t], 1.0), *([(left[t - 1], -1.0)] if t - 1 in left else [])]
-            program.row("4.16", out, lower=0.0)
-            loads.d2h[t - 1] += out
+            program.row("4.16", stored[t] + left[t] >= kept)
+            out = left[t] - left.get(t - 1, ZERO)
+            program.row("4.16", out >= 0.0)
+            loads.d2h[t - 1].append(out)
             if t - 1 == made:
                 program.after_computation(made, left[t], 1.0)
-            come: Terms = [(stored[t], -1.0), (fetched[t], -1.0)]
-            if t + 1 < needed:
-                program.row("4.16", [(stored[t + 1], 1.0), *come], upper=0.0)
-            else:
-                program.row("4.16", [*come, *kept], upper=0.0)
-            loads.device[t] += [(stored[t], 1.0), (fetched[t], 1.0)]
-            loads.h2d[t].append((fetched[t], 1.0))
-            loads.host[t].append((left[t], 1.0))
+            come = stored[t] + fetched[t]
+            program.row("4.16", (stored[t + 1] if t + 1 < needed else kept) <= come)
+            loads.device[t].append(come)
+            loads.h2d[t].append(fetched[t])
+            loads.host[t].append(left[t])
         return Activation(made, needed, kept, stored, fetched, left)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 
+from ...milp.linear import Constraint, Linear, total
 from ...milp.model import Model, Program
 from .iteration import Iteration, Limits
-
-Terms = list[tuple[int, float]]
 
 NEAR = 24
 """Copies out end at most so many steps after the one that makes the data; copies back start at most so many
@@ -19,18 +17,18 @@ before the one that needs them. More makes the program larger and hardly ever be
 
 @dataclass
 class Loads:
-    """Per step: what each resource carries, as terms (column, coefficient) in bytes or seconds."""
+    """Per step: the loads of each resource, in bytes or seconds, whose sum it carries."""
 
-    device: list[Terms]
-    host: list[Terms]
-    d2h: list[Terms]
-    h2d: list[Terms]
-    cpu: list[Terms]
-    compute: list[Terms]
+    device: list[list[Linear]]
+    host: list[list[Linear]]
+    d2h: list[list[Linear]]
+    h2d: list[list[Linear]]
+    cpu: list[list[Linear]]
+    compute: list[list[Linear]]
 
     @staticmethod
     def of(steps: int) -> Loads:
-        return Loads(*(list[Terms]([] for _ in range(steps)) for _ in range(6)))
+        return Loads(*(list[list[Linear]]([] for _ in range(steps)) for _ in range(6)))
 
 
 @dataclass
@@ -53,48 +51,42 @@ class Columns:
         self.model, self._rows = Model(), 0
         self.loads = Loads.of(steps)
         largest = 1.0 / self.smallest_share
-        self.share = self.model.column(self.smallest_share, largest)
-        self.reserve = self.model.column(0.0, 0.0)
-        self.time = [self.model.column(0.0, inf, cost=1.0) for _ in range(steps)]
+        self.share = self.model.variable(self.smallest_share, largest)
+        self.reserve = self.model.variable(0.0, 0.0)
+        self.time = [self.model.variable(0.0, inf, cost=1.0) for _ in range(steps)]
         self.choice = [
-            [self.model.column(integer=self.whole) for _ in options] for options in self.iteration.blocks
+            [self.model.variable(integer=self.whole) for _ in options] for options in self.iteration.blocks
         ]
         for chosen in self.choice:
-            self.row("4.1", [(c, 1.0) for c in chosen], 1.0, 1.0)
+            self.row("4.1", total(chosen).equals(1.0))
 
-    def row(
-        self, name: str, entries: Iterable[tuple[int, float]], lower: float = -inf, upper: float = inf
-    ) -> None:
-        """Add a row to the program. Entries of the same column are summed."""
-        total: dict[int, float] = defaultdict(float)
-        for column, value in entries:
-            total[column] += value
-        self.model.row(((c, v) for c, v in total.items() if v), lower, upper)
+    def row(self, name: str, constraint: Constraint) -> None:
+        """Add a constraint to the program. name: its equation."""
+        self.model.add(constraint)
         self.rows[name].append(self._rows)
         self._rows += 1
 
-    def column(self, upper: float = inf) -> int:
-        return self.model.column(0.0, upper)
+    def variable(self, upper: float = inf) -> Linear:
+        return self.model.variable(0.0, upper)
 
-    def fetching(self, before: int) -> int:
-        """Add and return a column: the amount copied back in a step so many before the one that needs it."""
-        return self.column(inf if before <= NEAR else 0.0)
+    def fetching(self, before: int) -> Linear:
+        """Add a variable: the amount copied back in a step so many before the one that needs it."""
+        return self.variable(inf if before <= NEAR else 0.0)
 
-    def leaving(self, steps: int) -> list[int]:
-        """Add and return columns: the amounts that have left before each of so many steps, from the
-        producer's on.
+    def leaving(self, steps: int) -> list[Linear]:
+        """Add variables: the amounts that have left before each of so many steps, from the producer's on.
 
-        Steps beyond NEAR share the last column.
+        Steps beyond NEAR share the last variable.
         """
-        early = [self.column() for _ in range(min(steps, NEAR + 1))]
+        early = [self.variable() for _ in range(min(steps, NEAR + 1))]
         return early + early[-1:] * (steps - len(early))
 
     def program(self) -> Program:
         return self.model.program()
 
-    def after_computation(self, t: int, column: int, amount: float) -> None:
+    def after_computation(self, t: int, variable: Linear, amount: float) -> None:
         """Count `amount` units that leave in step t after its computation (L_t)."""
-        self.loads.compute[t].append((column, amount * self.byte / self.limits.d2h / self.second))
+        self.loads.compute[t].append(variable * (amount * self.byte / self.limits.d2h / self.second))
 
 
 def _plain_seconds(iteration: Iteration) -> float:

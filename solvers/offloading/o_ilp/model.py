@@ -32,16 +32,18 @@ near 1. O(L²) columns and rows for L blocks.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ...milp.linear import Linear, total
 from .activations import Activation
-from .columns import Columns, Terms
+from .columns import Columns
 from .states import StateStocks
 from .weights import WeightStocks
 
 
 @dataclass
-class OffloadProgram(Columns):
+class OIlpProgram(Columns):
     """All columns, and the rows that bound what each step takes."""
 
     def __post_init__(self) -> None:
@@ -56,19 +58,17 @@ class OffloadProgram(Columns):
         iteration, limits, loads = self.iteration, self.limits, self.loads
         self._blocks()
         for t in range(iteration.steps):
-            time = (self.time[t], -1.0)
-            self.row(
-                "4.17",
-                [*loads.device[t], (self.share, -limits.device_bytes / self.byte)],
-                upper=-iteration.base_bytes[t] / self.byte,
-            )
+            time, base = self.time[t], iteration.base_bytes[t] / self.byte
+            device_limit = self.share * (limits.device_bytes / self.byte)
+            self.row("4.17", total(loads.device[t]) + base <= device_limit)
             if limits.host_bytes is not None:
-                self.row("4.18", [*loads.host[t], (self.share, -limits.host_bytes / self.byte)], upper=0.0)
+                self.row("4.18", total(loads.host[t]) <= self.share * (limits.host_bytes / self.byte))
             seconds = iteration.after_seconds[t - 2 * len(self.choice)] if t >= 2 * len(self.choice) else 0.0
-            self.row("4.20", [*loads.compute[t], time], upper=-seconds / self.second)
-            self.row("4.21", [*self._over(loads.h2d[t], limits.h2d), time], upper=0.0)
-            self.row("4.22", [*self._over(loads.d2h[t], limits.d2h), time], upper=0.0)
-            self.row("4.23", [*loads.cpu[t], (self.share, limits.management / self.second), time], upper=0.0)
+            management = self.share * (limits.management / self.second)
+            self.row("4.20", total(loads.compute[t]) + seconds / self.second <= time)
+            self.row("4.21", self._seconds(loads.h2d[t], limits.h2d) <= time)
+            self.row("4.22", self._seconds(loads.d2h[t], limits.d2h) <= time)
+            self.row("4.23", total(loads.cpu[t]) + management <= time)
         if limits.has_disk:
             self._disk()
 
@@ -77,25 +77,23 @@ class OffloadProgram(Columns):
         for b, (options, chosen) in enumerate(zip(self.iteration.blocks, self.choice, strict=True)):
             forward, backward = self.iteration.forward_step(b), self.iteration.backward_step(b)
             for option, c in zip(options, chosen, strict=True):
-                self.loads.compute[forward].append((c, option.forward_seconds / self.second))
-                self.loads.compute[backward].append((c, option.backward_seconds / self.second))
-                self.loads.device[forward].append((c, option.forward_peak / self.byte))
-                self.loads.device[backward].append((c, option.backward_peak / self.byte))
+                self.loads.compute[forward].append(c * (option.forward_seconds / self.second))
+                self.loads.compute[backward].append(c * (option.backward_seconds / self.second))
+                self.loads.device[forward].append(c * (option.forward_peak / self.byte))
+                self.loads.device[backward].append(c * (option.backward_peak / self.byte))
 
-    def _over(self, terms: Terms, rate: float) -> Terms:
-        """Convert bytes to seconds on a link."""
-        factor = self.byte / rate / self.second
-        return [(c, v * factor) for c, v in terms]
+    def _seconds(self, loads: Iterable[Linear], rate: float) -> Linear:
+        """Return the seconds that loads in bytes take on a link."""
+        return total(loads) * (self.byte / rate / self.second)
 
     def _disk(self) -> None:
         limits = self.limits
-        reads = [term for s in (*self.weights, *self.states) for term in s.disk_reads]
-        writes = [term for s in (*self.weights, *self.states) for term in s.disk_writes]
-        total = [(t, -1.0) for t in self.time]
+        stocks = (*self.weights, *self.states)
+        time = total(self.time)
         assert limits.disk_read is not None
         assert limits.disk_write is not None
-        self.row("disk read", [*self._over(reads, limits.disk_read), *total], upper=0.0)
-        self.row("disk write", [*self._over(writes, limits.disk_write), *total], upper=0.0)
+        self.row("disk read", self._seconds([s.disk_reads for s in stocks], limits.disk_read) <= time)
+        self.row("disk write", self._seconds([s.disk_writes for s in stocks], limits.disk_write) <= time)
         if limits.disk_bytes is not None:
-            held = [term for s in (*self.weights, *self.states) for term in s.disk_held]
-            self.row("disk", [*held, (self.share, -limits.disk_bytes / self.byte)], upper=0.0)
+            held = total(s.disk_held for s in stocks)
+            self.row("disk", held <= self.share * (limits.disk_bytes / self.byte))

@@ -12,7 +12,7 @@ from itertools import zip_longest
 
 from ....graphs.arrays import Floats
 from ...milp.model import Program
-from .model import OffloadProgram
+from .model import OIlpProgram
 from .tensors import Rounding
 
 
@@ -28,14 +28,14 @@ class Choice:
     hosted: tuple[frozenset[int], ...]
 
 
-def rounded(program: OffloadProgram, x: Floats) -> Choice:
+def rounded(program: OIlpProgram, x: Floats) -> Choice:
     """Round a fractional answer: blocks from first to last, then groups in the order in which they are
     updated."""
     sums: list[float] = []
     options: list[int] = []
     for columns in program.choice:
-        sums = [a + b for a, b in zip_longest(sums, (float(x[c]) for c in columns), fillvalue=0.0)]
-        chosen = max(range(len(columns)), key=lambda o: (x[columns[o]] > 1e-3, sums[o]))
+        sums = [a + b for a, b in zip_longest(sums, (c.value(x) for c in columns), fillvalue=0.0)]
+        chosen = max(range(len(columns)), key=lambda o: (columns[o].value(x) > 1e-3, sums[o]))
         # The difference between the fractions and the choice is carried to the next block.
         sums[chosen] -= 1.0
         options.append(chosen)
@@ -43,39 +43,40 @@ def rounded(program: OffloadProgram, x: Floats) -> Choice:
     hosted = [frozenset[int]()] * len(groups)
     for g in sorted(range(len(groups)), key=lambda g: groups[g].last or 0):
         part = program.weights[g].on_host
-        if part is not None:
+        if part.terms:
             sizes = [parcel.bytes for parcel in groups[g].parcels]
-            fraction = float(x[part]) / max(float(x[program.share]), 1e-9)
+            fraction = part.value(x) / max(program.share.value(x), 1e-9)
             if fraction > 1e-3:
                 hosted[g] = frozenset(rounding.share("update", sizes, fraction * sum(sizes)))
     return Choice(tuple(options), tuple(hosted))
 
 
-def reserving(program: OffloadProgram, reserve_bytes: float) -> Program:
+def reserving(program: OIlpProgram, reserve_bytes: float) -> Program:
     """Return the program with so much of the device left free (4.17)."""
     written = program.program()
     lower, upper = written.lower.copy(), written.upper.copy()
-    lower[program.reserve] = upper[program.reserve] = reserve_bytes / program.byte
+    reserve = program.reserve.column
+    lower[reserve] = upper[reserve] = reserve_bytes / program.byte
     return replace(written, lower=lower, upper=upper)
 
 
-def fixed(program: OffloadProgram, written: Program, choice: Choice) -> Program:
+def fixed(program: OIlpProgram, written: Program, choice: Choice) -> Program:
     """Return the program with the integers of a choice fixed."""
     lower, upper = written.lower.copy(), written.upper.copy()
     for columns, chosen in zip(program.choice, choice.options, strict=True):
         for number, column in enumerate(columns):
-            lower[column] = upper[column] = float(number == chosen)
+            lower[column.column] = upper[column.column] = float(number == chosen)
     for group, stocks, parcels in zip(program.iteration.groups, program.weights, choice.hosted, strict=True):
-        if stocks.on_host is not None:
+        if stocks.on_host.terms:
             share = sum(group.parcels[p].bytes for p in parcels) / max(1, group.bytes)
-            lower[stocks.on_host] = upper[stocks.on_host] = share
+            lower[stocks.on_host.column] = upper[stocks.on_host.column] = share
     return replace(written, lower=lower, upper=upper)
 
 
-def choice_start(program: OffloadProgram, choice: Choice) -> dict[int, float]:
+def choice_start(program: OIlpProgram, choice: Choice) -> dict[int, float]:
     """Return the choice of options as a warm start for the integer program."""
     return {
-        column: float(number == chosen)
+        column.column: float(number == chosen)
         for columns, chosen in zip(program.choice, choice.options, strict=True)
         for number, column in enumerate(columns)
     }

@@ -12,14 +12,14 @@ from itertools import pairwise
 from ....graphs.arrays import Floats
 from ....graphs.graph import Graph
 from ..o_ilp.activations import Activation
-from ..o_ilp.model import OffloadProgram
+from ..o_ilp.model import OIlpProgram
 from ..o_ilp.round import Choice
 from ..o_ilp.states import StateStocks
 from ..o_ilp.tensors import LITTLE, Absence, Rounding, absences
 from ..o_ilp.weights import WeightStocks
 
 
-def tensor_absences(graph: Graph, program: OffloadProgram, choice: Choice, x: Floats) -> Iterator[Absence]:
+def tensor_absences(graph: Graph, program: OIlpProgram, choice: Choice, x: Floats) -> Iterator[Absence]:
     """Yield the offload intervals of all groups, states and activations, in steps of the cycle.
 
     item: the tensor.
@@ -40,7 +40,7 @@ def tensor_absences(graph: Graph, program: OffloadProgram, choice: Choice, x: Fl
         yield from _activation_away(graph, program, activation, sorted(kept), x, rounding)
 
 
-def on_disk(graph: Graph, program: OffloadProgram, choice: Choice, x: Floats) -> set[int]:
+def on_disk(graph: Graph, program: OIlpProgram, choice: Choice, x: Floats) -> set[int]:
     """Return the tensors that are on the disk while they are not used.
 
     Of the weights, only those updated on the device are among them.
@@ -50,17 +50,19 @@ def on_disk(graph: Graph, program: OffloadProgram, choice: Choice, x: Floats) ->
         parcels = weights.group.parcels
         on_device = [t for n, parcel in enumerate(parcels) if n not in hosted for t in parcel.weights]
         all_states = [t for parcel in parcels for t in parcel.states]
-        for column, tensors in ((weights.disk, on_device), (states.disk, all_states)):
-            if column is not None and x[column] > LITTLE:
+        group = weights.group
+        for share, size, tensors in (
+            (weights.disk.value(x), group.bytes, on_device),
+            (states.disk.value(x), group.state_bytes, all_states),
+        ):
+            if share > LITTLE:
                 sizes = [int(graph.tensors.bytes[t]) for t in tensors]
-                part = float(x[column]) * (
-                    weights.group.bytes if column == weights.disk else weights.group.state_bytes
-                )
+                part = share * size
                 chosen.update(tensors[i] for i in rounding.share("disk", sizes, part))
     return chosen
 
 
-def _hosted_gradients(program: OffloadProgram, choice: Choice) -> set[int]:
+def _hosted_gradients(program: OIlpProgram, choice: Choice) -> set[int]:
     """Return the gradients of updates on the CPU, which go to the host in any case."""
     groups = zip(program.iteration.groups, choice.hosted, strict=True)
     return {t for group, hosted in groups for number in hosted for t in group.parcels[number].gradients}
@@ -69,9 +71,9 @@ def _hosted_gradients(program: OffloadProgram, choice: Choice) -> set[int]:
 def _weights_away(
     graph: Graph, stocks: WeightStocks, hosted: frozenset[int], x: Floats, rounding: Rounding
 ) -> Iterator[Absence]:
-    share = float(x[stocks.program.share])
-    part = min(share, float(x[stocks.on_host])) if stocks.on_host is not None else 0.0
-    stored = [min(share, float(x[c])) for c in stocks.stored]
+    share = stocks.program.share.value(x)
+    part = min(share, stocks.on_host.value(x))
+    stored = [min(share, c.value(x)) for c in stocks.stored]
     for on_host in (False, True):
         parcels = [p for n, p in enumerate(stocks.group.parcels) if (n in hosted) == on_host]
         tensors = [t for parcel in parcels for t in parcel.weights]
@@ -84,7 +86,7 @@ def _weights_away(
         wanted = [min(whole, max(0.0, s - below)) * scale for s in stored]
         left = None
         if stocks.trained and not on_host:
-            left = [0.0, *(min(whole, float(x[c])) * scale for c in stocks.left[1:])]
+            left = [0.0, *(min(whole, c.value(x)) * scale for c in stocks.left[1:])]
         if on_host:
             wanted[1 : stocks.window] = [float(sum(sizes))] * (stocks.window - 1)
         yield from _absences_of(stocks, tensors, sizes, wanted, left, rounding, "weights")
@@ -101,11 +103,11 @@ def _states_away(
     parcels = [p for n, p in enumerate(weights.group.parcels) if n not in hosted]
     tensors = [t for parcel in parcels for t in parcel.states]
     sizes = [int(graph.tensors.bytes[t]) for t in tensors]
-    whole = float(x[weights.program.share]) - (0.0 if weights.on_host is None else float(x[weights.on_host]))
+    whole = weights.program.share.value(x) - weights.on_host.value(x)
     if states.size and tensors and whole > 0:
         scale = sum(sizes) / whole
-        wanted = [min(whole, float(x[c])) * scale for c in states.stored]
-        left = [min(whole, float(x[c])) * scale for c in states.left]
+        wanted = [min(whole, c.value(x)) * scale for c in states.stored]
+        left = [min(whole, c.value(x)) * scale for c in states.left]
         yield from _absences_of(weights, tensors, sizes, wanted, left, rounding, "states")
 
 
@@ -135,20 +137,20 @@ def _absences_of(
 
 def _activation_away(
     graph: Graph,
-    program: OffloadProgram,
+    program: OIlpProgram,
     activation: Activation,
     tensors: Sequence[int],
     x: Floats,
     rounding: Rounding,
 ) -> Iterator[Absence]:
     sizes = [int(graph.tensors.bytes[t]) for t in tensors]
-    kept = sum(float(x[c]) * v for c, v in activation.kept)
+    kept = activation.kept.value(x)
     if not activation.stored or not sizes or kept <= 0:
         return
     total = float(sum(sizes))
     scale = total / kept
-    stored = [total, *(min(total, float(x[c]) * scale) for c in activation.stored.values())]
-    left = [0.0, *(min(total, float(x[c]) * scale) for c in activation.left.values())]
+    stored = [total, *(min(total, c.value(x) * scale) for c in activation.stored.values())]
+    left = [0.0, *(min(total, c.value(x) * scale) for c in activation.left.values())]
     stored[1:] = rounding.wish("activations", sizes, stored[1:])
     left = [max(out, total - s) for out, s in zip(left, stored, strict=True)]
     for absence in absences(sizes, stored, left):

@@ -44,7 +44,7 @@ from ...problem import Answer, Options, Problem, Status
 from ...settings import gap_setting, setting
 from ..layers.refusals import refused
 from ..o_ilp.iteration import Iteration, Limits
-from ..o_ilp.model import OffloadProgram
+from ..o_ilp.model import OIlpProgram
 from .graph import iteration_of
 from .least import least_residences
 from .options import Asked
@@ -129,12 +129,12 @@ def solve(problem: Problem, options: Options) -> Answer:
 
 def _batch_line(iteration: Iteration, limits: Limits, seconds: float) -> str:
     """Return a line about the batch with the highest throughput (4.5.3), by the program with fractions."""
-    program = OffloadProgram(iteration, limits, smallest_share=1.0 / LARGEST_BATCH)
+    program = OIlpProgram(iteration, limits, smallest_share=1.0 / LARGEST_BATCH)
     written = program.program()
     x = relaxed(written, seconds)
     if x is None:
         return "batch: no size found"
-    factor = 1.0 / float(x[program.share])
+    factor = 1.0 / program.share.value(x)
     each = written.objective(x) * program.second
     return f"batch: {factor:.3g} times this one's size is best, {each:.6g} s for as much as this one's"
 

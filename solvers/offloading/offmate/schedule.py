@@ -18,14 +18,14 @@ from ....graphs.machine import Memory
 from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.sequence import Run
 from ..layers.absences import uses_of
-from ..o_ilp.model import OffloadProgram
+from ..o_ilp.model import OIlpProgram
 from ..o_ilp.round import Choice
 from .absences import on_disk, tensor_absences
 from .updates import HostUpdate, start_steps
 
 
 def residence_of(
-    graph: Graph, program: OffloadProgram, choice: Choice, x: Floats
+    graph: Graph, program: OIlpProgram, choice: Choice, x: Floats
 ) -> tuple[Residency, Residency]:
     """Return the decisions of an answer twice: without slots for transfers, and with the answer's."""
     order = _steps(program, choice, x)
@@ -53,7 +53,7 @@ def residence_of(
     return plain, replace(plain, offload_slots=leave, prefetch_slots=back)
 
 
-def _steps(program: OffloadProgram, choice: Choice, x: Floats) -> list[list[Run]]:
+def _steps(program: OIlpProgram, choice: Choice, x: Floats) -> list[list[Run]]:
     """Return the runs of every step, and of one more step after all."""
     iteration, blocks = program.iteration, range(len(program.choice))
     chosen = [iteration.blocks[b][choice.options[b]] for b in blocks]
@@ -72,7 +72,7 @@ def _steps(program: OffloadProgram, choice: Choice, x: Floats) -> list[list[Run]
             updates.append(HostUpdate(stocks.origin, deadline, parcel.host_seconds))
             runs.append(parcel.host_run)
             order[stocks.origin].remove(parcel.update)
-    times = [float(x[column]) * program.second for column in program.time]
+    times = [step.value(x) * program.second for step in program.time]
     behind: dict[int, list[Run]] = {}
     for step, number in start_steps(updates, times):
         behind.setdefault(step, []).append(runs[number])

@@ -31,7 +31,7 @@ from ...milp.model import Program
 from ...milp.result import Settings as MilpSettings
 from ...milp.write import write
 from ..o_ilp.iteration import Iteration, Limits
-from ..o_ilp.model import OffloadProgram
+from ..o_ilp.model import OIlpProgram
 from ..o_ilp.round import Choice, choice_start, fixed, reserving, rounded
 from .schedule import residence_of
 
@@ -113,7 +113,7 @@ class Search:
         Ends when no reserve is left, when what is found is close to the program's time, or when time is
         up.
         """
-        program = OffloadProgram(iteration, self.limits)
+        program = OIlpProgram(iteration, self.limits)
         self.relaxation = None
         choice: Choice | None = None
         in_vain = 0
@@ -136,7 +136,7 @@ class Search:
         assert self.best is not None
         return self.relaxation is not None and self.best.figures.time <= self.relaxation * (1 + CLOSE)
 
-    def _answers(self, program: OffloadProgram, written: Program, known: Choice | None) -> Iterator[_Answer]:
+    def _answers(self, program: OIlpProgram, written: Program, known: Choice | None) -> Iterator[_Answer]:
         """Yield answers of the program.
 
         With the choice of the last reserve if that has an answer; else relaxed, rounded and re-solved, and
@@ -167,12 +167,12 @@ class Search:
         if result.x is not None and (answer := self._with(program, written, rounded(program, result.x))):
             yield answer
 
-    def _with(self, program: OffloadProgram, written: Program, choice: Choice) -> _Answer | None:
+    def _with(self, program: OIlpProgram, written: Program, choice: Choice) -> _Answer | None:
         chosen = fixed(program, written, choice)
         x = relaxed(chosen, self.remaining())
         return None if x is None else _Answer(choice, x, chosen.objective(x) * program.second)
 
-    def _place(self, program: OffloadProgram, answer: _Answer, reserve: float) -> bool:
+    def _place(self, program: OIlpProgram, answer: _Answer, reserve: float) -> bool:
         """Simulate an answer with transfers placed operation by operation, and as in the program.
 
         Tell if one fits.

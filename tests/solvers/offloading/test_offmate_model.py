@@ -14,7 +14,7 @@ from fluid_offmate import fluid_time
 from memplan.solvers.milp import solve as milp
 from memplan.solvers.milp.result import Outcome, Settings
 from memplan.solvers.offloading.o_ilp.iteration import Carried, Group, Iteration, Limits, Option
-from memplan.solvers.offloading.o_ilp.model import OffloadProgram
+from memplan.solvers.offloading.o_ilp.model import OIlpProgram
 
 EXACT = Settings(gap=0.0)
 SEEDS = 80
@@ -64,11 +64,11 @@ def _group(random: Random, uses: tuple[int, ...], last: int) -> Group:
 
 def solved(iteration: Iteration, limits: Limits, *, whole: bool = True, without: str | None = None) -> float:
     """Seconds. whole: no fractions. without: the equations to leave out."""
-    written = OffloadProgram(iteration, limits)
+    written = OIlpProgram(iteration, limits)
     program = written.program()
     if whole:
         integer = np.ones(len(program.cost), np.bool_)
-        integer[written.time] = False
+        integer[[time.column for time in written.time]] = False
         program = replace(program, integer=integer)
     if without is not None:
         lower, upper = program.row_lower.copy(), program.row_upper.copy()
@@ -203,10 +203,10 @@ def test_what_leaves_in_a_later_step_takes_its_time_there() -> None:  # 4.22
 def test_twice_the_batch_on_twice_the_machine() -> None:  # 4.5.3
     """What belongs to weights is shared by 1 / r batches: with ample memory the largest is best."""
     group = Group(1, (0, 3), 3, 1, 0, device_seconds=8.0)
-    written = OffloadProgram(toy(group), AMPLE, smallest_share=0.25)
+    written = OIlpProgram(toy(group), AMPLE, smallest_share=0.25)
     result = milp.solve(written.program(), EXACT)
     assert result.x is not None
-    assert result.x[written.share] == pytest.approx(0.25)
+    assert written.share.value(result.x) == pytest.approx(0.25)
     assert result.objective is not None
     assert result.objective * written.second == pytest.approx(4.0 + 8.0 / 4)
 
@@ -220,7 +220,7 @@ def test_the_fluid_replay_takes_the_programs_time(seed: int) -> None:
         blocks=tuple(tuple(replace(o, kept_bytes=0) for o in options) for options in iteration.blocks),
         carried=(),
     )
-    written = OffloadProgram(iteration, limits)
+    written = OIlpProgram(iteration, limits)
     result = milp.solve(written.program(), EXACT)
     if result.x is not None and result.objective is not None:
         assert fluid_time(written, result.x) == pytest.approx(result.objective * written.second, rel=1e-4)

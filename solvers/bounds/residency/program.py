@@ -32,15 +32,12 @@ counts as made at t in (4). Windows, (6) to (8), are in windows.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...milp.linear import Linear, column_sum
 from ...milp.model import Model, Program
 from .facts import Facts
 from .order import AFTER, BEFORE, OPEN, Moment
-
-Sum = tuple[float, list[tuple[int, float]]]
-"""A constant and (column, coefficient) pairs."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +66,9 @@ class MomentColumns:
         self.may = facts.recomputable(moment)
         self.recomputed = {o: model.binary() for o, may in enumerate(self.may) if may}
         for operation, column in self.recomputed.items():  # (1)
-            model.row([(reruns[operation], 1.0), (column, -1.0)], lower=0.0)
+            model.add(column_sum(reruns[operation]) >= column_sum(column))
             if operation in self.before:
-                model.row([(self.before[operation], 1.0), (column, -1.0)], lower=0.0)
+                model.add(column_sum(self.before[operation]) >= column_sum(column))
         self.kept: dict[int, int] = {}
 
     def order(self, earlier: MomentColumns | None) -> None:
@@ -79,11 +76,11 @@ class MomentColumns:
         for operation, column in self.before.items():
             for other in self.facts.predecessors[operation].tolist():
                 if other in self.before:
-                    self.model.row([(self.before[other], 1.0), (column, -1.0)], lower=0.0)
+                    self.model.add(column_sum(self.before[other]) >= column_sum(column))
         if earlier and self.side[earlier.moment.operation] == BEFORE:
             for operation in self.before.keys() & earlier.before.keys():
-                pair = [(self.before[operation], 1.0), (earlier.before[operation], -1.0)]
-                self.model.row(pair, lower=0.0)
+                now, then = self.before[operation], earlier.before[operation]
+                self.model.add(column_sum(now) >= column_sum(then))
 
     def needs(self) -> None:
         """Write (2) and (3), for all that may be resident at the moment and needed after it."""
@@ -97,16 +94,15 @@ class MomentColumns:
                     continue
                 if x not in self.kept:
                     self.kept[x] = self.model.binary()
-                rerun = [self.recomputed[operation]] if operation in self.recomputed else []
-                there = [self.kept[x], *rerun]
+                there = column_sum(self.kept[x], self.recomputed.get(operation))
                 surely = x in facts.results or any(self.side[use] == AFTER for use in facts.uses[x])
                 if surely:
-                    self._at_least(there, made)  # (2)
+                    self.model.add(there >= made)  # (2)
                 for use in facts.uses[x]:
                     if not surely and use in self.before:
-                        self._at_least(there, made, [(self.before[use], 1.0)])  # (2)
+                        self.model.add(there >= made - column_sum(self.before[use]))  # (2)
                     if use in self.recomputed:
-                        self._at_least(there, (0.0, [(self.recomputed[use], 1.0)]))  # (3)
+                        self.model.add(there >= column_sum(self.recomputed[use]))  # (3)
 
     def memory(self, limit: int) -> None:
         """Write (4), as fractions of the limit."""
@@ -116,13 +112,7 @@ class MomentColumns:
             entries = [(column, sizes[x] / limit) for x, column in self.kept.items() if sizes[x]]
             self.model.row(entries, upper=room / limit)
 
-    def first_run_is_before(self, operation: int) -> Sum:
+    def first_run_is_before(self, operation: int) -> Linear:
         if operation in self.before:
-            return 0.0, [(self.before[operation], 1.0)]
-        return float(self.side[operation] == BEFORE), []
-
-    def _at_least(self, there: list[int], much: Sum, less: Sequence[tuple[int, float]] = ()) -> None:
-        """Write Σ there ≥ much − less."""
-        constant, terms = much
-        entries = [(column, 1.0) for column in there] + [(column, -value) for column, value in terms]
-        self.model.row([*entries, *less], lower=constant)
+            return column_sum(self.before[operation])
+        return Linear((), float(self.side[operation] == BEFORE))

@@ -34,10 +34,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ...milp.linear import ONE, Linear, column_sum, total
 from ...milp.model import Model
 from .facts import Facts
 from .order import AFTER, BEFORE, Moment
-from .program import MomentColumns, ResidencyProgram, Sum
+from .program import MomentColumns, ResidencyProgram
 
 
 def residency_program(
@@ -123,10 +124,10 @@ def _windows(
         for cut in {i + 1, j - 1} if nested else {i + 1}:
             part.join(parts[i, cut], parts[cut, j])
     windows = [parts[i, i + 1] for i in range(end)]
-    for operation, total in reruns.items():
-        columns = [window.within[operation] for window in windows if operation in window.within]
-        if columns:
-            model.row([(total, 1.0), *((column, -1.0) for column in columns)], lower=0.0)  # (6)
+    for operation, column in reruns.items():
+        inside = column_sum(*(window.within.get(operation) for window in windows))
+        if inside.terms:
+            model.add(column_sum(column) >= inside)  # (6)
     return [(window.here.moment.operation, window.within) for window in windows]
 
 
@@ -150,18 +151,17 @@ class _Window:
         if self.there is None:
             for x in self.facts.results:
                 for producer in self.facts.producers[x]:
-                    self._row(x, [producer], (1.0, []))  # (7)
+                    self._row(x, [producer], ONE)  # (7)
         else:
             for x, column in self.there.kept.items():
-                self._row(x, self.facts.producers[x], (0.0, [(column, 1.0)]))  # (8)
+                self._row(x, self.facts.producers[x], column_sum(column))  # (8)
 
     def join(self, first: _Window, second: _Window) -> None:
         """Write (11) for an interval that two others make up."""
         for operation in self.within.keys() | second.within.keys():
-            whole, parts = self.runs(operation), [part.runs(operation) for part in (first, second)]
-            for part in parts:
-                self._at_least([whole], part)
-            self._at_least(parts, whole)
+            whole, start, end = (part.runs(operation) for part in (self, first, second))
+            for constraint in (whole >= start, whole >= end, start + end >= whole):
+                self.model.add(constraint, unless_implied=True)
 
     def memory(self, limit: int, operations: set[int]) -> None:
         """Write (9) and (10) for these operations, as fractions of the limit."""
@@ -169,14 +169,14 @@ class _Window:
             return
         facts, sizes = self.facts, self.facts.sizes
         last = facts.inputs[self.there.moment.operation]
-        kept: dict[int, Sum] = {x: (1.0, []) for x in last}
-        kept |= {x: (0.0, [(column, 1.0)]) for x, column in self.there.kept.items()}
+        kept = dict.fromkeys(last, ONE)
+        kept |= {x: column_sum(column) for x, column in self.there.kept.items()}
         carried: dict[int, int] = {}
         for x, there in kept.items():
-            runs = [self.runs(producer) for producer in facts.producers[x]]
-            if sizes[x] and sum(constant for constant, _terms in runs) < 1.0:
+            runs = total(self.runs(producer) for producer in facts.producers[x])
+            if sizes[x] and runs.constant < 1.0:
                 carried[x] = self.model.column()
-                self._at_least([(0.0, [(carried[x], 1.0)]), *runs], there)  # (9)
+                self.model.add(column_sum(carried[x]) + runs >= there, unless_implied=True)  # (9)
         for operation in sorted(operations):
             touched = facts.touched(operation)
             needs = (facts.least_bytes(operation) - facts.always) / limit
@@ -184,29 +184,15 @@ class _Window:
             entries.append((self.within[operation], needs))
             self.model.row(entries, upper=(limit - facts.always) / limit)  # (10)
 
-    def runs(self, operation: int) -> Sum:
+    def runs(self, operation: int) -> Linear:
         """Return the sum first + within."""
-        start, before = self.here.first_run_is_before(operation)
-        end, after = self.there.first_run_is_before(operation) if self.there else (1.0, [])
-        rerun = [(self.within[operation], 1.0)] if operation in self.within else []
-        return end - start, [*after, *((column, -value) for column, value in before), *rerun]
+        before = self.there.first_run_is_before(operation) if self.there else ONE
+        first = before - self.here.first_run_is_before(operation)
+        return first + column_sum(self.within.get(operation))
 
-    def _row(self, x: int, producers: Sequence[int], needed: Sum) -> None:
+    def _row(self, x: int, producers: Sequence[int], needed: Linear) -> None:
         """Write kept + Σ (first + within) of the producers ≥ needed, unless x is resident at the start."""
         if x in self.here.touched:
             return
-        sums = [self.runs(producer) for producer in producers]
-        sums += [(0.0, [(self.here.kept[x], 1.0)])] if x in self.here.kept else []
-        self._at_least(sums, needed)
-
-    def _at_least(self, sums: Sequence[Sum], needed: Sum) -> None:
-        constant, total = needed[0], dict[int, float]()
-        for start, terms in sums:
-            constant -= start
-            for column, value in terms:
-                total[column] = total.get(column, 0.0) + value
-        for column, value in needed[1]:
-            total[column] = total.get(column, 0.0) - value
-        entries = [(column, value) for column, value in total.items() if value]
-        if constant + sum(-value for _column, value in entries if value < 0) > 0:
-            self.model.row(entries, lower=constant)
+        made = total(self.runs(producer) for producer in producers)
+        self.model.add(made + column_sum(self.here.kept.get(x)) >= needed, unless_implied=True)

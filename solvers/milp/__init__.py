@@ -2,6 +2,7 @@
 
 In the order to read:
 
+    linear.py           linear expressions, and constraints between them
     model.py            a program, written row by row: what is minimised, and within what
     result.py           settings, outcomes, and the check of an answer
     solve.py            scaling, the backend, the check: where users of this package begin
@@ -16,5 +17,5 @@ Backends answer within tolerances (result.py): what has to be exact is replayed 
 scaling and checking are linear in the nonzeros; solving is exponential in the worst case. References are in
 highs.py, solve.py and safe_bounds.py.
 
-Doors: highs, model, planes, result, safe_bounds, scaling, solve, write.
+Doors: highs, linear, model, planes, result, safe_bounds, scaling, solve, write.
 """

@@ -59,6 +59,10 @@ class Linear:
     def __ge__(self, other: Linear | float) -> Constraint:
         return Constraint(self, _expression(other), lower=0.0)
 
+    def between(self, lower: float, upper: float) -> Constraint:
+        """Return the constraint that the value lies within these limits."""
+        return Constraint(self, ZERO, lower, upper)
+
     def equals(self, other: Linear | float) -> Constraint:
         """Return the constraint that both sides are equal."""
         return Constraint(self, _expression(other), 0.0, 0.0)

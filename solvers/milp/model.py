@@ -24,10 +24,11 @@ class Model:
     """A program while it is written.
 
     tolerance: by how much an answer may leave a row or an integer.
+    negligible: coefficients of rows that are not above this are left out; solvers drop tiny ones anyway.
     """
 
-    def __init__(self, offset: float = 0.0, tolerance: float = 1e-6) -> None:
-        self.offset, self.tolerance = offset, tolerance
+    def __init__(self, offset: float = 0.0, tolerance: float = 1e-6, negligible: float = 0.0) -> None:
+        self.offset, self.tolerance, self.negligible = offset, tolerance, negligible
         self._cost, self._lower, self._upper = array("d"), array("d"), array("d")
         self._integer = bytearray()
         self._start, self._columns, self._values = array("q", [0]), array("i"), array("d")
@@ -106,7 +107,8 @@ class Model:
             row_lower=np.array(self._row_lower),
             row_upper=np.array(self._row_upper),
         )
-        return _without_implied(_summed(program), np.frombuffer(bytes(self._unless_implied), np.bool_))
+        summed = _summed(program, self.negligible)
+        return _without_implied(summed, np.frombuffer(bytes(self._unless_implied), np.bool_))
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,21 +152,22 @@ class Program:
         return np.bincount(self.rows, entries, minlength=len(self.row_lower)).astype(np.float64)
 
 
-def _summed(program: Program) -> Program:
-    """Sum the entries of the same row and column, and leave out those that are 0."""
+def _summed(program: Program, negligible: float) -> Program:
+    """Sum the entries of the same row and column, and leave out those that are negligible."""
     key = program.rows * len(program.cost) + program.columns
     order = np.argsort(key, kind="stable")
     first = np.diff(key[order], prepend=-1) > 0
-    if first.all() and program.values.all():
+    if first.all() and (np.abs(program.values) > negligible).all():
         return program
     values = np.bincount(np.cumsum(first) - 1, program.values[order])
-    entries = order[first][values != 0.0]
+    kept = np.abs(values) > negligible
+    entries = order[first][kept]
     counts = np.bincount(program.rows[entries], minlength=len(program.row_lower))
     return replace(
         program,
         start=np.append(0, np.cumsum(counts)),
         columns=program.columns[entries],
-        values=values[values != 0.0],
+        values=values[kept],
     )
 
 

@@ -41,9 +41,10 @@ from dataclasses import dataclass
 from math import gcd, inf
 
 from ....graphs.graph import Graph
+from ...milp.linear import column_sum
 from ...milp.model import Model, Program
 from ...stages.slots import RunColumns, Slot, last_stages, slots_of, ways_of
-from .tensors import TensorColumns, plus
+from .tensors import TensorColumns
 
 SCALE = 1000.0
 TOLERANCE = 1e-9
@@ -146,7 +147,7 @@ class Unrolling:
         runs = [column for _way, column in ways]
         self.runs[slot] = [(way.mode, column) for way, column in ways]
         if k == stage or len(ways) > 1:
-            self.model.row(plus(*runs), lower=1.0 if k == stage else 0.0, upper=1.0)
+            self.model.add(column_sum(*runs).between(float(k == stage), 1.0))
         makers = {x: [column for way, column in ways if x in way.writes] for x in ways[0][0].writes}
         self._count_bytes(k, makers, {column: way.workspace / self.unit for way, column in ways})
         for x in self.reads[k]:

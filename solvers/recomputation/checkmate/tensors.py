@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...milp.linear import ZERO, column_sum
 from ...milp.model import Model
 from ...stages.slots import Slot
 
@@ -41,8 +42,9 @@ class TensorColumns:
 
     def require(self, model: Model, runs: list[int], at_least: float = 0.0) -> None:
         """Require that the tensor is complete if one of `runs` is 1: needed − runs ≥ at_least."""
+        least = column_sum(*runs) + at_least
         for column in self.needed.values():
-            model.row([*plus(column), *plus(*runs, by=-1.0)], lower=at_least)
+            model.add(column_sum(column) >= least)
 
     def new_bytes(self, model: Model, producer: int, made: list[int]) -> list[int]:
         """Return columns whose sum says how often the size is allocated anew by the runs `made`."""
@@ -50,9 +52,9 @@ class TensorColumns:
         if len(self.last) == 1 or self.held is None:
             return made
         new = model.column()
-        model.row([(new, 1.0), *plus(*made, by=-1.0), *plus(self.held)], lower=0.0)  # (5)
+        model.add(column_sum(new, self.held) >= column_sum(*made))  # (5)
         if there is not None:
-            model.row([(new, 1.0), *plus(*made, there, by=-1.0)], lower=-1.0)  # (6)
+            model.add(column_sum(new) >= column_sum(*made, there) - 1.0)  # (6)
         return [new]
 
     def pass_slot(self, model: Model, slot: Slot, made: list[int]) -> None:
@@ -66,9 +68,10 @@ class TensorColumns:
                 self.needed[producer] = None
                 continue
             self.needed[producer] = new = model.binary()
-            model.row([(new, -1.0), *plus(old, *making)], lower=0.0)  # (2)
+            before = column_sum(old, *making)
+            model.add(before >= column_sum(new))  # (2)
             if old is not None and making:
-                model.row(plus(old, *making), upper=1.0)  # (3)
+                model.add(before <= 1.0)  # (3)
         if slot >= self.until:
             self.held = None
         elif len(self.last) == 1:
@@ -81,16 +84,12 @@ class TensorColumns:
         self.held = held = model.binary()
         for column in self.needed.values():
             if column is not None:
-                model.row([(held, 1.0), (column, -1.0)], lower=0.0)
+                model.add(column_sum(held) >= column_sum(column))
         for producer, old in self.there.items():
-            sources = [plus(old, by=-1.0), plus(*made, by=-1.0) if producer == slot[1] else []]
+            sources = [column_sum(old), column_sum(*made) if producer == slot[1] else ZERO]
+            sources = [source for source in sources if source.terms]
             may_run_again = slot < (self.last[producer], producer)
-            self.there[producer] = new = model.column() if any(sources) and may_run_again else None
-            for source in sources:
-                if new is not None and source:
-                    model.row([(new, 1.0), (held, -1.0), *source], lower=-1.0)
-
-
-def plus(*columns: int | None, by: float = 1.0) -> list[tuple[int, float]]:
-    """Return the entries of by · Σ columns."""
-    return [(column, by) for column in columns if column is not None]
+            self.there[producer] = new = model.column() if sources and may_run_again else None
+            if new is not None:
+                for source in sources:
+                    model.add(column_sum(new) >= source + column_sum(held) - 1.0)

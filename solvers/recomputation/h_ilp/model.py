@@ -30,15 +30,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ....graphs.arrays import Floats
+from ...milp.linear import Linear, column_sum, total
 from ...milp.model import Model, Program
-from ..checkmate.tensors import TensorColumns, plus
+from ..checkmate.tensors import TensorColumns
 from ..hierarchy.passes import Tensors
 from .graph import Choice, HGraph
 from .stages import Slot, Stages, choices_at, stages_of
 
 SCALE = 1000.0
 NEGLIGIBLE = 1e-9
-"""Coefficients below this are left out: solvers drop them."""
+"""Coefficients that are not above this are left out: solvers drop them."""
 
 MOMENTS = 8
 """Most moments of a node that (3.34) distinguishes; nodes with more have four."""
@@ -88,14 +89,14 @@ class _Writing:
     """Writes the program slot by slot."""
 
     def __init__(self, graph: HGraph, limit: int, save: int | None, corrected: bool, least: bool) -> None:
-        self.graph, self.model, self.corrected = graph, Model(), corrected
+        self.graph, self.model, self.corrected = graph, Model(negligible=NEGLIGIBLE), corrected
         self.stages: Stages = stages_of(graph)
         self.unit = max(limit, 1) / SCALE
         self.limit, self.save = SCALE, None if save is None else save / self.unit
         mean = sum(node.first[0].run.time for node in graph.nodes) / max(1, len(graph.nodes))
         self.seconds = mean if mean > 0 else 1.0
         self.cost = 0.0 if least else 1.0 / self.seconds
-        self.peak = self.model.column(upper=SCALE, cost=1.0) if least else None
+        self.peak = self.model.variable(upper=SCALE, cost=1.0) if least else None
         until = self._last_uses()
         self.values = {
             x: TensorColumns.at_first(size / self.unit, until[x], {k: self.stages.last[k] for k in makers})
@@ -121,7 +122,7 @@ class _Writing:
             for k in nodes:
                 self._slot((stage, k))
                 if (stage, k) == (self.graph.loss, self.graph.loss) and self.save is not None:
-                    self.model.row(self._bytes(), upper=self.save - self.left)  # M_save, as (2.19)
+                    self.model.add(self._bytes() <= self.save - self.left)  # M_save, as (2.19)
         for x, lasts in enumerate(self.graph.lasts):
             if lasts:
                 self.values[x].require(self.model, [], at_least=1.0)  # (3.8)
@@ -136,7 +137,7 @@ class _Writing:
         self.choices[slot] = row
         runs = [column for _choice, column in row]
         if k == stage or len(runs) > 1:
-            self.model.row(plus(*runs), lower=float(k == stage), upper=1.0)  # (3.9), (3.10), (3.15)
+            self.model.add(column_sum(*runs).between(float(k == stage), 1.0))  # (3.9), (3.10), (3.15)
         reads: dict[int, list[int]] = {}
         makers: dict[int, list[int]] = {}
         for choice, column in row:
@@ -160,7 +161,7 @@ class _Writing:
         """Write (3.13), (3.14): if one of `runs` is 1, all contributions but node k's are in value x."""
         for maker, column in self.values[x].needed.items():
             if maker != k:
-                self.model.row([*plus(column), *plus(*runs, by=-1.0)], lower=0.0)
+                self.model.add(column_sum(column) >= column_sum(*runs))
 
     def _pass(self, slot: Slot, x: int, made: list[int]) -> None:
         """Write (3.11), (3.12), (3.20) to (3.24)."""
@@ -185,20 +186,20 @@ class _Writing:
         if k > self.graph.loss:
             for choice, column in row:
                 assert choice.option is not None
-                self.model.row([(column, 1.0), *plus(old[choice.option], by=-1.0)], 0.0, 0.0)
+                self.model.add(column_sum(column).equals(column_sum(old[choice.option])))
             return
         new: list[int | None] = []
         for option in range(options):
             made = [column for choice, column in row if choice.option == option]
             column = self.model.column()
-            self.model.row([(column, 1.0), *plus(old[option], *made, by=-1.0)], 0.0, 0.0)
+            self.model.add(column_sum(column).equals(column_sum(old[option], *made)))
             new.append(column)
-        self.model.row(plus(*new), upper=1.0)  # (3.16)
+        self.model.add(column_sum(*new) <= 1.0)  # (3.16)
         self.saved[child] = new
 
-    def _phantoms(self, without: int | None = None) -> list[tuple[int, float]]:
+    def _phantoms(self, without: int | None = None) -> Linear:
         """Return the bytes of the phantoms that exist, without those of one child."""
-        return [
+        return Linear(
             (column, choice.saved / self.unit)
             for child, columns in self.saved.items()
             if child != without
@@ -206,11 +207,11 @@ class _Writing:
                 self.graph.nodes[self.graph.backward_of[child]].first, columns, strict=True
             )
             if column is not None
-        ]
+        )
 
-    def _bytes(self) -> list[tuple[int, float]]:
-        held = [(column, self.values[x].size) for x, column in self.held.items()]
-        return [(c, size) for c, size in (*held, *self._phantoms()) if size > NEGLIGIBLE]
+    def _bytes(self) -> Linear:
+        held = Linear((column, self.values[x].size) for x, column in self.held.items())
+        return held + self._phantoms()
 
     def _count_bytes(
         self,
@@ -223,20 +224,19 @@ class _Writing:
         _stage, k = slot
         pair = self.graph.nodes[k].pair
         others = {x: column for x, column in before.items() if x not in new and self.held.get(x) == column}
-        base = [(column, self.values[x].size) for x, column in others.items()]
-        phantoms = self._phantoms_beside(slot, row, pair)
+        base = Linear((column, self.values[x].size) for x, column in others.items())
+        base += self._phantoms_beside(slot, row, pair)
         inputs = {x for choice, _column in row for x in choice.run.reads} - set(new)
         for (needs, there), sizes in _moments(row, self.corrected).items():
             touched = [
                 (self.held if x in inputs and x not in needs else before, x) for x in {*before} - {*others}
             ]
-            held = [(c, self.values[x].size) for place, x in touched for c, _one in plus(place.get(x))]
-            made = [(c, self.values[x].size) for x, columns in new.items() if x in there for c in columns]
-            self._row(base, phantoms, held, made, [(c, size / self.unit) for c, size in sizes.items()])
+            held = total(column_sum(place.get(x)) * self.values[x].size for place, x in touched)
+            made = total(column_sum(*new[x]) * self.values[x].size for x in new if x in there)
+            steps = Linear((column, size / self.unit) for column, size in sizes.items())
+            self._limit_bytes(base + held + made + steps)
 
-    def _phantoms_beside(
-        self, slot: Slot, row: Sequence[tuple[Choice, int]], pair: int | None
-    ) -> list[tuple[int, float]]:
+    def _phantoms_beside(self, slot: Slot, row: Sequence[tuple[Choice, int]], pair: int | None) -> Linear:
         """Return the phantoms while the node runs.
 
         Its own are in its steps' bytes, unless it runs without them.
@@ -248,20 +248,16 @@ class _Writing:
         options = self.graph.nodes[self.graph.backward_of[pair]].first
         for option, saved in enumerate(self.saved[pair]):
             size = options[option].saved / self.unit
-            phantoms += plus(saved, by=size)
-            phantoms += [(column, -size) for choice, column in row if choice.option == option]
+            runs = column_sum(*(column for choice, column in row if choice.option == option))
+            phantoms += (column_sum(saved) - runs) * size
         return phantoms
 
-    def _row(self, *parts: Sequence[tuple[int, float]]) -> None:
-        total: dict[int, float] = {}
-        for entries in parts:
-            for column, size in entries:
-                total[column] = total.get(column, 0.0) + size
-        kept = [(column, size) for column, size in total.items() if abs(size) > NEGLIGIBLE]
+    def _limit_bytes(self, used: Linear) -> None:
+        used += self.left
         if self.peak is not None:
-            self.model.row([*kept, (self.peak, -1.0)], upper=-self.left)
-        elif sum(size for _column, size in kept if size > 0) > self.limit - self.left:
-            self.model.row(kept, upper=self.limit - self.left)
+            self.model.add(used <= self.peak)
+        else:
+            self.model.add(used <= self.limit, unless_implied=True)
 
 
 def _moments(

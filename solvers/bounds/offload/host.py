@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...milp.linear import ONE, Linear, column_sum, total
+from ...milp.linear import ONE, Linear, Term, column_sum, total
 from .columns import OffloadColumns
 
 
@@ -32,7 +32,7 @@ class HostRows:
 
     def _room(self, s: int) -> None:
         """Write row (12), as fractions of the capacity."""
-        columns, lies = self.columns, list[tuple[int, float]]()
+        columns, lies = self.columns, list[Term]()
         if columns.turn.at[s] < 0 or columns.host is None:
             return
         for x, column in columns.on_host[s].items():
@@ -44,7 +44,7 @@ class HostRows:
                 arrived = column_sum(stays) + self._arrives(x)
                 columns.require(arrived >= column_sum(column))
                 lies.append((stays, part))
-        columns.model.row(lies, upper=1.0)
+        columns.model.add(Linear(lies) <= 1.0)
 
     def _lies(self, x: int, s: int) -> None:
         """Write rows (13)."""

@@ -175,10 +175,9 @@ class _UseRows:
         ways = columns.ways[columns.turn.at[s]]
         sizes = columns.sizes
         needs = sum(sizes[x] for x in columns.touched[s] | columns.batch) + min(way.workspace for way in ways)
-        entries = [(column, sizes[x] / columns.limit) for x, column in columns.there[s].items()]
-        columns.model.row(
-            entries, upper=(columns.limit - needs) / columns.limit
-        )  # exact before it is rounded
+        others = Linear((column, sizes[x] / columns.limit) for x, column in columns.there[s].items())
+        # the difference of whole numbers is exact before it is rounded
+        columns.model.add(others <= (columns.limit - needs) / columns.limit)
 
     def _uses(self, s: int) -> None:
         """Write rows (7)."""

@@ -109,8 +109,8 @@ class MomentColumns:
         sizes = self.facts.sizes
         room = limit - self.facts.least_bytes(self.moment.operation)
         if sum(sizes[x] for x in self.kept) > room:
-            entries = [(column, sizes[x] / limit) for x, column in self.kept.items() if sizes[x]]
-            self.model.row(entries, upper=room / limit)
+            held = Linear((column, sizes[x] / limit) for x, column in self.kept.items())
+            self.model.add(held <= room / limit)
 
     def first_run_is_before(self, operation: int) -> Linear:
         if operation in self.before:

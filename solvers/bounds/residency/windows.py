@@ -180,9 +180,9 @@ class _Window:
         for operation in sorted(operations):
             touched = facts.touched(operation)
             needs = (facts.least_bytes(operation) - facts.always) / limit
-            entries = [(column, sizes[x] / limit) for x, column in carried.items() if x not in touched]
-            entries.append((self.within[operation], needs))
-            self.model.row(entries, upper=(limit - facts.always) / limit)  # (10)
+            held = Linear((column, sizes[x] / limit) for x, column in carried.items() if x not in touched)
+            used = held + column_sum(self.within[operation]) * needs
+            self.model.add(used <= (limit - facts.always) / limit)  # (10)
 
     def runs(self, operation: int) -> Linear:
         """Return the sum first + within."""

@@ -44,14 +44,14 @@ class Activation:
         left = dict(zip(between, program.leaving(len(between)), strict=True))
         loads = program.loads
         for t in between:
-            program.row("4.16", stored[t] + left[t] >= kept)
+            program.add("4.16", stored[t] + left[t] >= kept)
             out = left[t] - left.get(t - 1, ZERO)
-            program.row("4.16", out >= 0.0)
+            program.add("4.16", out >= 0.0)
             loads.d2h[t - 1].append(out)
             if t - 1 == made:
                 program.after_computation(made, left[t], 1.0)
             come = stored[t] + fetched[t]
-            program.row("4.16", (stored[t + 1] if t + 1 < needed else kept) <= come)
+            program.add("4.16", (stored[t + 1] if t + 1 < needed else kept) <= come)
             loads.device[t].append(come)
             loads.h2d[t].append(fetched[t])
             loads.host[t].append(left[t])

@@ -58,9 +58,9 @@ class Columns:
             [self.model.variable(integer=self.whole) for _ in options] for options in self.iteration.blocks
         ]
         for chosen in self.choice:
-            self.row("4.1", total(chosen).equals(1.0))
+            self.add("4.1", total(chosen).equals(1.0))
 
-    def row(self, name: str, constraint: Constraint) -> None:
+    def add(self, name: str, constraint: Constraint) -> None:
         """Add a constraint to the program. name: its equation."""
         self.model.add(constraint)
         self.rows[name].append(self._rows)

@@ -60,15 +60,15 @@ class OIlpProgram(Columns):
         for t in range(iteration.steps):
             time, base = self.time[t], iteration.base_bytes[t] / self.byte
             device_limit = self.share * (limits.device_bytes / self.byte)
-            self.row("4.17", total(loads.device[t]) + base <= device_limit)
+            self.add("4.17", total(loads.device[t]) + base <= device_limit)
             if limits.host_bytes is not None:
-                self.row("4.18", total(loads.host[t]) <= self.share * (limits.host_bytes / self.byte))
+                self.add("4.18", total(loads.host[t]) <= self.share * (limits.host_bytes / self.byte))
             seconds = iteration.after_seconds[t - 2 * len(self.choice)] if t >= 2 * len(self.choice) else 0.0
             management = self.share * (limits.management / self.second)
-            self.row("4.20", total(loads.compute[t]) + seconds / self.second <= time)
-            self.row("4.21", self._seconds(loads.h2d[t], limits.h2d) <= time)
-            self.row("4.22", self._seconds(loads.d2h[t], limits.d2h) <= time)
-            self.row("4.23", total(loads.cpu[t]) + management <= time)
+            self.add("4.20", total(loads.compute[t]) + seconds / self.second <= time)
+            self.add("4.21", self._seconds(loads.h2d[t], limits.h2d) <= time)
+            self.add("4.22", self._seconds(loads.d2h[t], limits.d2h) <= time)
+            self.add("4.23", total(loads.cpu[t]) + management <= time)
         if limits.has_disk:
             self._disk()
 
@@ -92,8 +92,8 @@ class OIlpProgram(Columns):
         time = total(self.time)
         assert limits.disk_read is not None
         assert limits.disk_write is not None
-        self.row("disk read", self._seconds([s.disk_reads for s in stocks], limits.disk_read) <= time)
-        self.row("disk write", self._seconds([s.disk_writes for s in stocks], limits.disk_write) <= time)
+        self.add("disk read", self._seconds([s.disk_reads for s in stocks], limits.disk_read) <= time)
+        self.add("disk write", self._seconds([s.disk_writes for s in stocks], limits.disk_write) <= time)
         if limits.disk_bytes is not None:
             held = total(s.disk_held for s in stocks)
-            self.row("disk", held <= self.share * (limits.disk_bytes / self.byte))
+            self.add("disk", held <= self.share * (limits.disk_bytes / self.byte))

@@ -30,19 +30,19 @@ class StateStocks:
         for d in range(steps):
             stored, fetched, left, t = self.stored[d], self.fetched[d], self.left[d], weights.step(d)
             following = self.stored[(d + 1) % steps]
-            program.row("4.10", following <= stored + fetched)
+            program.add("4.10", following <= stored + fetched)
             loads.device[t].append((stored + fetched) * self.size)
             loads.h2d[t].append(fetched * self.size)
             if d == 0:
-                program.row("4.6", stored + on_host >= share)
-                program.row("4.8", left <= 0.0)
+                program.add("4.6", stored + on_host >= share)
+                program.add("4.8", left <= 0.0)
             else:
                 out = (left - self.left[d - 1]) * self.size
-                program.row("4.8", out >= 0.0)
-                program.row("4.8", stored + left + on_host >= share)
+                program.add("4.8", out >= 0.0)
+                program.add("4.8", stored + left + on_host >= share)
                 loads.d2h[weights.step(d - 1)].append(out)
                 if d == 1:
                     program.after_computation(weights.origin, left, self.size)
-        program.row("4.18", copy >= self.left[-1] + on_host)
+        program.add("4.18", copy >= self.left[-1] + on_host)
         self.disk = disk_part(program, copy, self.size)
         self.disk_held = self.disk_reads = self.disk_writes = self.disk * self.size

@@ -45,7 +45,7 @@ class WeightStocks:
         if self.trained:
             self._leaving()
         if hosted:
-            program.row("4.3", self.on_host <= share)
+            program.add("4.3", self.on_host <= share)
             self._host_update()
         self._copies()
 
@@ -56,12 +56,12 @@ class WeightStocks:
         program, share, loads = self.program, self.program.share, self.program.loads
         for d in range(self.steps):
             stored, fetched, t = self.stored[d], self.fetched[d], self.step(d)
-            program.row("4.3", stored <= share)
-            program.row("4.3", fetched <= share)
+            program.add("4.3", stored <= share)
+            program.add("4.3", fetched <= share)
             if d in used:
-                program.row("4.5", stored >= share)
+                program.add("4.5", stored >= share)
             following = self.stored[(d + 1) % self.steps]
-            program.row("4.9", following <= stored + fetched)
+            program.add("4.9", following <= stored + fetched)
             loads.device[t].append((stored + fetched) * self.size)
             loads.h2d[t].append(fetched * self.size)
 
@@ -72,11 +72,11 @@ class WeightStocks:
         for d in range(1, self.steps):
             now, t = self.left[d], self.step(d - 1)
             out = (now - self.left[d - 1] if d > 1 else now) * self.size
-            program.row("4.7", out >= 0.0)
+            program.add("4.7", out >= 0.0)
             loads.d2h[t].append(out)
             if d == 1:
                 program.after_computation(t, now, self.size)
-            program.row("4.7", self.stored[d] + now + self.on_host >= share)
+            program.add("4.7", self.stored[d] + now + self.on_host >= share)
         loads.device[self.origin].append(share * self.gradient)
         update = self.group.device_seconds / program.second
         loads.compute[self.origin].append((share - self.on_host) * update)  # 4.20
@@ -90,16 +90,16 @@ class WeightStocks:
         for d in range(self.window + 1):
             sent, updated, t = self.sent[d], self.updated[d], self.step(d)
             if d == 0:
-                program.row("4.12", sent + updated <= 0.0)
+                program.add("4.12", sent + updated <= 0.0)
                 continue
             t_before, sent_before, updated_before = self.step(d - 1), self.sent[d - 1], self.updated[d - 1]
             out, done = sent - sent_before, updated - updated_before
-            program.row("4.12", out >= 0.0)
-            program.row("4.12", done >= 0.0)
-            program.row("4.12", updated <= sent_before)
-            program.row("4.12", sent <= on_host)
+            program.add("4.12", out >= 0.0)
+            program.add("4.12", done >= 0.0)
+            program.add("4.12", updated <= sent_before)
+            program.add("4.12", sent <= on_host)
             come = self.stored[d % self.steps] + (self.fetched[d] if d < self.steps else ZERO)
-            program.row("4.13", come + on_host <= updated + share)
+            program.add("4.13", come + on_host <= updated + share)
             loads.d2h[t_before].append(out * self.gradient)
             if d == 1:
                 program.after_computation(t_before, sent, self.gradient)
@@ -113,23 +113,23 @@ class WeightStocks:
         disk."""
         program, share = self.program, self.program.share
         if self.left:
-            program.row("4.18", self.copy >= self.left[-1] + self.on_host)
+            program.add("4.18", self.copy >= self.left[-1] + self.on_host)
         else:
             for stored in self.stored:
-                program.row("4.18", self.copy + stored >= share)
+                program.add("4.18", self.copy + stored >= share)
         self.disk = disk_part(program, self.copy, self.size)
         self.disk_held = self.disk * self.size
         self.disk_reads = self.disk_held * float(len(self.group.uses))
         self.disk_writes = self.disk_held if self.trained else ZERO
         if program.limits.has_disk:
-            program.row("disk", self.disk + self.on_host <= self.copy)
+            program.add("disk", self.disk + self.on_host <= self.copy)
 
 
 def disk_part(program: Columns, copy: Linear, size: float) -> Linear:
     """Count a copy's bytes on the host, without its share on the disk, and return that share."""
     disk = program.variable() if program.limits.has_disk else ZERO
     if program.limits.has_disk:
-        program.row("disk", disk <= copy)
+        program.add("disk", disk <= copy)
     for t in range(program.iteration.steps):
         program.loads.host[t].append((copy - disk) * size)
     return disk

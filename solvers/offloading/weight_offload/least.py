@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from math import inf
 
 from ...milp import solve as milp
+from ...milp.linear import Linear, column_sum
 from ...milp.model import Model
 from ...milp.result import Result, Settings
 from ..cycles.cycle import FROZEN, Absence, Cycle
@@ -68,7 +69,7 @@ def _solved(
 ) -> Result | None:
     """Solve the integer program; None if a run does not fit. Column 0 is T, then follow the intervals."""
     model = Model()
-    longest = model.column(0.0, 1e30, cost=1.0)
+    longest = model.variable(0.0, 1e30, cost=1.0)
     chosen = [
         model.column(integer=True, cost=epsilon * down + late)
         for (_up, down), late in zip(_copies(cycle), exposed, strict=True)
@@ -76,11 +77,11 @@ def _solved(
     stored = [model.column(cost=epsilon * cycle.up[weight]) for weight, _run in cycle.changed_by]
     for absence, column in zip(cycle.absences, chosen, strict=True):
         if absence.version != FROZEN:
-            model.row([(stored[absence.version], 1.0), (column, -1.0)], 0.0)
-    ups = [(column, -cycle.up[w]) for column, (w, _r) in zip(stored, cycle.changed_by, strict=True)]
-    downs = [(column, -cycle.down[a.weight]) for column, a in zip(chosen, cycle.absences, strict=True)]
-    model.row([(longest, 1.0), *ups], 0.0)
-    model.row([(longest, 1.0), *downs], 0.0)
+            model.add(column_sum(stored[absence.version]) >= column_sum(column))
+    ups = zip(stored, cycle.changed_by, strict=True)
+    downs = zip(chosen, cycle.absences, strict=True)
+    model.add(longest >= Linear((column, cycle.up[weight]) for column, (weight, _run) in ups))
+    model.add(longest >= Linear((column, cycle.down[absence.weight]) for column, absence in downs))
     if not _memory(model, cycle, chosen, covers, spare):
         return None
     return milp.solve(model.program(), Settings(threads=1, gap=_GAP), time_limit=seconds)
@@ -110,8 +111,8 @@ def _memory(
             sizes = [cycle.sizes[cycle.absences[a].weight] for a in absences]
             if sum(sizes) < excess:
                 return False
-            entries = [(chosen[a], size * unit) for a, size in zip(absences, sizes, strict=True)]
-            model.row(entries, excess * unit)
+            gone = Linear((chosen[a], size * unit) for a, size in zip(absences, sizes, strict=True))
+            model.add(gone >= excess * unit)
     return True
 
 

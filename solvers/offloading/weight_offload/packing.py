@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from ...milp import solve as milp
+from ...milp.linear import Linear, column_sum
 from ...milp.model import Model
 from ...milp.result import Settings
 from ..cycles.cycle import Cycle
@@ -55,12 +56,13 @@ def fill(sizes: Sequence[int], bins: Sequence[int], seconds: float) -> list[list
             if len(columns) == _PATTERNS:
                 return None
             columns.append((bin_size, model.column(0, count, integer=True), pattern))
-        model.row([(column, 1.0) for size, column, _p in columns if size == bin_size], count, count)
+        in_bins = column_sum(*(column for size, column, _p in columns if size == bin_size))
+        model.add(in_bins.equals(count))
     if not ({*bins} <= {size for size, _c, _p in columns} and {*have} <= {x for *_, p in columns for x in p}):
         return None
     for size, count in have.items():
-        entries = [(column, float(p[size])) for _bin, column, p in columns if size in p]
-        model.row(entries, count, count)
+        packed = Linear((column, float(p[size])) for _bin, column, p in columns if size in p)
+        model.add(packed.equals(count))
     result = milp.solve(model.program(), Settings(threads=1), time_limit=seconds)
     if result.x is None:
         return None

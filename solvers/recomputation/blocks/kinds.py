@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from time import monotonic
 
 import numpy as np
 
 from ....planner.bounds import memory_floor
 from ....planner.plain import baseline
+from ...clock import Clock
 from ...milp import solve as milp
 from ...milp.result import Settings
 from ..checkmate.model import StagedProgram, TooLargeError
@@ -99,7 +99,7 @@ class BlockOptions:
 
     def solve(self, peak: int, saved: int, settings: Settings, seconds: float) -> None:
         """Solve Rk-Checkmate's program for these budgets, in at most so many seconds."""
-        end = monotonic() + seconds
+        clock = Clock(seconds)
         try:
             staged = rk_checkmate_program(
                 self.graph.graph,
@@ -114,7 +114,7 @@ class BlockOptions:
         result = milp.solve(
             staged.program,
             settings,
-            time_limit=max(0.0, end - monotonic()),
+            time_limit=clock.limit,
             start=self._start(staged, peak, saved),
         )
         if result.x is not None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from time import monotonic
 
 from ....graphs.graph import Graph
 from ....planner.bounds import memory_floor
 from ....planner.repeats import without_most_repeats
 from ....planner.schedule.sequence import Run, schedule_of
 from ...candidates import Candidate, judged
+from ...clock import Clock
 from ...milp import solve as milp
 from ...milp.result import Outcome, Progress, Result, Settings
 from ...skipped import skipping
@@ -62,7 +62,7 @@ def fastest(
     limit: int,
     *,
     gap: float,
-    seconds: float,
+    clock: Clock,
     report: Callable[[str], None],
 ) -> Found:
     """Return the fastest schedule within `limit` bytes that the program leads to.
@@ -71,13 +71,12 @@ def fastest(
     """
     if limit < memory_floor(graph):
         return Found(None, inf, proven=True)
-    deadline = monotonic() + seconds
     accounted = limit - graph.resident_bytes
     best: Candidate | None = None
     bound, proven, start, nodes = inf, False, None, None
     for attempt in range(ROUNDS):
         program = h_program(top, accounted, corrected=True)
-        result = _search(program, gap, deadline, start, report)
+        result = _search(program, gap, clock, start, report)
         bound = min(bound, result.bound * program.seconds)
         nodes = result.nodes if result.nodes is None else result.nodes + (nodes or 0)
         if result.x is None:
@@ -93,21 +92,21 @@ def fastest(
             accounted -= (found.peak - limit) << attempt
             continue
         left = limit - found.peak
-        runs = without_most_repeats(graph, runs, limit, TRIES, lambda: monotonic() < deadline)
+        runs = without_most_repeats(graph, runs, limit, TRIES, clock.goes_on)
         found = _candidate(graph, runs) or found
         if best is None or found.time < best.time:
             best = found
-        if result.interrupted or left < WORTH * limit or monotonic() > deadline:
+        if result.interrupted or left < WORTH * limit or clock.expired:
             return Found(best, bound, result.interrupted, proven, nodes)
         accounted, start = accounted + left, chosen
     return Found(best, bound, False, proven, nodes)
 
 
-def lightest(graph: Graph, hierarchy: Hierarchy, top: HGraph, seconds: float) -> Candidate | None:
+def lightest(graph: Graph, hierarchy: Hierarchy, top: HGraph, clock: Clock) -> Candidate | None:
     """Return the schedule of least accounted memory; None if the time is not enough to prove that."""
     enough = int(2 * graph.tensors.bytes.sum() + graph.operations.workspace.sum())
     program = h_program(top, enough, corrected=True, least=True)
-    result = milp.solve(program.program, Settings(gap=0.0, threads=1), time_limit=seconds)
+    result = milp.solve(program.program, Settings(gap=0.0, threads=1), time_limit=clock.limit)
     if result.x is None or result.outcome != Outcome.OPTIMAL:
         return None
     return _candidate(graph, _laid_out(hierarchy, top, program.chosen(result.x)))
@@ -121,7 +120,7 @@ def _candidate(graph: Graph, runs: Sequence[Run]) -> Candidate | None:
 
 
 def _search(
-    program: HProgram, gap: float, deadline: float, start: Chosen | None, report: Callable[[str], None]
+    program: HProgram, gap: float, clock: Clock, start: Chosen | None, report: Callable[[str], None]
 ) -> Result:
     def tell(progress: Progress) -> None:
         report(f"top: {progress.line(program.seconds)}")
@@ -129,7 +128,7 @@ def _search(
     return milp.solve(
         program.program,
         Settings(gap=gap, threads=1),
-        time_limit=max(0.0, deadline - monotonic()),
+        time_limit=clock.limit,
         start=program.values(start) if start else None,
         progress=tell,
     )

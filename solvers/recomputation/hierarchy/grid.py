@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from time import monotonic
 
 from ....planner.schedule.sequence import Run
+from ...clock import Clock
 from ...milp.result import Outcome
 from .option import Option, option_of, plain_option
 from .passes import Pass, bytes_of
@@ -76,14 +76,14 @@ def options_on_grid(
     No option occurs twice; the baseline option is always among them.
     """
     plain = plain_option(piece)
-    deadline = monotonic() + seconds
+    clock = Clock(seconds)
     answers = [_answer(piece, None, search(None, seconds / 4))]
     fewer = budgets.within(seconds)
     grid = _grid(piece, plain, answers[0].peak, fewer)
     for left, pair in zip(range(len(grid), 0, -1), grid, strict=True):
         if not _known(answers, pair):
-            share = 2 * (deadline - monotonic()) / left
-            answers.append(_answer(piece, pair, search(pair, max(share, 0.0))))
+            share = 2 * max(0.0, clock.left) / left
+            answers.append(_answer(piece, pair, search(pair, share)))
     found = [plain, *(answer.option for answer in answers if answer.option is not None)]
     distinct = {(option.first.runs, option.backward.runs): option for option in found}
     return list(distinct.values()), fewer == budgets and all(answer.complete for answer in answers)

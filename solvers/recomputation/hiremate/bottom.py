@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any
 
 from ....planner.schedule.sequence import Run
+from ...clock import Clock
 from ..h_ilp import level as h_ilp_level
 from ..h_ilp.graph import Child
 from ..hierarchy.grid import Budgets
@@ -63,10 +63,10 @@ def pooled(
     Each solver takes an even share of the seconds that those before it have left: programs, which leave none,
     come last.
     """
-    end, options, all_complete = monotonic() + seconds, list[Option](), True
+    clock, options, all_complete = Clock(seconds), list[Option](), True
     in_turn = sorted(solvers, key=LEVEL_SOLVERS.__contains__)
     for left, name in zip(range(len(solvers), 0, -1), in_turn, strict=True):
-        share = max(0.0, end - monotonic()) / left
+        share = max(0.0, clock.left) / left
         more, complete = level_solver(name)(piece, children, budgets, share)
         options += more
         all_complete = all_complete and complete

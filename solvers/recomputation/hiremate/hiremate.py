@@ -40,7 +40,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from time import monotonic
 from typing import Any
 
 from ....graphs.errors import InputError
@@ -49,6 +48,7 @@ from ....planner.bounds import memory_floor, time_bound
 from ....planner.repeats import without_most_repeats
 from ....planner.schedule.sequence import runs_of, schedule_of
 from ...candidates import Candidate, device_limit, infeasible, judged, plain_candidate, require_backward
+from ...clock import Clock
 from ...problem import Answer, Effort, NotFoundError, Options, Problem, Status
 from ...settings import SolverSettings, gap_setting, setting, workers_setting
 from ...skipped import skipping
@@ -135,21 +135,21 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
     if plain.peak <= limit and not has_faster_ways(graph):
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
     seconds = SECONDS if options.time_limit is None else options.time_limit
-    deadline = monotonic() + seconds
+    clock = Clock(seconds, options.cancelled)
     others = solvers_named(settings.whole)
     beside, interrupted = whole(problem, others, seconds / (1 + len(others)), options.report)
     if interrupted:
         best = min((plain, *beside), key=lambda one: (one.peak > limit, one.time))
         return Answer(best.schedule, Status.FEASIBLE, time_bound(graph), interrupted=True)
     hierarchy = hierarchy_of(graph, tree_of(settings.partitioner, graph, settings.top, settings.lower))
-    top, complete = _options(hierarchy, settings, options, deadline)
+    top, complete = _options(hierarchy, settings, options, clock)
     found = fastest(
         graph,
         hierarchy,
         top,
         limit,
         gap=settings.gap,
-        seconds=max(0.0, deadline - monotonic()),
+        clock=clock,
         report=options.report,
     )
     fitting = [one for one in (plain, found.candidate, *beside) if one is not None and one.peak <= limit]
@@ -157,7 +157,7 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
     if best is None:
         if found.interrupted:
             raise KeyboardInterrupt
-        best = _lightest(name, problem, hierarchy, top, found, deadline, complete)
+        best = _lightest(name, problem, hierarchy, top, found, clock, complete)
     if found.bound < inf:
         options.report(f"{best.time:.6g} s; from these options none is faster than {found.bound:.6g} s")
     status = Status.HEURISTIC if found.proven else Status.FEASIBLE
@@ -165,9 +165,7 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
     return Answer(best.schedule, status, time_bound(graph), found.interrupted, effort=effort)
 
 
-def _options(
-    hierarchy: Hierarchy, settings: Settings, options: Options, deadline: float
-) -> tuple[HGraph, bool]:
+def _options(hierarchy: Hierarchy, settings: Settings, options: Options, clock: Clock) -> tuple[HGraph, bool]:
     """Return the top's H-graph with all clusters' options, and whether no search was cut short."""
     workers = settings.workers or -1
     cache = cache_of(settings.cache, f"{NAME} {VERSION}")
@@ -178,7 +176,7 @@ def _options(
         return answers
 
     budgets = Budgets(settings.peaks, settings.saves, settings.options, settings.gap)
-    seconds = BELOW * max(0.0, deadline - monotonic())
+    seconds = BELOW * max(0.0, clock.left)
     leaf, level = level_solvers(settings.leaf), level_solvers(settings.level)
     found, complete = options_of_all(hierarchy, leaf, level, budgets, seconds, run)
     children = [child(inner, [] if spec is None else found[spec]) for inner, spec in hierarchy.top]
@@ -191,7 +189,7 @@ def _lightest(
     hierarchy: Hierarchy,
     top: HGraph,
     found: Found,
-    deadline: float,
+    clock: Clock,
     complete: bool,
 ) -> Candidate:
     """Return the schedule of least accounted memory, which may fit, since the accounts are above its peak.
@@ -201,14 +199,14 @@ def _lightest(
     Raises InfeasibleError if the schedule does not fit, NotFoundError if more time may lead to another.
     """
     graph, limit = problem.graph, device_limit(problem)
-    least = lightest(graph, hierarchy, top, max(0.0, deadline - monotonic())) if found.proven else None
+    least = lightest(graph, hierarchy, top, clock) if found.proven else None
     if least is None:
         raise NotFoundError(name, limit, memory_floor(graph, problem.machine))
     if least.peak > limit and not complete:
         raise NotFoundError(name, limit, memory_floor(graph, problem.machine), least.peak)
     if least.peak > limit:
         raise infeasible(name, problem, least.peak)
-    fewer = without_most_repeats(graph, runs_of(least.schedule), limit, TRIES, lambda: monotonic() < deadline)
+    fewer = without_most_repeats(graph, runs_of(least.schedule), limit, TRIES, clock.goes_on)
     with skipping(name):
         return judged(graph, schedule_of(graph, fewer))
     return least

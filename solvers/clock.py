@@ -35,7 +35,7 @@ class Clock:
     @property
     def over(self) -> bool:
         """Tell whether the time is over."""
-        return monotonic() > self.end
+        return monotonic() >= self.end
 
     @property
     def expired(self) -> bool:

@@ -24,7 +24,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import inf
-from time import monotonic
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -33,6 +32,7 @@ from ...graphs.machine import Links, Machine
 from ...planner.bounds import backward_once, once_floor, time_bound, uses_host
 from ...planner.schedule.schedule import Schedule, Verb
 from ..candidates import device_limit
+from ..clock import Clock
 from ..problem import Bound, OrderName, Problem
 from .offload.offload_bound import moves, offload_bound
 from .residency.residency import Residency, free_order_bound, residency_bound, rising_bound
@@ -68,7 +68,7 @@ def lower_bounds(
     trivial = Bound(time_bound(graph), ALL_OPERATIONS, "any")
     if seconds <= 0.0 or time <= trivial.seconds * (1.0 + PROVEN):
         return [trivial]
-    start, machine = monotonic(), problem.machine or graph.machine or Machine()
+    clock, machine = Clock(seconds), problem.machine or graph.machine or Machine()
     alone = not _leaves_device(graph, schedule)
     found = [trivial]
 
@@ -82,27 +82,27 @@ def lower_bounds(
             return None
 
     if moves(machine):
-        end = start + (seconds / 3 if alone else seconds)
+        part = clock.part(1 / 3) if alone else clock
         orders: tuple[OrderName, ...] = ("any", "file")
         for order in orders:
             # half for the first: what it leaves unused goes to the second
-            left = (end - monotonic()) / (2 if order == "any" else 1)
+            left = part.left / (2 if order == "any" else 1)
             bound = attempt("offloading", partial(_offloading, problem, machine, order, left, time))
             found += [bound] if bound else []
     if alone:
-        end, bounds = start + seconds, list[Bound]()
-        fixed = attempt("residency", lambda: _residency(problem, "file", (end - monotonic()) / 2, time))
+        bounds = list[Bound]()
+        fixed = attempt("residency", lambda: _residency(problem, "file", clock.left / 2, time))
         bounds += [fixed.bound] if fixed else []
         if fixed is not None and not fixed.interrupted:
             once = _once_counts(problem, fixed)
             share = 0.5 if once else 1.0
             free = attempt(
                 "any-order residency",
-                lambda: _residency(problem, "any", share * (end - monotonic()), time, fixed),
+                lambda: _residency(problem, "any", share * clock.left, time, fixed),
             )
             bounds += [free.bound] if free else []
             if once and not (free and (free.interrupted or free.bound.seconds == inf)):
-                again = attempt("backward-once", lambda: _backward_once(problem, end, time, fixed))
+                again = attempt("backward-once", lambda: _backward_once(problem, clock, time, fixed))
                 bounds += again or []
         found += [replace(bound, transfers=machine.links == Links()) for bound in bounds]
     return found
@@ -168,7 +168,7 @@ def _once_counts(problem: Problem, found: Residency) -> bool:
     return floor is not None and (limit < floor or float(again @ seconds) > WORTH * time_bound(graph))
 
 
-def _backward_once(problem: Problem, end: float, time: float, fixed: Residency | None) -> list[Bound]:
+def _backward_once(problem: Problem, clock: Clock, time: float, fixed: Residency | None) -> list[Bound]:
     """Compute bounds for schedules that run no backward operation twice.
 
     One is for any order. Another is infinite and for the traced order, if the budget is below the minimum
@@ -177,7 +177,7 @@ def _backward_once(problem: Problem, end: float, time: float, fixed: Residency |
     floor, bounds = once_floor(problem.graph, Machine()), list[Bound]()
     if floor is not None and device_limit(problem) < floor:
         bounds.append(Bound(inf, "once-floor", "file"))
-    bounds.append(_residency(problem, "any", end - monotonic(), time, fixed, once=True).bound)
+    bounds.append(_residency(problem, "any", clock.left, time, fixed, once=True).bound)
     return [replace(bound, backward_again=False) for bound in bounds]
 
 

@@ -6,7 +6,6 @@ Nothing here is proven; the program is that of the bound (program.py), with few 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import monotonic
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from ....graphs.arrays import Floats
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine
 from ....graphs.transformations.order import in_order
+from ...clock import Clock
 from ...milp.result import BackendError
 from ...milp.safe_bounds import relaxed
 from .columns import OffloadColumns
@@ -70,11 +70,11 @@ def fractions(
     """
     if len(order) > _OPERATIONS * seconds:
         return None
-    deadline, graph = monotonic() + seconds, in_order(graph, order)
+    clock, graph = Clock(seconds, cancelled), in_order(graph, order)
     able = able_operations(graph)
     for most in MOMENTS:
         program = offload_program(graph, machine, budget, chosen_marks(graph, able, most, "file"))
-        left = deadline - monotonic()
+        left = clock.left
         if program.model.columns > _PACE * left:
             continue
         try:
@@ -85,7 +85,7 @@ def fractions(
             raise KeyboardInterrupt
         if cancelled():
             return None
-        if deadline - monotonic() > (1 - _SHARE) * left:  # it was not halted
+        if clock.left > (1 - _SHARE) * left:  # it was not halted
             return None if answer.x is None else _read(program, answer.x)
     return None
 

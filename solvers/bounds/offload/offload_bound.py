@@ -41,6 +41,7 @@ from ....planner.bounds import time_bound
 from ....planner.plain import plain_schedule
 from ....planner.schedule.schedule import Verb
 from ....planner.simulator.simulate import simulate
+from ...clock import Clock
 from ...milp import highs
 from ...milp.result import Settings
 from ...milp.safe_bounds import relaxed
@@ -92,22 +93,20 @@ def offload_bound(
     tell: is called with each higher bound.
     cancelled: whether the time is over.
     """
-    deadline = inf if time_limit is None else monotonic() + time_limit
+    clock = Clock(time_limit, cancelled)
     seconds = time_bound(graph)
     if order == "file":
-        seconds = link_bound(graph, machine, budget, lambda: monotonic() < deadline and not cancelled())
+        seconds = link_bound(graph, machine, budget, clock.goes_on)
     able = able_operations(graph) if order == "file" else _chain(graph, able_operations(graph))
     most, interrupted = FEWEST, False
     while not (interrupted or cancelled()) and seconds < goal * (1 - PROVEN):
         begun = monotonic()
         program = offload_program(graph, machine, budget, chosen_marks(graph, able, most, order), order)
-        left = None if deadline == inf else max(0.0, deadline - monotonic())
-        answer = relaxed(program.model.program(), left, cancelled)
+        answer = relaxed(program.model.program(), clock.limit, cancelled)
         seconds, interrupted = max(seconds, product_below(answer.bound, program.unit)), answer.interrupted
         tell(Bound(seconds, NAME, order))
-        now = monotonic()
         columns = 2 * program.model.columns
-        if most >= len(able) or now + GROWTH * (now - begun) > deadline or columns > MOST_COLUMNS:
+        if most >= len(able) or clock.left < GROWTH * (monotonic() - begun) or columns > MOST_COLUMNS:
             break
         most *= 2
     return Bound(seconds, NAME, order)

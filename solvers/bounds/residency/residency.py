@@ -30,13 +30,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from time import monotonic
 
 from ....graphs.arrays import Floats
 from ....graphs.graph import Graph
 from ....graphs.outward import sum_below
 from ....planner.bounds import time_bound
 from ...candidates import Candidate
+from ...clock import Clock
 from ...problem import Bound, OrderName
 from .facts import facts_of
 from .search import Search
@@ -105,14 +105,13 @@ def rising_bound(
     tell: is called with each higher bound, of either order.
     cancelled: whether the time is over.
     """
-    deadline = monotonic() + _seconds(time_limit)
+    clock = Clock(time_limit, cancelled)
 
     def search(order: OrderName, moments: Sequence[int] = ()) -> Search:
         def rise(extra: float) -> None:
             tell(_bound(graph, extra, order))
 
-        left = deadline - monotonic()
-        return Search(graph, budget, order, left, moments=moments, tell=rise, cancelled=cancelled)
+        return Search(graph, budget, order, clock.left, moments=moments, tell=rise, cancelled=cancelled)
 
     fixed = search("file")
     fixed.run(whole=False)

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import inf
-from time import monotonic
 
 from ....graphs.graph import Graph
+from ...clock import Clock
 from .residency import Residency, residency_of
 from .search import Search
 
@@ -33,22 +32,14 @@ def residency_schedule(
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Residency:
     """Find the bound for the traced order and the fastest schedule; `schedule` is None if none was found."""
-    deadline = inf if time_limit is None else monotonic() + time_limit
-    share = inf if time_limit is None else time_limit * FIRST_SHARE
-    search = Search(graph, budget, "file", share, cancelled=cancelled)
+    clock = Clock(time_limit, cancelled)
+    search = Search(graph, budget, "file", FIRST_SHARE * clock.left, cancelled=cancelled)
     best = residency_of(search, "file")
     lowered = budget
-    while (
-        not (best.schedule or best.interrupted)
-        and search.least
-        and monotonic() < deadline
-        and not cancelled()
-    ):
+    while not (best.schedule or best.interrupted) and search.least and clock.goes_on():
         lowered = min(lowered, search.budget) - (search.least - budget)
-        left = deadline - monotonic()
-        seconds = left if left == inf else left / 2
         search = Search(
-            graph, lowered, "file", seconds, limit=budget, moments=search.chosen, cancelled=cancelled
+            graph, lowered, "file", clock.left / 2, limit=budget, moments=search.chosen, cancelled=cancelled
         )
         found = residency_of(search, "file")
         best = replace(best, schedule=found.schedule, interrupted=found.interrupted)

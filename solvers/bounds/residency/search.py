@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
-from time import monotonic
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from ....graphs.arrays import Floats
 from ....graphs.graph import Graph
 from ....graphs.outward import product_below
 from ...candidates import Candidate
+from ...clock import Clock
 from ...milp import highs
 from ...milp.result import BackendError, Outcome, Result, Settings
 from ...milp.scaling import scaled
@@ -114,8 +114,7 @@ class Search:
         tell: Callable[[float], None] = lambda _seconds: None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.tell, self.cancelled = tell, cancelled
-        self.deadline = monotonic() + seconds
+        self.tell, self.cancelled, self.clock = tell, cancelled, Clock(seconds, cancelled)
         self.graph, self.facts, self.budget = graph, facts_of(graph), budget
         self.limit, self.goal = budget if limit is None else limit, goal
         self.best = Best(0.0, Later.of(np.zeros(len(graph.operations))), [])
@@ -192,7 +191,7 @@ class Search:
         return self._in_time() and not self.proven
 
     def _in_time(self) -> bool:
-        return not self.interrupted and not self.cancelled() and monotonic() < self.deadline
+        return not self.interrupted and self.clock.goes_on()
 
     def _peaks(self, most: int) -> list[int]:
         """Return first runs at which the newest answer, as a schedule, does not fit."""
@@ -287,7 +286,7 @@ class Search:
         except BackendError:
             return False
         if result is None:
-            self.deadline = monotonic()
+            self.clock.end = -inf  # what is left of the time is too little for such a program
             return False
         later = None if result.x is None else self._later(part, np.maximum(result.x, 0.0))
         return self._take(product_below(result.bound, part.seconds), later, whole=True)
@@ -300,7 +299,7 @@ class Search:
         moments = [self.moment(operation) for operation in self.chosen]
         fits = len(moments) * sum(moment.side.count(BEFORE) for moment in moments) <= MOST_NESTED
         part = residency_program(self.facts, self.budget, moments, True, self.crowded, self.nested and fits)
-        left = self._left()
+        left = max(0.0, self.clock.left)
         if left < ROW_SECONDS * len(part.program.row_lower):
             return part, None
         most = left if self.nested or not fits else min(seconds, left)
@@ -334,9 +333,6 @@ class Search:
 
         starts = [start for start, _window in part.within]
         return in_windows(self.facts, runs(part.reruns), starts, [runs(w) for _start, w in part.within])
-
-    def _left(self) -> float:
-        return max(0.0, self.deadline - monotonic())
 
 
 def _at(places: NDArray[np.int64], indices: Sequence[int]) -> list[int]:

@@ -38,7 +38,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from threading import Event
-from time import monotonic
 
 from joblib import cpu_count
 
@@ -160,7 +159,7 @@ def solve(problem: Problem, options: Options) -> Answer:
         race,
         settings.gap,
         partial(prove, problem, tell, seconds) if settings.gap else None,
-        inf if options.time_limit is None else monotonic() + options.time_limit,
+        options.clock(),
     )
     if not outcomes.answers:
         raise _refusal(problem, outcomes)
@@ -218,7 +217,7 @@ def _lines(problem: Problem, options: Options, settings: Settings, workers: int,
 
     loaded: set when the search is compiled; the residency program and rk-rotor don't wait for it.
     """
-    total, begin, race = options.time_limit, monotonic(), options.race
+    total, clock, race = options.time_limit, options.clock(), options.race
     starts = Awaited()
 
     def solved(
@@ -227,7 +226,7 @@ def _lines(problem: Problem, options: Options, settings: Settings, workers: int,
         cancelled: Cancelled,
         chosen: search.Settings | None,
     ) -> Answer:
-        left = None if total is None else max(0.0, min(share * total, begin + total - monotonic()))
+        left = None if total is None else max(0.0, min(share * total, clock.left))
         return solver(replace(options, settings=chosen, time_limit=left, cancelled=cancelled))
 
     def start(name: str, share: float, solver: Callable[[Problem, Options], Answer]) -> Line:
@@ -248,12 +247,12 @@ def _lines(problem: Problem, options: Options, settings: Settings, workers: int,
         return search.solve(problem, own)
 
     def from_others(own: Options) -> Answer:
-        now = monotonic()
+        own_clock = own.clock()
         found = starts.all(own.cancelled)
         if race.within(settings.gap):  # another member has it
             raise KeyboardInterrupt
         loaded.wait()
-        own = _from(own, now)
+        own = replace(own, time_limit=own_clock.limit)
         if not found:
             return search.solve(problem, own)
         return search.improved(problem, own, runs_of(found[0][0].schedule))
@@ -281,11 +280,11 @@ def _scale(problem: Problem) -> float:
 
 def _rounding_or_rotor(problem: Problem, options: Options) -> Answer:
     """Solve with rounding, and only if that finds nothing with rotor: its Python would slow down bounds."""
-    now = monotonic()
+    clock = options.clock()
     try:
         return rounding.solve(problem, options)
     except (NotAcceptedError, NotFoundError):
-        return rotor.solve(problem, _from(options, now))
+        return rotor.solve(problem, replace(options, time_limit=clock.limit))
 
 
 def _residency(problem: Problem, options: Options) -> Answer:
@@ -293,10 +292,3 @@ def _residency(problem: Problem, options: Options) -> Answer:
     if found is None:
         raise NotAcceptedError("the rounded residency program found no schedule")
     return Answer(found.schedule, Status.HEURISTIC)
-
-
-def _from(options: Options, start: float) -> Options:
-    """Return the options with the time that is left since `start`."""
-    if options.time_limit is None:
-        return options
-    return replace(options, time_limit=max(0.0, options.time_limit - (monotonic() - start)))

@@ -13,10 +13,10 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from math import inf
 from threading import Event
-from time import monotonic
 
 from ...planner.simulator.simulate import Figures, figures_of
 from ..candidates import device_limit
+from ..clock import Clock
 from ..problem import Answer, InfeasibleError, NotAcceptedError, Problem
 from ..race import Race
 from ..workers import process
@@ -115,7 +115,7 @@ def run(
     race: Race | None = None,
     gap: float = 0.0,
     prove: Callable[[Cancelled], None] | None = None,
-    deadline: float = inf,
+    clock: Clock | None = None,
 ) -> Outcomes:
     """Run all members, so many at a time, and return their results.
 
@@ -126,15 +126,14 @@ def run(
     race: receives their answers; once the best is proven to be within the `gap`, each member gives its best
         so far.
     prove: computes bounds for the race, in a thread alongside the members; it ends with them.
-    deadline: a moment of the clock from which on members give their best so far, or do not start, once there
-        is any schedule.
+    clock: after its end members give their best so far, or do not start, once there is any schedule.
 
     Raises KeyboardInterrupt if that leaves nothing, PortfolioError if all members fail.
     """
     outcomes, race, done = Outcomes(), race or Race(), Event()
 
     def cancelled() -> bool:
-        late = monotonic() > deadline and race.best < inf
+        late = clock is not None and clock.over and race.best < inf
         return late or stop.is_set() or race.within(gap)
 
     pool, beside = ThreadPoolExecutor(workers), ThreadPoolExecutor(1)
@@ -175,10 +174,10 @@ def run(
 
 def _wait_for_last(running: Sequence[Future[Found | None]], race: Race) -> None:
     """Wait until all have ended, for LAST_SECONDS; for the first answer longer, if a schedule is known."""
-    begin = monotonic()
+    last, kept = Clock(process.LAST_SECONDS), Clock(process.KEEP_SECONDS)
     while wait(running, timeout=_LOOK_SECONDS).not_done:
         answered = race.best == inf or any(each.done() and each.result() for each in running)
-        if monotonic() > begin + (process.LAST_SECONDS if answered else process.KEEP_SECONDS):
+        if (last if answered else kept).over:
             break
 
 

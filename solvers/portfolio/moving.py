@@ -19,12 +19,12 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from threading import Event
-from time import monotonic
 
 from ...graphs.machine import Machine
 from ...planner.bounds import memory_floor
 from ..bounds.lower_bounds import prove
 from ..candidates import device_limit
+from ..clock import Clock
 from ..offloading.joint import compiling, joint
 from ..offloading.weight_offload import compiling as greedy_compiling
 from ..problem import Answer, Bound, InfeasibleError, NotFoundError, Options, Problem, Status
@@ -117,7 +117,7 @@ def solve(
             race=race,
             gap=gap,
             prove=proving if gap else None,
-            deadline=inf if total is None else monotonic() + _JOINT_SHARE * total,
+            clock=options.clock().part(_JOINT_SHARE),
         )
     if not outcomes.answers:
         raise _refusal(problem, name, outcomes)
@@ -143,14 +143,14 @@ def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: in
 
     run: runs any solver other than `joint` from others' answers.
     """
-    begin, total, race = monotonic(), options.time_limit, options.race
+    clock, total, race = options.clock(), options.time_limit, options.race
     unit = (_SECONDS if total is None else total) * min(1.0, workers / 2)
     alone, known = workers == 1, Awaited()
     settings = {"offload-greedy": {"seed": str(seed)}, "search": {"moves": str(moves), "seed": str(seed)}}
 
     def left(share: float) -> float:
         """Return the seconds until this share of a time limit is over."""
-        return inf if total is None else max(0.0, begin + share * total - monotonic())
+        return inf if total is None else max(0.0, clock.left - (1.0 - share) * total)
 
     def own(number: int) -> Solve:
         def solve(cancelled: Cancelled) -> Answer:
@@ -164,10 +164,10 @@ def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: in
         def solve(cancelled: Cancelled) -> Answer:
             precompile(CODES.get(solver, ()), options.report, cancelled)
             seconds = min(share * unit, left(_ALONE_OTHERS_SHARE if alone else _OTHERS_SHARE))
-            end = inf if total is None else monotonic() + seconds + _GRACE_SECONDS
+            clock = Clock(None if total is None else seconds + _GRACE_SECONDS)
 
             def late() -> bool:
-                return cancelled() or (monotonic() > end and race.best < inf)
+                return cancelled() or (clock.over and race.best < inf)
 
             return run(solver, settings.get(solver, {}), seconds, late)
 

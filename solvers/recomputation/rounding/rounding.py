@@ -111,7 +111,7 @@ class _Rounds:
 
     def run(self) -> None:
         self.program.run(whole=False)
-        self.program.deadline = self.clock.end
+        self.program.clock = self.clock
         if self.program.best.extra == inf:
             return
         fractions: Floats | None = self.program.best.later.runs[0]

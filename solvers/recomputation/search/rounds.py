@@ -96,7 +96,7 @@ class Rounds:
         self.moves, self.seed = min(_MOST_MOVES, most), number
         self.instance = instance_of(graph)
         load(options)
-        self.end = inf if options.time_limit is None else monotonic() + options.time_limit
+        self.clock = options.clock()
         self.mean = max(time_bound(graph) / max(1, len(graph.operations)), 1e-300)
         self.total = time_bound(graph) or 1.0
         self.best = no_best(0)
@@ -126,13 +126,12 @@ class Rounds:
         return schedule_of(self.graph, self.runs())
 
     def proceed(self) -> bool:
-        self.stopped = self.stopped or monotonic() > self.end or self.options.cancelled()
+        self.stopped = self.stopped or self.clock.expired
         return not self.stopped
 
     def rest(self) -> Options:
         """Return the options with the time that is left."""
-        left = None if self.end == inf else max(0.0, self.end - monotonic())
-        return replace(self.options, time_limit=left)
+        return replace(self.options, time_limit=self.clock.limit)
 
     def anneal(self, runs: list[Run]) -> None:
         """Run the rounds, the first from these runs, in the time that is left.
@@ -142,8 +141,7 @@ class Rounds:
         seed(self.seed)
         self.random = Random(self.seed)
         ways = ways_in(self.instance, runs)
-        begin = monotonic()
-        span = self.end - begin
+        begin, span = monotonic(), self.clock.left
         done = 0.0
         try:
             replicas = self.replicas

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from time import monotonic
 
 import numpy as np
 
@@ -72,14 +71,13 @@ def _leanest(problem: Problem, options: Options) -> list[Run]:
 
     It may be above the budget, so it is not reported to the race.
     """
-    own, begin = replace(options, settings=None, race=Race()), monotonic()
+    own, clock = replace(options, settings=None, race=Race()), options.clock()
     try:
         return runs_of(rk_rotor.solve(problem, own).schedule)
     except InfeasibleError as refusal:
         if refusal.least is None:
             raise NotAcceptedError("rk-rotor does not tell its least memory") from None
-        if own.time_limit is not None:
-            own = replace(own, time_limit=max(0.0, begin + own.time_limit - monotonic()))
+        own = replace(own, time_limit=clock.limit)
         return runs_of(rk_rotor.solve(replace(problem, budget=refusal.least), own).schedule)
 
 

@@ -25,6 +25,7 @@ from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.plain import baseline, plain_schedule
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.clock import Clock
 from memplan.solvers.offloading.joint import joint
 from memplan.solvers.portfolio import auto
 from memplan.solvers.portfolio import lines as portfolio
@@ -153,7 +154,7 @@ def test_a_line_that_does_not_end_on_ctrl_c_is_left_behind(monkeypatch: pytest.M
     assert (len(outcomes.answers), outcomes.interrupted) == (1, True)
 
 
-def test_behind_the_deadline_lines_end_once_there_is_a_schedule() -> None:
+def test_after_the_time_limit_members_end_once_there_is_a_schedule() -> None:
     """Those that wait don't start. Until there is one, all go on."""
     ran = list[str]()
 
@@ -171,10 +172,10 @@ def test_behind_the_deadline_lines_end_once_there_is_a_schedule() -> None:
 
     lines = [Line("first", first), Line("patient", patient), Line("late", patient)]
     begin = monotonic()
-    outcomes = portfolio.run(PROBLEM, lines, 1, Event(), deadline=begin)
+    outcomes = portfolio.run(PROBLEM, lines, 1, Event(), clock=Clock(0.0))
     assert (ran, len(outcomes.answers), outcomes.interrupted) == (["first"], 1, False)
     ran.clear()
-    outcomes = portfolio.run(PROBLEM, lines, 2, Event(), deadline=begin + 0.5)
+    outcomes = portfolio.run(PROBLEM, lines, 2, Event(), clock=Clock(0.5))
     assert len(outcomes.answers) >= 2
     assert monotonic() - begin < 30
 
@@ -199,7 +200,7 @@ def test_a_line_waits_for_others_until_the_answer_is_wanted() -> None:
     assert (len(outcomes.answers), len(outcomes.refusals), outcomes.faults) == (2, 1, [])
     lines = [awaited.line("patient", patient), Line("waits", waiting)]
     begin = monotonic()
-    outcomes = portfolio.run(PROBLEM, lines, 2, stop, deadline=begin + 0.5, race=found_before())
+    outcomes = portfolio.run(PROBLEM, lines, 2, stop, clock=Clock(0.5), race=found_before())
     assert (len(outcomes.answers), outcomes.faults) == (2, [])
     assert 0.5 <= monotonic() - begin < 30
 

@@ -11,8 +11,8 @@ from keyword import iskeyword
 from typing import Any
 
 import click
+from memplan.version import __version__
 
-from .. import __version__
 from ..graphs.folders.scratch import sweep
 from .exits import Exit, verdict
 from .options import output_flags

@@ -15,7 +15,8 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import __version__
+from memplan.version import __version__
+
 from ..graphs.files.files import graph_digest, load_graph
 from ..planner.budget import Budget
 from ..planner.plain import baseline

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from .. import __version__
+from memplan.version import __version__
+
 from ..graphs.units import format_bytes
 
 _PACKAGES = ("highspy", "numba", "numpy", "ortools", "gurobipy")

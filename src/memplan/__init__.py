@@ -14,6 +14,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .version import __version__ as __version__
+
 if TYPE_CHECKING:
     from .graphs.errors import DifferenceError as DifferenceError
     from .graphs.errors import InputError as InputError
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
     from .training.optimize import optimize as optimize
     from .training.step import Step as Step
     from .training.trainer import optimize_trainer as optimize_trainer
-
-__version__ = "0.1.0"
 
 _FROM = {
     "DifferenceError": ".graphs.errors",

@@ -36,6 +36,19 @@ class Elementwise(NamedTuple):
 _tensor: Any = torch.Tensor
 _torch: Any = torch
 
+
+def _addcmul_(x: Tensor, a: Tensor, b: Tensor, value: float) -> None:
+    x.addcmul_(a, b, value=value)
+
+
+def _maximum_(x: Tensor, other: Tensor) -> None:
+    torch.maximum(x, other, out=x)
+
+
+def _addcdiv_(x: Tensor, a: Tensor, b: Tensor, value: float) -> None:
+    x.addcdiv_(a, b, value=value)
+
+
 SINGLE = Elementwise(
     neg=_tensor.neg,
     neg_=_tensor.neg_,
@@ -44,11 +57,11 @@ SINGLE = Elementwise(
     mul_=_tensor.mul_,
     lerp=_tensor.lerp,
     lerp_=_tensor.lerp_,
-    addcmul_=lambda x, a, b, value: x.addcmul_(a, b, value=value),
-    maximum_=lambda x, other: torch.maximum(x, other, out=x),
+    addcmul_=_addcmul_,
+    maximum_=_maximum_,
     sqrt=_tensor.sqrt,
     div_=_tensor.div_,
-    addcdiv_=lambda x, a, b, value: x.addcdiv_(a, b, value=value),
+    addcdiv_=_addcdiv_,
 )
 """Kernels for one tensor."""
 
@@ -63,6 +76,14 @@ def _in_lists(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _div_in_lists(x: Tensor, number: float) -> None:
+    _torch._foreach_div_([x], [number])
+
+
+def _addcdiv_in_lists(x: Tensor, a: Tensor, b: Tensor, value: float) -> None:
+    _torch._foreach_addcdiv_([x], [a], [b], [value])
+
+
 LISTS = Elementwise(
     neg=_in_lists(_torch._foreach_neg),
     neg_=_in_lists(_torch._foreach_neg_),
@@ -74,8 +95,8 @@ LISTS = Elementwise(
     addcmul_=_in_lists(_torch._foreach_addcmul_),
     maximum_=_in_lists(_torch._foreach_maximum_),
     sqrt=_in_lists(_torch._foreach_sqrt),
-    div_=lambda x, number: _torch._foreach_div_([x], [number]),
-    addcdiv_=lambda x, a, b, value: _torch._foreach_addcdiv_([x], [a], [b], [value]),
+    div_=_div_in_lists,
+    addcdiv_=_addcdiv_in_lists,
 )
 """Kernels for lists, `torch._foreach_…`, given lists of one."""
 

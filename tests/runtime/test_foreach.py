@@ -1,7 +1,7 @@
 """Planned updates call the kernels that the optimizer itself calls: on CUDA each set rounds its own way.
 
-The oracle is `torch.optim`, watched below autograd: the same operators, numbers and order. On the CPU the bits
-are equal whichever kernels are called, so the calls are compared.
+The oracle is `torch.optim`, watched below autograd: the same operators, numbers and order. On the CPU the
+bits are equal whichever kernels are called, so the calls are compared.
 """
 
 import pytest

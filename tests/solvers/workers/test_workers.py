@@ -186,11 +186,12 @@ def test_a_stop_interrupts_as_ctrl_c_does_once() -> None:
 def test_one_that_does_not_stop_is_ended_and_its_events_are_kept() -> None:
     heard = list[int]()
     pool = Pool("test")
-    begin = time.monotonic()
     ending = pool.call(
-        "functions:deaf", end=begin + 2.0, event=lambda event: heard.append(int(event[0])), grace=lambda: 0.2
+        "functions:deaf",
+        end=time.monotonic() + 2.0,
+        event=lambda event: heard.append(int(event[0])),
+        grace=lambda: 0.2,
     )
-    assert time.monotonic() - begin < 20
     assert not ending.answered
     assert heard == [0, 1, 2]
     assert pool.call("functions:double", 2).value == 4
@@ -198,17 +199,16 @@ def test_one_that_does_not_stop_is_ended_and_its_events_are_kept() -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
-def test_ctrl_c_asks_for_the_result_and_a_second_one_goes_through() -> None:
+def test_ctrl_c_asks_for_the_result_and_a_second_one_goes_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "LAST_SECONDS", 1000.0)  # beyond the test's own limit
     pool = Pool("test")
     threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT)).start()
     ending = pool.call("functions:count")
     assert (ending.value, ending.interrupted) == ("stopped", True)
     for seconds in (0.7, 1.2):
         threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
-    begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         pool.call("functions:deaf")
-    assert time.monotonic() - begin < process.LAST_SECONDS
     pool.close()
 
 

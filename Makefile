@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test docs lint wheel fuzz bounds versions clean
+.PHONY: demo test test-fast test-scripts docs lint wheel fuzz bounds versions clean
 
 demo: $(VENV)/ready
 	mkdir -p demo
@@ -13,13 +13,24 @@ demo: $(VENV)/ready
 	$(BIN)/plan check demo/schedule.json --graph demo/graph.yaml
 	$(BIN)/plan run demo/schedule.json --graph demo/graph.yaml --model examples/gpt2.py
 
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
+
+# The suite, in at most 8 minutes on two cores.
 test: $(VENV)/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 $(PYTEST_OPTIONS)
+	$(PYTEST) -m "not scripts" $(PYTEST_OPTIONS)
+
+# What is heavy: processes, other packages' trainers, large models, all cases of what the suite samples.
+test-scripts: $(VENV)/ready
+	$(PYTEST) -m scripts $(PYTEST_OPTIONS)
+
+# Some tests of every subpackage, in less than 90 seconds.
+test-fast: $(VENV)/ready
+	$(PYTEST) -m "not scripts" $(PYTEST_OPTIONS) $$(cut -f 2 tests/fast.tsv | sort -u)
 
 # The site, build/docs/index.html, and all examples in it.
 docs: $(VENV)/ready
 	$(BIN)/sphinx-build -q -W --keep-going docs build/docs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 docs/examples.py
+	$(PYTEST) docs/examples.py
 
 fuzz: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py --minutes 5 --most 500 --seed 9 --jobs 2

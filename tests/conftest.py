@@ -6,8 +6,10 @@ import importlib
 import os
 import signal
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,6 +31,20 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark with `scripts` all cases of a `sampled(count)` test but `count` of them, the same in every run."""
+    cases = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases[item.nodeid.split("[")[0]].append(item)
+    for each in cases.values():
+        (count,) = each[0].get_closest_marker("sampled").args  # pyright: ignore[reportOptionalMemberAccess]
+        random = Random(len(each))  # evenly spread ones would share a parameter of several
+        for item in random.sample(each, max(0, len(each) - count)):
+            item.add_marker(pytest.mark.scripts)
 
 
 @pytest.fixture(scope="session", autouse=True)

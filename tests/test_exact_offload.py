@@ -23,6 +23,7 @@ from small_offload import direct_case, small_case
 STATES = 6_000
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(60))
 def test_the_estimate_of_time_leaves_no_better_schedule_out(seed: int) -> None:
     case = small_case(seed)
@@ -33,6 +34,7 @@ def test_the_estimate_of_time_leaves_no_better_schedule_out(seed: int) -> None:
         assert fast.judged <= all_of_them.judged
 
 
+@pytest.mark.sampled(22)
 @pytest.mark.parametrize("seed", range(100, 160))
 def test_no_random_choice_of_absences_is_faster(seed: int) -> None:
     case, random = small_case(seed), Random(seed)
@@ -53,6 +55,7 @@ def test_no_random_choice_of_absences_is_faster(seed: int) -> None:
             assert found[1].time >= best.period * (1 - 1e-9)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(0, 60, 2))
 def test_no_random_choice_of_what_is_made_on_the_host_is_faster(seed: int) -> None:
     case, random = direct_case(seed), Random(seed)

@@ -101,6 +101,7 @@ def solve(problem, options):
 """
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("daemon", ["true", "false"])
 def test_a_command_does_not_wait_for_compiled_code(daemon: str, folder: Path) -> None:
     """For five seconds at most, and it leaves with the code that the result has."""
@@ -124,6 +125,7 @@ def test_a_command_does_not_wait_for_compiled_code(daemon: str, folder: Path) ->
 # ── bounds that HiGHS is at when a limit ends the search ────────────────────────────────────────────
 
 
+@pytest.mark.scripts
 @pytest.mark.usefixtures("busy")
 @pytest.mark.parametrize("limit", ["1", "2"])
 def test_solve_ends_with_its_code_while_bounds_are_under_way(limit: str, folder: Path) -> None:
@@ -138,6 +140,7 @@ def test_solve_ends_with_its_code_while_bounds_are_under_way(limit: str, folder:
     assert_nothing_is_left(folder)
 
 
+@pytest.mark.scripts
 @pytest.mark.usefixtures("busy")
 @pytest.mark.parametrize("signals", [1, 2])
 def test_solve_ends_with_130_on_ctrl_c(signals: int, folder: Path) -> None:
@@ -187,6 +190,7 @@ if ending == "wait":
 """
 
 
+@pytest.mark.scripts
 @pytest.mark.usefixtures("busy")
 @pytest.mark.parametrize(
     ("way", "ending", "code"),

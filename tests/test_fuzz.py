@@ -58,6 +58,7 @@ def ran(folder: Path, monkeypatch: pytest.MonkeyPatch, cases: int) -> fuzz.Fuzze
     return fuzzer
 
 
+@pytest.mark.scripts
 def test_every_kind_of_planted_fault_is_found_and_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 COMMAND = Path(__file__).parents[1] / "benchmarks" / "gpu" / "run"
 
 
@@ -16,6 +18,7 @@ def run(output: Path, *asked: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(call, env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True)
 
 
+@pytest.mark.scripts
 def test_the_table_of_a_small_model(tmp_path: Path) -> None:
     output = tmp_path / "table.md"
     asked = ("--models", "unet", "--ways", "save_on_cpu", "--seconds", "3", "--solver", "offload-greedy")

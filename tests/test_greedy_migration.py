@@ -35,6 +35,7 @@ traces = st.builds(
 )
 
 
+@pytest.mark.scripts
 @given(trace=traces, share=st.floats(0.35, 1.1))
 @settings(max_examples=25, deadline=None)
 def test_its_schedules_hold_and_keep_the_bound(trace: Trace, share: float) -> None:

@@ -23,6 +23,7 @@ QUICK = (
 )
 
 
+@pytest.mark.scripts
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 def test_solves_leave_nothing_behind() -> None:
     solve_many(40, QUICK, 0.1)

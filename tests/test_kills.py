@@ -14,6 +14,7 @@ SECONDS = 3.0
 """About what they take on a machine that is not busy."""
 
 
+@pytest.mark.scripts
 @pytest.mark.skipif(sys.platform != "linux", reason="sends POSIX signals, looks into /proc")
 @pytest.mark.parametrize("name", ["show", "cbc"])
 def test_whoever_is_killed_leaves_nothing(name: str, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def test_the_same_seed_gives_the_same_bytes(solver: str, settings: dict[str, str
         assert first.initial == again.initial
 
 
+@pytest.mark.scripts
 def test_memory_does_not_grow() -> None:
     warm_up(["search"])
     solvers = [("search", {"moves": "5"}), ("tw-remat", {}), ("store-all", {})]

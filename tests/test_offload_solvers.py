@@ -19,6 +19,8 @@ from memplan.solvers.registry import run as registry
 from small_offload import Case, direct_case, small_case
 from solver_cases import in_file_order
 
+pytestmark = pytest.mark.scripts
+
 SEEDS = range(20)
 DIRECT = (2, 3, 8, 9, 14, 20)
 STATES = 2_500

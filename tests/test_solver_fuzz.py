@@ -10,6 +10,8 @@ import pytest
 from memplan.solvers.registry import run as registry
 from solver_cases import contradictions, random_problem, verdict, warm_up
 
+pytestmark = pytest.mark.scripts
+
 SOLVERS = [entry.name for entry in registry.entries()]
 QUICK = {"store-all", "chen-sqrt", "revolve", "rotor"}
 BATCH = 20

@@ -19,6 +19,7 @@ NODE = re.compile(r"^ +([oc]\d+) \[label=(.*)\];$", re.MULTILINE)
 EDGE = re.compile(r"^  ([oc]\d+) -> ([oc]\d+) \[label=.*\];$", re.MULTILINE)
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("graph", [layered(60), unet(4)], ids=lambda graph: graph.name)
 def test_drawn_to_its_depth_it_is_the_forward_graph(graph: Graph) -> None:
     found = partition(graph, top=6, lower=5)
@@ -46,6 +47,7 @@ def test_above_its_depth_a_cluster_is_one_node() -> None:
     assert re.findall(r'^  c\d+ \[label="(\d+) operations"\];$', text, re.MULTILINE) == list(map(str, sizes))
 
 
+@pytest.mark.scripts
 def test_the_command_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save_graph(layered(60), "g.json")

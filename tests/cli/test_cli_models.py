@@ -100,6 +100,7 @@ def ready(plan: Plan) -> None:
     Path("schedule.json").write_text(schedule)
 
 
+@pytest.mark.scripts
 @pytest.mark.usefixtures("ready")
 def test_from_a_model_to_a_run_equal_to_eager(plan: Plan) -> None:
     run = ("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py")

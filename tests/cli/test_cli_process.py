@@ -39,6 +39,7 @@ main()
 """
 
 
+@pytest.mark.scripts
 def test_without_torch_graphs_are_solved_and_models_are_not() -> None:
     solve = ["solve", "chain.json", "--budget", "60%", "-o", "t.json"]
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *solve], capture_output=True, text=True)
@@ -64,6 +65,7 @@ for call in {calls}:
 """
 
 
+@pytest.mark.scripts
 def test_graph_files_need_no_torch() -> None:
     """Nor wait for it where it is installed."""
     solved()
@@ -114,6 +116,7 @@ def test_a_closed_pipe_is_no_fault() -> None:
     assert process.wait() == 0
 
 
+@pytest.mark.scripts
 def test_interrupted_the_best_so_far_is_written() -> None:
     """Checkmate, stopped while it searches, on a graph that it needs long for."""
     save_graph(chain(30), "long.json")

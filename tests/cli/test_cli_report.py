@@ -39,6 +39,7 @@ def shown(path: str = "r.html") -> dict[str, Any]:
     return json.loads(gzip.decompress(base64.b64decode(packed)))
 
 
+@pytest.mark.scripts
 def test_a_page_with_all_that_is_known(plan: Plan) -> None:
     assert (
         plan(
@@ -74,6 +75,7 @@ def test_a_schedule_that_does_not_fit_has_no_page(plan: Plan) -> None:
     assert not Path("r.html").exists()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("words", "says"),
     [

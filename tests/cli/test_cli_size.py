@@ -154,6 +154,7 @@ def test_the_search_starts_at_a_batch_that_can_be(plan: Plan) -> None:
     assert told["smallest_budget"]["batch"] == 2
 
 
+@pytest.mark.scripts
 def test_a_machine_may_replace_that_of_the_gpu(plan: Plan) -> None:
     Path("m.yaml").write_text(f"device: {{capacity: {2_200_000 + KEPT}}}\n")
     small = sized(plan, "--machine", "m.yaml", "--reserve", 0)
@@ -180,6 +181,7 @@ def test_the_table(plan: Plan) -> None:
     assert result.stderr == ""
 
 
+@pytest.mark.scripts
 def test_a_solver_reaches_below_the_plain_peak(plan: Plan) -> None:
     told = sized(plan, "--solver", "tw-remat", "--batch", "2048", model="model.py:deep")
     assert told["smallest_budget"]["floor"] <= told["smallest_budget"]["budget"]
@@ -200,6 +202,7 @@ def test_nothing_fits(plan: Plan) -> None:
     assert "\n" not in line
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("entry", ["build", "deep", "norm"])
 @pytest.mark.parametrize(("budget", "seed"), [("9MB", 0), ("29MB", 1), ("33MB", 2)])
 def test_what_is_refused_agrees_with_the_smallest_budget(
@@ -348,6 +351,7 @@ CONFIG = {
 }  # fmt: skip
 
 
+@pytest.mark.scripts
 def test_a_configuration_instead_of_a_model_file(plan: Plan) -> None:
     Path("config.json").write_text(json.dumps(CONFIG))
     told = sized(plan, "--batch", "2,4", "--seq-len", 32, "--dtype", "bfloat16", model="config.json")
@@ -423,6 +427,7 @@ def test_a_batch_whose_high_end_is_above_the_limit_is_tight(plan: Plan) -> None:
     assert one["needs"]["expected"] <= told["budget"] < one["needs"]["high"]
 
 
+@pytest.mark.scripts
 def test_all_gpus_in_one_table(plan: Plan) -> None:
     words = ("size", "model.py:deep", "--solver", "store-all", "--batch", "64,1024", "--gpu", "all")
     result = plan(*words, "--json", "-o", "all.html")

@@ -48,6 +48,7 @@ def updates_of(graph: Graph) -> list[int]:
     return [o for o, phase in enumerate(phases) if phase == Phase.UPDATE]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "options",
     [

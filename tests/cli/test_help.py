@@ -57,6 +57,7 @@ def test_the_first_help_has_the_way_through() -> None:
     ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("line", "wanted"),
     [

@@ -166,6 +166,7 @@ def test_terminals_without_width(columns: str, plan: Plan, monkeypatch: pytest.M
     assert plan("show", "s.json", "--graph", "g.json").exit_code == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device here")
 @pytest.mark.parametrize("words", [("--help",), ("solve", "--help"), ("--version",), ("solvers", "--json")])
 def test_a_full_disk_behind_the_help(words: tuple[str, ...]) -> None:

@@ -125,6 +125,7 @@ def test_what_a_signal_breaks_is_no_fault_of_ours(folder: Path) -> None:
     assert not Path("s.json").exists()
 
 
+@pytest.mark.scripts
 def test_a_thread_in_the_middle_of_something_is_not_waited_for(folder: Path) -> None:
     process = solving("--set", "thread=true")
     wait_until(folder / "begun", process)
@@ -157,6 +158,7 @@ def test_a_signal_that_is_ignored_stays_ignored(folder: Path) -> None:
     assert process.returncode == 143
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGKILL"])
 def test_a_comparison_leaves_no_process_and_no_folder(number: str, folder: Path) -> None:
     words = ["bench", "g.json", "--solvers", "slow", "--budgets", "100%", "-o", "rows.csv"]

@@ -50,6 +50,7 @@ def run(place: Killed, *words: str) -> Result:
     return CliRunner().invoke(main, ["run", schedule, "--graph", graph, *words])
 
 
+@pytest.mark.scripts
 @pytest.mark.skipif(sys.platform != "linux", reason="sends POSIX signals")
 def test_whoever_is_killed_goes_on_bit_by_bit(place: Killed) -> None:
     losses, _weights = by_hand(place.folder / "m.py", STEPS)
@@ -94,6 +95,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("line", REFUSED)
 def test_batches_that_are_no_batches_are_refused(line: str, place: Killed, tmp_path: Path) -> None:
     model = tmp_path / "m.py"

@@ -37,6 +37,7 @@ def table(path: str = "rows.csv") -> list[Row]:
     return list(read_rows(Path(path)).values())
 
 
+@pytest.mark.scripts
 def test_each_row_is_what_the_solver_finds_and_the_simulator_says(bench: Callable[..., Result]) -> None:
     words = ["graphs", "--solvers", "rotor,store-all", "--budgets", "100%,70%,20%", "--time-limit", "30"]
     result = bench(*words, "-o", "rows.csv", "--json")
@@ -75,6 +76,7 @@ def test_each_row_is_what_the_solver_finds_and_the_simulator_says(bench: Callabl
     assert rows[chain(6).name, "70%", "store-all"].least_budget == baseline(chain(6)).peak
 
 
+@pytest.mark.scripts
 def test_what_the_table_has_is_not_solved_again(bench: Callable[..., Result]) -> None:
     def solved() -> int:
         return Path("notes").read_text().count("solved")
@@ -114,6 +116,7 @@ def test_solvers_are_compared_cold(bench: Callable[..., Result]) -> None:
     assert [json.loads(row.settings)["cache"] for row in table()] == ["off", "here"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("does", "outcome", "message"),
     [
@@ -145,6 +148,7 @@ def alive(pid: int) -> bool:
     return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
 
 
+@pytest.mark.scripts
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_solver_that_hangs_is_ended_with_what_it_started(
     bench: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
@@ -160,6 +164,7 @@ def test_a_solver_that_hangs_is_ended_with_what_it_started(
     assert not alive(int(Path("hung.pid").read_text()))
 
 
+@pytest.mark.scripts
 @pytest.mark.skipif(sys.platform != "linux", reason="sends a POSIX signal, looks into /proc")
 def test_ctrl_c_leaves_the_rows_and_no_process(bench: Callable[..., Result], tmp_path: Path) -> None:
     del bench

@@ -143,6 +143,7 @@ def test_a_comparison_keeps_its_best_and_tells_what_beats_it(bench: Bench) -> No
     assert load_best(Path("best.yaml"))[best.place].time == best.time
 
 
+@pytest.mark.scripts
 def test_a_corpus_is_compared_with_what_is_published(bench: Bench) -> None:
     """Those that are made by rule too, under their names."""
     words = ["--solvers", "store-all", "--budgets", "100%,90%", "--bound-time", "0", "--json"]

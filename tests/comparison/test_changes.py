@@ -71,6 +71,7 @@ def test_those_that_changed_most_are_told(rows: Callable[..., Row]) -> None:
     assert (len(told.rows), told.hint) == (20, "and 10 more that are worse or better")
 
 
+@pytest.mark.scripts
 def test_bench_compares_and_its_exit_code_tells(bench: Callable[..., Result]) -> None:
     words = ["graphs/chain.json", "--solvers", "rotor", "--budgets", "80%", "--bound-time", "0"]
     assert bench(*words, "-o", "old.csv").exit_code == 0

@@ -26,6 +26,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return lambda *words: CliRunner().invoke(main, [*asked, *words])
 
 
+@pytest.mark.scripts
 def test_it_gives_the_same_rows(bench: Bench) -> None:
     """Each row is a process of its own there too."""
     pytest.importorskip("distributed")

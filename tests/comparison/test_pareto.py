@@ -116,6 +116,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resul
     return lambda *more: CliRunner().invoke(main, [*words, *(str(word) for word in more)])
 
 
+@pytest.mark.scripts
 def test_each_point_is_what_the_solver_finds(plan: Callable[..., Result]) -> None:
     result = plan("--points", 4, "--json")
     assert result.exit_code == 0, result.stderr
@@ -133,6 +134,7 @@ def test_each_point_is_what_the_solver_finds(plan: Callable[..., Result]) -> Non
         assert one["gap"] == pytest.approx(1 - one["lower_bound"] / one["time"])
 
 
+@pytest.mark.scripts
 def test_it_goes_on_where_it_stood(plan: Callable[..., Result]) -> None:
     assert plan("--points", 4, "-o", "whole.csv").exit_code == 0
     assert plan("--points", 2, "-o", "parts.csv").exit_code == 0
@@ -147,6 +149,7 @@ def test_it_goes_on_where_it_stood(plan: Callable[..., Result]) -> None:
     assert "already" not in other.stderr
 
 
+@pytest.mark.scripts
 def test_budgets_of_ones_own(plan: Callable[..., Result]) -> None:
     result = plan("--budgets", "90%,60%,1B")
     assert result.exit_code == 0, result.stderr

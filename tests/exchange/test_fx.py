@@ -183,6 +183,7 @@ def attention(m: Any, x: Tensor) -> Tensor:
     return m.norm(scores.softmax(-1, dtype=torch.float32).to(x.dtype) @ x)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     "forward", [converts, autocast, checks, verified_number, without_gradient, checkpointed, attention]
@@ -237,6 +238,7 @@ REFUSED: dict[Callable[[Any, Tensor], Tensor], str] = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("forward", REFUSED)
 def test_what_the_program_does_not_say_is_refused_at_the_users_line(
     forward: Callable[[Any, Tensor], Tensor], tmp_path: Path

@@ -338,6 +338,7 @@ def test_an_empty_graph_is_an_empty_block() -> None:
     assert chain_of(Draft("empty").graph()) == Chain((Block((), (), None),), frozenset(), ())
 
 
+@pytest.mark.scripts
 def test_a_hundred_thousand_operations_take_seconds() -> None:
     graph = chain(50_000)
     start = process_time()

@@ -301,6 +301,7 @@ def test_no_operations() -> None:
     assert (found.order(), found.root.children, len(found.root.identity)) == ([], (), 34)
 
 
+@pytest.mark.scripts
 @settings(max_examples=1)
 @given(st.just(20_000))
 def test_many_operations(count: int) -> None:

@@ -119,6 +119,7 @@ def test_offload_greedy_fills_every_second(m: int, seed: int) -> None:
     assert found.status == Status.OPTIMAL
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("m", "seed"), [(2, 0), (2, 1), (3, 2), (6, 3), (10, 4)])
 def test_offload_greedy_claims_nothing_where_there_is_no_partition(m: int, seed: int) -> None:
     case = unsolvable(m, seed)

@@ -87,6 +87,7 @@ def test_blocks_that_share_weights_have_fewer() -> None:
     assert all_alike == kernel_trace(Trace("transformer", kernels=1)).persistent.sum() + ONE_BLOCK
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("seed", range(3))
 def test_sizes_and_times_are_spread_as_in_traces(body: str, seed: int) -> None:

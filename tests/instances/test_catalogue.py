@@ -44,6 +44,7 @@ def least_seconds(one: Entry, known: Known) -> tuple[Problem, float]:
     return problem, plain.time * (1 + known.overhead_percent / 100)
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("one", entries(), ids=lambda one: one.name)
 def test_each_reads_and_is_as_large_as_it_says(one: Entry) -> None:
     graph = one.graph()
@@ -84,6 +85,7 @@ def test_what_others_made_stands_under_their_licence() -> None:
     assert "Version 2.0, January 2004" in (FILES / "LICENSE-Apache-2.0").read_text()
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("one", "known"), KNOWN, ids=[f"{one.name}-{known.budget}" for one, known in KNOWN])
 def test_no_bound_is_above_what_is_known(one: Entry, known: Known) -> None:
     """Rounded figures are rounded by half of their last digit at most."""
@@ -94,6 +96,7 @@ def test_no_bound_is_above_what_is_known(one: Entry, known: Known) -> None:
             assert bound.seconds <= least * (1 + 1e-4), bound
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize(
     ("name", "solver"),
     [

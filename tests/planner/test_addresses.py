@@ -45,6 +45,7 @@ def counted(rows: Lifetimes, tensor: bool = True) -> Ints:
     return bytes_
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch", range(4))
 def test_lifetimes_are_the_simulators(batch: int) -> None:
     """Its curves, step by step; on the host, where workspaces are none, never more."""

@@ -282,6 +282,7 @@ def test_with_memory_for_all_no_slots_in_the_order_of_need_are_faster(seed: int)
     assert found[1].time <= fastest * (1 + 1e-9)
 
 
+@pytest.mark.sampled(23)
 @pytest.mark.parametrize("seed", range(80))
 def test_the_search_and_the_planner_place_alike(seed: int) -> None:
     random = Random(seed)
@@ -339,6 +340,7 @@ def test_a_start_that_a_schedule_cannot_say_is_rejected() -> None:
         build_schedule(graph, residency)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", range(60))
 def test_a_copy_can_be_fetched_from_its_earliest_slot_on_and_no_sooner(seed: int) -> None:
     """Every slot of every fetch is simulated, the others just before their uses."""

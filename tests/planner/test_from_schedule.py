@@ -60,6 +60,7 @@ def test_there_and_back(seed: int) -> None:
     assert again.initial == schedule.initial
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("memories", [4, 5])
 def test_there_and_back_through_many_memories(memories: int) -> None:
     """Decisions that name any memory of a row give schedules that both simulators take, whose copies go as

@@ -39,6 +39,7 @@ def starts_of(graph: Graph, schedule: Schedule) -> NDArray[np.uint8]:
     return bits
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("batch", "memories"), [(0, 3), (1, 3), (2, 3), (3, 3), (4, 2), (5, 4), (6, 5), (7, 8)]
 )

@@ -22,6 +22,7 @@ from strategies import Case, cases, random_case
 from two_replays import disagreement, judged
 
 
+@pytest.mark.scripts
 @settings(max_examples=600)
 @given(cases())
 def test_both_replays_agree(case: Case) -> None:
@@ -34,6 +35,7 @@ def test_both_replays_agree_on_any_number_of_memories(case: Case) -> None:
     assert disagreement(case) is None
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("memories", [2, 4, 5, 8])
 def test_both_replays_agree_on_seeded_cases_of_any_number_of_memories(memories: int) -> None:
     """In most cases that hold with more than three memories the deeper ones are used."""
@@ -50,6 +52,7 @@ def test_both_replays_agree_on_seeded_cases_of_any_number_of_memories(memories: 
     assert deep > (held // 10 if memories > 3 else -1)
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("batch", range(8))
 def test_both_replays_agree_on_seeded_cases(batch: int) -> None:
     for seed in range(500 * batch, 500 * batch + 500):
@@ -73,6 +76,7 @@ def test_least_budget_is_the_least(case: Case) -> None:
         assert refusal.rule == "capacity"
 
 
+@pytest.mark.scripts
 @settings(max_examples=150)
 @given(cases())
 def test_time_never_changes_memory(case: Case) -> None:

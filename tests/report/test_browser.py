@@ -75,6 +75,7 @@ def report(
     return folder / "r.html"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [(), ("--window-size=390,800",), ("--force-dark-mode",)])
 def test_what_is_pointed_at_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
@@ -105,6 +106,7 @@ const waiting = setInterval(() => {
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", ["390,800", "390,450", "1200,700", "800,400"])
 def test_in_a_small_window_what_is_told_leaves_room_and_scrolls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
@@ -120,6 +122,7 @@ def test_in_a_small_window_what_is_told_leaves_room_and_scrolls(
         assert hidden > 0
 
 
+@pytest.mark.scripts
 def test_eight_thousand_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under 5 MB, and the page is there in time: 2 s on a machine of its own, here with others beside it."""
     graph = chain(4000, seed=1)

@@ -47,6 +47,7 @@ def told(case: Case) -> Document:
     )
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("batch", range(2))
 def test_bytes_by_kind_are_the_judges(batch: int) -> None:
     """Their sum is its curve at every step, and the highest moment its peak."""

@@ -107,6 +107,7 @@ def decoded(data: bytes) -> Decoded:
     return found
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("batch", range(2))
 def test_a_trace_is_what_the_judge_says(batch: int) -> None:
     seen = copied = 0

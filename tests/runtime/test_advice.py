@@ -689,6 +689,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 @pytest.mark.parametrize("name", CASES)
 def test_cause_place_and_way_on(name):
@@ -700,6 +701,7 @@ def test_cause_place_and_way_on(name):
     assert "memplan" not in str(caught.value)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", CASES)
 def test_the_way_on_trains_as_eager(name):
     torch.manual_seed(0)

@@ -61,6 +61,7 @@ def graph(program):
     return made
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("updates", [False, True])
 @pytest.mark.parametrize("order", list(permutations(range(4)))[1::5])
 def test_a_schedule_for_one_order_runs_the_other(order, updates):
@@ -135,6 +136,7 @@ def in_another_process(seed, code):
     ).stdout.strip()
 
 
+@pytest.mark.scripts
 def test_another_hash_seed_finds_the_same_fingerprint():
     """One that puts a set of the kinds of attention in another order than this process does."""
     order = f"print(*{{*{ATTENTION}}})"

@@ -109,6 +109,7 @@ def test_every_kind_of_checkpoint_is_bitwise_equal(module):
     assert ("inner.weight" in step.program.gradients) is False
 
 
+@pytest.mark.scripts
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_a_language_model_with_checkpoints(use_reentrant):

@@ -150,6 +150,7 @@ def test_what_undo_keeps_counts_on_the_host():
         PlannedStep(iteration, step.program, cycle.schedule, terms, undo=True)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("read", READS)
 def test_who_reads_what_is_away_gets_the_true_values(read):
     eager = seeded("perceptron", adamw)

@@ -34,6 +34,7 @@ def placed_step(made, device):
     return PlannedStep(made.iteration, made.program, made.schedule, terms)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(10))
 def test_everything_lies_where_it_was_planned(seed, monkeypatch):
     name, optimizer, made = made_of(seed)
@@ -125,6 +126,7 @@ def test_a_device_smaller_than_the_arena_is_one_line():
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.scripts
 def test_an_arena_is_shared_and_goes_with_the_last_step():
     made = case(*NETS[0], random.Random(0))
     device = SimulatedDevice(0)

@@ -212,6 +212,7 @@ def test_a_copy_that_was_not_written_to_the_end_is_not_read(
         file.mapped()
 
 
+@pytest.mark.scripts
 def test_an_extent_is_there_as_long_as_somebody_looks_at_it(tmp_path: Path) -> None:
     disk, source = Disk(0, tmp_path), filled(MIB)
     file = disk.file(MIB)
@@ -242,6 +243,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.scripts
 @pytest.mark.skipif(sys.platform != "linux", reason="sends POSIX signals")
 def test_whoever_is_killed_leaves_nothing(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, check=False, capture_output=True)

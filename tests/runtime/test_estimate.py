@@ -139,6 +139,7 @@ def test_a_build_that_asks_for_a_value_is_run_for_real():
     assert not isinstance(built.weight, FakeTensor)
 
 
+@pytest.mark.scripts
 def test_vit_asks_for_a_value_in_its_file():
     graph = estimate(str(EXAMPLES / "vit.py"), "A100")
     validate(graph)

@@ -50,6 +50,7 @@ def unmeasured(program):
     return graph
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ITERATIONS)
 def test_bitwise_equal_to_eager_however_much_is_recomputed(name):
     iteration = seeded(name)
@@ -68,6 +69,7 @@ def test_bitwise_equal_to_eager_however_much_is_recomputed(name):
         assert comparison.equal, comparison
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["perceptron", "in_place", "random_numbers", "resnet"])
 def test_a_naive_replay_agrees(name):
     iteration = seeded(name)
@@ -86,6 +88,7 @@ def test_a_naive_replay_agrees(name):
         assert torch.equal(gradient, replay.tensors[program.gradients[key]]), key
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["gpt2", "unet", "resnet", "transformer"])
 def test_the_peak_is_the_simulated_one(name):
     torch.manual_seed(0)

@@ -84,6 +84,7 @@ def some_budget(graph, schedule, rng, machine=MACHINE):
 # ── results ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "optimizer", "count"),
     [
@@ -118,6 +119,7 @@ def test_random_schedules_give_what_eager_gives(name, optimizer, count, late):
     assert moved > count / 2
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("name", ["gpt2", "resnet"])
 def test_absences_at_random(name):
     optimizer = adamw if name == "gpt2" else None
@@ -132,6 +134,7 @@ def test_absences_at_random(name):
         assert_equal(train_by_plan(iteration, step, TURNS), eager)
 
 
+@pytest.mark.scripts
 def test_updates_on_the_cpu():
     """All weights and states at home on the host; the gradients go there, and the weights come back."""
     eager = train_eagerly(seeded("gpt2", adamw), TURNS)
@@ -210,6 +213,7 @@ def test_steps_train_with_an_optimizer_of_ones_own(simulated):
 # ── memory ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("name", ["unet", "resnet"])
 def test_the_peaks_are_the_planned_ones_to_the_byte(name):
     program = trace(seeded(name))
@@ -225,6 +229,7 @@ def test_the_peaks_are_the_planned_ones_to_the_byte(name):
         assert peaks(step, iteration.inputs)[:3] == (figures.peak, figures.host_peak, figures.disk_peak)
 
 
+@pytest.mark.scripts
 def test_nothing_is_left_when_the_step_is_gone():
     iteration = seeded("perceptron")
     program = trace(iteration)
@@ -317,6 +322,7 @@ def whole_blocks(monkeypatch):
     monkeypatch.setattr(blocks, "size_bytes", lambda *of: -(-true(*of) // 512) * 512)
 
 
+@pytest.mark.scripts
 def test_a_prefetch_takes_over_memory_only_where_it_fits_to_the_byte(whole_blocks, late):
     """The sizes that are planned with are equal for many a tensor, the memory is not."""
     eager = train_eagerly(seeded("perceptron", adamw), 2)

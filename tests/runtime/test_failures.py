@@ -92,6 +92,7 @@ def eagerly(optimizer, turns, name="perceptron"):
     return states, iteration
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["plain", "device", "cpu"])
 @pytest.mark.parametrize("optimizer", [clipped, momentum])
 def test_with_undo_a_failure_anywhere_leaves_what_was_before(kind, optimizer):

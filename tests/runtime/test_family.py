@@ -48,6 +48,7 @@ def family(function):
     return Family(lambda batch: traced(ModelFile("m.py", "build", function), batch, Choice("adamw")))
 
 
+@pytest.mark.scripts
 def test_a_line_through_two_traces_is_what_a_third_would_be():
     found = family(build)
     for batch in (1, 2, 4, 8):
@@ -61,6 +62,7 @@ def test_a_line_through_two_traces_is_what_a_third_would_be():
     assert not same(found.program(3), found.program(4))
 
 
+@pytest.mark.scripts
 def test_the_estimate_of_a_batch_is_that_of_its_own_trace():
     file, choice = ModelFile("m.py", "build", build), Choice("adamw")
     estimates = Estimates(file, choice, lambda _line: None)

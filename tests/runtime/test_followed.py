@@ -133,6 +133,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", CASES)
 def test_trains_as_eager(name):
     torch.manual_seed(0)

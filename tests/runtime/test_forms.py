@@ -36,6 +36,7 @@ def profiled(iteration):
     return program, graph_from(program, measure_program(program, residents(program, iteration)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [*NAMES, *NORMS_FIRST])
 def test_recomputing(name):
     iteration = seeded(name)
@@ -46,6 +47,7 @@ def test_recomputing(name):
     assert peaks(step, iteration.inputs).device == simulate(graph, schedule).figures.peak
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [*NAMES, *NORMS_FIRST])
 def test_offloading(name):
     """What is put together again from its bytes has the real form."""
@@ -71,6 +73,7 @@ def test_optimize(name):
     assert torch.equal(loss, iteration.module(*iteration.inputs).detach())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"bands"}))
 def test_every_result_of_every_operation_has_the_form_of_its_value(name):
     iteration = seeded(name)
@@ -79,6 +82,7 @@ def test_every_result_of_every_operation_has_the_form_of_its_value(name):
     check_forms(program, iteration)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NORMS_FIRST)
 def test_a_gradient_that_nobody_asked_for_has_no_memory(name):
     iteration = seeded(name)

@@ -59,6 +59,7 @@ def states(module):
     return [generator.get_state() for generator in generators]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", DRAWS)
 def test_three_steps_are_eagers(name):
     module, other = Noisy(DRAWS[name]), Noisy(DRAWS[name])
@@ -81,6 +82,7 @@ def test_three_steps_are_eagers(name):
         assert torch.allclose(not_none(ours.grad), not_none(theirs.grad))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", DRAWS)
 def test_recomputing(name):
     iteration = Iteration(Noisy(DRAWS[name]), (torch.randn(4, 6),))
@@ -96,6 +98,7 @@ def test_recomputing(name):
     assert measured.device - measured.beside <= simulate(graph, schedule).figures.peak <= measured.device
 
 
+@pytest.mark.scripts
 def test_which_generator_is_drawn_from_counts():
     def fingerprint(draw):
         return trace(Iteration(Noisy(draw), (torch.randn(4, 6),))).fingerprint

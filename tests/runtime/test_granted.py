@@ -174,6 +174,7 @@ LATER = {
 }
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("name", LATER)
 def test_what_changes_later_is_noticed(name):
     iteration, step = planned(network())

@@ -291,6 +291,7 @@ def test_a_plain_schedule_is_queued_and_right(device):
     assert_equal(([outcome], everything(planned)), train_eagerly(iteration(), 1))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "optimizer", "count"),
     [(name, optimizer, 5 if number < 3 else 1) for number, (name, optimizer) in enumerate(NETS)],
@@ -300,6 +301,7 @@ def test_random_schedules_give_what_eager_gives_in_the_memory_planned(name, opti
         check(name, optimizer, number)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", [7, 8, 9, 11, 28, 30, 51, 81, 3020])
 def test_an_iteration_that_fails_is_taken_back_and_training_goes_on(seed):
     """9, 30, 81: jobs still copied from memory that the iteration let go of. 28, 51: what was to be filled
@@ -339,6 +341,7 @@ def test_weights_that_have_come_to_lie_in_one_memory_have_their_own_again_on_the
     assert_equal((outcomes, everything(made.iteration)), eagerly(name, optimizer, 3))
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", WAITS)
 def test_a_schedule_that_needs_this_wait(name):
     check_wait(name)
@@ -360,6 +363,7 @@ def test_the_table_of_waits_is_of_this_code():
 # ── the peaks of a user's iterations ────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["in_place", "perceptron", "unet"])
 def test_iterations_within_their_plan_are_silent(name):
     """Beside other tensors on the device that come and go."""

@@ -34,6 +34,7 @@ def written(folder, document):
     return path
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("document", "model", "length", "dtype"),
     [

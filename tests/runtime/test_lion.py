@@ -110,6 +110,7 @@ def assert_same(one, other, optimizer, eager):
         assert torch.equal(optimizer.state[mine]["exp_avg"], eager.state[theirs]["exp_avg"])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", CLASSES)
 @settings(max_examples=8, deadline=None)
 @given(

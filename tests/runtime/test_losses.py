@@ -79,6 +79,7 @@ OF_PROBABILITIES = {
 CASES = {name: (Logits, *case) for name, case in LOSSES.items()} | OF_PROBABILITIES
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("name", CASES)
 def test_a_loss_is_bitwise_equal_on_every_batch(name, reduction):

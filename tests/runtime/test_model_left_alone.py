@@ -295,6 +295,7 @@ def hidden_states():
     return Iteration(BertModel(config).train(), inputs, loss)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("build", [beit, segformer, hidden_states])
 def test_a_library_model_is_what_it_was(build):
     torch.manual_seed(0)

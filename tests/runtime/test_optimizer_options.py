@@ -63,6 +63,7 @@ def optimizers(draw):
     return lambda parameters: kind(parameters, lr=torch.tensor(rate) if tensor else rate, **common)
 
 
+@pytest.mark.scripts
 @settings(max_examples=25, deadline=None)
 @given(optimizers(), some.sampled_from([torch.float32, torch.float64, torch.bfloat16]))
 def test_four_steps_are_those_of_torch_optim(make, dtype):

@@ -60,6 +60,7 @@ def unmeasured(part: Part, whole: Graph) -> Graph:
     return replace(graph, operations=replace(graph.operations, modes=modes))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(8))
 def test_parts_of_random_schedules(seed: int) -> None:
     rng = random.Random(seed)

@@ -171,6 +171,7 @@ def test_a_plan_that_pins_nothing_runs_so() -> None:
         assert step.cycle.figures.host_peak > 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_step_in_the_place_of_another_has_its_pinned_memory(seed: int, fails: bool) -> None:

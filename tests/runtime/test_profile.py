@@ -105,6 +105,7 @@ def execute(program, residents):
 # ── stand-ins ───────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "build",
     [buckets, kitchen, lambda: seeded("bert"), lambda: seeded("t5")],
@@ -238,6 +239,7 @@ def test_each_signature_is_measured_once(instant):
     assert [name for _done, _of, name in seen] == [operation.name for operation in program.operations]
 
 
+@pytest.mark.scripts
 def test_profiling_takes_a_fraction_of_the_memory_of_training(instant):
     """Inputs of one operation, as many copies as fill the cache, its outputs: nothing of the iteration."""
     iteration = example("gpt2")
@@ -308,6 +310,7 @@ def test_a_stand_in_lies_in_memory_of_its_own_size():
     assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in tensors)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "build", [buckets, kitchen, lambda: example("transformer")], ids=["buckets", "kitchen", "transformer"]
 )

@@ -66,6 +66,7 @@ NUMBER = "def run(x):\n    return x * x.sum().item()"
 MASKS = "def mask_along_axis(x):\n    return x * x.sum().item()\ndef run(x):\n    return mask_along_axis(x)"
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("file", "source", "advice"),
     [

@@ -60,6 +60,7 @@ def iteration() -> Iteration:
     return Iteration(nn.Sequential(*layers), (torch.randn(4, 8),), mean_square)
 
 
+@pytest.mark.scripts
 def test_a_plain_schedule_times_each_operation(slow: dict[str, float]) -> None:
     """One that is made again counts with the mean of its runs; a failed iteration does not count."""
     made = iteration()
@@ -136,6 +137,7 @@ def test_waits_belong_to_no_operation_and_copies_have_their_rate(slow: dict[str,
     assert (Queue.D2H in times.copied) == bool(moved.any())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("number", range(6))
 def test_on_a_hostile_device_timed_iterations_compute_the_same(number: int) -> None:
     """Random schedules with copies to host and disk and operations on the CPU, late at random."""

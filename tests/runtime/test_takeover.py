@@ -23,6 +23,7 @@ from recomputing import recomputing
 from transfers import MACHINE, adamw, assert_equal, everything, seeded, unmeasured, wandering
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", range(9))
 def test_a_step_takes_over_from_another(number: int) -> None:
     """Random schedules on the hostile device; each third goes over to one without transfers, or from it. What

@@ -36,6 +36,7 @@ def test_an_old_one_is_refused_in_one_line(tmp_path: Path) -> None:
     assert "torch 2.3.1 is too old: memplan needs" in ended.stderr
 
 
+@pytest.mark.scripts
 def test_solving_needs_none(tmp_path: Path) -> None:
     ended = with_torch("2.3.1", tmp_path, "from memplan.cli.main import main\nmain(['solvers'])")
     assert ended.returncode == 0, ended.stderr

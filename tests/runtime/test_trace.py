@@ -32,6 +32,7 @@ def program_of(name):
     return trace(seeded(name))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", ITERATIONS)
 def test_every_program_is_well_formed(name):
     """Names are unique; a storage is resident or written once, before it is read; views stay in theirs."""
@@ -56,6 +57,7 @@ def test_every_program_is_well_formed(name):
     assert phases == sorted(phases)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["perceptron", "in_place", "transformer", "llama", "t5", "unet"])
 def test_storages_are_what_the_kernels_really_allocate(name):
     """The oracle: the program run call by call on real tensors, none of them freed."""
@@ -110,12 +112,14 @@ def test_buffers_change_at_the_end_only():
     }
 
 
+@pytest.mark.scripts
 def test_random_numbers_that_nobody_uses_are_drawn():
     operations = by_name(trace(seeded("random_numbers")))
     assert operations["rand"].random
     assert not any(operations["rand"].writes[0] in operation.reads for operation in operations.values())
 
 
+@pytest.mark.scripts
 def test_dropout_in_eval_mode_is_not_random():
     iteration = seeded("transformer")
     assert any(operation.random for operation in trace(iteration).operations)
@@ -175,6 +179,7 @@ def test_a_loss_function_that_holds_an_input_means_the_input():
 # ── fingerprints ────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.scripts
 def test_weights_and_inputs_do_not_count_but_everything_else_does():
     def found(width=8, batch=6, train=True, dropout=0.3, name="0"):
         torch.manual_seed(batch + width)

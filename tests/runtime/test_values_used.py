@@ -105,6 +105,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", CASES)
 def test_a_batch_with_other_answers_is_not_run(name):
     run, x, first, alike, other = CASES[name]
@@ -140,6 +141,7 @@ def test_a_model_that_changes_what_it_asks_for_is_refused():
         step_of(run, torch.randn(5, 8))
 
 
+@pytest.mark.scripts
 def test_many_answers_need_equal_inputs():
     _model, step = step_of(
         lambda model, x, ids: sum(model.layer(x) * int(each + 1) for each in ids),

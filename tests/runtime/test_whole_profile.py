@@ -61,6 +61,7 @@ def test_two_profiles_differ_in_times_alone(model):
     assert one.tensors.bytes.tolist() == two.tensors.bytes.tolist()
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("name", ["bert", "vit", "unet"])
 def test_an_example_is_equal_to_eager_and_its_times_add_up(name):
     graph = profile(str(EXAMPLES / f"{name}.py"))
@@ -71,6 +72,7 @@ def test_an_example_is_equal_to_eager_and_its_times_add_up(name):
     assert figures.time == pytest.approx(graph.operations.time.sum())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("comparison", "eager", "words"),
     [

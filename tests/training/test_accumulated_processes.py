@@ -178,6 +178,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return results
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("name", CASES)
 def test_several_batches_for_one_update_are_those_of_no_sync(name: str, found: list[Any]) -> None:
     """With batch norm's buffers, which ranks have of their own within an update; one rank alone evaluates,

@@ -58,6 +58,7 @@ def planned(module: nn.Module, optimizer: Any, batch: Any = None, **options: Any
     return memplan.optimize(module, x, **(own | options))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("make", "options"),
     [
@@ -175,6 +176,7 @@ def fault(monkeypatch: pytest.MonkeyPatch) -> Fault:
     return made
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "options", [{}, {**MOVED, "budget": "85%"}, {"rollback_on_error": True}, {"max_grad_norm": None}]
 )
@@ -229,6 +231,7 @@ def test_a_call_that_fails_adds_nothing_or_the_update_begins_anew(options: Any, 
     assert set(notes) == {UNDONE} if options.get("rollback_on_error") else {UNDONE, BEGINS_ANEW}
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("options", [{"max_grad_norm": None}, {**MOVED, "budget": "85%"}])
 def test_a_run_goes_on_in_the_midst_of_an_update(options: Any, tmp_path: Path) -> None:
     """With SGD, whose first step is another than the later ones: it is in the update that is broken off."""
@@ -293,6 +296,7 @@ def nesterov(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, 0.05, 0.9, nesterov=True, weight_decay=0.01)
 
 
+@pytest.mark.scripts
 @given(
     low=st.booleans(),
     make=st.sampled_from([torch.optim.AdamW, nesterov]),

@@ -135,6 +135,7 @@ class Model(nn.Module):
 KINDS = [Data, Frozen, Holder, Slotted, Registered, Keyed, Kinds, Row]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_batch_of_each_kind(kind: Any) -> None:
     """Other values, another shape, another number: each loss is eager PyTorch's."""

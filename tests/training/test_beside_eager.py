@@ -112,6 +112,7 @@ def test_new_shapes_of_a_training_that_runs_are_not_refused(monkeypatch):
     step(X[:100]).backward()
 
 
+@pytest.mark.scripts
 def test_noise_makes_no_plan_worse():
     """Other threads keep the cores busy: a plan as fast as eager stays accepted."""
     over, ones = threading.Event(), torch.ones(100, 100)

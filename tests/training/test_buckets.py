@@ -53,6 +53,7 @@ def planned(module: nn.Module, **options: Any) -> Any:
     return memplan.optimize(module, batch(12), **(given | options))
 
 
+@pytest.mark.scripts
 def test_padded_batches_train_as_plain_pytorch_on_them() -> None:
     module = Model()
     plain = copy.deepcopy(module)

@@ -86,6 +86,7 @@ def change(holder: Any, name: str, value: Any) -> None:
 pytestmark = pytest.mark.filterwarnings("ignore:the gradients in .grad take")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("where", "name"),
     [

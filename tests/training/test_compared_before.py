@@ -144,6 +144,7 @@ def hooked(module: nn.Module) -> nn.Module:
     return module
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_it_rests_on_has_changed(
     tmp_path: Path, compared: list[bool], monkeypatch: pytest.MonkeyPatch, change: str
@@ -237,6 +238,7 @@ print(step.report().plans[0].compared_before)
 """
 
 
+@pytest.mark.scripts
 def test_another_process_does_not_compare(tmp_path: Path) -> None:
     script, told = tmp_path / "train.py", list[str]()
     script.write_text(SCRIPT)

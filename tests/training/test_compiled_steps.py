@@ -107,6 +107,7 @@ def trained(plans: Path) -> tuple[Any, list[Tensor], nn.Module]:
     return step, losses, module
 
 
+@pytest.mark.scripts
 def test_losses_are_eagers_but_for_roundings(trained: tuple[Any, list[Tensor], nn.Module]) -> None:
     step, losses, module = trained
     assert step.plan.graph.source["compiled"]
@@ -119,6 +120,7 @@ def test_losses_are_eagers_but_for_roundings(trained: tuple[Any, list[Tensor], n
         torch.testing.assert_close(module.state_dict()[name], tensor, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.scripts
 def test_the_peak_is_the_plans(trained: tuple[Any, list[Tensor], nn.Module]) -> None:
     step = trained[0]
     planned = step.plan.figures.peak
@@ -147,6 +149,7 @@ print([float(step(x, targets=labels).detach()) for x, labels in map(batch, range
 """
 
 
+@pytest.mark.scripts
 def test_another_process_finds_the_plan_and_its_kernels(
     plans: Path, trained: tuple[Any, list[Tensor], nn.Module]
 ) -> None:
@@ -168,6 +171,7 @@ def test_a_plan_without_compiled_operations_is_another(
 LOSSES = {"rtol": 1e-4, "atol": 0}
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize(
     ("more", "near"),
     [

@@ -80,6 +80,7 @@ def graph(program: Program) -> Graph:
     return graph_of(program, [Cost(1.0)] * len(program.operations))
 
 
+@pytest.mark.scripts
 def test_they_are_as_exact_as_eager(made: tuple[Iteration, Program, Fused, Graph]) -> None:
     iteration, program, found, _graph = made
     assert len(found.groups) >= 5
@@ -198,6 +199,7 @@ def test_without_a_compiler_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         kernels.check_compiler(torch.device("cpu"))
 
 
+@pytest.mark.scripts
 def test_a_compiler_that_fails_is_refused_in_one_line(tmp_path: Path) -> None:
     """In a process of its own: what a compiler can do is asked once."""
     broken = tmp_path / "g++"
@@ -213,6 +215,7 @@ def test_a_compiler_that_fails_is_refused_in_one_line(tmp_path: Path) -> None:
     assert "can't be compiled here: the C++ compiler failed: x.cpp:1: error: no disk" in ran.stderr
 
 
+@pytest.mark.scripts
 def test_libraries_in_a_folder_with_a_space(tmp_path: Path) -> None:
     """PyTorch's own folder, where the virtual environment lies in such a one."""
     folder = tmp_path / "odd folder"
@@ -259,6 +262,7 @@ def plan(*words: str) -> str:
     return result.stdout
 
 
+@pytest.mark.scripts
 def test_from_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     model, graph, schedule = (str(tmp_path / name) for name in ("model.py", "graph.yaml", "schedule.json"))

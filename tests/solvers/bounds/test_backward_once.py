@@ -35,6 +35,7 @@ def budgets(graph: Graph, most: int = 4) -> range:
     return range(low, high + 1, max(1, (high - low) // most))
 
 
+@pytest.mark.scripts
 @settings(max_examples=15)
 @given(st.integers(0, 10**9))
 def test_none_is_above_the_optimum_of_its_kind(seed: int) -> None:

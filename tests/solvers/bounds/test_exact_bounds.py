@@ -58,6 +58,7 @@ def test_fractions_beyond_floats_are_rounded_down() -> None:
     assert float_below(Fraction(1, 3)) < Fraction(1, 3)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("batch", range(6))
 def test_no_bound_is_above_an_exhaustive_optimum(batch: int) -> None:
     faults: list[str] = []
@@ -189,6 +190,7 @@ def test_a_bound_with_integers_is_lowered_by_the_backends_tolerance() -> None:
     assert bound_below(fit.program, 1.0) < 1.0
 
 
+@pytest.mark.scripts
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 159), st.integers(0, 40), st.integers(-60, 60))
 def test_units_change_no_bound_with_transfers(seed: int, bytes_: int, seconds: int) -> None:

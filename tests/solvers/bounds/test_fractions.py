@@ -57,6 +57,7 @@ def test_tensors_that_the_same_operations_touch_share_their_parts() -> None:
     assert not np.isnan(found.there[:, first]).all()
 
 
+@pytest.mark.scripts
 def test_what_runs_on_the_cpu_is_what_can() -> None:
     """And hides there: no longer than the turn."""
     graph = decoder("phi-2", "rtx3060", 1)
@@ -79,6 +80,7 @@ def test_without_time_or_an_answer_there_is_none(seed: int) -> None:
     assert fractions(graph, order, machine, budget, SECONDS, lambda: True) is None
 
 
+@pytest.mark.scripts
 def test_it_speaks_of_places_in_the_order() -> None:
     """What runs on the CPU is what can, where all updates stand behind all else."""
     graph = decoder("phi-2", "rtx3060", 1)

@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Callable
 from math import inf
 
+import pytest
 from memplan.graphs.files.files import graph_digest
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph
@@ -39,6 +40,7 @@ def bound(graph: Graph) -> Search:
     return search
 
 
+@pytest.mark.scripts
 def test_bounds_and_digests_take_few_bytes_an_operation() -> None:
     bound(graph_of(100))  # has the code compiled
     graph = graph_of(10_000)

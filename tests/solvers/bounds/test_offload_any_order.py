@@ -42,6 +42,7 @@ def any_bound(graph: Graph, machine: Machine, budget: int) -> float:
     return bound.seconds
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("seed", range(0, 160, 3))
 def test_no_order_is_faster_than_the_bound(seed: int) -> None:
     """The file's order and two others, searched exhaustively."""
@@ -70,6 +71,7 @@ def times_of(case: Case) -> dict[int, float]:
         return {}
 
 
+@pytest.mark.scripts
 @settings(max_examples=200)
 @given(st.randoms(use_true_random=False))
 def test_no_random_schedule_is_faster_than_the_bounds(random: Random) -> None:
@@ -105,6 +107,7 @@ def test_at_the_same_moments_any_order_is_not_above_the_files(seed: int) -> None
     assert bound("any") <= bound("file") * ABOVE
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_where_one_order_is_possible_both_are_the_same(seed: int) -> None:
     random = Random(seed)
@@ -116,6 +119,7 @@ def test_where_one_order_is_possible_both_are_the_same(seed: int) -> None:
     assert any_bound(graph, machine, budget) == pytest.approx(fixed, rel=1e-6)
 
 
+@pytest.mark.scripts
 def test_the_bound_closes_much_of_the_gap() -> None:
     """That between the time of all operations and the file's order's bound: other orders may be faster."""
     closed: list[float] = []

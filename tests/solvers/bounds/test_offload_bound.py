@@ -31,6 +31,7 @@ def solved(seed: int) -> tuple[Case, Optimum]:
     return case, optimum(case.graph, case.machine, case.budget, states=2_500)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_bound_is_above_a_schedule(seed: int) -> None:
     case, best = solved(seed)
@@ -39,6 +40,7 @@ def test_no_bound_is_above_a_schedule(seed: int) -> None:
     assert whole.seconds <= best.period * ABOVE
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(0, 120, 2))
 def test_no_bound_is_above_a_schedule_that_writes_host_memory(seed: int) -> None:
     """With recomputation for some; nor is the floor above the least budget with a schedule."""
@@ -52,6 +54,7 @@ def test_no_bound_is_above_a_schedule_that_writes_host_memory(seed: int) -> None
     assert optimum(graph, machine, memory_floor(graph, machine) - 1, states=300).period == inf
 
 
+@pytest.mark.scripts
 def test_the_bound_closes_much_of_the_gap() -> None:
     """Of the gap between the time of all operations and the optimum, where there is one."""
     closed: list[float] = []
@@ -68,6 +71,7 @@ def test_the_bound_closes_much_of_the_gap() -> None:
     assert sum(closed) / len(closed) >= 0.4
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(0, 60, 3))
 def test_recomputation_too(seed: int) -> None:
     case = small_case(seed)

@@ -32,6 +32,7 @@ SEEDS = (1, 2, 4, 9, 13, 14, 15, 17, 18, 19, 20, 22, 23, 24, 30, 31, 32, 33, 34,
 ORDERS: tuple[OrderName, ...] = ("any", "file")
 
 
+@pytest.mark.scripts
 def test_no_schedule_is_faster_and_the_disk_counts() -> None:
     exact = raised = 0
     for seed in SEEDS:
@@ -54,6 +55,7 @@ def test_a_bound_too_strong_is_seen_by_these_tests(monkeypatch: pytest.MonkeyPat
     assert any(bound > period * ABOVE for bound, period in zip(bounds, periods, strict=True))
 
 
+@pytest.mark.scripts
 @settings(max_examples=60, deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_no_random_schedule_is_faster(random: Random) -> None:
@@ -78,6 +80,7 @@ def test_no_random_schedule_is_faster(random: Random) -> None:
                 assert bound.seconds <= time * ABOVE
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(0, 60, 4))
 def test_less_host_memory_never_lowers_it_and_enough_changes_nothing(seed: int) -> None:
     case = small_case(seed)

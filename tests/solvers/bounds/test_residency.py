@@ -44,6 +44,7 @@ def steps(graph: Graph, most: int) -> range:
     return range(low, high + 1, max(1, (high - low) // most))
 
 
+@pytest.mark.scripts
 @settings(max_examples=80)
 @given(small_graphs())
 def test_the_files_order_is_never_faster_than_its_bound(graph: Graph) -> None:
@@ -54,6 +55,7 @@ def test_the_files_order_is_never_faster_than_its_bound(graph: Graph) -> None:
         assert best is None or bound.seconds <= best * ROOM
 
 
+@pytest.mark.scripts
 @settings(max_examples=60)
 @given(small_graphs())
 def test_no_schedule_is_faster_than_the_bound_for_any_order(graph: Graph) -> None:
@@ -65,6 +67,7 @@ def test_no_schedule_is_faster_than_the_bound_for_any_order(graph: Graph) -> Non
         assert time_bound(graph) * (1 - 1e-9) <= free.seconds
 
 
+@pytest.mark.scripts
 @settings(max_examples=30)
 @given(small_graphs())
 def test_bounds_with_intervals_between_moments_hold_too(graph: Graph) -> None:
@@ -124,6 +127,7 @@ def test_a_bound_too_strong_is_seen_by_these_tests(monkeypatch: pytest.MonkeyPat
     assert faults() > 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("name", "percent", "overhead"),
     [
@@ -152,6 +156,7 @@ def test_published_optima_are_proved_in_any_order(
         assert 100 * (time / plain.time - 1) == pytest.approx(overhead, abs=0.006)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("seed", "percent", "overhead"), [(0, 90, 0.8942), (0, 80, 4.6562), (1, 90, 1.5675), (1, 80, 4.1509)]
 )

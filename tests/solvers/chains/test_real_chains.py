@@ -44,6 +44,7 @@ def layers_in(graph: Graph, model: str, operations: tuple[int, ...]) -> set[str]
     return {match[0] for path in paths if (match := re.search(LAYERS[model], path))}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", LAYERS)
 def test_no_block_reaches_over_a_layer(model: str) -> None:
     graph = graph_of(model)
@@ -69,6 +70,7 @@ def simulated_peak(graph: Graph, chained: Chain, moves: object) -> int:
     return simulate(graph, schedule_of(graph, runs)).figures.peak
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", [*LAYERS, "unet", "llama", "transformer", "mlp"])
 def test_any_persistent_sequence_is_valid(model: str) -> None:
     """And saving everything, block by block, takes no more memory than the file's own order."""
@@ -79,6 +81,7 @@ def test_any_persistent_sequence_is_valid(model: str) -> None:
     assert simulated_peak(graph, chained, save_all(len(chained.blocks))) <= baseline(graph).peak
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("model", ["gpt2", "vit", "unet"])
 def test_rotor_pays_little_for_the_first_tenth(model: str) -> None:
     graph = graph_of(model)

@@ -57,6 +57,7 @@ def test_an_honest_backend_of_that_name_is_believed(solve: Solve) -> None:
     assert Path("s.json").exists()
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("body", "line"),
     [
@@ -81,6 +82,7 @@ def test_a_backend_that_breaks_or_lies_is_named(solve: Solve, body: str, line: s
     assert not Path("s.json").exists()
 
 
+@pytest.mark.scripts
 def test_a_backend_that_hangs_is_ended(solve: Solve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(milp, "GRACE_SECONDS", 2.0)
     result = solve("open('pid', 'w').write(str(os.getpid())); time.sleep(600)", "--time-limit", "1")

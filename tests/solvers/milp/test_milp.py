@@ -106,6 +106,7 @@ def test_highs_equals_enumeration(seed: int) -> None:
         assert program.objective(result.x) == pytest.approx(best)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("backend", APART)
 @pytest.mark.parametrize("seed", range(6))
 def test_other_backends_equal_enumeration(backend: str, seed: int) -> None:
@@ -117,6 +118,7 @@ def test_other_backends_equal_enumeration(backend: str, seed: int) -> None:
         assert best - 1e-4 <= result.bound <= best
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("backend", ["highs", *APART])
 def test_a_time_limit_gives_the_best_so_far_and_its_bound(backend: str) -> None:
     result = milp.solve(hard_program(), Settings(backend), time_limit=2)
@@ -126,6 +128,7 @@ def test_a_time_limit_gives_the_best_so_far_and_its_bound(backend: str) -> None:
     assert isfinite(result.bound) or backend == CBC
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("backend", ["highs", *APART[:1]])
 def test_a_start_is_completed_and_never_lost(backend: str) -> None:
     program = hard_program()
@@ -308,6 +311,7 @@ def test_a_bound_above_the_answer_is_noticed() -> None:
         lie([1.0, 0.0], bound=-0.5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("body", "fault"),
     [

@@ -56,6 +56,7 @@ def test_a_program_read_back_has_the_same_optimum(suffix: str, tmp_path: Path) -
     assert solved > 20
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["checkmate", "rk-checkmate", "rockmate"])
 def test_solvers_write_what_they_solve(name: str, tmp_path: Path) -> None:
     """A file that is there stays: the second time there are as many again."""

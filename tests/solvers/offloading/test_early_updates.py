@@ -13,6 +13,7 @@ from memplan.solvers.offloading.offmate.graph import updates_moved
 from odd_graphs import odd_graph
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch", range(3))
 def test_early_updates_keep_an_order_that_is_valid(batch: int) -> None:
     for seed in range(200 * batch, 200 * batch + 200):

@@ -97,6 +97,7 @@ def test_what_is_dropped_is_not_there_at_the_loss() -> None:
     assert kept - state.demand == 7 * MiB, "one block's own tensor is there at a time"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_within_the_budget_and_above_the_bound(name: str) -> None:
     graph = GRAPHS[name]
@@ -213,6 +214,7 @@ def test_a_tensor_that_latency_makes_dear_stays_where_another_can_go() -> None:
     assert moved(graph, slow, 8 * MiB) == {8, 1}, "nothing else meets the budget"
 
 
+@pytest.mark.scripts
 def test_without_phases_what_waits_longest_is_made_again() -> None:
     """A trace whose kernels are all called forward: recomputation is found all the same."""
     graph = GRAPHS["chain"]

@@ -23,6 +23,7 @@ def figures_of(state: State) -> tuple[float, int]:
     return figures.time, state.demand
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("name", GRAPHS)
 def test_whatever_takes_place_the_schedule_holds_and_is_taken_back(name: str, seed: int) -> None:

@@ -92,6 +92,7 @@ def test_updates_go_to_the_cpu_for_as_long_as_the_program_has_any_there() -> Non
     assert abs(sum(times[update] for update in chosen) - asked) <= max(times[updates]) / 2
 
 
+@pytest.mark.scripts
 def test_advice_makes_better_starts(public: Path) -> None:
     """On a trace with a disk and little host memory, where filling alone is a sixth above the bound."""
     graph = load_graph(public / "traces" / "two-links.json.gz")

@@ -37,6 +37,7 @@ def case(graph: Graph, seed: int, disk: bool) -> Problem:
     return Problem(graph, (plain.peak + memory_floor(graph, machine)) // 2, machine)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("disk", [False, True], ids=["host", "disk"])
@@ -56,6 +57,7 @@ def test_a_schedule_of_joint_is_read_as_it_is(name: str, seed: int, disk: bool) 
     assert outcome.seconds <= figures[0].time * (1 + ABOUT)
 
 
+@pytest.mark.scripts
 def test_without_the_places_of_reads_from_the_disk_it_often_takes_longer() -> None:
     """Where the host is small and the disk slow."""
     drops, faster, peak = Drops(TRAINING), 0, baseline(TRAINING).peak
@@ -74,6 +76,7 @@ def test_without_the_places_of_reads_from_the_disk_it_often_takes_longer() -> No
     assert faster >= 3
 
 
+@pytest.mark.scripts
 def test_without_its_places_it_often_takes_longer() -> None:
     """Else the places would be read for nothing."""
     drops, exact, faster = Drops(TRAINING), 0, 0
@@ -92,6 +95,7 @@ def test_without_its_places_it_often_takes_longer() -> None:
     assert faster >= 2
 
 
+@pytest.mark.scripts
 def test_the_fastest_is_taken_and_what_holds_nowhere_is_none() -> None:
     problem, drops = MIGRATION, Drops(MIGRATION.graph)
     found = [

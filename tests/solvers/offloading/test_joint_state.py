@@ -16,6 +16,7 @@ from memplan.solvers.offloading.joint.state import State
 from test_residency import HOST_MODE, LINKED, random_runs, training
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("seed", range(150))
 def test_any_changes(seed: int) -> None:
     random = Random(seed)

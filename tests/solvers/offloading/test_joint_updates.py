@@ -39,6 +39,7 @@ def annealed(graph: Graph, moves: int) -> float:
     return simulate(graph, answer.schedule, budget=BUDGET).figures.time
 
 
+@pytest.mark.scripts
 def test_annealing_gets_away_from_a_start_with_few_large_tensors(phi: Graph) -> None:
     """Each move costs much there: one that is too hot, or has no room for an update, ends where it began."""
     assert annealed(phi, 6) < 0.9 * annealed(phi, 0)

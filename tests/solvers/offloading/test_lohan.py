@@ -94,6 +94,7 @@ def beside(updates: str, granularity: str = "layer"):
     return solution, problem, runs, on_host
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("granularity", ["layer", "operation"])
 def test_late_updates_stand_behind_all_else_and_wait_for_the_last_gradient(granularity: str):
     active, _problem, _runs, early = beside("active", granularity)
@@ -106,6 +107,7 @@ def test_late_updates_stand_behind_all_else_and_wait_for_the_last_gradient(granu
     assert active.figures.time < late.figures.time
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
 def test_an_amount_is_forced(share: float):
     """By hand: as many swaps, in the order of benefit, as make up the share of the bytes of all."""
@@ -192,6 +194,7 @@ def test_recomputation_of_a_prefix_is_what_its_schedule_runs(granularity: str):
         assert seconds == pytest.approx(plain + prefix.recomputed)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("granularity", ["layer", "operation"])
 @pytest.mark.parametrize("update", ["in-backward", "after"])
 def test_model_states_live_on_the_disk_and_updates_run_beside_backward(granularity: str, update: str):
@@ -217,6 +220,7 @@ def refusal(problem: Problem) -> InfeasibleError:
     return refused.value
 
 
+@pytest.mark.scripts
 @given(st.integers(2, 4), st.integers(0, 10**6), st.booleans(), st.integers(0, 4), st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_schedules_of_random_chains_hold(layers: int, seed: int, early: bool, share: int, disk: bool):
@@ -337,6 +341,7 @@ def test_a_time_limit_leaves_one_amount():
     assert answer.status.value == "feasible"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("solver", ["lohan", "zero-offload", "zero-infinity"])
 def test_what_is_refused(solver: str):
     small = graph()

@@ -36,6 +36,7 @@ def seconds(solver: str, problem: Problem) -> float | None:
         return None
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_a_table_on_the_line_of_the_rate_gives_the_same_figures(solver: str) -> None:
     problem = a_problem(3)
@@ -54,6 +55,7 @@ def test_a_table_on_the_line_of_the_rate_gives_the_same_figures(solver: str) -> 
     assert found == pytest.approx(expected)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(6))
 def test_no_solver_is_faster_than_enumeration_on_any_table(seed: int) -> None:
     """The compiled simulator's seconds decide for `joint` and `offload-greedy`; the simulator times all."""

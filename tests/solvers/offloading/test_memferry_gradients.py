@@ -128,6 +128,7 @@ def test_what_is_kept_stays_to_the_end_and_the_rest_is_written() -> None:
         assert bool(device) == (reserve > 0)
 
 
+@pytest.mark.scripts
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_auto_takes_the_faster_and_needs_no_more_memory_than_either(seed: int) -> None:

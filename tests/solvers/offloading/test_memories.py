@@ -28,6 +28,7 @@ TIMELESS = ("offload-greedy", "offmate", "zero-infinity", "zero-offload", "stron
 """Solvers whose answer depends on no clock."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("solver", TIMELESS)
 def test_a_memory_that_nothing_needs_changes_nothing(solver: str) -> None:
     """The same figures, but for one more peak of 0, or the same refusal."""
@@ -51,6 +52,7 @@ def solved(solver: str, problem: Problem) -> Figures | str:
         return str(refusal)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("solver", ["offload-greedy", "joint", "offmate", "auto"])
 def test_solve_check_and_report_with_four_memories(solver: str, tmp_path: Path) -> None:
     graph, schedule, page = (tmp_path / name for name in ("g.json", "s.json", "page.html"))

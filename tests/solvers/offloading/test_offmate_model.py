@@ -80,6 +80,7 @@ def solved(iteration: Iteration, limits: Limits, *, whole: bool = True, without:
     return result.objective * written.second
 
 
+@pytest.mark.sampled(29)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_whole_groups_against_enumeration(seed: int) -> None:
     iteration, limits = instance(seed)
@@ -99,6 +100,7 @@ EQUATIONS = (
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("equation", EQUATIONS)
 def test_every_constraint_bites(equation: str) -> None:
     """Without it some instance would be faster than can be, by the whole-group optimum."""

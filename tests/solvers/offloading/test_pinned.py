@@ -30,6 +30,7 @@ def outcome(solver: str, case: Case, pinned: int | None) -> Solution | MemplanEr
         return refusal
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_what_is_pinned_stays_within_its_limit(solver: str) -> None:
     for seed in SEEDS:

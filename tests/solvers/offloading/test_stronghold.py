@@ -70,6 +70,7 @@ def least_budget(problem: Problem) -> int | None:
     return None
 
 
+@pytest.mark.scripts
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
@@ -198,6 +199,7 @@ def test_everything_in_the_window_is_the_plain_schedule() -> None:
     assert not any(step.verb in (Verb.OFFLOAD, Verb.PREFETCH) for step in answer.schedule)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("update", ["none", "end", "early"])
 def test_tied_weights_dropout_and_updates_without_a_host_mode(update: str) -> None:
     taken = 0

@@ -85,6 +85,7 @@ def test_the_links_hide_what_they_can() -> None:
     assert found.figures.time <= 1.05 * found.lower_bound
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("first", range(0, 24, 12))
 def test_random_ones_hold(first: int) -> None:
     faults: list[str] = []

@@ -60,6 +60,7 @@ def seconds(solver: str, problem: Problem, **settings: str) -> float:
         return inf
 
 
+@pytest.mark.scripts
 def test_small_instances_against_exhaustive_search() -> None:
     """Never below the optimum, equal to it in 95 % at least; the baselines are never below either."""
     equal = compared = 0
@@ -78,6 +79,7 @@ def test_small_instances_against_exhaustive_search() -> None:
     assert equal >= 0.95 * compared
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("number", range(12))
 def test_the_replay_says_what_the_simulator_says(number: int) -> None:
     """Along a random walk over orders: the same period, and a refusal where it refuses."""
@@ -157,6 +159,7 @@ def test_with_fast_links_nothing_waits(layers: int) -> None:
     assert found.status == Status.OPTIMAL
 
 
+@pytest.mark.scripts
 def test_the_published_choice_is_one_variant_or_a_refusal() -> None:
     """It never beats the best of several, and where it finds nothing the others may."""
     pairs = [
@@ -241,6 +244,7 @@ def test_bins_are_filled_exactly_or_not_at_all(number: int) -> None:
 # ── the published table ─────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("row", range(ROWS))
 def test_table_1_reaches_the_bound(row: int, public: Path) -> None:
     """Published: 0.04 to 1.9 % above, Greedy* 0.04 to 2.4 %. The greedy alone, no search; l2l is the

@@ -152,6 +152,7 @@ def test_memory_grows_smaller_from_rule_to_rule():
     assert least[0] > least[2]
 
 
+@pytest.mark.scripts
 @given(st.integers(2, 5), st.integers(0, 10**6), st.booleans(), st.integers(0, 4), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_schedules_of_random_chains_hold(layers: int, seed: int, early: bool, share: int, disk: bool):

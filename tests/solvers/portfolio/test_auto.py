@@ -38,6 +38,7 @@ GRAPHS = [chain(6, seed=4), unet(2), layered(20, width=4)]
 QUICK = {"moves": "300"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_it_is_never_worse_than_search_or_rk_rotor(graph: Graph, workers: int) -> None:
@@ -96,6 +97,7 @@ def test_without_compiled_code_at_hand_a_refusal_waits_for_none(
     assert caught.value.least >= memory_floor(graph)
 
 
+@pytest.mark.scripts
 def test_no_budget_that_holds_a_schedule_is_refused_as_below_the_floor() -> None:
     """Least budgets by enumeration."""
     for graph, _floor, _seconds, optima, _whole in tiny_graphs()[::5]:
@@ -154,6 +156,7 @@ def no_answer(*_: object) -> Answer:
     raise NotAcceptedError("none")
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("share", [0.02, 0.3])
 def test_what_is_said_to_be_within_the_gap_is(share: float) -> None:
     """Optima by enumeration; in other problems the search goes on to its end."""
@@ -182,6 +185,7 @@ def test_a_wide_gap_ends_a_search_that_would_take_minutes() -> None:
     assert race.history[-1].gap <= 0.5
 
 
+@pytest.mark.scripts
 def test_interrupted_it_gives_the_best_so_far() -> None:
     """Ctrl-C reaches the main thread only; the workers hear of it."""
     graph = chain(40, seed=1)
@@ -213,6 +217,7 @@ def test_with_links_every_solver_that_moves_tensors_is_asked() -> None:
     assert {entry.name for entry in own if entry.needs_links} == {"joint", *moving.OTHERS} - {"search"}
 
 
+@pytest.mark.scripts
 def test_with_links_moves_and_seed_reach_the_solvers(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, object] = {}
 
@@ -239,6 +244,7 @@ def test_with_links_moves_and_seed_reach_the_solvers(monkeypatch: pytest.MonkeyP
     assert asked["offload-greedy"] == offload_greedy.Settings(seed=7)
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize(("near", "seeds"), [(1e9, [7]), (0.0, [7, 9])])
 def test_where_others_are_far_joint_begins_anew(
     near: float, seeds: list[int], monkeypatch: pytest.MonkeyPatch
@@ -263,6 +269,7 @@ def test_where_others_are_far_joint_begins_anew(
     assert sorted(asked) == seeds
 
 
+@pytest.mark.scripts
 def test_one_of_the_others_that_overruns_its_time_is_asked_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, graph = list[bool](), chain(6, seed=2)
 

@@ -246,6 +246,7 @@ def solved(problem: Problem, time_limit: float | None = None, **settings: str) -
     return registry.solve(auto.NAME, problem, time_limit, settings={"workers": "2", **settings})
 
 
+@pytest.mark.scripts
 def test_auto_with_links_ends_within_the_gap() -> None:
     """Without a limit its lines would take minutes."""
     found = solved(ENDLESS, gap="99.9%")
@@ -264,6 +265,7 @@ def compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
             registry.solve(solver, ENDLESS, 0.1)
 
 
+@pytest.mark.scripts
 @pytest.mark.usefixtures("compiled_code")
 def test_a_process_that_dies_costs_its_line() -> None:
     with SolverWorkers(ENDLESS) as workers:
@@ -275,6 +277,7 @@ def test_a_process_that_dies_costs_its_line() -> None:
             workers.solve("store-all", {}, 5.0, lambda: False)
 
 
+@pytest.mark.scripts
 @pytest.mark.usefixtures("compiled_code")
 def test_a_process_gives_its_best_so_far_when_it_is_asked_to_end() -> None:
     """The interruption is passed on, and what has been found by then comes back; its time was told before."""
@@ -290,6 +293,7 @@ def test_a_process_gives_its_best_so_far_when_it_is_asked_to_end() -> None:
     assert race.best == pytest.approx(figures.time, rel=1e-9)
 
 
+@pytest.mark.scripts
 @pytest.mark.usefixtures("compiled_code")
 def test_auto_in_processes_keeps_what_they_found_on_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto_moving, "_PROCESSES", 0)

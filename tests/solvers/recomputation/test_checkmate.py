@@ -111,6 +111,7 @@ def budgets_of(graph: Graph, step: int = 1) -> range:
     return range(memory_floor(graph) - 1, baseline(graph).peak + 1, step)
 
 
+@pytest.mark.scripts
 @settings(max_examples=120)
 @given(small_graphs())
 def test_equals_exhaustive_search_at_every_budget(graph: Graph) -> None:
@@ -159,6 +160,7 @@ def test_picture_several_outputs() -> None:
     assert figures_of(graph, 4) is None
 
 
+@pytest.mark.scripts
 def test_tiny_graphs_of_the_corpus() -> None:
     """Never below the optimum over all orders. Compared where every node leads to a target: all must run."""
     equal = above = refused = 0
@@ -174,6 +176,7 @@ def test_tiny_graphs_of_the_corpus() -> None:
     assert (equal, above, refused) == (137, 110, 20)
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize(
     ("name", "percent", "overhead"),
     [
@@ -215,6 +218,7 @@ def test_what_fits_plainly_is_not_searched() -> None:
     assert answer.lower_bound == time_bound(graph) == pytest.approx(plain.time)
 
 
+@pytest.mark.scripts
 def test_a_time_limit_gives_a_schedule_within_the_budget() -> None:
     graph = chain(20, seed=0)
     budget = baseline(graph).peak * 45 // 100
@@ -231,6 +235,7 @@ def test_no_time_at_all_is_no_proof_of_anything() -> None:
         solve(graph, baseline(graph).peak * 8 // 10, time_limit=0.0)
 
 
+@pytest.mark.scripts
 @pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
 def test_ctrl_c_gives_the_best_so_far() -> None:
     graph = chain(25, seed=1)

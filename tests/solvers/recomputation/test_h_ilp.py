@@ -130,6 +130,7 @@ def test_tighter_limits_never_save_time(seed: int) -> None:
         assert found[-1] > found[0], "no limit ever mattered"
 
 
+@pytest.mark.scripts
 @settings(max_examples=8)
 @given(seed=st.integers(0, 10**6))
 def test_options_keep_their_budgets(seed: int) -> None:

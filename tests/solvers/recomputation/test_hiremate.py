@@ -74,6 +74,7 @@ def graphs() -> st.SearchStrategy[Graph]:
     )
 
 
+@pytest.mark.scripts
 @settings(max_examples=40)
 @given(graph=graphs(), share=st.floats(0.2, 0.95), top=st.integers(2, 8), lower=st.integers(2, 6))
 def test_hierarchies_of_random_graphs_stay_within_the_budget(
@@ -336,6 +337,7 @@ def test_a_smallest_budget_is_named_only_where_no_search_was_cut_short(
     assert (unknown.value.least, unknown.value.found) == (None, refusal.value.least)
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("solver", [hiremate, h_ilp], ids=["hiremate", "h-ilp"])
 def test_a_finished_answer_does_not_depend_on_the_seconds_given(solver: ModuleType) -> None:
     """Two schedules of the least accounted bytes have different peaks: it is always the same one."""

@@ -89,6 +89,7 @@ def above_the_optimum(piece: Piece, option: Option) -> float:
     return option.time - best
 
 
+@pytest.mark.scripts
 @settings(max_examples=2)
 @given(seed=st.integers(0, 10**6))
 def test_every_option_holds_and_those_of_an_exact_solver_are_the_fastest(seed: int) -> None:
@@ -158,6 +159,7 @@ def solve(graph: Graph, budget: int, seconds: float = 30.0, **chosen: str | int)
     return simulate(graph, answer.schedule, budget=budget).figures.time
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("leaf", "level"),
     [

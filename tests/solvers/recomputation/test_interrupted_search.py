@@ -27,6 +27,7 @@ print("all there")
 """
 
 
+@pytest.mark.scripts
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_the_best_so_far_is_not_lost_to_a_signal_in_compiled_code() -> None:
     """In a process of its own: the fault was a crash of the interpreter."""

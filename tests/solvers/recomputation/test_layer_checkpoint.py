@@ -109,6 +109,7 @@ class Blocks(nn.Module):
         return x.square().mean()
 
 
+@pytest.mark.scripts
 def test_it_takes_what_pytorch_takes() -> None:
     """Peak of live storage, measured; autograd lets go of some tensors a little later than the schedule."""
 

@@ -56,6 +56,7 @@ def most_runs(answer: Answer) -> int:
     return max(Counter(step.target for step in answer.schedule if step.verb == Verb.COMPUTE).values())
 
 
+@pytest.mark.scripts
 @settings(max_examples=8)
 @given(small_graphs(), st.integers(0, 100))
 def test_equals_checkmate_where_copies_are_enough(graph: Graph, percent: int) -> None:
@@ -72,6 +73,7 @@ def test_equals_checkmate_where_copies_are_enough(graph: Graph, percent: int) ->
         assert found.time == pytest.approx(simulate(graph, best.schedule).figures.time)
 
 
+@pytest.mark.scripts
 @settings(max_examples=6)
 @example(small_graph(Random(838618)), 4096)
 @given(small_graphs(), st.integers(1, 10**6))
@@ -96,6 +98,7 @@ def test_every_solution_of_the_program_holds(graph: Graph, seed: int) -> None:
     assert times == sorted(times, reverse=True)
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize(
     ("name", "percent", "overhead"),
     [("fcn8", 70, 0.8915), ("unet", 80, 1.98)],
@@ -109,6 +112,7 @@ def test_optima_proved_for_the_files_order(public: Path, name: str, percent: int
     assert round(100 * (found.time / plain.time - 1), 2) == round(overhead, 2)
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize(("percent", "overhead"), [(90, 0.8942), (80, 4.6562)])
 def test_random_layers(percent: int, overhead: float) -> None:
     """checkmate's program proves the same."""
@@ -119,6 +123,7 @@ def test_random_layers(percent: int, overhead: float) -> None:
     assert 100 * (found.time / plain.time - 1) == pytest.approx(overhead, abs=1e-4)
 
 
+@pytest.mark.scripts
 def test_tiny_graphs_of_the_corpus() -> None:
     """Never below the optimum over all orders; as good in most cases. Compared where every node must run."""
     equal = above = refused = 0
@@ -156,6 +161,7 @@ def test_one_copy_is_the_plain_schedule_or_nothing() -> None:
     assert outcomes == [Outcome.INFEASIBLE, Outcome.OPTIMAL]
 
 
+@pytest.mark.scripts
 def test_a_time_limit_gives_the_best_so_far() -> None:
     graph = unet(9, seed=1)
     budget = baseline(graph).peak * 75 // 100
@@ -185,6 +191,7 @@ def test_a_search_that_is_given_up_does_not_answer_the_next_question(monkeypatch
     assert found.runs == in_plain_mode(range(len(graph.operations)))
 
 
+@pytest.mark.scripts
 @pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
 def test_ctrl_c_gives_the_best_so_far() -> None:
     graph = chain(25, seed=1)

@@ -68,6 +68,7 @@ def options_of(costs: OptionCosts, block: int) -> range:
     return range(int(costs.start[block]), int(costs.start[block + 1]))
 
 
+@pytest.mark.sampled(37)
 @pytest.mark.parametrize("seed", range(60))
 def test_the_table_is_the_recursion(seed: int) -> None:
     random = Random(seed)
@@ -131,6 +132,7 @@ def all_moves(search: ChainSearch, costs: BlockOptionCosts) -> Iterator[list[Opt
     return part(0, search.chained.blocks - 1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(12))
 def test_no_choice_of_options_is_faster(seed: int) -> None:
     graph = chain(3, seed=seed, parameters=seed % 2 == 0, fast_forward=seed % 3 > 0)
@@ -155,6 +157,7 @@ MODELS = [
 CHAINS = [chain(6, seed=seed, fast_forward=seed % 3 > 0) for seed in range(6)]
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("graph", [*MODELS, *CHAINS], ids=lambda graph: graph.name)
 def test_rk_rotor_is_never_above_rotor(graph: Graph) -> None:
     for budget in budgets(graph):
@@ -169,6 +172,7 @@ def test_rockmate_is_never_above_rotor(graph: Graph) -> None:
     assert found <= time_of(rk_rotor, graph, budget)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("graph", CHAINS[:4], ids=lambda graph: graph.name)
 def test_options_of_the_grid_alone(graph: Graph) -> None:
     """One that keeps all, and one a pair of budgets at most; finer grids, or more options, lose nothing."""
@@ -290,6 +294,7 @@ def with_light_ways(random: Random) -> Graph:
     return draft.graph([loss, *gradient])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(12))
 def test_ways_that_leave_out_what_only_the_first_pass_needs(seed: int) -> None:
     """What all blocks read is made in the first pass, whatever way is the fastest later."""

@@ -39,6 +39,7 @@ def rotor(graph: Graph, budget: int, **choices: int) -> Solution:
     return registry.solve("rotor", Problem(graph, budget), settings=texts, bound_seconds=0)
 
 
+@pytest.mark.sampled(19)
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("blocks", [2, 3, 4])
 def test_no_persistent_sequence_is_faster(blocks: int, seed: int) -> None:
@@ -111,6 +112,7 @@ def entry(table: ChainTable, s: int, t: int, m: int) -> float:
     return float(table.left[s, t, m] - (table.before[t + 1] - table.before[s]))
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("seed", range(60))
 def test_the_table_is_the_recursion(seed: int) -> None:
     random = Random(seed)
@@ -160,6 +162,7 @@ def test_costs_never_promise_less_than_the_replayed_peak(blocks: int, seed: int,
         assert candidate.time == pytest.approx(times[m] + costs.fixed_seconds)
 
 
+@pytest.mark.scripts
 @settings(max_examples=150)
 @given(
     st.integers(1, 10),
@@ -184,6 +187,7 @@ def test_never_over_budget(layers: int, seed: int, part: float, update: str, slo
     assert figures.time >= baseline(graph).time * (1 - 1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_more_memory_is_never_slower(seed: int) -> None:
     graph = chain(12, seed=seed)
@@ -320,6 +324,7 @@ def test_an_interruption_before_anything_fits_says_nothing_of_budgets(
         rotor(graph, baseline(graph).peak // 100)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("solver", ["rotor", "rk-rotor", "rockmate"])
 def test_more_slots_than_bytes_are_the_bytes(solver: str) -> None:
     graph = training(2, 5)

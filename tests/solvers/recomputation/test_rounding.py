@@ -96,6 +96,7 @@ def by_the_rules(graph: Graph, again: set[int], moments: list[int], reach: float
     return runs
 
 
+@pytest.mark.scripts
 @settings(max_examples=150)
 @given(small_graphs(), st.integers(0, 10**6))
 def test_sequences_follow_the_rules_and_hold(graph: Graph, seed: int) -> None:
@@ -148,6 +149,7 @@ def bound_of(graph: Graph, budget: int) -> float:
     return program.time_of_all + program.best.extra
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("share", [0.75, 0.5])
 @pytest.mark.parametrize(
     "graph",
@@ -167,6 +169,7 @@ def test_large_chains_come_close_to_the_bound(graph: Graph, share: float) -> Non
     assert figures.time <= 1.01 * bound
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("make", [lambda seed: unet(5, seed=seed), lambda seed: layered(60, seed=seed)])
 def test_never_faster_than_the_bound_nor_above_the_budget(make: Callable[[int], Graph], seed: int) -> None:

@@ -69,6 +69,7 @@ def plain_runs(graph: Graph) -> list[Run]:
     return in_plain_mode(range(len(graph.operations)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
 @pytest.mark.parametrize("percent", [100, 80, 60])
 def test_every_sequence_on_the_way_holds_with_the_figures_kept(graph: Graph, percent: int) -> None:
@@ -99,6 +100,7 @@ def test_every_sequence_on_the_way_holds_with_the_figures_kept(graph: Graph, per
     assert repeats > 0
 
 
+@pytest.mark.scripts
 def test_undone_moves_leave_no_trace() -> None:
     graph = layered(20, width=4)
     instance = instance_of(graph)
@@ -211,6 +213,7 @@ def test_reordering_alone_can_be_enough() -> None:
     assert found.status == Status.OPTIMAL
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "percent", "optimum"),
     [
@@ -331,6 +334,7 @@ def test_what_is_made_again_is_what_the_thread_can_launch(launch: float, again: 
     assert found.figures.time == max(1.25 + (0.5 if again == "b" else 0.75), launch)
 
 
+@pytest.mark.scripts
 def test_with_launches_answers_and_bounds_stand_on_their_sides_of_the_optimum() -> None:
     """Of all orders and recomputations, by exhaustive search; the search finds it in most cases."""
     found, limited = list[bool](), 0

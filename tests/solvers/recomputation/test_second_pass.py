@@ -27,6 +27,7 @@ def tapered() -> Graph:
     return graph
 
 
+@pytest.mark.scripts
 def test_below_the_once_floor() -> None:
     """The gradient of the last weight is made twice: it is not there while the first block's is made."""
     graph = tapered()

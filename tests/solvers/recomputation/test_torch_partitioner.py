@@ -148,6 +148,7 @@ def test_its_operators_are_pytorchs() -> None:
     assert names(known.fusible_ops) - in_place == operators.FUSIBLE - {operators.GETITEM}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(30))
 def test_it_saves_what_pytorch_saves(seed: int) -> None:
     graph = random_training(seed)
@@ -155,6 +156,7 @@ def test_it_saves_what_pytorch_saves(seed: int) -> None:
     assert ours(nodes, graph, SHARES) == theirs(nodes, SHARES)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_of_long_chains_of_cheap_operations_it_saves_what_pytorch_saves(seed: int) -> None:
     graph = random_training(seed, 250, ["add", "mul", "relu"])
@@ -162,6 +164,7 @@ def test_of_long_chains_of_cheap_operations_it_saves_what_pytorch_saves(seed: in
     assert ours(nodes, graph, SHARES[:3]) == theirs(nodes, SHARES[:3])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["gpt2-6", "resnet50-adamw", "unet-16", "t5-3", "bert-6"])
 def test_it_saves_what_pytorch_saves_of_models(name: str) -> None:
     graph = entry(name).graph()

@@ -122,6 +122,7 @@ def test_any_graph_gets_a_valid_schedule_with_every_leaf_size(seed: int, most: i
             assert after.peak <= figures.peak
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("graph", "percent", "most"),
     [

@@ -63,6 +63,7 @@ def problem() -> Problem:
     return Problem(graph, baseline(graph).peak * 4 // 5, Machine(links=Links(d2h=link, h2d=link)))
 
 
+@pytest.mark.scripts
 @pytest.mark.timeout(600)
 def test_what_other_processes_compile_is_all_that_solvers_need(tmp_path: Path) -> None:
     """With nothing kept before; then there is nothing left to do."""

@@ -63,6 +63,7 @@ def run(code: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("solver", ["checkmate", "auto"])
 def test_plan_solve(folder: Path, solver: str) -> None:
     run(
@@ -72,6 +73,7 @@ def test_plan_solve(folder: Path, solver: str) -> None:
     assert (folder / "s.json").stat().st_size > 0
 
 
+@pytest.mark.scripts
 def test_plan_bench(folder: Path) -> None:
     words = ("bench", "chain.json", "--budgets", "60%", "--solvers", "checkmate,revolve", "--time-limit", "2")
     run(PLAN, *words, "-o", "rows.csv")
@@ -79,6 +81,7 @@ def test_plan_bench(folder: Path) -> None:
         assert [row["outcome"] for row in csv.DictReader(file)] == ["ok", "ok"]
 
 
+@pytest.mark.scripts
 def test_a_script_in_the_folder(folder: Path) -> None:
     """It has Python's modules where it loads them before its own folder counts; so do its workers."""
     assert run(SCRIPT.format(names=", ".join(NAMES), folder=str(folder))) == "True\n"

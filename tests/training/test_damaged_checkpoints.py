@@ -144,6 +144,7 @@ def damages(draw: st.DrawFn) -> Callable[[Files, Files], Files]:
     return change
 
 
+@pytest.mark.scripts
 @settings(max_examples=300, deadline=None)
 @given(damages())
 def test_a_damaged_checkpoint_is_refused_or_loads_what_was_saved(
@@ -161,6 +162,7 @@ def test_a_damaged_checkpoint_is_refused_or_loads_what_was_saved(
         raise AssertionError(line)
 
 
+@pytest.mark.scripts
 def test_each_byte_of_a_tensor_counts(two: tuple[Files, Files, bytes], tmp_path: Path) -> None:
     run = Run(1)
     for name in (MODEL, OPTIMIZER):
@@ -487,6 +489,7 @@ def test_values_that_can_not_be_replaced_refuse_until_a_load_ends_well(
 # ── a save that is killed ───────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.scripts
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="ends processes of its own")
 def test_a_save_killed_at_any_write_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     """Whichever call to the system it is killed at, writes of half of the bytes among them."""

@@ -120,6 +120,7 @@ def assert_plain(step: Any, module: nn.Module, turns: int) -> None:
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.scripts
 def test_transfers_move_where_a_link_is_half_as_fast(
     emulated: Emulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +154,7 @@ def test_transfers_move_where_a_link_is_half_as_fast(
     assert again.plan.graph.machine.links == links
 
 
+@pytest.mark.scripts
 def test_a_plan_is_solved_again_in_the_background(
     emulated: Emulated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +176,7 @@ def test_a_plan_is_solved_again_in_the_background(
     assert_plain(step, module, step.report().plans[0].iterations)
 
 
+@pytest.mark.scripts
 def test_without_adapting_it_is_told_once_and_nothing_changes(emulated: Emulated) -> None:
     module, told = model(), list[ProgressEvent]()
     step = optimized(module, told, replan_on_drift=False)

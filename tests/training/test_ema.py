@@ -41,6 +41,7 @@ def sgd(module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize(
     ("make", "options"),
     [

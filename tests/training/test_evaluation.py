@@ -69,6 +69,7 @@ def plainly(module: nn.Module, x: Tensor) -> dict[str, Tensor]:
     return output
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize(("updates", "moved"), [(True, True), (False, False)], ids=["moved", "gradients"])
 def test_evaluation_between_training_iterations(updates: bool, moved: bool) -> None:
     module = Model()
@@ -124,6 +125,7 @@ def test_evaluation_between_training_iterations(updates: bool, moved: bool) -> N
         assert torch.equal(ours, other), name
 
 
+@pytest.mark.scripts
 def test_the_module_is_afterwards_in_its_modes_and_random_numbers_go_on() -> None:
     module, ((x, labels),) = Model(), batches(24)
     modes = [part.training for part in module.modules()]
@@ -138,6 +140,7 @@ def test_the_module_is_afterwards_in_its_modes_and_random_numbers_go_on() -> Non
     assert step.predict(x).keys() == {"hidden", "logits"}
 
 
+@pytest.mark.scripts
 def test_a_budget_below_the_weights_evaluates_layer_by_layer() -> None:
     """Beside the optimizer's states that stay on the device, if any; never more, taking weights over too."""
     module, ((x, labels),) = Model(), batches(24)
@@ -158,6 +161,7 @@ def test_a_budget_below_the_weights_evaluates_layer_by_layer() -> None:
     assert torch.equal(here.loss, loss_of(plainly(module, x), labels))
 
 
+@pytest.mark.scripts
 def test_batches_of_any_shape_are_planned_once_up_to_the_limit_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +189,7 @@ def test_optimizer_states_on_the_device_are_not_evaluations_to_use() -> None:
     assert step._forward["evaluate"].plans.steps[0].budget == step.plans[0].budget - states
 
 
+@pytest.mark.scripts
 def test_generation_takes_weights_back_and_training_goes_on() -> None:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)

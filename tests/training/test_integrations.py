@@ -14,6 +14,7 @@ import torch
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize(
     ("package", "name", "options"),
     [
@@ -40,6 +41,7 @@ def test_a_planned_loop_is_the_packages_own(
         assert torch.equal(mine, theirs), parameter
 
 
+@pytest.mark.scripts
 def test_a_plain_loop_that_stops_and_goes_on_is_the_same_without_memplan(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ def test_when_weights_are_updated_is_part_of_the_question(tmp_path: Path, counte
     assert orders[0] == orders[2] != orders[1]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["graph.json", "schedule.json"])
 @pytest.mark.parametrize("spoil", ["cut", "changed", "gone"])
 def test_what_is_not_whole_is_planned_anew(tmp_path: Path, counted: list[str], name: str, spoil: str) -> None:

@@ -3,6 +3,7 @@
 Protocol. Lines with code of these three subpackages are drawn by a fixed seed, one mutant per line: one
 operator, comparison, constant or name of that line is changed. Each mutant replaces its file in a copy of the
 tree, and the tests that state what is right for its subpackage run until one fails (`TESTS`; no golden rows).
+Annotations and decorators are no lines with code: they say how code is kept, not what it computes.
 A mutant that they all pass survives; one that takes longer than the limit counts as killed. Survivors that
 can't change any result are named in `EQUIVALENT`, each with its reason.
 
@@ -28,22 +29,28 @@ from random import Random
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
+NOTHING_SELECTED = 5
+"""pytest's exit code if no test has the marker."""
+
 LIMIT = 900
 """Seconds for the tests of one mutant."""
 
+SELECTIONS = "not scripts", "scripts"
+"""Markers of the tests that run first, and of the heavy ones that a mutant must survive too."""
+
 TESTS = {
     "planner/simulator": (
-        "tests/planner/test_simulator.py",
         "tests/planner/test_simulator_pictures.py",
         "tests/planner/test_simulator_refusals.py",
         "tests/planner/test_timeline.py",
+        "tests/planner/test_simulator.py",
     ),
-    "planner/replay": ("tests/planner/test_replay.py", "tests/planner/test_replay_runs.py"),
+    "planner/replay": ("tests/planner/test_replay_runs.py", "tests/planner/test_replay.py"),
     "planner/residency": (
         "tests/planner/test_residency.py",
         "tests/planner/test_prefetch_placement.py",
-        "tests/planner/test_assembly.py",
         "tests/planner/test_from_schedule.py",
+        "tests/planner/test_assembly.py",
     ),
 }
 
@@ -145,6 +152,23 @@ class Mutation(ast.NodeTransformer):
     def visit_Break(self, node: ast.Break) -> ast.AST:
         return ast.copy_location(ast.Continue(), node) if self._is_it(node) else node
 
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        return node  # its annotation
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if node.value is not None:
+            node.value = self.visit(node.value)
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.args = self.visit(node.args)
+        node.body = [self.visit(each) for each in node.body]
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        node.body = [self.visit(each) for each in node.body]
+        return node
+
     def visit_If(self, node: ast.If) -> ast.AST:
         self.generic_visit(node)
         if self._is_it(node):
@@ -152,22 +176,32 @@ class Mutation(ast.NodeTransformer):
         return node
 
 
-def mutated(source: str, line: int, number: int) -> tuple[str | None, int]:
-    """Return the source with one mutation, None if the line has fewer, and how many sites the line has."""
+class Sites(Mutation):
+    """Count the mutation sites of every line, and change nothing."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__(0, 0)
+        self.counts = Counter[int]()
+        self.visit(ast.parse(source))
+
+    def _is_it(self, node: ast.AST) -> bool:
+        self.counts[getattr(node, "lineno", 0)] += 1
+        return False
+
+
+def mutated(source: str, line: int, number: int) -> str:
+    """Return the source with one mutation."""
     mutation = Mutation(line, number)
     tree = mutation.visit(ast.parse(source))
-    made = ast.unparse(ast.fix_missing_locations(tree))
-    return (made if mutation.found > number else None), mutation.found
+    assert mutation.found > number
+    return ast.unparse(ast.fix_missing_locations(tree))
 
 
 def every_mutant(root: Path, folder: str) -> Iterator[list[Mutant]]:
     """Yield, for each line of the folder's files that has mutation sites, its mutants."""
     for path in sorted((root / folder).rglob("*.py")):
-        source = path.read_text()
-        for line in range(1, source.count("\n") + 2):
-            _made, sites = mutated(source, line, sys.maxsize)
-            if sites:
-                yield [Mutant(str(path.relative_to(root)), line, number) for number in range(sites)]
+        for line, sites in sorted(Sites(path.read_text()).counts.items()):
+            yield [Mutant(str(path.relative_to(root)), line, number) for number in range(sites)]
 
 
 def drawn(root: Path, count: int, seed: int) -> list[Mutant]:
@@ -181,26 +215,35 @@ def verdict(copy: Path, mutant: Mutant) -> tuple[str, str]:
     """Run the tests on a mutant. Returns its changed line, and 'killed by …', 'timeout' or 'survived'."""
     path = copy / mutant.file
     source = path.read_text()
-    made, _sites = mutated(source, mutant.line, mutant.number)
-    assert made is not None
+    made = mutated(source, mutant.line, mutant.number)
     before, after = ast.unparse(ast.parse(source)).splitlines(), made.splitlines()
     changed = next((one.strip() for one, other in zip(after, before, strict=False) if one != other), "")
     folder = next(folder for folder in TESTS if mutant.file.startswith(folder))
     path.write_text(made)
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *TESTS[folder]]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *TESTS[folder], "-m"]
     try:
-        done = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
-        )
+        for selection in SELECTIONS:
+            done = subprocess.run(
+                [*command, selection],
+                cwd=copy,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=LIMIT,
+            )
+            if done.returncode not in (0, NOTHING_SELECTED):
+                return changed, _killer(done)
     except subprocess.TimeoutExpired:
         return changed, "timeout"
     finally:
         path.write_text(source)
-    if done.returncode == 0:
-        return changed, "survived"
+    return changed, "survived"
+
+
+def _killer(done: subprocess.CompletedProcess[str]) -> str:
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return changed, f"killed by {failed[0].split(' ')[1] if failed else f'exit code {done.returncode}'}"
+    return f"killed by {failed[0].split(' ')[1] if failed else f'exit code {done.returncode}'}"
 
 
 def main() -> None:

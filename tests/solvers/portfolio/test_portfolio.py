@@ -172,7 +172,6 @@ def test_after_the_time_limit_members_end_once_there_is_a_schedule() -> None:
         return works()
 
     lines = [Line("first", first), Line("patient", patient), Line("late", patient)]
-    begin = monotonic()
     outcomes = portfolio.run(PROBLEM, lines, 1, Event(), clock=Clock(0.0))
     assert (ran, len(outcomes.answers), outcomes.interrupted) == (["first"], 1, False)
     ran.clear()

@@ -530,6 +530,11 @@ def norm_of(tensor: Tensor) -> Tensor:
     return torch._foreach_norm([tensor], 2.0)[0]
 
 
+def has_fake_kernel(name: str) -> bool:
+    """Tell whether PyTorch knows the shapes of an operator's results; name: like `aten::mm`."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta")
+
+
 def takes_lists(parameters: Sequence[Tensor]) -> bool:
     """Tell whether optimizers step these parameters by kernels for lists (`foreach`) by default."""
     return _default_to_fused_or_foreach(list(parameters), False)[1]

@@ -78,6 +78,7 @@ def counted(optimizer: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter
                 fakes[key].grad = torch.empty_like(fakes[key])
             given = [t for fake in fakes.values() for t in (fake, fake.grad) if t is not None]
             with _Counting(given) as counting:
+                other.state.update(_states_without_data(optimizer, fakes))
                 for _ in range(_STEPS):
                     step(other)
     except Exception as error:
@@ -102,6 +103,23 @@ def _without_data(
     vars(other).update(copy.deepcopy(own, {**fakes, id(optimizer): other}))
     other.state = defaultdict(dict)
     return other
+
+
+def _states_without_data(
+    optimizer: torch.optim.Optimizer, fakes: Mapping[int, nn.Parameter]
+) -> dict[Tensor, dict[str, Any]]:
+    """Copy the states that are there: some optimizers make theirs when they are made, not in a step."""
+
+    def copied(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return copy.deepcopy(value)
+        return torch.empty(value.shape, dtype=value.dtype, device=value.device)
+
+    return {
+        fakes[id(parameter)]: {name: copied(value) for name, value in row.items()}
+        for parameter, row in optimizer.state.items()
+        if id(parameter) in fakes
+    }
 
 
 class _Counting(TorchDispatchMode):

@@ -42,6 +42,7 @@ def test_the_table_of_a_small_model(tmp_path: Path) -> None:
     assert any(line.endswith("same memory: unet 60% save_on_cpu, unet 40% save_on_cpu.") for line in lines)
 
 
+@pytest.mark.scripts
 def test_a_typo_is_told_with_what_there_is(tmp_path: Path) -> None:
     done = run(tmp_path / "table.md", "--models", "gpt3")
     assert done.returncode == 2

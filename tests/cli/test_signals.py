@@ -104,6 +104,7 @@ def solving(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen([*PLAN, *solve], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_a_signal_keeps_the_best_so_far(number: str, code: int, folder: Path) -> None:
     process = solving()

@@ -30,6 +30,7 @@ def seeded(rows: Callable[..., Row], overheads: list[float | None], at: int = 60
     return [rows("a", "g", at, one, 1.0, f'{{"moves": 9, "seed": {seed}}}') for seed, one in given]
 
 
+@pytest.mark.scripts
 def test_a_row_for_each_seed_of_those_that_have_one(bench: Callable[..., Result]) -> None:
     words = ["graphs/chain.json", "--solvers", "fake,store-all", "--budgets", "100%", "-o", "rows.csv"]
     result = bench(*words, "--seeds", 3)

@@ -187,6 +187,7 @@ def placements(case: Case) -> Iterator[tuple[tuple[int, ...], ...]]:
                 yield moments
 
 
+@pytest.mark.sampled(277)
 @pytest.mark.parametrize("seed", range(400))
 def test_placed_slots_are_the_earliest_of_all_that_are_allowed(seed: int) -> None:
     case = random_case(Random(seed), 3)

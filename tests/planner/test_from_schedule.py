@@ -21,6 +21,7 @@ from test_residency import LINKED, random_runs, training
 from two_replays import disagreement
 
 
+@pytest.mark.sampled(78)
 @pytest.mark.parametrize("seed", range(120))
 def test_there_and_back(seed: int) -> None:
     random = Random(seed)

@@ -186,6 +186,7 @@ def fewer_results(made):
     return replace(made, results=list(made.results)[:-1])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("change", "words"),
     [

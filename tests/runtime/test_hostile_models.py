@@ -43,6 +43,7 @@ def test_a_model_that_ends_the_process_is_refused(
     assert not Path("g.json").exists()
 
 
+@pytest.mark.scripts
 def test_what_a_model_writes_and_where_it_goes_changes_no_result(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     code = "os.write(1, b'noise'); os.system('echo noise'); print('noise'); os.chdir('elsewhere')"

@@ -99,6 +99,7 @@ def test_an_update_on_the_host_is_launched_as_well() -> None:
     assert graph.launch(0, 1) == 3 * MS
 
 
+@pytest.mark.scripts
 def test_a_kernel_has_a_launch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Sigmoid(), nn.Tanh(), nn.Linear(8, 8))

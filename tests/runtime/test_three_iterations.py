@@ -218,6 +218,7 @@ def test_a_plan_of_kernels_that_differ_from_run_to_run_is_as_good_as_eager(updat
     )
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize(("wrong", "by"), [("one.weight.grad", 1e-3), ("shift.grad", 1e-3)])
 def test_a_plan_that_is_wrong_beyond_that_is_wrong(monkeypatch, wrong, by):
     iteration = shaky(updates=False)

@@ -20,6 +20,8 @@ from torch._C._distributed_c10d import HashStore
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+pytestmark = pytest.mark.scripts
+
 MANY = 3
 MOVED: dict[str, Any] = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "l2l"}
 
@@ -178,7 +180,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return results
 
 
-@pytest.mark.scripts
 @pytest.mark.parametrize("name", CASES)
 def test_several_batches_for_one_update_are_those_of_no_sync(name: str, found: list[Any]) -> None:
     """With batch norm's buffers, which ranks have of their own within an update; one rank alone evaluates,

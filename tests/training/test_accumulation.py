@@ -271,6 +271,7 @@ def test_sums_of_another_number_of_batches_are_refused() -> None:
         step(x, targets=labels)
 
 
+@pytest.mark.scripts
 def test_parts_hand_over_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """No copy is made between the batches of an update and the last one."""
     module = model()

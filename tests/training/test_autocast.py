@@ -26,6 +26,7 @@ def planned(module: nn.Module, **options: Any) -> memplan.Step:
     return memplan.optimize(module, x, targets=labels, **(given | options))
 
 
+@pytest.mark.scripts
 def test_training_is_that_under_autocast() -> None:
     module = model()
     plain = copy.deepcopy(module)

@@ -116,6 +116,7 @@ class Odd(nn.Module):
         return x.square().sum()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "kinds",
     [

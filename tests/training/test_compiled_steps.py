@@ -159,6 +159,7 @@ def test_another_process_finds_the_plan_and_its_kernels(
     assert json.loads(ran.stdout) == [float(loss) for loss in trained[1]]
 
 
+@pytest.mark.scripts
 def test_a_plan_without_compiled_operations_is_another(
     plans: Path, trained: tuple[Any, list[Tensor], nn.Module]
 ) -> None:

@@ -14,6 +14,7 @@ MEASURE = Path(__file__).parents[2] / "benchmarks" / "leaks.py"
 ROUNDS, CALLS, MOST_BYTES = 6, 48, 10_000
 
 
+@pytest.mark.scripts
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="asks glibc")
 @pytest.mark.timeout(600)
 def test_plans_that_are_gone_keep_no_object_and_less_than_10_kb_each():

@@ -90,6 +90,7 @@ class Loop:
         torch.set_rng_state(numbers)
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("updates", [False, True], ids=["gradients", "updates"])
 @pytest.mark.parametrize("moved", [False, True], ids=["device alone", "weights moved"])
 @pytest.mark.filterwarnings("ignore:the gradients in .grad take")

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+pytestmark = pytest.mark.scripts
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MANY = 2
 

@@ -86,6 +86,7 @@ def assert_same(module: nn.Module, optimizer: Any, plain: nn.Module, other: Any)
             assert torch.equal(own[name], state), name
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("make", [adamw, momentum])
 def test_training_is_that_with_masters_by_hand(make: Any) -> None:
     """States on the host; the second half by another step, which loads what the first has saved."""

@@ -157,6 +157,7 @@ def made(model, name):
     return module, kinds[name](module.parameters(), lr=0.1, **({"momentum": 0.9} if name == "sgd" else {}))
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("optimizer", [None, "adamw"])
 @pytest.mark.parametrize("model", MODELS)
 def test_nothing_is_changed_accepted_or_refused(model, optimizer):
@@ -164,16 +165,19 @@ def test_nothing_is_changed_accepted_or_refused(model, optimizer):
     batch = X.clone()
     iteration = Iteration(module, (batch,), updates=optimizer and Updates(optimizer))
     options = {} if optimizer is None else {"optimizer": optimizer}
-    before = digest(iteration)
+    before, refusal = digest(iteration), ""
     try:
         memplan.optimize(module, batch, budget="100%", cache=False, time_limit=1, **options)
-    except memplan.MemplanError:
-        assert model in (EverySecond, Own, PythonNumbers, NumpyNumbers, Asks, Frees)
+    except memplan.MemplanError as error:
+        refusal = str(error)
+    if refusal:
+        assert model in (EverySecond, Own, PythonNumbers, NumpyNumbers, Asks, Frees), refusal
     else:
         assert model not in (EverySecond, NumpyNumbers, Asks)
     assert differences(before, digest(iteration)) == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "options",
     [{"ema": 0.9}, {"master_weights": True}, {"gradient_accumulation_steps": 2}, {"max_grad_norm": 0.1}],
@@ -220,6 +224,7 @@ def test_a_counter_that_is_not_compared_equal_is_told():
         memplan.optimize(Grows(), X, budget="100%", cache=False, time_limit=1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("when", range(2, 8, 2))
 def test_ctrl_c_while_it_compares(when, monkeypatch):
     """A second one, while things are put back, does not break that off."""
@@ -320,6 +325,7 @@ OVERLAPPING = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", OVERLAPPING)
 def test_batches_with_overlapping_rows_are_trained_on(kind):
     torch.manual_seed(0)

@@ -79,6 +79,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
         assert ours == theirs
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize(
     ("solver", "updates", "moved"),
     [("rockmate", True, False), ("joint", False, True)],
@@ -116,6 +117,7 @@ def test_outputs_in_training_are_plain_pytorchs(solver: str, updates: bool, move
         assert torch.equal(ours, other)
 
 
+@pytest.mark.scripts
 def test_outputs_are_part_of_the_plan_and_of_its_peak() -> None:
     """Without them the hidden layers go with the backward pass."""
     (x, labels), *_ = batches()
@@ -141,6 +143,7 @@ def test_names_choose_and_what_is_not_chosen_is_none() -> None:
     assert best == {"class": None, "first": None, "n": 4, "no": None}
 
 
+@pytest.mark.scripts
 def test_outputs_go_when_the_next_iteration_starts() -> None:
     (x, labels), (y, more) = batches((40, 12))
     step = planned(Model(), return_outputs="logits")

@@ -61,6 +61,7 @@ def planned(module: nn.Module, optimizer: torch.optim.Optimizer, **options: Any)
         return memplan.optimize(module, x, targets=labels, optimizer=optimizer, **(given | options))
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize(("make", "moved"), [(adafactor, False), (Lion, True)])
 def test_training_is_that_of_plain_pytorch(make: Any, moved: bool) -> None:
     module = model()
@@ -147,6 +148,7 @@ class Reading(Lion):
                 weight.sub_(torch.from_numpy(weight.grad.numpy()))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("make", "options", "line"),
     [

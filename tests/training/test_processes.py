@@ -14,6 +14,8 @@ from torch import distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
+pytestmark = pytest.mark.scripts
+
 NORM = 0.1
 """What gradients are clipped to: the averages' norm, the same on all ranks."""
 

@@ -59,6 +59,7 @@ def test_the_advice_works():
     assert profile.key_averages()
 
 
+@pytest.mark.scripts
 def test_one_that_warms_up_counts_too(tmp_path):
     """In a process of its own: PyTorch crashes where its trace is taken away in the midst of that."""
     script = f"""
@@ -87,6 +88,7 @@ print("whole")
     assert done.stdout.split() == ["refused", "whole"]
 
 
+@pytest.mark.scripts
 def test_whichever_profiler_warms_up_is_seen():
     """Prepared before the first question or after it, by a step or directly; not when it has ended."""
     script = """

@@ -50,6 +50,7 @@ def test_every_phase_is_told_and_timed() -> None:
     assert "trace" in lines[1]
 
 
+@pytest.mark.scripts
 def test_a_budget_in_bytes_holds_what_libraries_keep(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = optimized(model(), None, budget="100%").report().plans[0].predicted_peak
     monkeypatch.setattr(Cpu, "constant_bytes", lambda _self: 512)
@@ -99,6 +100,7 @@ def test_a_plan_with_moves_reports_its_host_memory() -> None:
     )
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("fused", [False, True])
 def test_updates_on_the_host_without_fused_kernels_are_told_of(fused: bool) -> None:
     """And done as the optimizer does them."""

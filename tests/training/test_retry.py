@@ -39,6 +39,7 @@ class Full:
         return run
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("moved", [False, True], ids=["device alone", "weights moved"])
 @pytest.mark.parametrize("undo", [False, True], ids=["no undo", "undo"])
 def test_an_iteration_without_memory_is_repeated_by_a_plan_for_less(
@@ -171,6 +172,7 @@ def test_behind_the_plan_the_optimizer_steps_once_for_an_iteration_that_is_repea
     assert_same(module, trained(plain, adafactor(plain), 4, accumulate))
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("make", [adamw, adafactor])
 def test_an_evaluation_is_repeated_too(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     module = model()
@@ -198,6 +200,7 @@ def test_an_evaluation_is_repeated_too(make: Any, monkeypatch: pytest.MonkeyPatc
     assert step.predict(INPUTS).shape == output.shape
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("moved", [False, True], ids=["device alone", "weights moved"])
 def test_on_a_device_whose_memory_is_full_for_a_moment(moved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Allocations, copies and launches that fail, while streams still run."""

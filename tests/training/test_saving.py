@@ -169,6 +169,7 @@ def test_what_is_written_at_home_is_what_training_goes_on_with(tmp_path: Path) -
     assert same(ours.module.state_dict(), plain.module.state_dict())
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("before", [0, 2], ids=["into a new one", "where weights lie on the host"])
 def test_a_run_goes_on_from_a_checkpoint_as_if_it_had_not_ended(before: int, tmp_path: Path) -> None:
     plain, first, second = Run(False), Run(True), Run(True)

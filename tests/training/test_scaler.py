@@ -95,6 +95,7 @@ def assert_falls_and_grows(scales: list[float]) -> None:
     assert any(change > 1 for change in changes)
 
 
+@pytest.mark.scripts
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 @pytest.mark.parametrize("norm", [None, 0.3])
 def test_a_loop_around_a_step_scales_as_ever(norm: float | None) -> None:
@@ -112,6 +113,7 @@ def test_a_loop_around_a_step_scales_as_ever(norm: float | None) -> None:
     assert_same(module, optimizer, plain, other)
 
 
+@pytest.mark.scripts
 @pytest.mark.filterwarnings("ignore:the gradients in .grad take")
 def test_accelerates_loop_over_two_batches_with_its_scaler() -> None:
     """It has none on the CPU, and is given one."""
@@ -178,6 +180,7 @@ def radam(module: nn.Module) -> torch.optim.Optimizer:
 MOVED = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "joint", "time_limit": 0.5, "update": "after"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step", "ignore:RAdam is not in the plan")
 @pytest.mark.parametrize(
     ("make", "norm", "options"),
@@ -215,6 +218,7 @@ def test_updates_of_a_scaled_loss_are_those_of_plain_pytorch(
     assert_same(module, optimizer, plain, other)
 
 
+@pytest.mark.scripts
 def test_a_skipped_update_leaves_all_as_it_is() -> None:
     """States that the first iteration would have made are not there; with an average and undo."""
     module = model()

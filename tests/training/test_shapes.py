@@ -49,6 +49,7 @@ def assert_same(module, plain, losses, expected):
         assert torch.equal(ours, theirs), name
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("planned_updates", [False, True], ids=["gradients", "updates"])
 @pytest.mark.parametrize("moved", [False, True], ids=["device alone", "weights moved"])
 def test_batches_of_any_shape_train_as_plain_pytorch(planned_updates: bool, moved: bool) -> None:

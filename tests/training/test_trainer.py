@@ -16,7 +16,7 @@ from torch.nn import functional
 
 AcceleratorState: Any = pytest.importorskip("accelerate.state").AcceleratorState
 transformers: Any = pytest.importorskip("transformers")
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.scripts, pytest.mark.filterwarnings("ignore")]
 
 PLAN: dict[str, Any] = {"budget": "120kB", "solver": "rotor", "verify": False}
 

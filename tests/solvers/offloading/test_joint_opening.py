@@ -109,6 +109,7 @@ def test_the_fastest_is_taken_and_what_holds_nowhere_is_none() -> None:
     assert opened(problem, [Residency(residences[0].runs)], drops, lambda: False) is None
 
 
+@pytest.mark.scripts
 def test_once_time_is_over_one_that_fits_will_do() -> None:
     """The first of them, without a round of looking for where its copies stand."""
     problem, drops = MIGRATION, Drops(MIGRATION.graph)

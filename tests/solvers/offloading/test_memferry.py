@@ -121,6 +121,7 @@ def test_direct_access_to_a_weight_that_two_operations_read_with_others() -> Non
     assert costs.direct_forward == 40 / 5 + 4.0
 
 
+@pytest.mark.scripts
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

@@ -94,6 +94,7 @@ def test_calls_lengthen_the_computations() -> None:
     assert iteration_seconds(model, 1, 0.1) == pytest.approx(4 * 3.0 + 4 * 5 * 0.1 + 0.25)
 
 
+@pytest.mark.scripts
 @settings(max_examples=200)
 @given(layers, st.integers(1, 9))
 def test_memory_is_the_most_that_stepping_the_window_meets(model: list[LayerFigures], size: int) -> None:

@@ -52,6 +52,7 @@ def in_order(schedule: Schedule) -> bool:
     return first == sorted(first)
 
 
+@pytest.mark.scripts
 @settings(max_examples=25)
 @given(
     graph=st.one_of(

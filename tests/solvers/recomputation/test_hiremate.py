@@ -136,6 +136,7 @@ def test_a_pass_through_the_whole_graph_takes_what_the_simulator_says(graph: Gra
     assert taken.runs == tuple((number[operation], mode) for operation, mode in prune(graph, runs))
 
 
+@pytest.mark.scripts
 def test_a_hierarchy_costs_less_time_than_its_clusters_being_run_whole() -> None:
     graph = chain(16, seed=4)
     budget = between(graph, 0.4)
@@ -170,6 +171,7 @@ def test_a_killed_or_repeated_solve_finds_its_clusters_solved(tmp_path: Path) ->
     assert times[0] == pytest.approx(times[1])
 
 
+@pytest.mark.scripts
 def test_workers_find_the_same(tmp_path: Path) -> None:
     graph = training(5, 8)
     budget = between(graph, 0.5)

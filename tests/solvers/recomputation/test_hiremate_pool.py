@@ -128,6 +128,7 @@ def first_program(graph: Graph, budget: int, *solvers: str) -> float | None:
     return None if result.objective is None else result.objective * program.seconds
 
 
+@pytest.mark.scripts
 @settings(max_examples=3)
 @given(
     graph=st.one_of(

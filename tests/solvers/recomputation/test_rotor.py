@@ -146,6 +146,7 @@ def test_the_least_memory_is_where_the_table_starts(seed: int) -> None:
     )
 
 
+@pytest.mark.scripts
 @given(st.integers(1, 12), st.integers(0, 10**6), st.booleans())
 def test_costs_never_promise_less_than_the_replayed_peak(blocks: int, seed: int, parameters: bool) -> None:
     """Without rounding, a sequence found for m bytes peaks at no more; the replayed time is the table's."""

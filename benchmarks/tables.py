@@ -1,4 +1,4 @@
-"""Markdown tables of what `plan bench` found, for docs/results.md.
+"""Markdown tables of what `plan bench` found, for benchmarks/results/.
 
 python benchmarks/tables.py rows.csv …            a line for each graph and budget, solvers across
 python benchmarks/tables.py --full rows.csv …     a line for each row: overhead, peak, seconds, gap

@@ -11,7 +11,8 @@ from memplan.solvers.registry import run as registry
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md"), *RESULTS.glob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 

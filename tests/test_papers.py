@@ -34,9 +34,9 @@ def test_names_are_different() -> None:
 
 
 def test_the_page_is_what_the_rows_say() -> None:
-    assert (ROOT / "docs" / "papers.md").read_text() == page(PAPERS, ROWS)
+    assert (ROOT / "benchmarks" / "results" / "papers.md").read_text() == page(PAPERS, ROWS)
     for figure in FIGURES.values():
-        file = ROOT / "docs" / "papers" / f"{figure.name}.svg"
+        file = ROOT / "benchmarks" / "results" / "papers" / f"{figure.name}.svg"
         assert (file.read_text() if file.exists() else "") == picture(figure, ROWS)
 
 

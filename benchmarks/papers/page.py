@@ -1,4 +1,4 @@
-"""docs/papers.md and its pictures, from the rows that were measured."""
+"""benchmarks/results/papers.md and its pictures, from the rows that were measured."""
 
 from __future__ import annotations
 

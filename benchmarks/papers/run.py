@@ -1,4 +1,4 @@
-"""The papers' tables and figures again: run what is missing, write docs/papers.md.
+"""The papers' tables and figures again: run what is missing, write benchmarks/results/papers.md.
 
     python benchmarks/papers/run.py [FIGURE …] [--list] [--seconds S]
 
@@ -16,15 +16,15 @@ from registry import FIGURES, PAPERS
 from rows import append, load, measured, missing
 
 ROWS = Path(__file__).with_name("rows.csv")
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 
-def write(docs: Path) -> None:
+def write(results: Path) -> None:
     rows = load(ROWS)
-    (docs / "papers").mkdir(exist_ok=True)
-    (docs / "papers.md").write_text(page(PAPERS, rows))
+    (results / "papers").mkdir(exist_ok=True)
+    (results / "papers.md").write_text(page(PAPERS, rows))
     for figure in FIGURES.values():
-        file = docs / "papers" / f"{figure.name}.svg"
+        file = results / "papers" / f"{figure.name}.svg"
         if drawn := picture(figure, rows):
             file.write_text(drawn)
         else:
@@ -50,7 +50,7 @@ def main() -> None:
             row = measured(figure, case, given.seconds or figure.seconds)
             append(ROWS, row)
             print(name, row.case, dict(row.ours), f"{row.wall:.1f} s", flush=True)
-    write(DOCS)
+    write(RESULTS)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from .program import offload_program
 MOMENTS = (8, 4)
 """Numbers of moments to try, fewer if that takes too long.
 
-With 4 searches end farther from the bound, with 16 no nearer (docs/results.md).
+With 4 searches end farther from the bound, with 16 no nearer (benchmarks/results/).
 """
 
 _PACE = 8_000

@@ -9,7 +9,7 @@ in the order and the iterations.
 
 The walk is not planner/replay/walk.py: if only weights move, over two links, the state after an iteration is
 two numbers, and a row waits for one copy of each link at most. Read into rows for that walk, an order takes
-1.5 times as long (docs/results.md).
+1.5 times as long (benchmarks/results/).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Minimises the seconds of an iteration within the device's budget: per block, what is kept, recomputed, or
 offloaded. Weights, gradients and optimizer states stay on the device. The program's assumptions on memory
 and links, and where it is a reading rather than the paper's recurrence, are in table.py; what the paper
-claims of its answers is checked in docs/results.md.
+claims of its answers is checked in benchmarks/results/.
 
 Reference: O. Beaumont, L. Eyraud-Dubois, A. Shilova, Efficient combination of rematerialization and
 offloading for training DNNs, NeurIPS 34, 2021, pp. 23844-23857.

@@ -2,5 +2,5 @@
 (averages.py), and of weights over time (averaged.py).
 
 Doors: averaged, averages, catalogue, choice, planned_optimizer, updates, rules, scaling, state, counted,
-masters, order, sums, parts.
+elementwise, masters, order, sums, parts.
 """

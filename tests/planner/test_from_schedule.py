@@ -13,7 +13,7 @@ from memplan.planner.residency.from_schedule import recover_residency
 from memplan.planner.residency.lifetimes import find_lifetimes
 from memplan.planner.residency.prefetch_placement import build_schedule, place_prefetches
 from memplan.planner.residency.residency import Residency, TensorUse
-from memplan.planner.schedule.schedule import Verb
+from memplan.planner.schedule.schedule import Schedule, Verb, compute, delete, offload, prefetch
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.simulate import simulate
 from strategies import Case
@@ -125,3 +125,19 @@ def test_one_write_to_the_disk_serves_two_absences() -> None:
     found = recover_residency(graph, schedule)
     assert found.offloaded == away
     assert (found.prefetch_slots, found.read_slots) == ({(x, 4): 4, (x, 9): 8}, given.read_slots)
+
+
+def test_of_two_fetches_before_a_use_the_last_one_serves_it() -> None:
+    """The first copy is deleted unused: the tensor need not be there that early."""
+    draft = Draft("fetched twice")
+    x, others = draft.tensor("x", 8), [draft.tensor(f"y{i}", 4) for i in range(5)]
+    draft.operation("make", time=1, writes=[x])
+    for i, y in enumerate(others):
+        draft.operation(f"o{i}", time=1, reads=[*([x] if i == 4 else []), *others[i - 1 : i]], writes=[y])
+    graph = draft.graph(others[-1:])
+    steps = [compute(0), offload(x), delete(x), compute(1), prefetch(x), delete(x)]
+    steps += [*map(compute, range(2, 5)), prefetch(x), compute(5)]
+    schedule = Schedule.of(steps)
+    simulate(graph, schedule, machine=LINKED)
+    found = recover_residency(graph, schedule)
+    assert (found.offloaded, found.prefetch_slots) == ({(x, 0): Memory.HOST}, {(x, 5): 5})

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...graphs.arrays import Floats
 from ...graphs.graph import Graph
 from ...planner.schedule.schedule import PLAIN
@@ -44,10 +47,10 @@ def ways_of(graph: Graph, operation: int) -> list[Way]:
 
 def has_faster_ways(graph: Graph) -> bool:
     """Tell whether variants make or launch an operation's needed outputs faster than the baseline does."""
-    results = set(graph.results)
+    is_needed = needed_tensors(graph)
     for operation in graph.operations.modes:
         ways = ways_of(graph, operation)
-        needed = [x for x in ways[0].writes if x in results or _is_read(graph, x)]
+        needed = [x for x in ways[0].writes if is_needed[x]]
         makers = [[way for way in ways if x in way.writes] for x in needed] or [ways]
         if max(min(way.time for way in row) for row in makers) < ways[0].time:
             return True
@@ -56,8 +59,11 @@ def has_faster_ways(graph: Graph) -> bool:
     return False
 
 
-def _is_read(graph: Graph, tensor: int) -> bool:
-    return bool(graph.consumers[tensor].size or graph.mutators[tensor].size)
+def needed_tensors(graph: Graph) -> NDArray[np.bool_]:
+    """Tell per tensor whether an operation reads or changes it, or it is a result."""
+    needed = (graph.consumers.counts() > 0) | (graph.mutators.counts() > 0)
+    needed[list(graph.results)] = True
+    return needed
 
 
 def slots_of(last: Sequence[int]) -> Iterator[Slot]:

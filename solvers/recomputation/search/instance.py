@@ -7,7 +7,8 @@ events of: the tensors that come and go (the resident ones always stay), then th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
+from dataclasses import replace
 from math import inf
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import numpy as np
 from ....graphs.arrays import Ints
 from ....graphs.graph import Graph
 from ....planner.schedule.sequence import Run
-from ...stages.slots import Way, ways_of
+from ...stages.slots import Way, needed_tensors, ways_of
 
 
 class Instance(NamedTuple):
@@ -60,7 +61,8 @@ _ITEM = np.dtype([("size", np.int64), ("summed", np.bool_), ("maker", np.int64)]
 def instance_of(graph: Graph) -> Instance:
     columns, count, tensors = graph.operations, len(graph.operations), len(graph.tensors)
     resident = graph.resident
-    every = [(o, way) for o in range(count) for way in ways_of(graph, o)]
+    unread = _unread_sums(graph)
+    every = [(o, _without_sums(graph, way, unread)) for o in range(count) for way in ways_of(graph, o)]
     reads = [[x for x in graph.input_lists[o] if not resident[x]] for o in range(count)]
     members = list[int]()
 
@@ -95,6 +97,27 @@ def instance_of(graph: Graph) -> Instance:
         graph.resident_bytes,
         tensors,
     )
+
+
+def _unread_sums(graph: Graph) -> set[int]:
+    """Return the tensors of several contributions that no operation touches afterwards and that are no
+    results."""
+    unread = ~needed_tensors(graph) & ~graph.resident
+    return set(np.flatnonzero(unread & (graph.producers.counts() > 1)).tolist())
+
+
+def _without_sums(graph: Graph, way: Way, unread: Set[int]) -> Way:
+    """Return the way with its writes to unread sums as workspace.
+
+    Such a sum is deleted after each of its contributions (`schedule_of`). As an item it would be kept from
+    the first to the last, since a contribution (ADD) keeps what is there, so the peak would be too high.
+    """
+    dropped = unread.intersection(way.writes)
+    if not dropped:
+        return way
+    size = sum(graph.tensors.bytes.item(x) for x in dropped)
+    rest = tuple(x for x in way.writes if x not in dropped)
+    return replace(way, workspace=way.workspace + size, writes=rest)
 
 
 def _find_makers(items: Any, operations: Any, ways: Iterable[tuple[int, Way]]) -> None:

@@ -81,7 +81,7 @@ def solve(problem: Problem, options: Options) -> Answer:
         return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
     try:
         return improved(problem, options, in_plain_mode(range(len(graph.operations))))
-    except InfeasibleError:  # no time; or a sum that nobody reads, which annealing keeps between its parts
+    except InfeasibleError:  # no time was left to find as much
         if not fits:
             raise
         return Answer(plain.schedule, Status.FEASIBLE, time_bound(graph))

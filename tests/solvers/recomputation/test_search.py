@@ -37,10 +37,24 @@ from not_none import not_none
 from small_graphs import small_graph
 from strategies import with_launches
 
+
+def unread_sum() -> Graph:
+    """A gradient with two contributions that nothing reads: it may be deleted between the two."""
+    draft = Draft("unread-sum")
+    x, y, z = draft.tensor("x", 4), draft.tensor("y", 2), draft.tensor("z", 3)
+    sum_, end = draft.tensor("sum", 6, Kind.PARAMETER_GRADIENT), draft.tensor("end", 1)
+    draft.operation("first", time=1, writes=[x])
+    draft.operation("part", time=2, reads=[x], writes=[y, sum_])
+    draft.operation("middle", time=1, reads=[y], writes=[z], workspace=9)
+    draft.operation("other part", time=2, reads=[x, z], writes=[sum_, end])
+    return draft.graph([end])
+
+
 put, take = compiled(runs_in_slots.put), compiled(runs_in_slots.take)
 undo, spread = compiled(runs_in_slots.undo), compiled(runs_in_slots.spread)
 add, largest_in, peak_slot = compiled(memory.add), compiled(memory.largest_in), compiled(memory.peak_slot)
 GRAPHS = [chain(4, seed=1), chain(3, seed=2, parameters=False), unet(2), layered(20, width=4)]
+GRAPHS.append(unread_sum())
 GRAPHS.append(with_launches(Random(1), replace(layered(20, width=4), name="launched"), (0.1, 0.5, 1.0)))
 
 
@@ -130,6 +144,17 @@ def test_answers_hold_on_graphs_with_all_that_graphs_may_have(number: int, part:
     except InfeasibleError:
         return
     assert found.figures.peak <= budget
+
+
+def test_a_sum_that_nothing_reads_takes_memory_only_while_it_is_made() -> None:
+    """The least memory found is the one of exhaustive search; kept between its parts, the sum adds to it."""
+    graph = unread_sum()
+    least = next(budget for budget in range(100) if optimal_time(graph, budget) is not None)
+    with pytest.raises(InfeasibleError) as refusal:
+        registry.solve("search", Problem(graph, least - 1), bound_seconds=0)
+    assert refusal.value.least == least
+    found = registry.solve("search", Problem(graph, least), bound_seconds=0)
+    assert found.figures.time == optimal_time(graph, least)
 
 
 def test_it_is_never_above_its_start() -> None:
@@ -251,7 +276,7 @@ def test_the_first_of_two_contributions_stays_where_it_is_read_in_between() -> N
 
 @pytest.mark.parametrize("seconds", [0.0, None])
 def test_a_budget_in_which_the_plain_schedule_fits_is_never_refused(seconds: float | None) -> None:
-    """Though an operation has a faster way, and nobody reads a sum, which annealing keeps all the same."""
+    """Though an operation has a faster variant, and nothing reads a sum."""
     draft = Draft("sum")
     x, y, z = draft.tensor("x", 1), draft.tensor("y", 1, Kind.GRADIENT), draft.tensor("sum", 5, Kind.GRADIENT)
     w = draft.tensor("w", 3, Kind.PARAMETER_GRADIENT)

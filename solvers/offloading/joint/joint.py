@@ -15,7 +15,7 @@ does so. Tensors move whole. No paper has this: the method is memplan's own, exp
 
     drops.py      begin here: which activations a start recomputes, and the runs that follow
     state.py      a point of the search: decisions, and what they come to; lineup.py, its runs; parts.py, what
-                  a tensor adds; total.py and rows.py, the tables of all
+                  a tensor adds; total.py, the tables of all
     start.py      greedy starts; fill.py, what stays on the device; spill.py, what goes on to the disk;
                   guide.py, what the offloading program in fractions advises
     opening.py    from another solver's schedule, or a start, to a state

@@ -1,6 +1,11 @@
-"""Sums over all tensors and runs of a state: tables of rows, bytes by moment, where tensors start."""
+"""Sums over all tensors and runs of a state: tables of rows, bytes by moment, where tensors start.
+
+A table is one array of the rows of all tensors: those of one are replaced, the others stay.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +16,6 @@ from ....planner.residency.prefetch_placement import may_start
 from ....planner.residency.tensor_transfers import MOVE, fetch_type
 from .lineup import Lineup
 from .parts import ABSENCE, Part
-from .rows import Rows
 
 
 class Total:
@@ -62,3 +66,39 @@ class Total:
         self.absences.put(x, part.absences)
         self._parts[x] = part
         return True
+
+
+_SPARE = 2
+"""Spare rows when the rows of a tensor are moved."""
+
+
+class Rows:
+    """An array of the rows of many tensors.
+
+    field: of the rows, −1 in those that are not used.
+    """
+
+    def __init__(self, dtype: np.dtype[Any], field: str, tensors: int) -> None:
+        self._rows, self._field, self._end = np.zeros(64, dtype), field, 0
+        self._start, self._room = [0] * tensors, [0] * tensors
+
+    @property
+    def used(self) -> Any:
+        """Return a view of all rows in use, with some unused ones among them."""
+        return self._rows[: self._end]
+
+    def put(self, tensor: int, rows: Any) -> None:
+        start, room = self._start[tensor], self._room[tensor]
+        if room:
+            self._rows[self._field][start : start + room] = -1
+        if len(rows) > room:
+            start = self._place(tensor, len(rows) + _SPARE)
+        self._rows[start : start + len(rows)] = rows
+
+    def _place(self, tensor: int, room: int) -> int:
+        start, self._end = self._end, self._end + room
+        if self._end > len(self._rows):
+            self._rows = np.concatenate([self._rows, np.zeros(self._end, self._rows.dtype)])
+        self._rows[self._field][start : self._end] = -1
+        self._start[tensor], self._room[tensor] = start, room
+        return start

@@ -58,7 +58,7 @@ def weight_absences(
     before_update: the memory in which they are from backward to an update on the CPU.
     """
     away: dict[TensorUse, Memory] = {}
-    for x in (x for layer in layers.layers for x in layer.weights):
+    for x in layers.weights:
         updates = uses.host.get(x, [])
         ends = uses.section_ends(x)
         for end, following in zip(ends, [*ends[1:], len(uses.plan.runs)], strict=True):
@@ -69,10 +69,9 @@ def weight_absences(
 
 def state_absences(layers: TrainingLayers, uses: Uses, to: Memory) -> dict[TensorUse, Memory]:
     """Return the intervals of optimizer states that the CPU alone uses: on the disk, if `to` says so."""
-    states = (x for layer in layers.layers for x in layer.states)
     if to != Memory.DISK:
         return {}
-    return {(x, uses.host[x][-1]): to for x in states if x in uses.host and x not in uses.device}
+    return {(x, uses.host[x][-1]): to for x in layers.states if x in uses.host and x not in uses.device}
 
 
 def gradient_absences(gradients: Iterable[int], device: Positions) -> dict[TensorUse, Memory]:

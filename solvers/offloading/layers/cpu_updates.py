@@ -17,13 +17,12 @@ def layers_updated_on_cpu(solver: str, problem: Problem) -> TrainingLayers:
     """
     graph = problem.graph
     layers = training_layers(solver, graph)
-    updates = [operation for layer in layers.layers for operation in layer.updates]
-    if not updates:
+    if not layers.updates:
         raise NotAcceptedError(
             f"{solver} plans updates on the CPU, and {graph.name} has no update operations: "
             "profile it with an optimizer"
         )
-    for operation in updates:
+    for operation in layers.updates:
         if layers.host_modes([operation]) is None:
             name = graph.operations.name[operation]
             raise NotAcceptedError(
@@ -36,7 +35,7 @@ def check_updates_wait(solver: str, layers: TrainingLayers) -> None:
     """Raise NotAcceptedError if an update cannot run after all other operations: one changes what it
     reads."""
     graph = layers.graph
-    updates = {operation for layer in layers.layers for operation in layer.updates}
+    updates = set(layers.updates)
     read = dict[int, int]()  # tensor -> an update before this operation
     for operation, changes in enumerate(graph.mutate_lists):
         if operation in updates:
@@ -55,6 +54,6 @@ def states_memory(solver: str, machine: Machine, chosen: str, layers: TrainingLa
     has_disk = links.disk_read is not None and links.disk_write is not None
     if chosen == "disk" and not has_disk:
         raise NotAcceptedError(f"{solver} with states=disk needs a machine with links disk_read, disk_write")
-    size = sum(layers.size((*layer.weights, *layer.states)) for layer in layers.layers)
+    size = layers.size((*layers.weights, *layers.states))
     small = machine.host_capacity is not None and size > machine.host_capacity // 2
     return Memory.DISK if has_disk and (chosen == "disk" or (chosen == "auto" and small)) else Memory.HOST

@@ -81,9 +81,22 @@ class TrainingLayers:
             runs.append((operation, min(ways)[1]))
         return runs
 
-    @property
+    @cached_property
+    def updates(self) -> list[int]:
+        """Return the updates of all layers, layer by layer; so are the three lists of tensors below."""
+        return [operation for layer in self.layers for operation in layer.updates]
+
+    @cached_property
+    def weights(self) -> list[int]:
+        return [x for layer in self.layers for x in layer.weights]
+
+    @cached_property
     def gradients(self) -> list[int]:
         return [x for layer in self.layers for x in layer.gradients]
+
+    @cached_property
+    def states(self) -> list[int]:
+        return [x for layer in self.layers for x in layer.states]
 
     @cached_property
     def layer_of_weight(self) -> dict[int, int]:

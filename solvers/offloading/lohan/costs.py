@@ -109,16 +109,13 @@ def traffic_of(
     late: updates run after backward.
     """
     graph, links = layers.graph, machine.links
-    updates = [operation for layer in layers.layers for operation in layer.updates]
-    runs = layers.host_modes(updates) or []
-    sizes = [layers.size((*layer.weights, *layer.states)) for layer in layers.layers]
-    gradients = [layers.size(layer.gradients) for layer in layers.layers]
-    largest = max(a + b for a, b in zip(sizes, gradients, strict=True))
-    beside = in_flight * largest + (sum(sizes) if states == Memory.HOST else 0)
+    runs = layers.host_modes(layers.updates) or []
+    kept = [*layers.weights, *layers.states]
+    largest = max(layers.size((*layer.weights, *layer.states, *layer.gradients)) for layer in layers.layers)
+    beside = in_flight * largest + (layers.size(kept) if states == Memory.HOST else 0)
     room = inf if machine.host_capacity is None else max(0, machine.host_capacity - beside)
     room = room if machine.pinned is None else min(room, machine.pinned)
     on_disk = states == Memory.DISK
-    kept = [x for layer in layers.layers for x in (*layer.weights, *layer.states)]
 
     def rate(link: Link | None, tensors: Sequence[int]) -> float:
         """Return the link's bytes/s for these tensors, one by one; activations are taken to be as large."""
@@ -128,12 +125,12 @@ def traffic_of(
         forward=sum(layers.seconds(layer.forward) for layer in layers.layers),
         backward=sum(layers.seconds(layer.backward) for layer in layers.layers),
         update=sum(graph.seconds(o, mode) for o, mode in runs),
-        weights=sum(layers.size(layer.weights) for layer in layers.layers),
-        gradients=sum(gradients),
-        states=sum(sizes),
+        weights=layers.size(layers.weights),
+        gradients=layers.size(layers.gradients),
+        states=layers.size(kept),
         room=room,
-        d2h=rate(links.d2h, [x for layer in layers.layers for x in layer.gradients]),
-        h2d=rate(links.h2d, [x for layer in layers.layers for x in layer.weights]),
+        d2h=rate(links.d2h, layers.gradients),
+        h2d=rate(links.h2d, layers.weights),
         disk_read=rate(links.disk_read, kept) if on_disk else inf,
         disk_write=rate(links.disk_write, kept) if on_disk else inf,
         duplex=duplex,

@@ -23,7 +23,7 @@ computation, INFOCOM 2025.
     greedy.py     `choice = published`: Algorithm 1 with backtracking, corrected; greedy DFGB; O(L²)
     exact.py      `choice = exact`, the default: the best of all ways; O(L S²) for S states per layer
     gradients.py  GO-MemFerry: which gradients operations write to the host, which are kept; O(n · units)
-    plan.py       one way to run an iteration; schedule.py, its schedule
+    plan.py       one way to run an iteration, and its schedule
     search.py     the options; choices validated by the simulator
 
 With `exact` the simulator takes the fastest of it, the published choice and the same one for all layers, and

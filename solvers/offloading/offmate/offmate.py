@@ -11,12 +11,12 @@ on a single GPU by re-materialization and offloading, 2024.
 
 | thesis | here, in the order to read                                                          |
 |--------|-------------------------------------------------------------------------------------|
-| 4.3.3  | graph.py: steps, groups of weights, from the graph; groups.py                       |
+| 4.3.3  | graph.py: steps, groups of weights, from the graph                                  |
 | 4.4    | options.py: options of a block                                                      |
 | 4.5    | o_ilp/model.py: the program, with what had to be corrected                          |
 | 4.5.3  | `batch`: the best batch, reported                                                   |
-| 4.6    | o_ilp/round.py, tensors.py; absences.py: of whole tensors; updates.py: CPU order    |
-| –      | schedule.py: runs and intervals; placed by planner/residency/prefetch_placement.py  |
+| 4.6    | o_ilp/round.py, tensors.py; absences.py: of whole tensors                           |
+| 4.6    | schedule.py: runs, the order of CPU updates, intervals; planner/residency places    |
 | –      | search.py: the loop around all this; least.py, its last resort                      |
 
 Beyond the thesis: more options a block; activations leave and return over any steps, by parts; copies start

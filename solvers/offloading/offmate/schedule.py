@@ -1,15 +1,22 @@
 """Conversion of an answer of O-ILP to runs and offload intervals of whole tensors:
 planner/residency/residency.py makes the schedule.
 
-Which tensors are offloaded between two uses follows the answer (absences.py); so does where CPU updates
-stand (updates.py). When copies start is left to planner/residency/prefetch_placement.py, operation by
-operation, or taken from the answer's steps.
+Which tensors are offloaded between two uses follows the answer (absences.py). When copies start is left to
+planner/residency/prefetch_placement.py, operation by operation, or taken from the answer's steps.
+
+Updates on the CPU run by their deadlines, among those whose gradient is on the host. A weight updated there
+is needed next by the first step that uses it in the next iteration (f_w); blocks with a lower number have
+less time between their backward and their next forward (thesis, 4.6). Earliest deadline first, without
+preemption, over the steps' times as the program has them; the CPU's queue runs on into the next iteration,
+so the second of two iterations is read.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from itertools import accumulate
 
 from ....graphs.arrays import Floats
@@ -21,7 +28,6 @@ from ..layers.absences import uses_of
 from ..o_ilp.model import OIlpProgram
 from ..o_ilp.round import Choice
 from .absences import on_disk, tensor_absences
-from .updates import HostUpdate, start_steps
 
 
 def residence_of(
@@ -79,3 +85,48 @@ def _steps(program: OIlpProgram, choice: Choice, x: Floats) -> list[list[Run]]:
     for step, these in behind.items():
         order[step][:0] = these
     return order
+
+
+@dataclass(frozen=True)
+class HostUpdate:
+    """An update on the CPU.
+
+    release: the step after which its gradient can be on the host. deadline: the step of the next iteration
+    that needs the weight. seconds: on the CPU.
+    """
+
+    release: int
+    deadline: int
+    seconds: float
+
+
+def start_steps(updates: Sequence[HostUpdate], times: Sequence[float]) -> list[tuple[int, int]]:
+    """Return pairs (step, number of the update) in the order in which they start.
+
+    Step `len(times)`: after all.
+    """
+    starts = [0.0, *accumulate(times)]
+    now = 0.0
+    order: list[tuple[int, int]] = []
+    for _turn in range(2):
+        order = []
+        waiting: list[tuple[int, int]] = []
+        by_release = sorted(range(len(updates)), key=lambda u: updates[u].release, reverse=True)
+        while by_release or waiting:
+            if not waiting:
+                now = max(now, starts[updates[by_release[-1]].release + 1])
+            while by_release and starts[updates[by_release[-1]].release + 1] <= now:
+                number = by_release.pop()
+                heappush(waiting, (updates[number].deadline, number))
+            if waiting:
+                _deadline, number = heappop(waiting)
+                step = next((t for t in range(len(times)) if now < starts[t + 1]), len(times))
+                order.append((max(step, updates[number].release + 1), number))
+                now += updates[number].seconds
+        now = max(0.0, now - starts[-1])
+    steps = 0
+    placed: list[tuple[int, int]] = []
+    for step, number in order:
+        steps = max(steps, step)
+        placed.append((steps, number))
+    return placed

@@ -20,7 +20,6 @@ offloading for training DNNs, NeurIPS 34, 2021, pp. 23844-23857.
 
     table.py      begin here: the program, on the costs of chains/costs.py and Rotor's table
     segments.py   what it chooses among
-    schedule.py   from segments to runs and offload intervals
     search.py     its answers for all amounts of memory, simulated
 
 From decisions to a schedule. The program's memory is continuous, a tensor's is not, and it rounds sizes up:

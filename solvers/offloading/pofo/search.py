@@ -23,7 +23,7 @@ from ...clock import Clock
 from ...links import LinkedMachine, worth_moving
 from ...problem import InfeasibleError, Options, Problem
 from ...recomputation.checkpointing import rotor
-from .schedule import decided, residence
+from .segments import decided, residence
 from .table import PofoTable
 
 LIKELY = 1.5

@@ -11,9 +11,7 @@ doi:10.1109/SC41404.2022.00076.
 
 The paper's symbols, and where we differ from the print: terms.py.
 
-    terms.py      begin here: the terms of P1, P2 and (3)
-    layers.py     their figures, from the graph
-    window.py     the size that follows
+    terms.py      begin here: the terms of P1, P2 and (3), and the size that follows
     schedule.py   the window at every run, as runs and offload intervals
 
 The analytic model is not a proof: transfers share their links first in first out, a computation waits for
@@ -21,7 +19,7 @@ memory as well, and the model's memory is a sum of maxima. So the simulator vali
 after all are made smaller. `windows = simulated` tries up to 32 sizes and takes the fastest. Activations
 stay (keep), or only each layer's output does and the layer is recomputed (checkpoint, as in the paper's
 evaluation); auto tries both. The disk (III-G) holds what is out of the window if that is requested, or if
-the host is too small; the model's terms do not know of it, as in the paper. Complexity: window.py, and one
+the host is too small; the model's terms do not know of it, as in the paper. Complexity: terms.py, and one
 simulation for each size tried.
 
 Not here: several streams (IV-A), as a machine has one queue of computations, whose work is one batch's; and
@@ -31,26 +29,27 @@ cores: the CPU is one queue.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ....graphs.errors import InputError, MemplanError
+from ....graphs.graph import Phase
 from ....graphs.machine import Machine, Memory
 from ....planner.bounds import time_bound
 from ....planner.residency.prefetch_placement import simulate_residency
 from ....planner.schedule.schedule import Schedule
+from ....planner.schedule.sequence import Run
 from ....planner.simulator.simulate import Figures
-from ...candidates import device_limit
+from ...candidates import device_limit, peak_without
 from ...links import LinkedMachine, linked_machine
 from ...problem import Answer, Options, Problem, Status
 from ...settings import SolverSettings, setting
 from ..layers.cpu_updates import STATES, states_memory
 from ..layers.refusals import refused
 from ..layers.runs import LayerRuns, all_kept, always_kept, layer_runs
-from ..layers.training import TrainingLayers, training_layers
-from .layers import layer_figures, room_for_windows
+from ..layers.training import Layer, TrainingLayers, training_layers
 from .schedule import window_residence
-from .window import Window, working_window
+from .terms import LayerFigures, Window, working_window
 
 NAME = "stronghold"
 
@@ -199,3 +198,49 @@ def _memories(chosen: str, machine: Machine, layers: TrainingLayers) -> list[Mem
         return [states_memory(NAME, machine, chosen, layers)]
     with_disk = machine.links.disk_read is not None and machine.links.disk_write is not None
     return [Memory.HOST, Memory.DISK] if with_disk else [Memory.HOST]
+
+
+def layer_figures(found: TrainingLayers, plan: LayerRuns, linked: LinkedMachine) -> list[LayerFigures]:
+    """Return the figures of each layer. A forward run after the first backward one counts as backward."""
+    graph = found.graph
+    forward, backward = [0.0] * len(found.layers), [0.0] * len(found.layers)
+    for position, (operation, mode) in enumerate(plan.runs):
+        if graph.operations.phase[operation] != Phase.UPDATE:
+            seconds = backward if position >= plan.first_backward else forward
+            seconds[plan.layer_of[plan.section(position)]] += graph.seconds(operation, mode)
+    return [
+        _figures(found, layer, before, behind, linked)
+        for layer, before, behind in zip(found.layers, forward, backward, strict=True)
+    ]
+
+
+def room_for_windows(found: TrainingLayers, runs: Sequence[Run], limit: int) -> int:
+    """Return the bytes that windows may fill, without states that no window moves.
+
+    That is what the budget leaves besides a run of the whole iteration without any weight, gradient or state:
+    activations, inputs, workspace, and what belongs to no layer. States whose updates have no variant on the
+    host are not moved.
+    """
+    moved = [*found.weights, *found.gradients, *found.states]
+    fixed = [x for layer in found.layers if found.host_modes(layer.updates) is None for x in layer.states]
+    return limit - peak_without(found.graph, runs, moved) - found.size(fixed)
+
+
+def _figures(
+    found: TrainingLayers, layer: Layer, forward: float, backward: float, linked: LinkedMachine
+) -> LayerFigures:
+    graph = found.graph
+    weights, gradients = found.size(layer.weights), found.size(layer.gradients)
+    host = found.host_modes(layer.updates)
+    return LayerFigures(
+        forward,
+        backward,
+        linked.h2d.total_seconds(found.sizes(layer.weights)),
+        linked.d2h.total_seconds(found.sizes(layer.weights)),
+        linked.d2h.total_seconds(found.sizes(layer.weights if host is None else layer.gradients)),
+        None if host is None else sum(graph.seconds(*run) for run in host),
+        found.seconds(layer.updates),
+        weights,
+        gradients,
+        0 if host is None else found.size(layer.states),
+    )

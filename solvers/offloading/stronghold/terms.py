@@ -1,4 +1,4 @@
-"""STRONGHOLD's analytic model: the terms of P1, P2 and (3), for a working window of so many layers.
+"""STRONGHOLD's analytic model: the terms of P1, P2 and (3), and the working window that follows from them.
 
 Sun et al., "STRONGHOLD: fast and affordable billion-scale deep learning model training" (SC22,
 doi:10.1109/SC41404.2022.00076), III-D. While layer k runs, the window holds m layers from k on in the
@@ -20,13 +20,16 @@ window. (1c) and (2c) both count the buffer of the layer that is fetched, and th
 layers, which are updated on the device. (2b) asks for the longer of fetching the next layer and returning
 the last one. A layer's backward takes t_bp + 3 t_async. (3) gives layer k the time of the layers before it,
 and is required of the one queue of updates too: each layer alone can be in time when the queue is late.
-O(n m) for each term.
+O(n m) for each term. A larger window needs more memory, so the largest that fits is found by bisection:
+O(n²) for n layers and windows of few.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 
 @dataclass(frozen=True)
@@ -152,3 +155,48 @@ def _places(
     for first in range(max(1, len(layers) - size + 1)):
         end = first + size
         yield layers[first:end], layers[end] if end < len(layers) else None
+
+
+class Overlap(StrEnum):
+    HIDDEN = "hidden"
+    """P1, P2 and (3) hold: all transfers and updates are hidden by computations"""
+    STALLS = "stalls"
+    """the window fits, and something waits"""
+    OUT_OF_MEMORY = "out of memory"
+    """not even a window of one layer fits"""
+
+
+@dataclass(frozen=True)
+class Window:
+    """The chosen window.
+
+    size: layers, 0 if none fits. needed: the least that P1 and P2's hard terms (b) require, None if no size
+    is enough. largest: that (c) allows. seconds: the paper's estimate if all is hidden.
+    """
+
+    size: int
+    overlap: Overlap
+    needed: int | None
+    largest: int
+    seconds: float
+
+
+def working_window(layers: Sequence[LayerFigures], room: int, call_seconds: float = 0.0) -> Window:
+    """Return the smallest window that hides everything; if none does, the largest that fits."""
+    sizes = range(1, len(layers) + 1)
+    largest = bisect_left(sizes, True, key=lambda m: not fits(layers, m, room))
+    needed = next((m for m in sizes if fetched_in_time(layers, m, call_seconds)), None)
+    size = next((m for m in sizes[:largest] if _all_hidden(layers, m, call_seconds)), None)
+    overlap = Overlap.HIDDEN
+    if size is None:
+        size, overlap = largest, Overlap.STALLS if largest else Overlap.OUT_OF_MEMORY
+    return Window(size, overlap, needed, largest, iteration_seconds(layers, size, call_seconds))
+
+
+def _all_hidden(layers: Sequence[LayerFigures], size: int, call_seconds: float) -> bool:
+    return (
+        fetched_in_time(layers, size, call_seconds)
+        and recycled_in_time(layers, size)
+        and updated_in_time(layers, size)
+        and queue_in_time(layers, size)
+    )

@@ -71,7 +71,7 @@ def _behind_updates(layers: TrainingLayers, uses: Uses) -> Iterator[tuple[Tensor
 
     That is in the iteration before the weight's first use.
     """
-    for x in (x for layer in layers.layers for x in layer.weights):
+    for x in layers.weights:
         if x in uses.host and x in uses.device:
             yield (x, uses.device[x][0]), uses.host[x][-1] + 1
 

@@ -18,8 +18,8 @@ In the order to read:
     placed.py       a block with what surrounds it; which blocks are identical
     option.py       an option and its replayed cost, linear in its runs
     greedy.py       options without integer programs, O(n²) replays for n tensors
-    graph.py        a block as a separate training graph
-    kinds.py        the options of a kind of block; an integer program for each pair of budgets, exponential
+    kinds.py        a block as a separate training graph; the options of a kind of block; an integer program
+                    for each pair of budgets, exponential
 
 Reference: Zhao et al., Rockmate, ICML 2023, arXiv:2307.01236; Zhao, thesis, 2024, 2.4 to 2.6.
 

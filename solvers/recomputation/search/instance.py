@@ -112,7 +112,7 @@ def _without_sums(graph: Graph, way: Way, unread: Set[int]) -> Way:
     Such a sum is deleted after each of its contributions (`schedule_of`). As an item it would be kept from
     the first to the last, since a contribution (ADD) keeps what is there, so the peak would be too high.
     """
-    dropped = unread.intersection(way.writes)
+    dropped = unread & set(way.writes)
     if not dropped:
         return way
     size = sum(graph.tensors.bytes.item(x) for x in dropped)

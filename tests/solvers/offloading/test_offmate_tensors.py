@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from memplan.solvers.offloading.o_ilp import subset_sum
 from memplan.solvers.offloading.o_ilp.subset_sum import nearest, select
 from memplan.solvers.offloading.o_ilp.tensors import Rounding, absences
-from memplan.solvers.offloading.offmate.updates import HostUpdate, start_steps
+from memplan.solvers.offloading.offmate.schedule import HostUpdate, start_steps
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=9)
 

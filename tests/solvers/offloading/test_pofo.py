@@ -25,7 +25,7 @@ from memplan.solvers.chains.runs import block_runs, save_all
 from memplan.solvers.chains.table import ChainTable
 from memplan.solvers.offloading.pofo import pofo
 from memplan.solvers.offloading.pofo import search as pofo_search
-from memplan.solvers.offloading.pofo.schedule import residence
+from memplan.solvers.offloading.pofo.segments import residence
 from memplan.solvers.offloading.pofo.table import PofoTable
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Status
 from memplan.solvers.recomputation.checkpointing import rotor

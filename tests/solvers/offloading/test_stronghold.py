@@ -26,8 +26,8 @@ from memplan.solvers.links import linked_machine
 from memplan.solvers.offloading.layers.runs import all_kept, always_kept, layer_runs
 from memplan.solvers.offloading.layers.training import training_layers
 from memplan.solvers.offloading.stronghold import stronghold
-from memplan.solvers.offloading.stronghold.layers import layer_figures, room_for_windows
 from memplan.solvers.offloading.stronghold.schedule import window_residence
+from memplan.solvers.offloading.stronghold.stronghold import layer_figures, room_for_windows
 from memplan.solvers.offloading.stronghold.terms import fits
 from memplan.solvers.problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
 from memplan.solvers.registry import run as registry

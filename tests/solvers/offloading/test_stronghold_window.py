@@ -10,14 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.solvers.offloading.stronghold.terms import (
     LayerFigures,
+    Overlap,
     fetched_in_time,
     fits,
     iteration_seconds,
     queue_in_time,
     recycled_in_time,
     updated_in_time,
+    working_window,
 )
-from memplan.solvers.offloading.stronghold.window import Overlap, working_window
 
 LAYER = LayerFigures(
     forward=1.0,

@@ -11,14 +11,14 @@ from memplan.planner.plain import baseline
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.solvers.chains.problem import chain_problem
 from memplan.solvers.problem import Problem
-from memplan.solvers.recomputation.blocks.graph import block_graph
+from memplan.solvers.recomputation.blocks.kinds import block_graph
 from memplan.solvers.recomputation.blocks.option import option_of
 from memplan.solvers.recomputation.blocks.placed import placed_blocks
 from memplan.solvers.recomputation.checkmate.part import Loss, PartGraph, part_graph
 from memplan.solvers.recomputation.hierarchy.option import option_of as option_of_cluster
 from memplan.solvers.recomputation.hierarchy.option import plain_option
 from memplan.solvers.recomputation.hierarchy.tree import hierarchy_of
-from memplan.solvers.recomputation.hiremate.partitions import tree_of
+from memplan.solvers.recomputation.hiremate.hiremate import tree_of
 from memplan.solvers.recomputation.hiremate.rk_checkmate import cluster_graph
 from training_graphs import training
 

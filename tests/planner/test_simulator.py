@@ -52,7 +52,7 @@ def test_both_replays_agree_on_seeded_cases_of_any_number_of_memories(memories: 
     assert deep > (held // 10 if memories > 3 else -1)
 
 
-@pytest.mark.scripts
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch", range(8))
 def test_both_replays_agree_on_seeded_cases(batch: int) -> None:
     for seed in range(500 * batch, 500 * batch + 500):

@@ -93,3 +93,21 @@ def test_never_slower_than_just_in_time_and_never_above_the_budget(seed: int) ->
     assert found[1].peak <= budget
     assert place_prefetches(graph, LINKED, late.least_budget - 1, residence) is None
     assert np.all(demand.device_curve >= 0)
+
+
+def test_look_aheads_that_give_the_same_schedule_hide_no_other() -> None:
+    """The fastest of all is taken, in whatever order they are listed and however often."""
+    faster = 0
+    for layers in (3, 4, 6):
+        graph, machine = chain_of_weights(layers), Machine(links=Links(d2h=8.0, h2d=8.0))
+        for room in (20, 30):
+            first, both, repeated = (
+                place_prefetches(graph, machine, room, all_away(graph), look_aheads)
+                for look_aheads in ((0.0,), (0.0, 4.0), (0.0, 0.0, 4.0))
+            )
+            assert first is not None
+            assert both is not None
+            assert repeated is not None
+            assert repeated[1].time == both[1].time <= first[1].time
+            faster += both[1].time < first[1].time
+    assert faster

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Mode
@@ -86,7 +87,7 @@ def renumber_tensors(problem: Problem, random: Random) -> Problem:
     for tensor in order:
         draft.tensor(*graph.tensor(tensor))
     for index in range(len(graph.operations)):
-        one = graph.operation(index)._asdict()
+        one: dict[str, Any] = graph.operation(index)._asdict()
         one |= {name: numbers(one[name]) for name in ("reads", "writes", "mutates")}
         draft.operation(**one | {"modes": [renumbered(mode) for mode in one["modes"]]})
     return replace(problem, graph=draft.graph(numbers(tuple(graph.results)), graph.machine))

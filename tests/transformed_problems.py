@@ -89,7 +89,8 @@ def renumber_tensors(problem: Problem, random: Random) -> Problem:
     for index in range(len(graph.operations)):
         one: dict[str, Any] = graph.operation(index)._asdict()
         one |= {name: numbers(one[name]) for name in ("reads", "writes", "mutates")}
-        draft.operation(**one | {"modes": [renumbered(mode) for mode in one["modes"]]})
+        one["modes"] = [renumbered(mode) for mode in one["modes"]]
+        draft.operation(**one)
     return replace(problem, graph=draft.graph(numbers(tuple(graph.results)), graph.machine))
 
 

@@ -27,6 +27,9 @@ class Cuda(StreamDevice):
         properties: Any = torch.cuda.get_device_properties(self.torch)
         return properties.L2_cache_size
 
+    def expect_weights(self) -> None:
+        grow_segments()  # segments keep the kind that they were made as
+
     def constant_bytes(self) -> int:
         """Measure the bytes by a product of each sort, once nothing is kept.
 

@@ -110,6 +110,9 @@ class Device(ABC):
     def cache_bytes(self) -> int | None:
         """Return the bytes of the last cache before memory; None if the machine does not say."""
 
+    def expect_weights(self) -> None:  # noqa: B027
+        """Prepare the allocator for a model that is about to move to the device."""
+
     def constant_bytes(self) -> int:
         """Return the bytes of device memory that libraries keep as long as the process computes.
 

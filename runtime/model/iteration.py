@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from ...graphs.errors import InputError, MismatchError
 from ...graphs.transformations.updates import When
+from ..device.choice import device_of
 from ..program.outputs import Output, Wanted, output_of
-from ..torch_internals import grow_segments
 from .batch_objects import object_parts, with_parts
 from .clipping import Clipping
 from .processes import Processes
@@ -99,8 +99,7 @@ class Iteration(NamedTuple):
 
 def on_device(iteration: Iteration, device: str | torch.device) -> Iteration:
     """Return the iteration on a device; the module itself moves."""
-    if torch.device(device).type == "cuda":
-        grow_segments()  # before the weights: segments keep the kind that they were made as
+    device_of(torch.device(device)).expect_weights()
     tensors = {name: tensor.to(device) for name, tensor in tensors_in(iteration.inputs).items()}
     inputs = with_tensors(iteration.inputs, tensors)
     return iteration._replace(module=iteration.module.to(device), inputs=inputs)

@@ -1,4 +1,4 @@
-"""Tests that run on the CPU and, where there is one, on a CUDA device: `pytest tests/devices -m cuda`."""
+"""Tests that run on the CPU (`make test-scripts`) and, where there is one, on a CUDA device: `-m cuda`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from on_devices import CUDA
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read once, at CUDA's first matrix product
 
 
-@pytest.fixture(params=["cpu", CUDA])
+@pytest.fixture(params=[pytest.param("cpu", marks=pytest.mark.scripts), CUDA])
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
     """The device's name; PyTorch repeats its results bit by bit meanwhile, and computes in one thread."""
     threads = torch.get_num_threads()

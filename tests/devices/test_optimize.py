@@ -2,6 +2,7 @@
 
 import gc
 from contextlib import suppress
+from typing import Any
 
 import memplan
 import pytest
@@ -10,6 +11,7 @@ from lion_pytorch import Lion
 from memplan.runtime.model.iteration import on_device
 from memplan.runtime.refusals import TraceError
 from memplan.solvers.problem import InfeasibleError, NotFoundError
+from not_none import not_none
 from on_devices import CUDA
 from transfers import ITERATIONS
 
@@ -156,9 +158,8 @@ def test_autocast(name, device):
 def test_bfloat16_weights(name, device):
     iteration = built(name, device)
     iteration.module.to(torch.bfloat16)
-    inputs = {
-        key: x.to(torch.bfloat16) if x.is_floating_point() else x for key, x in iteration.inputs.items()
-    }
+    given: Any = iteration.inputs
+    inputs = {key: x.to(torch.bfloat16) if x.is_floating_point() else x for key, x in given.items()}
     iteration = iteration._replace(inputs=inputs)
     before = state(iteration.module)
     expected = eagerly(iteration, adam(iteration.module.parameters()))
@@ -186,16 +187,16 @@ def test_offloading(name, device):
 
 @pytest.mark.parametrize("name", ["gpt2", "unet", "llama"])
 def test_the_budget_holds(name, device):
-    """CUDA's allocator counts; what libraries keep beside the plan's tensors is told apart."""
+    """CUDA's allocator counts what is requested, without what libraries keep."""
     iteration = built(name, device)
     optimizer = adam(iteration.module.parameters())
     _found, step = by_plan(iteration, optimizer, budget="60%")
     del optimizer
     gc.collect()
     report = step.report().plans[0]
-    assert report.predicted_peak <= report.budget
+    assert report.predicted_peak <= not_none(report.budget)
     if device == "cuda":
-        assert 0.95 * report.predicted_peak <= report.peak <= report.predicted_peak
+        assert 0.95 * report.predicted_peak <= not_none(report.peak) <= report.predicted_peak
 
 
 def test_compiled_kernels(device):

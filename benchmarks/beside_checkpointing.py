@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from gpu.contestants import layers_of
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.compare.peaks import resident_bytes
 from memplan.runtime.measuring.live_bytes import live_peak
@@ -27,7 +27,7 @@ from memplan.runtime.model.file import load_model_file
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.settle import residents, settled
+from memplan.runtime.trace.output_layouts import residents, settled
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
 from torch.utils.checkpoint import checkpoint

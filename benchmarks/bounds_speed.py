@@ -23,9 +23,9 @@ from time import perf_counter
 from memplan.graphs.files.files import load_graph
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Machine
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import time_bound
 from memplan.planner.budget import Budget, parse_budget
-from memplan.planner.plain import baseline
 from memplan.solvers.bounds.offload.offload_bound import offload_bound
 from memplan.solvers.bounds.residency.residency import free_order_bound
 from memplan.solvers.bounds.residency.schedule import residency_schedule

@@ -16,7 +16,7 @@ from time import perf_counter
 from memplan.graphs.files.files import load_graph
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import InfeasibleError, Options, Problem
 from memplan.solvers.recomputation.checkmate import checkmate

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from memplan.graphs.errors import MemplanError
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.runtime.compare.accuracy import accuracy
 from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.compare.peaks import resident_bytes
@@ -32,7 +32,7 @@ from memplan.runtime.model.file import load_model_file
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.settle import residents, settled
+from memplan.runtime.trace.output_layouts import residents, settled
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
 from torch._functorch import config

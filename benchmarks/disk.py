@@ -17,7 +17,7 @@ from memplan.runtime.measuring.disk_rates import disk_rates
 from memplan.runtime.run.queues import Queues
 from memplan.runtime.storage.copies import read, write
 from memplan.runtime.storage.disk import Disk, File
-from memplan.runtime.storage.places import Block, Host
+from memplan.runtime.storage.host_buffers import Block, Host
 
 MIB = 2**20
 SIZES = tuple(MIB * size for size in (27, 9, 36, 36, 154, 9, 27, 36, 64, 36))

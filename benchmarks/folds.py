@@ -15,11 +15,11 @@ import torch
 from compiled import path_of
 from memplan.graphs.errors import MemplanError
 from memplan.graphs.graph import Graph
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.runtime.fusion import choice
 from memplan.runtime.model.file import load_model_file
 from memplan.runtime.profile.profile import graph_from, measure_program
-from memplan.runtime.trace.settle import residents, settled
+from memplan.runtime.trace.output_layouts import residents, settled
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
 

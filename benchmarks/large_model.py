@@ -24,7 +24,7 @@ from time import perf_counter
 import memplan
 import torch
 from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.storage.home import at_home
+from memplan.runtime.storage.host_access import at_home
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 

@@ -31,8 +31,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from memplan.graphs.files.files import load_graph
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.residency.residency import free_order_bound, residency_bound
 from memplan.solvers.problem import InfeasibleError, Options, Problem

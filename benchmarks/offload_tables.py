@@ -22,9 +22,9 @@ from memplan.graphs.errors import MemplanError
 from memplan.graphs.files.files import load_graph
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Machine
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import time_bound
 from memplan.planner.budget import device_budget, parse_budget
-from memplan.planner.plain import baseline
 from memplan.solvers.bounds.offload.offload_bound import offload_bound
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry

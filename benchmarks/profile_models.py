@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 from memplan.graphs.graph import Graph
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.compare.verdict import verdict
@@ -25,7 +25,7 @@ from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.model.file import load_model_file
 from memplan.runtime.profile.profile import graph_from, measure_program, quality
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.settle import residents
+from memplan.runtime.trace.output_layouts import residents
 from memplan.runtime.trace.trace import trace
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -17,7 +17,7 @@ from time import perf_counter
 
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.solvers.chains.costs import chain_costs
 from memplan.solvers.chains.options import single_options
 from memplan.solvers.chains.problem import chain_problem

@@ -20,7 +20,7 @@ from math import isqrt
 from memplan.graphs.generators import chain, layered
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine, Memory
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.schedule.schedule import Schedule, Step, compute, delete, offload, prefetch
 from memplan.planner.schedule.sequence import in_plain_mode, schedule_of
 from memplan.planner.simulator.simulate import simulate

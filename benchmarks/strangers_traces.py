@@ -26,7 +26,7 @@ from greedy_migration import greedy
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.graph import Phase
 from memplan.graphs.machine import Machine
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.solvers.bounds.offload.offload_bound import offload_bound
 from memplan.solvers.problem import InfeasibleError, Problem
 from memplan.solvers.registry.run import solve

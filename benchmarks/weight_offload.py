@@ -16,7 +16,7 @@ from memplan.graphs.generators import chain
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.transformations.updates import SGD, with_updates
 from memplan.instances.three_partition import solvable, unsolvable
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry

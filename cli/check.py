@@ -12,9 +12,9 @@ from ..planner.budget import Budget, spelled
 from ..planner.errors import InvalidScheduleError
 from ..planner.report import Report
 from .exits import CheckFailedError
-from .figures import arena_document, arena_rows, graph_row, launch_rows, report_document, report_rows
 from .options import FILE, budget_option, graph_option, machine_option, output_options
-from .output import Output, labelled
+from .printing.figures import arena_document, arena_rows, graph_row, launch_rows, report_document, report_rows
+from .printing.output import Output, labelled
 from .replay import TOLERANCE, arena_of, is_number, judged, open_schedule
 
 

@@ -10,7 +10,7 @@ from ..exchange.formats import FORMATS, Options, write
 from ..graphs.files.files import load_graph
 from .import_ import listed, time_unit_option
 from .options import FILE, output_options, writable_export
-from .output import Output, labelled
+from .printing.output import Output, labelled
 
 WRITTEN = [name for name, one in FORMATS.items() if one.writes]
 

@@ -12,13 +12,13 @@ from ..exchange.formats import FORMATS, Options, read
 from ..graphs.errors import InputError
 from ..graphs.files.files import save_graph
 from ..graphs.units import duration, parse_seconds
+from ..planner.baseline import baseline
 from ..planner.budget import spelled
-from ..planner.plain import baseline
 from .completion import completing, machines
-from .figures import graph_row
 from .options import FILE, destination_option, output_options
-from .output import Output, labelled
-from .written import write_out
+from .printing.figures import graph_row
+from .printing.output import Output, labelled
+from .printing.written import write_out
 
 
 def unit_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:

@@ -20,7 +20,7 @@ from .completion import completing
 from .completion import corpora as corpus_names
 from .completion import instances as instance_names
 from .options import destination_option, output_options
-from .output import Output, Row, labelled, table
+from .printing.output import Output, Row, labelled, table
 
 Records = dict[str, list[Best]]
 """Records by the instance's name."""

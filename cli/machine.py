@@ -17,10 +17,10 @@ from ..graphs.machines.presets import Preset, find_preset, presets
 from ..graphs.units import duration, format_bytes
 from ..planner.budget import spelled
 from .completion import completing, machines
-from .figures import rate
 from .options import FILE, destination_option, output_options
-from .output import Output, Row, labelled, table
-from .written import Written, write_out
+from .printing.figures import rate
+from .printing.output import Output, Row, labelled, table
+from .printing.written import Written, write_out
 
 if TYPE_CHECKING:
     from ..runtime.measuring.this_machine import Measured

@@ -16,7 +16,7 @@ from ..graphs.files.documents import document_suffix
 from ..graphs.units import span_readings
 from ..planner.budget import Budget, parse_budget, parse_reserve
 from .completion import completing, machines, solvers
-from .output import Output
+from .printing.output import Output
 
 DEFAULT_SOLVER = "auto"
 

@@ -20,7 +20,7 @@ from ..graphs.units import duration, format_bytes
 from ..planner.bounds import memory_floor, offloads
 from ..planner.budget import Budget, spelled
 from ..solvers.registry import run as registry
-from .bench_arguments import budgets_argument, check_budgets, table_argument
+from .bench.arguments import budgets_argument, check_budgets, table_argument
 from .exits import Exit
 from .options import (
     FILE,
@@ -32,7 +32,7 @@ from .options import (
     solver_option,
     with_gap,
 )
-from .output import Output, table
+from .printing.output import Output, table
 
 BARS = 30
 """Columns of the longest bar."""

@@ -6,8 +6,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from time import monotonic
 
-from .figures import duration
-from .output import Output
+from .printing.figures import duration
+from .printing.output import Output
 
 _SHARE = 0.05
 """Share of the whole below which a phase is not named."""

@@ -11,15 +11,15 @@ import click
 from ..graphs.files.files import save_graph
 from ..graphs.graph import Graph
 from ..graphs.units import duration
+from ..planner.baseline import baseline
 from ..planner.budget import spelled
-from ..planner.plain import baseline
 from .completion import completing, machines
-from .figures import graph_row
 from .models import model_code
 from .optimizer_options import chosen, optimizer_options
 from .options import destination_option, output_options
-from .output import Output, Row, labelled
-from .written import write_out
+from .printing.figures import graph_row
+from .printing.output import Output, Row, labelled
+from .printing.written import write_out
 
 if TYPE_CHECKING:
     from ..runtime.updates.choice import Choice

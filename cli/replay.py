@@ -17,10 +17,10 @@ from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
 from ..planner.addresses.addresses import rows_of
 from ..planner.addresses.layout import Layout
+from ..planner.baseline import baseline
 from ..planner.bounds import least_memory, time_bound
 from ..planner.budget import Budget
 from ..planner.errors import InvalidScheduleError
-from ..planner.plain import baseline
 from ..planner.report import Report
 from ..planner.schedule.file import ScheduleFile, schedule_from_document
 from ..planner.simulator.simulate import Figures, Replay, simulate

@@ -17,10 +17,10 @@ from ..planner.budget import spelled
 from ..report.traces.measured import measured
 from ..report.traces.planned import planned
 from .exits import CheckFailedError, OverPlanError
-from .figures import graph_row, signed
 from .models import model_code
 from .options import FILE, graph_option, output_options
-from .output import Output, Row, labelled
+from .printing.figures import graph_row, signed
+from .printing.output import Output, Row, labelled
 from .replay import Held, arena_of, judged, open_schedule
 from .views import subject_of, trace_option, write_trace
 
@@ -188,7 +188,7 @@ def _planned(
     from ..runtime.model.iteration import on_device
     from ..runtime.run.cycle import Terms
     from ..runtime.run.execute import PlannedStep
-    from ..runtime.trace.settle import settled
+    from ..runtime.trace.output_layouts import settled
     from ..runtime.updates.choice import choice_of, updated
 
     if device is not None:

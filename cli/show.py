@@ -20,9 +20,10 @@ from ..planner.simulator.simulate import Replay
 from ..report.curves import table as curve_table
 from ..report.picture import picture
 from ..report.traces.planned import planned
-from . import account
-from .curve import Mark, draw
-from .figures import (
+from .options import FILE, graph_option, output_options, writable_as
+from .printing import account
+from .printing.curve import Mark, draw
+from .printing.figures import (
     duration,
     floor_document,
     floor_rows,
@@ -31,8 +32,7 @@ from .figures import (
     report_document,
     report_rows,
 )
-from .options import FILE, graph_option, output_options, writable_as
-from .output import Output, labelled, table
+from .printing.output import Output, labelled, table
 from .replay import Held, judged, open_schedule
 from .views import subject_of, trace_option, write_trace, write_view
 

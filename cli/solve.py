@@ -15,27 +15,16 @@ from ..graphs.files.files import load_graph
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
 from ..graphs.units import format_bytes
+from ..planner.baseline import baseline
 from ..planner.bounds import least_memory
 from ..planner.budget import Budget, device_budget, spelled
-from ..planner.plain import baseline
 from ..planner.report import Report
 from ..planner.schedule.file import save_schedule
+from ..solvers.incumbent import Race
 from ..solvers.problem import Bound, InfeasibleError, NotAcceptedError, Problem, Solution, Status
-from ..solvers.race import Race
 from ..solvers.registry import run as registry
-from .bench_arguments import table_argument
+from .bench.arguments import table_argument
 from .exits import Exit
-from .figures import (
-    arena_document,
-    arena_rows,
-    duration,
-    floor_document,
-    floor_rows,
-    graph_row,
-    launch_rows,
-    report_document,
-    report_rows,
-)
 from .options import (
     FILE,
     SECONDS,
@@ -50,10 +39,21 @@ from .options import (
     solver_option,
     with_gap,
 )
-from .output import Output, Row, labelled
 from .phases import Phases
-from .race_log import RaceLog, write_csv
-from .written import write_out
+from .printing.figures import (
+    arena_document,
+    arena_rows,
+    duration,
+    floor_document,
+    floor_rows,
+    graph_row,
+    launch_rows,
+    report_document,
+    report_rows,
+)
+from .printing.output import Output, Row, labelled
+from .printing.race_log import RaceLog, write_csv
+from .printing.written import write_out
 
 _SOLVING = "solving"
 

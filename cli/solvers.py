@@ -13,7 +13,7 @@ from ..solvers.registry import run as registry
 from .completion import completing
 from .completion import solvers as names
 from .options import output_options
-from .output import Output, Row, labelled
+from .printing.output import Output, Row, labelled
 
 
 @click.command()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..graphs.units import duration
 from ..planner.budget import spelled
-from .figures import signed
-from .output import Output, Row
+from .printing.figures import signed
+from .printing.output import Output, Row
 
 if TYPE_CHECKING:
     from ..runtime.model.file import ModelFile

@@ -18,10 +18,10 @@ from ..graphs.generators import chain
 from ..graphs.graph import Graph
 from ..graphs.machine import Links, Machine
 from ..graphs.transformations.updates import ADAMW, with_updates
-from ..planner.plain import baseline, plain_schedule
+from ..planner.baseline import baseline, plain_schedule
 from ..solvers.bounds.lower_bounds import lower_bounds
+from ..solvers.incumbent import Race
 from ..solvers.problem import Bound, InfeasibleError, NotAcceptedError, NotFoundError, Problem
-from ..solvers.race import Race
 from ..solvers.registry import run as registry
 from ..solvers.skipped import INTERNAL_ERROR
 from ..solvers.workers.serve import Call

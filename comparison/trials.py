@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from memplan.version import __version__
 
 from ..graphs.files.files import graph_digest, load_graph
+from ..planner.baseline import baseline
 from ..planner.budget import Budget
-from ..planner.plain import baseline
 from ..solvers.registry.run import chosen_settings, settings_of
 
 

@@ -14,7 +14,7 @@ from ..graphs.arrays import Floats, Ints
 from ..graphs.graph import Graph, Kind, Phase
 from ..graphs.machine import Machine, Memory
 from ..planner.addresses.lifetimes import WORKSPACE, Lifetimes
-from ..planner.plain import plain_schedule
+from ..planner.baseline import plain_schedule
 from ..planner.schedule.schedule import Schedule, Verb
 from ..planner.simulator.curves import byte_curves
 from ..planner.simulator.timeline import NOTHING, Timeline, timeline

@@ -17,7 +17,7 @@ from ..graphs.graph import Kind, Phase
 from ..graphs.machine import Machine, Memory
 from ..graphs.units import format_bytes
 from ..planner.addresses.lifetimes import lifetimes
-from ..planner.plain import plain_schedule
+from ..planner.baseline import plain_schedule
 from ..planner.schedule.schedule import Verb
 from ..planner.simulator.timeline import NOTHING, Timeline, timeline
 from .colours import AGAIN, COPY, KIND, PHASE

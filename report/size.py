@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..comparison.tables import Table
 from ..graphs.units import format_bytes
-from ..planner.outlook import Span
+from ..planner.sizing.estimate_range import Span
 from .still import html_table, still_page
 
 _STYLE = """

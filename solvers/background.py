@@ -13,7 +13,7 @@ from functools import partial
 from threading import Event, Thread, main_thread
 
 from ..planner.schedule.schedule import Schedule
-from .portfolio.workers import SolverWorkers
+from .auto.workers import SolverWorkers
 from .problem import Problem
 
 LOWEST = 19

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ..graphs.graph import Graph, Phase
 from ..graphs.machine import Links, Machine
+from ..planner.baseline import baseline, plain_schedule
 from ..planner.bounds import memory_floor, uses_host
-from ..planner.plain import baseline, plain_schedule
 from ..planner.replay.runs import figures_of_runs
 from ..planner.schedule.schedule import Schedule
 from ..planner.schedule.sequence import Run, schedule_of

@@ -20,7 +20,7 @@ from ..planner.report import optimality_gap
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import Figures
 from .clock import Clock
-from .race import Race
+from .incumbent import Race
 
 T = TypeVar("T")
 

@@ -24,8 +24,8 @@ import pytest
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor, time_bound
-from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Schedule
 from memplan.solvers.bounds.offload.offload_bound import moves, offload_bound, weight_offload_bound
 from memplan.solvers.bounds.residency.residency import free_order_bound, residency_bound

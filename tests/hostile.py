@@ -21,7 +21,7 @@ from memplan.graphs.machine import Machine, Memory
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.clock import Queue
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.code.host_calls import CpuOperation
+from memplan.runtime.codegen.host_calls import CpuOperation
 from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.measuring.live_bytes import blocks_of
 from memplan.runtime.model.iteration import Iteration, Updates
@@ -30,7 +30,7 @@ from memplan.runtime.program.program import Program
 from memplan.runtime.run import execute, over_plan, queues, streams
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import Outcome, PlannedStep
-from memplan.runtime.storage import disk, places
+from memplan.runtime.storage import disk, host_buffers
 from memplan.runtime.trace.trace import trace
 from simulated_device.device import SimulatedDevice
 from simulated_device.threads import Delays
@@ -301,7 +301,7 @@ def _states(name, optimizer) -> list[dict[str, torch.Tensor]]:
 @contextmanager
 def counted(device: SimulatedDevice) -> Iterator[None]:
     """Uses of the disk, the CPU and host memory are places for faults too."""
-    move, compute, take = disk._all, CpuOperation.__call__, places.Host.memory
+    move, compute, take = disk._all, CpuOperation.__call__, host_buffers.Host.memory
 
     def moved(*arguments: Any) -> None:
         device.faults.pass_by("disk")
@@ -315,7 +315,7 @@ def counted(device: SimulatedDevice) -> Iterator[None]:
         device.faults.pass_by("host")
         return take(*arguments)
 
-    host = patch.object(places.Host, "memory", taken)
+    host = patch.object(host_buffers.Host, "memory", taken)
     with patch.object(disk, "_all", moved), patch.object(CpuOperation, "__call__", computed), host:
         yield
 

@@ -24,7 +24,7 @@ from memplan.graphs.files.documents import read_document
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.folders.scratch import sweep
 from memplan.graphs.generators import chain, layered
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.schedule.file import load_schedule, save_schedule
 
 MARK = "MEMPLAN_KILLS"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from memplan.runtime.model.iteration import tensors_in
-from memplan.runtime.storage.away import hold_of
+from memplan.runtime.storage.offloaded import hold_of
 from memplan.training import optimize, plan
 from memplan.training.buckets import check_ignored
 

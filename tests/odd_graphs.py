@@ -17,8 +17,8 @@ from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.solvers.problem import Problem
 from odd_twists import PERSISTENT, SIZES, TIMES, TWISTS, Document
 from small_graphs import small_graph

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memplan.runtime.below_autograd import as_traced
 from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.measuring.stand_ins import substitute
+from memplan.runtime.measuring.synthetic_inputs import substitute
 from memplan.runtime.program.graph import Cost
 from memplan.runtime.program.program import refs
 from memplan.runtime.trace.joint import residents

@@ -14,8 +14,8 @@ from random import Random
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from strategies import with_latencies
 
 

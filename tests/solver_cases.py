@@ -20,8 +20,8 @@ import numpy as np
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph, Phase
 from memplan.graphs.machine import Links, Machine
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor, once_floor
-from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Schedule, Verb
 from memplan.solvers.candidates import device_limit
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, NotFoundError, Problem, Solution

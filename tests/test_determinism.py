@@ -25,7 +25,7 @@ from dataclasses import replace
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.solvers.registry import run as registry
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem
 from random import Random

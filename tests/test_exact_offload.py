@@ -10,8 +10,8 @@ from exact_offload import optimum
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine, Memory
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.planner.residency.prefetch_placement import place_prefetches
 from memplan.planner.residency.residency import Residency
 from memplan.planner.schedule.schedule import Verb

@@ -19,7 +19,7 @@ import pytest
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.generators import layered
 from memplan.instances import catalogue as instances
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.schedule.file import load_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import InfeasibleError, Problem
@@ -82,7 +82,7 @@ DEAF = """
 import ctypes, threading, time
 from dataclasses import dataclass
 from pathlib import Path
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.solvers.problem import Answer, Status
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def test_solve_ends_with_130_on_ctrl_c(signals: int, folder: Path) -> None:
 PROGRAM = """
 import sys, threading, time
 from memplan.instances import catalogue as instances
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
 from memplan.solvers.background import Background

@@ -13,7 +13,7 @@ from kernel_traces.traces import Trace, kernel_trace
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind
 from memplan.graphs.machine import Links, Machine
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.offload.link_windows import link_bound

@@ -15,8 +15,8 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.files.files import load_graph
 from memplan.graphs.graph import Phase
 from memplan.graphs.machine import Links, Machine
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.solvers.offloading.joint.drops import Drops
 from memplan.solvers.problem import NotFoundError, Problem
 from memplan.solvers.registry import run as registry

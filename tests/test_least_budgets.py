@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 from memplan.graphs.errors import InputError
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem
 from memplan.solvers.registry import run as registry
 from odd_graphs import odd_problem

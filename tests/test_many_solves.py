@@ -7,8 +7,8 @@ import tracemalloc
 
 import pytest
 from memplan.graphs.generators import chain, layered
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.solvers.problem import Problem, Solution
 from memplan.solvers.registry import run as registry
 from solver_cases import warm_up

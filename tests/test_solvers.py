@@ -12,8 +12,8 @@ import pytest
 from exact import optimal_time
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, Solution, Status
 from memplan.solvers.registry import run as registry

@@ -8,9 +8,9 @@ import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.graph import Graph, Kind, Phase
+from memplan.planner.baseline import baseline, plain_schedule
 from memplan.planner.bounds import memory_floor, time_bound
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.plain import baseline, plain_schedule
 from memplan.planner.schedule.file import load_schedule, save_schedule
 from memplan.planner.schedule.schedule import Schedule, compute, delete
 from memplan.planner.schedule.sequence import in_plain_mode, schedule_of

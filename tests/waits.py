@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from hostile import Case, Lateness, check_case, program_of, seeded
 from memplan.graphs.graph import Graph, Mode
 from memplan.graphs.machine import Memory
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.schedule.schedule import (
     Initial,
     Schedule,

@@ -14,8 +14,8 @@ from random import Random
 import numpy as np
 from exact import optimal_time
 from memplan.graphs.graph import Graph, Phase
+from memplan.planner.baseline import baseline, plain_schedule
 from memplan.planner.bounds import backward_once, memory_floor, time_bound
-from memplan.planner.plain import baseline, plain_schedule
 from memplan.solvers.bounds.lower_bounds import lower_bounds
 from memplan.solvers.problem import Bound, Problem
 from small_graphs import small_graph

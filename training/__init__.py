@@ -2,8 +2,8 @@
 
 optimize.py   memplan.optimize; its arguments in options.py, read by option.py, and option_rules.py
 plan.py       one shape: trace, measure, solve, compare
-kept.py       plans on disk
-outside.py    optimizers that run after the plan
+plan_cache.py       plans on disk
+unplanned_optimizer.py    optimizers that run after the plan
 plans.py      one plan per shape; buckets.py, batches padded to a few lengths
 step.py       the step that the loop calls, for batches of any shape; evaluation.py, forward alone
 loss.py       its loss, whose backward hands the gradients over

@@ -24,7 +24,7 @@ from ..planner.residency.prefetch_placement import place_prefetches
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.clock import link_of
 from ..planner.simulator.simulate import simulate
-from ..runtime.code.code import is_plain
+from ..runtime.codegen.codegen import is_plain
 from ..runtime.compare.verdict import is_out_of_memory
 from ..runtime.model.iteration import Iteration
 from ..runtime.run.execute import PlannedStep
@@ -32,8 +32,8 @@ from ..runtime.run.stopwatch import Times
 from ..solvers.background import Background
 from ..solvers.problem import Problem
 from .drift import remeasured, slower, unevenness
-from .kept import Plan
 from .plan import Planner
+from .plan_cache import Plan
 from .report import DRIFT, ENOUGH
 
 TURNS = 5

@@ -21,8 +21,8 @@ from ..runtime.compare.eager import run_eager
 from ..runtime.compare.verdict import is_out_of_memory
 from ..runtime.model.iteration import Inputs, Iteration, tensors_in, with_tensors
 from ..runtime.model.unchanged import unchanged
-from ..runtime.refusals import warn_user
 from ..runtime.run.execute import Outcome
+from ..runtime.unsupported import warn_user
 
 
 class Pad(NamedTuple):

@@ -30,8 +30,8 @@ from torch.utils import _pytree as pytree
 from ..graphs.errors import InputError, MemplanError, MismatchError
 from ..graphs.files.documents import regular_size
 from ..runtime.interrupts import deferred_signals
-from ..runtime.refusals import warn_user
-from ..runtime.storage.home import replace_at_home
+from ..runtime.storage.host_access import replace_at_home
+from ..runtime.unsupported import warn_user
 from .digests import FORMAT, Digests, read_digests, write_digests
 from .optimizer_states import Optimizer, prepare_states, states_of
 from .random_numbers import are_random_numbers, random_numbers, set_random_numbers

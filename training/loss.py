@@ -18,10 +18,10 @@ from torch import Tensor
 from ..graphs.errors import MemplanError, MismatchError
 from ..runtime.model.iteration import Inputs, refuse_gradients_of_inputs
 from ..runtime.model.processes import Processes
-from ..runtime.refusals import warn_user
 from ..runtime.run.execute import Outcome, PlannedStep
-from ..runtime.storage.away import bring_back
+from ..runtime.storage.offloaded import bring_back
 from ..runtime.torch_internals import graph_is_kept
+from ..runtime.unsupported import warn_user
 
 
 class Losses:

@@ -15,10 +15,10 @@ from .buckets import check_ignored, parse_buckets
 from .option import takes
 from .option_rules import validate_options
 from .options import Options
-from .outside import OutsideStep
 from .plan import Planner
 from .report import TrainingLog
 from .step import Step
+from .unplanned_optimizer import OutsideStep
 from .weights import read_weights
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..graphs.errors import InputError, MismatchError
 from ..runtime.model.accumulated import SUM, accumulated, note_accumulated
-from ..runtime.storage.home import replace_at_home
+from ..runtime.storage.host_access import replace_at_home
 
 Optimizer = torch.optim.Optimizer
 

@@ -11,12 +11,12 @@ from weakref import WeakKeyDictionary
 from ..graphs.errors import InputError
 from ..graphs.graph import Graph
 from ..graphs.machine import Links, Machine
-from ..planner.plain import baseline, plain_schedule
+from ..planner.baseline import baseline, plain_schedule
 from ..planner.simulator.part import part_of
 from ..planner.simulator.simulate import simulate
 from ..runtime.compare.compiled import Compiled
 from ..runtime.compare.cost import Cost, below_baseline, worse_than_eager
-from ..runtime.compare.grounds import grounds
+from ..runtime.compare.signature import grounds
 from ..runtime.compare.verdict import as_source, compared, warning
 from ..runtime.device.choice import device_of
 from ..runtime.fusion.choice import COMPILED, chosen
@@ -25,17 +25,17 @@ from ..runtime.profile.fused_updates import fused_hint
 from ..runtime.profile.part import graph_of_part
 from ..runtime.profile.profile import graph_from, measure_program
 from ..runtime.program.program import Program
-from ..runtime.refusals import warn_user
 from ..runtime.run.cycle import Terms
 from ..runtime.run.execute import PlannedStep
-from ..runtime.trace.settle import residents, settled
+from ..runtime.trace.output_layouts import residents, settled
 from ..runtime.trace.trace import trace
+from ..runtime.unsupported import warn_user
 from ..runtime.updates.averages import averaged, with_talks
 from ..runtime.updates.parts import Part, adding, updating
 from ..solvers.problem import InfeasibleError, Problem
 from ..solvers.registry.run import solve_or_unpin as solve
-from .kept import Plan, find, keep, vouch, vouched
 from .options import Options
+from .plan_cache import Plan, find, keep, vouch, vouched
 from .report import TrainingLog
 
 FORWARD = "auto"

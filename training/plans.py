@@ -7,10 +7,10 @@ from collections.abc import Callable
 from ..graphs.errors import MismatchError
 from ..runtime.interrupts import deferred_signals, open_to_signals
 from ..runtime.model.iteration import Inputs, Iteration
-from ..runtime.refusals import warn_user
 from ..runtime.run.execute import PlannedStep
 from ..runtime.run.inputs import OtherShapeError, OtherValuesError, UsedValuesError
 from ..runtime.torch_internals import fake_results_forgotten
+from ..runtime.unsupported import warn_user
 from .buckets import Buckets
 
 

@@ -17,13 +17,13 @@ from torch import Tensor
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..graphs.units import format_bytes
+from ..planner.baseline import baseline
 from ..planner.card import Card, cost_entries
-from ..planner.plain import baseline
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import Figures, simulate
 from ..runtime.device.device import Stamp
 from ..runtime.run.execute import PlannedStep
-from .kept import Plan, save
+from .plan_cache import Plan, save
 from .progress import Progress, ProgressEvent
 
 _KEPT = 100

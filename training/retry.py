@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from ..planner.budget import spelled
 from ..runtime.compare.verdict import is_out_of_memory
-from ..runtime.refusals import warn_user
 from ..runtime.run.execute import Outcome, PlannedStep
 from ..runtime.run.recovery import UNDONE
+from ..runtime.unsupported import warn_user
 from ..solvers.problem import InfeasibleError
 
 SHARES = (0.95, 0.9, 0.8)

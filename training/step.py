@@ -2,7 +2,7 @@
 
 A plan is for one shape. The first batch of each shape, such as a smaller last batch, gets a plan, which takes
 as long as the first plan did. All plans train the same weights: a plan takes over, tensor by tensor, what
-another has moved to the host (runtime/run/custody.py).
+another has moved to the host (runtime/run/ownership.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..runtime.interrupts import deferred_signals, open_to_signals
 from ..runtime.model.clipping import parse_norm
 from ..runtime.model.iteration import Inputs, Iteration, Purpose, scale_of, tensors_in
 from ..runtime.run.execute import Outcome, PlannedStep
-from ..runtime.storage.home import at_home
+from ..runtime.storage.host_access import at_home
 from ..runtime.updates.averaged import averages
 from . import checkpoint
 from .adapt import Adapter

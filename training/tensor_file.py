@@ -23,7 +23,7 @@ from torch import Tensor
 from ..graphs.errors import InputError
 from ..graphs.files.documents import regular_size
 from ..runtime.storage.checksum import Digest
-from ..runtime.storage.home import at_home_value
+from ..runtime.storage.host_access import at_home_value
 
 _PIECE = 64 << 20
 """Bytes that are copied from a device at a time."""

@@ -1,6 +1,6 @@
 """Weights for a model on `meta`, read from safetensors files.
 
-Its tensors become uninitialized ones (runtime/storage/unmade.py). They take no memory until an iteration or
+Its tensors become uninitialized (runtime/storage/lazy_init.py). They take no memory until an iteration or
 other code reads them; then they go straight to the memory in which the plan keeps them. The parameters stay
 the same objects, so an optimizer may have been made of them.
 """
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..graphs.errors import InputError
 from ..runtime.program.program import Value
-from ..runtime.storage.unmade import filled_with, is_unmade, make_later, refill
+from ..runtime.storage.lazy_init import filled_with, is_unmade, make_later, refill
 from ..runtime.torch_internals import empty_for_nobody
 from .tensor_file import open_tensors
 

@@ -18,7 +18,7 @@ from memplan.graphs.files.files import save_graph
 from memplan.graphs.files.machine import machine_to_document
 from memplan.graphs.graph import Graph
 from memplan.graphs.partition.partition import partition
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.schedule.file import save_schedule
 from odd_graphs import odd_graph, odd_machine
 from training_graphs import training

@@ -21,7 +21,7 @@ import numpy as np
 from memplan.exchange.formats import FORMATS, Options, read
 from memplan.graphs.errors import InputError
 from memplan.graphs.files.files import graph_digest, load_graph, save_graph
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 
 from .area import Area, Fault, Verdict
 from .readers import changed, line_faults

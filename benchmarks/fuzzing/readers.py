@@ -25,7 +25,7 @@ from memplan.graphs.files.machine import load_machine, machine_from_document, ma
 from memplan.graphs.files.write import graph_to_document
 from memplan.graphs.files.yaml_dialect import dump_yaml
 from memplan.graphs.graph import Graph
-from memplan.planner.plain import baseline, plain_schedule
+from memplan.planner.baseline import baseline, plain_schedule
 from memplan.planner.schedule.file import load_schedule, save_schedule
 from odd_graphs import odd_graph, odd_machine
 from reference_replay import Accepted, replay

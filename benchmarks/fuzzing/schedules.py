@@ -9,8 +9,8 @@ from random import Random
 from memplan.graphs.errors import MemplanError
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.machine import Machine
+from memplan.planner.baseline import baseline
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.plain import baseline
 from memplan.planner.schedule.file import load_schedule, save_schedule
 from memplan.planner.schedule.schedule import Schedule, Verb
 from memplan.solvers.problem import Problem

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain, layered
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
 from small_offload import small_case

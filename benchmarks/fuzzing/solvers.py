@@ -13,8 +13,8 @@ from memplan.graphs.files.documents import write_document
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.files.machine import machine_to_document
 from memplan.graphs.machine import Links, Machine
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
 from odd_graphs import odd_problem

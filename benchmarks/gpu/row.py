@@ -30,7 +30,7 @@ from memplan.graphs.errors import MemplanError
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.graph import Graph
 from memplan.graphs.machines.presets import find_machine
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.runtime.compare.comparison import compare
 from memplan.runtime.compare.peaks import device_peak
 from memplan.runtime.device.choice import device_of
@@ -41,7 +41,7 @@ from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.program.program import Program
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.settle import residents, settled
+from memplan.runtime.trace.output_layouts import residents, settled
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
 

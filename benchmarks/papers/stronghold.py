@@ -13,7 +13,7 @@ from memplan.graphs.machines.presets import find_preset
 from memplan.instances.models import Transformer
 from memplan.instances.training import Rates, Training
 from memplan.instances.transformer import model_flops, transformer
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, Solution
 from memplan.solvers.registry import run as registry
 

@@ -11,8 +11,8 @@ from memplan.graphs.graph import Graph
 from memplan.instances.models import MODELS
 from memplan.instances.training import Rates, Training
 from memplan.instances.transformer import transformer
+from memplan.planner.baseline import baseline
 from memplan.planner.budget import parse_budget
-from memplan.planner.plain import baseline
 from memplan.solvers.problem import InfeasibleError, Problem
 from memplan.solvers.registry import run as registry
 

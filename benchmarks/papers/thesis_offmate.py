@@ -19,7 +19,7 @@ from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.instances.models import MODELS
 from memplan.instances.training import Rates, Training
 from memplan.instances.transformer import timed, transformer
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, Solution
 from memplan.solvers.registry import run as registry
 

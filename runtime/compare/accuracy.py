@@ -25,7 +25,7 @@ from ..fusion.kernel import Kernel
 from ..fusion.members import Members, called
 from ..model.iteration import Iteration, Scaled, scale_of, unscaled
 from ..program.program import Call, Operation, Program, refs, values_read
-from ..trace.settle import residents
+from ..trace.output_layouts import residents
 
 MOST = 4
 """Largest error of a kernel's result, as a multiple of PyTorch's own."""

@@ -17,7 +17,7 @@ from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, PythonState
 from ..model.unchanged import Before, changed_by, changing, copies, unchanged
 from ..program.program import Program
 from ..run.execute import Outcome, PlannedStep
-from ..trace.pretence import compiling, without_checkpoints
+from ..trace.trace_context import compiling, without_checkpoints
 from .cost import Cost, EagerCost
 from .eager import run_eager
 from .host_updates import rounding, weights_on_host

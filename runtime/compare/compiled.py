@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...graphs.errors import DifferenceError
-from ...planner.plain import plain_schedule
+from ...planner.baseline import plain_schedule
 from ..fusion.fused import Kernels
 from ..model.iteration import Iteration
 from ..program.graph import Cost, graph_of

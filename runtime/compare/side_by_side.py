@@ -7,12 +7,12 @@ from statistics import median
 from typing import NamedTuple
 
 from ..device.choice import device_of
-from ..model.granted import plain_attributes_kept
+from ..model.guards import plain_attributes_kept
 from ..model.iteration import Iteration
 from ..model.unchanged import unchanged
 from ..run.execute import PlannedStep
 from ..run.stopwatch import Span
-from ..trace.pretence import compiling
+from ..trace.trace_context import compiling
 from .comparison import Comparison
 from .compiled import Compiled
 from .eager import run_eager

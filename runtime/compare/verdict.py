@@ -11,13 +11,13 @@ import torch
 
 from ...graphs.errors import DifferenceError
 from ...graphs.graph import Graph
-from ...planner.plain import baseline, plain_schedule
-from ..device.host_room import available_bytes
+from ...planner.baseline import baseline, plain_schedule
+from ..device.host_capacity import available_bytes
 from ..model.iteration import Iteration
 from ..program.program import Program
-from ..refusals import TraceError
 from ..run.execute import PlannedStep
 from ..run.inputs import UsedValuesError
+from ..unsupported import TraceError
 from .comparison import Comparison, compare
 from .compiled import Compiled, compare_compiled, compare_traced
 from .peaks import resident_bytes

@@ -1,4 +1,4 @@
 """The device that computes: memory, streams, clock, random numbers. Only this package names CUDA.
 
-Doors: device, choice, host_room, planned_rooms, threads.
+Doors: choice, device, host_capacity, planned_arena, threads.
 """

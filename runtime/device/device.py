@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...graphs.errors import MemplanError
 from ..program.program import Operation, Program, Target
-from .planned_rooms import PlannedRooms
+from .planned_arena import PlannedRooms
 
 
 class Event(Protocol):

@@ -20,7 +20,7 @@ from ..device.device import StreamDevice
 from ..profile.estimate import ESTIMATED, estimate_program
 from ..program.graph import graph_of
 from ..trace.lowering import lower
-from ..trace.pretence import silent
+from ..trace.trace_context import silent
 from .joint import joint_of
 
 MOST_BYTES = 512 * 2**20

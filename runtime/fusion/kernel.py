@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...graphs.errors import InputError
 from ..below_autograd import as_traced
-from ..measuring.stand_ins import elements_spanned
+from ..measuring.synthetic_inputs import elements_spanned
 from ..program.program import Value
 from ..storage.blocks import size_bytes
 from ..torch_inductor import compiler_fault, inductor

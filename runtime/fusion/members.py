@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..measuring.stand_ins import substitute
+from ..measuring.synthetic_inputs import substitute
 from ..program.call_text import call_text
 from ..program.names import short_name
 from ..program.program import Call, Operation, Program, Ref, refs, values_read

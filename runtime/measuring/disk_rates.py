@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ...graphs.errors import InputError
 from ..storage.disk import Disk, File
-from ..storage.places import Host
+from ..storage.host_buffers import Host
 from .rates import CopyRates, Rate, rate_of, repeated
 
 COPY_BYTES = 2**26

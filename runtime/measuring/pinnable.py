@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...graphs.units import format_bytes
 from ..device.device import Device, PinError, Unpin
-from ..device.host_room import available_bytes, host_pages, lockable_bytes
+from ..device.host_capacity import available_bytes, host_pages, lockable_bytes
 
 SHARE = 0.5
 """Share of the free memory that is pinned at most."""

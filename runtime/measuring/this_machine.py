@@ -12,7 +12,7 @@ import torch
 from ...graphs.machine import Links, Machine, Updates
 from ...graphs.units import format_bytes
 from ..device.choice import best_device, check_device, device_of
-from ..device.host_room import host_memory
+from ..device.host_capacity import host_memory
 from ..device.threads import processors, update_threads
 from .disk_rates import disk_rates
 from .link_rates import link_rates

@@ -20,7 +20,6 @@ from ...graphs.errors import MismatchError
 from ..hints import SPARSE
 from ..reach import Path, follow, reachable, spelled
 from ..reads.contents import is_plain
-from ..refusals import TraceError, at_line, is_users, is_value_dependent
 from ..torch_internals import (
     FakeTensor,
     TorchDispatchMode,
@@ -30,6 +29,7 @@ from ..torch_internals import (
     version_of,
     wraps_others,
 )
+from ..unsupported import TraceError, at_line, is_users, is_value_dependent
 from .iteration import Iteration, others_in
 
 aten: Any = torch.ops.aten

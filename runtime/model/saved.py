@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..storage.away import hold_of
+from ..storage.offloaded import hold_of
 from ..torch_internals import memory_of, parts_of_wrapper, set_version, version_of
 
 

@@ -22,7 +22,7 @@ from ...graphs.machine import Updates
 from ...graphs.machines.gpus import Gpu
 from ...graphs.machines.presets import Preset, find_preset
 from ..device.device import StreamDevice
-from ..measuring.stand_ins import signature, substitute
+from ..measuring.synthetic_inputs import signature, substitute
 from ..model.file import ModelFile, load_model_file
 from ..program.graph import Cost, graph_of
 from ..program.program import Call, Program, values_read

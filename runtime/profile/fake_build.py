@@ -13,9 +13,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..refusals import is_value_dependent
 from ..torch_internals import applied, applied_by, buffers_of, parameters_of
-from ..trace.forms import TrueFakes
+from ..trace.layouts import TrueFakes
+from ..unsupported import is_value_dependent
 
 T = TypeVar("T")
 

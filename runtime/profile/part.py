@@ -10,7 +10,7 @@ from dataclasses import replace
 from ...graphs.graph import Graph
 from ..below_autograd import as_traced
 from ..measuring.measure import Measurement
-from ..measuring.stand_ins import StandIns, signature
+from ..measuring.synthetic_inputs import StandIns, signature
 from ..program.graph import Cost, graph_of
 from ..program.program import Program
 from ..updates.parts import Part

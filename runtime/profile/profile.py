@@ -25,12 +25,12 @@ from ..device.threads import as_updates_run, update_threads
 from ..fusion.choice import COMPILED, chosen
 from ..measuring.live_bytes import check_profiler, live_peak
 from ..measuring.measure import Measurement, measure
-from ..measuring.stand_ins import StandIns, signature
+from ..measuring.synthetic_inputs import StandIns, signature
 from ..model.file import load_model_file
 from ..model.iteration import on_device
 from ..program.graph import Cost, graph_of
 from ..program.program import Operation, Program
-from ..trace.settle import residents, settled
+from ..trace.output_layouts import residents, settled
 from ..updates.choice import Choice, updated
 from ..updates.sums import adds_up
 from ..updates.updates import updates_weights

@@ -23,11 +23,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..reach import is_of_user
-from ..refusals import at_line
+from ..unsupported import at_line
 from .contents import content, is_of_user_class, is_plain
 from .forbidden import refuse_call, refuse_unseeded
 from .getters import CALL_THEIR_ARGUMENTS, READERS, Call, call_of, of_call, of_call_content, reporting
 from .nodes import quietly
+from .placeholders import Identity
 from .predicates import CACHED, CODE_OF_ANY, SKIPPED, is_hashable
 from .reader import users_place
 from .reads import (
@@ -38,7 +39,6 @@ from .reads import (
     of_subclass_of,
 )
 from .reports import Reports
-from .stand_ins import Identity
 
 _ONLY_IDENTITY: set[Any] = {type, callable, super, print}
 

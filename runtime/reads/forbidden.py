@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..reach import is_of_library
-from ..refusals import TraceError, at_line
+from ..unsupported import TraceError, at_line
 from .reader import users_place
 from .reads import Node, spell
 

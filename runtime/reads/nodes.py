@@ -24,10 +24,11 @@ import numpy as np
 from torch import Tensor, nn
 
 from ..reach import LONGEST, Path, is_of_user
-from ..refusals import TraceError, at_line
 from ..torch_internals import FakeTensor
+from ..unsupported import TraceError, at_line
 from .carried import Carried, refusal
 from .contents import LARGEST, MISSING, Kind, content, is_of_user_class, is_plain
+from .placeholders import Holder, OfBatch, StandIns
 from .predicates import SKIPPED, is_number, is_users_function, of_code, of_its_bases, of_type, replaces
 from .reader import users_place
 from .reads import (
@@ -48,7 +49,6 @@ from .reads import (
     same,
     spell,
 )
-from .stand_ins import Holder, OfBatch, StandIns
 
 NOT_GIVEN = object()
 

@@ -17,12 +17,13 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from threading import get_ident
 
-from ..refusals import TraceError, warn_user
+from ..unsupported import TraceError, warn_user
 from .calls import Calls
 from .carried import carried, refusal
 from .contents import content
 from .forbidden import no_files_read
 from .getters import of_call
+from .placeholders import StandIns
 from .reads import (
     Node,
     Read,
@@ -30,7 +31,6 @@ from .reads import (
     all_reads,
     same,
 )
-from .stand_ins import StandIns
 
 
 class Recording(Calls):

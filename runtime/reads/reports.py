@@ -19,6 +19,7 @@ from .contents import MISSING, is_of_user_class, is_plain
 from .following import Following
 from .forbidden import refuse_iterator
 from .nodes import quietly
+from .placeholders import Identity
 from .predicates import (
     CODE_OF_ANY,
     OF_CONTENT,
@@ -47,7 +48,6 @@ from .reads import (
     of_membership,
     of_whole,
 )
-from .stand_ins import Identity
 
 
 class Reports(Following):

@@ -22,22 +22,22 @@ from ...planner.addresses.layout import Layout
 from ...planner.addresses.pinned import pinned_layout
 from ...planner.schedule.schedule import Schedule, Verb
 from ...planner.simulator.simulate import simulate
-from ..code.copies import LETTERS, Place, variable
-from ..code.rehearsal import Rehearsal, Turn
-from ..code.turn import generate_turn
+from ..codegen.copies import LETTERS, Place, variable
+from ..codegen.dry_run import Rehearsal, Turn
+from ..codegen.iteration import generate_turn
 from ..device.choice import device_of
 from ..device.device import Device, StreamDevice
 from ..program.graph import Cost, graph_of
 from ..program.program import Program
-from ..refusals import warn_user
 from ..storage.arena import Arena, pinned_arena
-from ..storage.away import Fill
 from ..storage.copies import offload, prefetch, raw, read, write
 from ..storage.disk import Disk, File
+from ..storage.host_buffers import Block, Host
 from ..storage.journal import Journal
-from ..storage.places import Block, Host
+from ..storage.offloaded import Fill
+from ..unsupported import warn_user
+from .arena import Rooms
 from .queues import Queues, Ticket
-from .rooms import Rooms
 from .stopwatch import Stopwatch
 from .streams import Streams
 

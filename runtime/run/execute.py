@@ -15,30 +15,30 @@ from ...graphs.graph import Graph
 from ...planner.schedule.schedule import Schedule
 from ...planner.simulator.simulate import simulate
 from ..below_autograd import as_traced
-from ..code.code import generate, is_plain
+from ..codegen.codegen import generate, is_plain
 from ..device.choice import device_of
 from ..interrupts import deferred_signals, open_to_signals
 from ..model.captured import Attributes
-from ..model.granted import Granted
+from ..model.guards import Granted
 from ..model.iteration import Inputs, Iteration
 from ..model.reading import Reading
 from ..program.program import Program
-from ..refusals import warn_user
-from ..storage.away import bring_back
 from ..storage.journal import Journal
+from ..storage.offloaded import bring_back
 from ..torch_internals import no_torch_function
+from ..unsupported import warn_user
 from ..updates.averages import averages
 from ..updates.state import OptimizerState
 from ..updates.sums import adds_up
 from ..updates.updates import updates_weights
 from ..values_used import BUFFERS, INPUTS
-from .custody import Custody
+from .arena import rooms_of
 from .cycle import Cycle, Terms
 from .inputs import Expected, OtherValuesError, UsedValuesError
 from .over_plan import Watch
 from .owners import Owners
+from .ownership import Custody
 from .recovery import Recovery
-from .rooms import rooms_of
 from .stopwatch import Stopwatch, Times
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ...graphs.errors import MismatchError
-from ..model.granted import described, form_of
+from ..model.guards import described, form_of
 from ..model.iteration import Inputs, others_in, tensors_in
 from ..program.program import Program, Value
 

@@ -21,15 +21,15 @@ from ...graphs.errors import MemplanError
 from ..calls.randomness import restore_generator, save_generator
 from ..device.device import Device
 from ..program.program import Program
-from ..storage.away import give_up
 from ..storage.copies import raw
 from ..storage.journal import Journal
+from ..storage.offloaded import give_up
 from ..updates.state import OptimizerState
 from ..updates.sums import sums_of
 from ..updates.updates import updates_weights
-from .custody import Custody
 from .cycle import LOST, Cycle
 from .owners import Owners
+from .ownership import Custody
 from .queues import forget_frames
 
 UNDONE = "the iteration is as if it had not begun: it can be repeated"

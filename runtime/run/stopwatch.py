@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from ...graphs.graph import Graph
 from ...planner.schedule.schedule import PLAIN, Schedule, Verb
 from ...planner.simulator.clock import Queue, transfer_queue
-from ..code.copies import JOBS
+from ..codegen.copies import JOBS
 from ..device.device import Device, Stamp
-from ..storage.places import Block
+from ..storage.host_buffers import Block
 
 Way = tuple[int, int]
 """An operation and its execution variant."""

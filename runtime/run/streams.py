@@ -22,7 +22,7 @@ from typing import Any
 
 from ...planner.simulator.clock import Queue
 from ..device.device import Event, Stream, StreamDevice
-from ..storage.places import Block
+from ..storage.host_buffers import Block
 from .queues import Job, JobQueue, Queues, Ticket, Work
 
 

@@ -1,4 +1,4 @@
 """Memories and what is in them: storages, copies of them, the host, the disk, a journal.
 
-Doors: arena, away, blocks, checksum, copies, disk, home, journal, places, unmade.
+Doors: arena, blocks, checksum, copies, disk, host_access, host_buffers, journal, lazy_init, offloaded.
 """

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ...graphs.units import format_bytes
 from ..device.device import Device, PinError
-from ..device.host_room import host_pages
-from ..refusals import warn_user
+from ..device.host_capacity import host_pages
+from ..unsupported import warn_user
 
 
 class Arena:

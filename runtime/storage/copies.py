@@ -12,7 +12,7 @@ from ...graphs.errors import MemplanError
 from ..device.device import Device
 from ..program.program import Value
 from .disk import File
-from .places import Block
+from .host_buffers import Block
 
 
 def raw(tensor: Tensor) -> Tensor:

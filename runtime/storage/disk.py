@@ -34,7 +34,7 @@ from ...graphs.errors import InputError, MemplanError
 from ...planner.addresses.pinned import PAGE
 from .checksum import checksum
 from .extents import Extents
-from .places import Count
+from .host_buffers import Count
 
 Bytes = NDArray[np.uint8]
 

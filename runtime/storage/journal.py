@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..device.device import Device
 from .copies import offload
-from .places import Block, Host
+from .host_buffers import Block, Host
 
 
 class Journal:

@@ -1,4 +1,4 @@
 """From a model to a program.
 
-Doors: trace, align, forms, joint, layers, lowering, pretence, settle.
+Doors: align, joint, layers, layouts, lowering, output_layouts, trace, trace_context.
 """

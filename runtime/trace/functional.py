@@ -15,8 +15,8 @@ from torch import Tensor, fx
 from ..below_autograd import without_autocast
 from ..calls.batch_norm import FUNCTIONAL, batch_norm
 from ..calls.in_layout import changes_first, in_layout, splits
-from ..refusals import TraceError
 from ..torch_internals import change_functional, from_functional, functionalising, make_fx, to_functional
+from ..unsupported import TraceError
 from .generators import inherit_generator
 from .layers import MARK, stamp
 

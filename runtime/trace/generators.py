@@ -18,8 +18,8 @@ from ..calls.randomness import draws, generator_place
 from ..model.captured import roots_of, users_line
 from ..model.iteration import Iteration
 from ..reach import Path, reachable
-from ..refusals import TraceError
 from ..torch_internals import TorchDispatchMode, identity_of, no_dispatch_modes
+from ..unsupported import TraceError
 from .layers import new_nodes, traced_graph
 
 GENERATOR = "memplan_generator"

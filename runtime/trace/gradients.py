@@ -18,8 +18,8 @@ from torch.overrides import TorchFunctionMode
 
 from ..hints import OWN_BACKWARD
 from ..model.captured import users_line
-from ..refusals import TraceError, at_line
 from ..torch_internals import GRADIENT_OF_TENSOR, FakeTensor, function_of
+from ..unsupported import TraceError, at_line
 
 
 @contextmanager

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from ..reads.carried import Carried
-from ..refusals import TraceError
 from ..torch_internals import FakeTensor, make_fx
+from ..unsupported import TraceError
 from .expressions import Expressions
 
 Named = Mapping[str, Tensor]

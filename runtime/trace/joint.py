@@ -31,8 +31,7 @@ from ..reads.contents import is_plain
 from ..reads.forbidden import drawing
 from ..reads.reads import Reads
 from ..reads.recorder import Recording
-from ..refusals import TraceError, first_line
-from ..storage.away import hold_of
+from ..storage.offloaded import hold_of
 from ..torch_internals import (
     FakeTensor,
     FakeTensorMode,
@@ -42,8 +41,8 @@ from ..torch_internals import (
     memory_of,
     uncompiled,
 )
+from ..unsupported import TraceError, first_line
 from ..values_used import BUFFERS, INPUTS, ValuesUsed
-from .forms import Forms, TrueFakes
 from .functional import functional_graph
 from .generators import Generators, held_generators
 from .given import given_replaced
@@ -52,7 +51,9 @@ from .in_a_row import refuse_what_moves
 from .known_functions import KnownFunctions
 from .known_values import KnownValues
 from .layers import OWN_RECOMPUTATION, Marks
-from .pretence import (
+from .layouts import Forms, TrueFakes
+from .replaced import Replaced
+from .trace_context import (
     compiling,
     cumulative_norms,
     not_called_fake,
@@ -61,7 +62,6 @@ from .pretence import (
     without_checkpoints,
     without_validation,
 )
-from .replaced import Replaced
 
 T = TypeVar("T")
 Named = Mapping[str, Tensor]

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..model.captured import users_line
-from ..refusals import TraceError
 from ..torch_internals import CTC_LOSS, PACK, PAD_PACKED, FakeTensor
+from ..unsupported import TraceError
 from .assembled import ASSEMBLES, assembled
 from .known_values import KnownValues
 

@@ -19,8 +19,8 @@ from ..calls.randomness import generator_place
 from ..program.names import Names, full_name, operation_name
 from ..program.program import Call, Operation, Program, Ref, values_read
 from ..reach import Path
-from ..refusals import TraceError
 from ..storage.blocks import Blocks
+from ..unsupported import TraceError
 from .generators import GENERATOR
 from .joint import Joint
 from .joint_nodes import changes_in_place, draws_numbers, named_residents, needed_nodes, results

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..model.captured import users_line
-from ..refusals import TraceError
 from ..torch_internals import memory_of
+from ..unsupported import TraceError
 
 _T: Any = Tensor
 _SETS_DATA = _T.data.__set__

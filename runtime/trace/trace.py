@@ -13,13 +13,13 @@ from torch import Tensor
 from ...graphs.errors import MemplanError
 from ..calls.fused import drop_copies, fuse_dropout_masks
 from ..calls.scatters import replace_scatters
-from ..model.granted import refuse, refuse_input
+from ..model.guards import refuse, refuse_input
 from ..model.iteration import Iteration, refuse_gradients_of_inputs, scale_of, tensors_in
 from ..program.canonical import named
 from ..program.fingerprint import fingerprint
 from ..program.program import Program
-from ..refusals import TraceError, is_value_dependent, refusal, warn_user
-from ..storage.away import bring_back, hold_of
+from ..storage.offloaded import bring_back, hold_of
+from ..unsupported import TraceError, is_value_dependent, refusal, warn_user
 from ..updates.averaged import with_average
 from ..updates.averages import check_summed, with_averages
 from ..updates.catalogue import rules
@@ -27,8 +27,8 @@ from ..updates.masters import with_master
 from ..updates.order import check_order, check_overlaps
 from ..updates.scaling import check_scaled, divided
 from ..updates.updates import with_sums, with_updates
-from .forms import Forms
 from .joint import WAYS, Way, joint_graph
+from .layouts import Forms
 from .lowering import lower
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...graphs.errors import InputError
-from ..storage.home import at_home_value
+from ..storage.host_access import at_home_value
 from .catalogue import titles
 from .masters import MASTER
 from .planned_optimizer import Rule

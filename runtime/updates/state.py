@@ -14,9 +14,9 @@ from ...graphs.errors import MemplanError, MismatchError
 from ..model.accumulated import SUM, Accumulated, accumulated, note_accumulated
 from ..model.iteration import Iteration
 from ..program.program import Program, Value
-from ..storage.away import Fill
-from ..storage.home import at_home_value
-from ..storage.unmade import filled_with, unmade, zeros
+from ..storage.host_access import at_home_value
+from ..storage.lazy_init import filled_with, unmade, zeros
+from ..storage.offloaded import Fill
 from ..torch_internals import count_as_stepped
 from .averaged import AVERAGE
 from .catalogue import check_fixed, description, fixed, refuse_hooks

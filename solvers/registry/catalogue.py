@@ -42,7 +42,7 @@ class Entry:
 _OURS = (
     Entry(
         "auto",
-        ".portfolio.auto",
+        ".auto.auto",
         "any graph",
         "ours",
         "the default: search and others side by side on the cores at hand; the fastest answer",

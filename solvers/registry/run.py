@@ -27,13 +27,14 @@ import numpy as np
 
 from ...graphs.errors import InputError, MemplanError
 from ...graphs.graph import Graph, Phase
+from ...planner.baseline import plain_schedule
 from ...planner.bounds import memory_floor, once_floor, uses_host
 from ...planner.errors import InvalidScheduleError
-from ...planner.plain import plain_schedule
 from ...planner.schedule.schedule import Schedule, Verb
 from ...planner.simulator.simulate import Figures, figures_of
 from ..bounds.lower_bounds import ALL_OPERATIONS, PROVEN, lower_bounds, proofs_of_none
 from ..candidates import device_limit
+from ..incumbent import Race
 from ..problem import (
     Answer,
     Bound,
@@ -45,7 +46,6 @@ from ..problem import (
     Solution,
     Status,
 )
-from ..race import Race
 from ..settings import declared, parse_settings
 from ..skipped import INTERNAL_ERROR, collecting, skipping
 from .arena import in_arena

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .planner.schedule.file import load_schedule as load_schedule
     from .planner.schedule.file import save_schedule as save_schedule
     from .planner.simulator.simulate import simulate as simulate
-    from .runtime.refusals import TraceError as TraceError
+    from .runtime.unsupported import TraceError as TraceError
     from .solvers.problem import InfeasibleError as InfeasibleError
     from .solvers.problem import Problem as Problem
     from .solvers.registry.run import solve as solve
@@ -44,7 +44,7 @@ _FROM = {
     "MemplanError": ".graphs.errors",
     "MismatchError": ".graphs.errors",
     "MissingPackageError": ".graphs.errors",
-    "TraceError": ".runtime.refusals",
+    "TraceError": ".runtime.unsupported",
     "load_graph": ".graphs.files.files",
     "save_graph": ".graphs.files.files",
     "load_schedule": ".planner.schedule.file",

@@ -14,7 +14,7 @@ from command_line import solved, write_files
 from memplan.cli.main import main
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.generators import chain
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.schedule.file import load_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import Solution

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 from command_line import write_files
 from memplan.cli.main import main
-from memplan.cli.race_log import RaceLog
-from memplan.solvers.race import Standing
+from memplan.cli.printing.race_log import RaceLog
+from memplan.solvers.incumbent import Standing
 
 Plan = Callable[..., Result]
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from memplan.cli.main import main
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.generators import chain
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 
 Plan = Callable[..., Result]
 

@@ -13,7 +13,7 @@ import pytest
 from command_line import solved, write_files
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.generators import chain
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.schedule.file import load_schedule, save_schedule
 from memplan.planner.simulator.simulate import simulate
 

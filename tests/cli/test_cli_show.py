@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from memplan.cli import account
-from memplan.cli.curve import draw
 from memplan.cli.main import main
+from memplan.cli.printing import account
+from memplan.cli.printing.curve import draw
 from memplan.graphs.draft import Draft
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain, unet
@@ -21,7 +21,7 @@ from memplan.graphs.graph import Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.units import duration
 from memplan.planner.addresses.lifetimes import lifetimes
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.schedule.file import save_schedule
 from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete, offload, prefetch
 from memplan.planner.schedule.sequence import in_plain_mode, schedule_of

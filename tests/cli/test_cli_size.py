@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from memplan.cli.main import main
-from memplan.cli.size_model import Subject
-from memplan.cli.size_report import lines_of
-from memplan.cli.size_search import Found, Room
+from memplan.cli.size.model import Subject
+from memplan.cli.size.report import lines_of
+from memplan.cli.size.search import Found, Room
 from memplan.graphs.generators import chain
 from memplan.graphs.machines.presets import find_preset, presets
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.simulator.simulate import Figures
-from memplan.planner.sizing import Trial
+from memplan.planner.sizing.sizing import Trial
 from memplan.runtime.model.file import ModelFile
 from memplan.runtime.profile.estimates import Estimates
 from memplan.solvers.problem import InfeasibleError, Problem

@@ -14,7 +14,7 @@ from memplan.cli.main import main
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.transformations.updates import ADAMW, with_updates
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from torch import nn
 
 Plan = Callable[..., Result]

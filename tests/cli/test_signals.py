@@ -28,7 +28,7 @@ import sys, time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.solvers.problem import Answer, Status
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from memplan.cli.main import COMMANDS, main
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.generators import chain
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.schedule.file import save_schedule
 
 Plan = Callable[[list[str]], Result]

@@ -19,7 +19,7 @@ from memplan.solvers.registry import run as registry
 FAKES = """
 import os, subprocess, sys, time
 from dataclasses import dataclass
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.schedule.schedule import Schedule
 from memplan.solvers.problem import Answer, Status
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from memplan.cli.bench_arguments import chosen_contenders
-from memplan.cli.bench_tables import comparison_lines
+from memplan.cli.bench.arguments import chosen_contenders
+from memplan.cli.bench.tables import comparison_lines
 from memplan.comparison import run as comparison_run
 from memplan.comparison.file import append_row, prepare, read_rows
 from memplan.comparison.published import load_published, matches
@@ -27,8 +27,8 @@ from memplan.graphs.cells import cell_text
 from memplan.graphs.files.files import graph_digest
 from memplan.graphs.generators import chain, unet
 from memplan.instances.catalogue import FILES, corpora
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from memplan.cli.bench_tables import comparison_lines
+from memplan.cli.bench.tables import comparison_lines
 from memplan.cli.main import main
 from memplan.comparison.best_known import Best, beaten, joined, load_best, save_best
 from memplan.comparison.trials import Row

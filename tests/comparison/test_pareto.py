@@ -18,9 +18,9 @@ from memplan.comparison.pareto import LOWEST, NARROWEST, next_budget, points
 from memplan.comparison.trials import Contender, Instance, Outcome, Row, Trial, row
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain, layered
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
 from memplan.planner.budget import Budget
-from memplan.planner.plain import baseline
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
 

@@ -11,8 +11,8 @@ import pytest
 from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
-from memplan.cli.bench_arguments import chosen_contenders
-from memplan.cli.bench_tables import comparison_lines
+from memplan.cli.bench.arguments import chosen_contenders
+from memplan.cli.bench.tables import comparison_lines
 from memplan.comparison.file import read_rows
 from memplan.comparison.summary import (
     OVERHEAD_SHIFT,

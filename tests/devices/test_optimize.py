@@ -9,7 +9,7 @@ import pytest
 import torch
 from lion_pytorch import Lion
 from memplan.runtime.model.iteration import on_device
-from memplan.runtime.refusals import TraceError
+from memplan.runtime.unsupported import TraceError
 from memplan.solvers.problem import InfeasibleError, NotFoundError
 from not_none import not_none
 from on_devices import CUDA

@@ -12,7 +12,7 @@ from memplan.runtime.model.iteration import on_device
 from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.settle import residents, settled
+from memplan.runtime.trace.output_layouts import residents, settled
 from not_none import not_none
 from transfers import (
     MACHINE,

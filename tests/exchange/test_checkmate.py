@@ -20,7 +20,7 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.files.files import graph_digest
 from memplan.graphs.graph import Graph, Kind
 from memplan.instances.catalogue import entry
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from node_graphs import nodes, peak
 
 ARGUMENTS: dict[str, Any] = {

@@ -20,7 +20,7 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.files.files import graph_digest, load_graph, save_graph
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machines.presets import find_preset
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.runtime.exported.joint import joint_of
 from memplan.runtime.exported.values import argument
 from memplan.runtime.model.iteration import Iteration

@@ -22,7 +22,7 @@ from memplan.graphs.files.files import graph_digest, save_graph
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Phase
 from memplan.instances.catalogue import entry
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
 from node_graphs import graph_with, nodes, peak, random_nodes

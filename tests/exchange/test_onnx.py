@@ -14,7 +14,7 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.files.files import graph_digest, load_graph, save_graph
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machines.presets import find_preset
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
 

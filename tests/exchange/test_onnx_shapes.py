@@ -14,7 +14,7 @@ from memplan.exchange.formats import Options, read
 from memplan.exchange.onnx_shapes import Form, Shapes
 from memplan.graphs.errors import InputError
 from memplan.graphs.graph import Graph
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 
 onnx: Any = pytest.importorskip("onnx")
 FLOAT, INT64, BOOL = 1, 7, 9

@@ -19,7 +19,7 @@ from memplan.exchange.formats import Options, read
 from memplan.graphs.errors import InputError
 from memplan.graphs.files.files import graph_digest, load_graph, save_graph
 from memplan.graphs.graph import Kind, Phase
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
 

@@ -19,8 +19,8 @@ from memplan.exchange.formats import Options, read
 from memplan.graphs.errors import InputError
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.solvers.problem import InfeasibleError, Problem
 from memplan.solvers.registry.run import solve
 

@@ -14,7 +14,7 @@ from memplan.graphs.files.validate import validate
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.transformations.updates import ADAMW, with_updates
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 
 
 def updated(graph: Graph) -> Graph:

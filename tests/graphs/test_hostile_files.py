@@ -21,7 +21,7 @@ from memplan.graphs.files.machine import load_machine
 from memplan.graphs.files.yaml_dialect import load_yaml
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph
-from memplan.planner.plain import baseline, plain_schedule
+from memplan.planner.baseline import baseline, plain_schedule
 from memplan.planner.schedule.file import load_schedule, save_schedule
 
 

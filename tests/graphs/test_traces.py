@@ -16,7 +16,7 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.files.files import graph_digest, load_graph
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Phase
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 
 BODIES = ("transformer", "bottlenecks", "cells")
 

@@ -10,7 +10,7 @@ from memplan.graphs.graph import Kind, Phase
 from memplan.graphs.structure.chain import chain_of
 from memplan.instances.models import MODELS, Transformer, model_named
 from memplan.instances.transformer import Rates, Training, model_flops, timed, transformer
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 
 RATES = Rates(flops=100e12, update_device=16.6e9, update_host=1.1e9)
 SMALL = Transformer("small", 3, 64, 256, 4, 1000, "made up", positions=32)

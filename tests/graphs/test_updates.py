@@ -18,8 +18,8 @@ from memplan.graphs.generators import chain, layered
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.transformations.updates import ADAMW, SGD, Optimizer, When, with_updates
+from memplan.planner.baseline import baseline
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete, offload, prefetch
 from memplan.planner.simulator.simulate import simulate
 

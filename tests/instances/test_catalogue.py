@@ -18,8 +18,8 @@ from memplan.instances import checkpoints
 from memplan.instances.catalogue import BEST_KNOWN, FILES, Entry, Known, corpora, entries, entry, oracles
 from memplan.instances.families import decoder
 from memplan.instances.tiny import tiny_graph, tiny_graphs
+from memplan.planner.baseline import baseline, plain_schedule
 from memplan.planner.budget import parse_budget
-from memplan.planner.plain import baseline, plain_schedule
 from memplan.solvers.bounds.lower_bounds import lower_bounds
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry

@@ -12,8 +12,8 @@ from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.instances.tiny import tiny_graphs
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor, time_bound
-from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import PLAIN, Initial, Schedule, compute
 from memplan.planner.simulator.simulate import simulate
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, unet
+from memplan.planner.baseline import baseline
 from memplan.planner.budget import parse_budget, parse_reserve
-from memplan.planner.plain import baseline
 
 
 @given(st.integers(0, 10**12), st.integers(0, 10**12), st.integers(1, 20_000))

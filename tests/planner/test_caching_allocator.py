@@ -15,7 +15,7 @@ from memplan.planner.addresses.caching_allocator import (
     segment_size,
 )
 from memplan.planner.addresses.lifetimes import Lifetimes, lifetimes
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import backward_once, memory_floor, once_floor
-from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import PLAIN
 from memplan.planner.schedule.sequence import schedule_of
 from memplan.planner.simulator.simulate import simulate

@@ -10,9 +10,9 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind
 from memplan.graphs.machine import Machine
-from memplan.planner.breakdown import KINDS, breakdown
-from memplan.planner.outlook import memory_span, time_span, usable
-from memplan.planner.plain import baseline, plain_schedule
+from memplan.planner.baseline import baseline, plain_schedule
+from memplan.planner.sizing.breakdown import KINDS, breakdown
+from memplan.planner.sizing.estimate_range import memory_span, time_span, usable
 
 NOWHERE = Machine()
 

@@ -9,7 +9,7 @@ import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Links, Machine, Memory
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.residency.lifetimes import find_lifetimes
 from memplan.planner.residency.prefetch_placement import ResidencyTransfers, build_schedule, place_prefetches
 from memplan.planner.residency.residency import Residency, TensorUse

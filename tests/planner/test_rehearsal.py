@@ -10,7 +10,7 @@ from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.planner.simulator.walk import Walk
-from memplan.runtime.code.rehearsal import Rehearsal
+from memplan.runtime.codegen.dry_run import Rehearsal
 from random_schedules import random_initial, random_schedule
 from strategies import random_graph
 

@@ -10,8 +10,8 @@ import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine, Memory
+from memplan.planner.baseline import baseline
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.plain import baseline
 from memplan.planner.residency.lifetimes import find_lifetimes
 from memplan.planner.residency.prefetch_placement import build_schedule
 from memplan.planner.residency.residency import Residency, TensorUse

@@ -14,7 +14,7 @@ from memplan.graphs.files.files import graph_digest
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind, Mode
 from memplan.graphs.machine import Link, Links, Machine, Memory, Tier
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.schedule.file import load_schedule, save_schedule
 from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete, offload, prefetch
 from memplan.planner.simulator.simulate import simulate

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Link, Links, Machine
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.plain import plain_schedule
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import Figures, figures_of, simulate
 from memplan.planner.simulator.walk import Walk

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
+from memplan.planner.baseline import baseline, plain_schedule
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline, plain_schedule
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.simulate import simulate
-from memplan.planner.sizing import (
+from memplan.planner.sizing.sizing import (
     LARGEST,
     TOLERANCE,
     Known,

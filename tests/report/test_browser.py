@@ -15,7 +15,7 @@ from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind
 from memplan.graphs.machine import Link, Links, Machine, Memory, Tier
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.schedule.file import save_schedule
 from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete, offload, prefetch
 

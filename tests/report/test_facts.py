@@ -13,8 +13,8 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Kind
 from memplan.graphs.machine import Links, Machine, Memory
 from memplan.planner.addresses.lifetimes import WORKSPACE, lifetimes
+from memplan.planner.baseline import baseline, plain_schedule
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.plain import baseline, plain_schedule
 from memplan.planner.report import Report
 from memplan.planner.schedule.schedule import Initial, Schedule, Verb, compute, delete, offload, prefetch
 from memplan.planner.simulator.simulate import simulate

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from memplan.cli.main import main
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain
-from memplan.planner.plain import baseline, plain_schedule
+from memplan.planner.baseline import baseline, plain_schedule
 from memplan.planner.report import Report
 from memplan.planner.schedule.file import save_schedule
 from memplan.report.picture import busy, folded, highest, picture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from memplan.comparison.tables import Table
-from memplan.planner.outlook import Span
+from memplan.planner.sizing.estimate_range import Span
 from memplan.report.size import Bar, Section, page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

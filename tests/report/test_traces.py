@@ -18,8 +18,8 @@ import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind
 from memplan.graphs.machine import Links, Machine, Memory
+from memplan.planner.baseline import baseline
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.plain import baseline
 from memplan.planner.report import Report
 from memplan.planner.schedule.schedule import Schedule, Verb, compute, delete, offload, prefetch
 from memplan.planner.simulator.simulate import Replay, simulate

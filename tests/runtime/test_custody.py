@@ -14,12 +14,12 @@ import torch
 from memplan.graphs.errors import InputError, MemplanError, MismatchError
 from memplan.graphs.graph import Mode
 from memplan.graphs.machine import Memory
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.runtime.compare.peaks import peaks
 from memplan.runtime.program.program import Value
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.storage.away import Away, put_away, restore
+from memplan.runtime.storage.offloaded import Away, put_away, restore
 from memplan.runtime.trace.trace import trace
 from not_none import not_none
 from torch import nn

@@ -11,7 +11,7 @@ from memplan.graphs.errors import InputError
 from memplan.planner.addresses.addresses import lay_out, rows_of
 from memplan.planner.addresses.caching_allocator import BLOCK, OWN_ROUNDING, CachingAllocator, round_up
 from memplan.runtime.device.cuda import Cuda
-from memplan.runtime.device.planned_rooms import PlannedRooms
+from memplan.runtime.device.planned_arena import PlannedRooms
 from memplan.runtime.run import over_plan
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep

@@ -24,7 +24,7 @@ from memplan.runtime.storage import disk as module
 from memplan.runtime.storage.checksum import checksum
 from memplan.runtime.storage.disk import Disk, File
 from memplan.runtime.storage.extents import Extents
-from memplan.runtime.storage.places import Host
+from memplan.runtime.storage.host_buffers import Host
 
 MIB = 2**20
 SIZES = (0, 1, PAGE, PAGE + 904, MIB + 1, 3 * module.PIECE + 7)

@@ -11,7 +11,7 @@ from iterations import ITERATIONS, gpt2, seeded
 from memplan.graphs.errors import MismatchError
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Kind
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.schedule.sequence import in_plain_mode, schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.comparison import compare

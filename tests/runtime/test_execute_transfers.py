@@ -14,7 +14,7 @@ import pytest
 import torch
 from memplan.graphs.graph import Kind, Mode
 from memplan.graphs.machine import Memory
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.schedule.schedule import Schedule, compute, delete, offload, prefetch
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.comparison import compare
@@ -25,7 +25,7 @@ from memplan.runtime.run import queues
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.storage import blocks
-from memplan.runtime.storage.away import Away
+from memplan.runtime.storage.offloaded import Away
 from memplan.runtime.trace.trace import trace
 from not_none import not_none
 from program_replay import ProgramReplay

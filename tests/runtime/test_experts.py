@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.comparison import compare
 from memplan.runtime.compare.peaks import peaks
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.settle import residents, settled
+from memplan.runtime.trace.output_layouts import residents, settled
 from torch import nn
 
 TOKENS, WIDTH, EXPERTS = 60, 32, 4

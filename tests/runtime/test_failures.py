@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 import torch
 from memplan.graphs.errors import MemplanError
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.run import queues
 from memplan.runtime.run.cycle import Terms

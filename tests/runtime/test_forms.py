@@ -6,23 +6,23 @@ import memplan
 import pytest
 import torch
 from memplan.graphs.machines.presets import find_preset
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.below_autograd import as_traced
 from memplan.runtime.compare.comparison import compare
 from memplan.runtime.compare.peaks import peaks
-from memplan.runtime.measuring.stand_ins import StandIns, substitute
+from memplan.runtime.measuring.synthetic_inputs import StandIns, substitute
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.profile.estimate import estimate_program
 from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.program.graph import Cost, graph_of
 from memplan.runtime.program.program import values_read
-from memplan.runtime.refusals import TraceError
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.forms import results_of
-from memplan.runtime.trace.settle import residents, settled
+from memplan.runtime.trace.layouts import results_of
+from memplan.runtime.trace.output_layouts import residents, settled
 from memplan.runtime.trace.trace import trace
+from memplan.runtime.unsupported import TraceError
 from recomputing import recomputing
 from torch import nn
 from transfers import MACHINE, absent

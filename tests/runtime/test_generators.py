@@ -15,11 +15,11 @@ from memplan.runtime.compare.comparison import compare
 from memplan.runtime.compare.peaks import peaks
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.profile.profile import graph_from, measure_program
-from memplan.runtime.refusals import TraceError
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.settle import residents, settled
+from memplan.runtime.trace.output_layouts import residents, settled
 from memplan.runtime.trace.trace import trace
+from memplan.runtime.unsupported import TraceError
 from not_none import not_none
 from recomputing import recomputing
 from torch import nn

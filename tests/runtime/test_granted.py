@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from memplan.graphs.errors import InputError, MemplanError, MismatchError
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.runtime.compare.comparison import compare
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.run.execute import PlannedStep

@@ -11,9 +11,9 @@ import torch
 from memplan.graphs.errors import MemplanError
 from memplan.graphs.machine import Memory
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.storage.away import Away
 from memplan.runtime.storage.disk import File
-from memplan.runtime.storage.home import at_home, at_home_value, replace_at_home
+from memplan.runtime.storage.host_access import at_home, at_home_value, replace_at_home
+from memplan.runtime.storage.offloaded import Away
 from test_custody import moving
 from test_disk import overwrite
 from transfers import adamw, everything, seeded, train_eagerly

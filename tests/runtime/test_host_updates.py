@@ -10,7 +10,7 @@ import pytest
 import torch
 from memplan.graphs.graph import Kind, Mode
 from memplan.graphs.machine import Memory
-from memplan.runtime.code.host_calls import CpuOperation
+from memplan.runtime.codegen.host_calls import CpuOperation
 from memplan.runtime.compare import eager
 from memplan.runtime.compare.comparison import compare
 from memplan.runtime.compare.host_updates import stepped_on_host, weights_on_host

@@ -30,7 +30,7 @@ from hostile import (
 from iterations import mean_square
 from memplan.graphs.graph import Kind
 from memplan.graphs.machine import Memory
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.peaks import peaks
 from memplan.runtime.compare.timing import Run, window, windows
@@ -40,7 +40,7 @@ from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.run.over_plan import TURNS
 from memplan.runtime.storage.arena import _arenas
 from memplan.runtime.storage.copies import prefetch
-from memplan.runtime.storage.places import Host
+from memplan.runtime.storage.host_buffers import Host
 from memplan.runtime.trace.trace import trace
 from not_none import not_none
 from simulated_device.device import SimulatedDevice

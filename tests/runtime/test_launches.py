@@ -8,7 +8,7 @@ from time import perf_counter, sleep
 import pytest
 import torch
 from iterations import mean_square
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.device import device as devices
 from memplan.runtime.fusion import choice

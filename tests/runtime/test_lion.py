@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.cli.optimizer_options import OPTIMIZER_NAMES
 from memplan.graphs.errors import InputError, MismatchError
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.schedule.schedule import PLAIN, Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.model.iteration import Iteration, Updates

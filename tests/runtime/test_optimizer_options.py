@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, note, settings
 from hypothesis import strategies as some
 from memplan.graphs.errors import InputError, MismatchError
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.runtime.model.iteration import Iteration, Updates
 from memplan.runtime.program.graph import Cost, graph_of
 from memplan.runtime.run.execute import PlannedStep

@@ -6,17 +6,17 @@ from collections import Counter
 import pytest
 import torch
 from iterations import example, seeded
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.measuring.measure import Measurement
-from memplan.runtime.measuring.stand_ins import StandIns, elements_spanned, signature, substitute
+from memplan.runtime.measuring.synthetic_inputs import StandIns, elements_spanned, signature, substitute
 from memplan.runtime.model.iteration import Iteration, call, loss_of
 from memplan.runtime.profile import profile as module
 from memplan.runtime.profile.profile import graph_from, measure_program, quality
 from memplan.runtime.program.program import Call, Ref, values_read
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.settle import residents
+from memplan.runtime.trace.output_layouts import residents
 from memplan.runtime.trace.trace import trace
 from not_none import not_none
 from torch import nn

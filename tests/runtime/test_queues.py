@@ -8,7 +8,7 @@ from threading import Thread
 import pytest
 import torch
 from memplan.runtime.run import queues
-from memplan.runtime.storage import places
+from memplan.runtime.storage import host_buffers
 
 
 def test_a_queue_keeps_its_order_and_waits_for_tickets():
@@ -61,7 +61,7 @@ def test_what_fails_in_a_thread_is_raised_by_who_waits_for_it():
 
 
 def test_the_collector_may_give_back_in_the_midst_of_taking():
-    count = places.Count()
+    count = host_buffers.Count()
 
     class Size(int):
         def __radd__(self, other):

@@ -8,8 +8,8 @@ import pytest
 import torch
 from memplan.runtime.hints import hint
 from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.refusals import TraceError, at_line, is_users
 from memplan.runtime.trace.trace import trace
+from memplan.runtime.unsupported import TraceError, at_line, is_users
 from torch import nn
 
 

@@ -15,14 +15,14 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.comparison import compare
 from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.compare.side_by_side import side_by_side
-from memplan.runtime.measuring.stand_ins import StandIns
+from memplan.runtime.measuring.synthetic_inputs import StandIns
 from memplan.runtime.model.clipping import Clipping
 from memplan.runtime.model.iteration import Iteration, Scaled, Updates
 from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.program.graph import Cost, graph_of
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.settle import residents
+from memplan.runtime.trace.output_layouts import residents
 from memplan.runtime.trace.trace import trace
 from memplan.runtime.updates.scaling import unscale
 from memplan.runtime.updates.updates import updates_weights

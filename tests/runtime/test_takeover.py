@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from hostile import NETS, Lateness, case, eagerly, planned_step
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.peaks import peaks

@@ -10,10 +10,10 @@ from memplan.runtime.compare.comparison import compare
 from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.model.file import load_model_file
 from memplan.runtime.model.iteration import Iteration, Labelled, with_targets
-from memplan.runtime.refusals import TraceError
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.settle import settled
+from memplan.runtime.trace.output_layouts import settled
 from memplan.runtime.trace.trace import trace
+from memplan.runtime.unsupported import TraceError
 from not_none import not_none
 from torch import nn
 from torch.nn import functional

@@ -17,7 +17,7 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.files.machine import load_machine
 from memplan.graphs.generators import chain
-from memplan.runtime.device import host_room
+from memplan.runtime.device import host_capacity
 from memplan.runtime.device.choice import device_of
 from memplan.runtime.measuring import disk_rates as disk
 from memplan.runtime.measuring import link_rates, rates, this_machine, update_rates
@@ -178,15 +178,15 @@ def test_the_container_limits_the_host(version: int, tmp_path: Path, monkeypatch
     (group.parent / used).write_text(f"{5 * MIB}\n")
     (group.parent / "memory.stat").write_text(f"cache 1\ninactive_file {2 * MIB}\n")
     (tmp_path / "groups").write_text("4:memory:/pod/own\n0::/\n" if version == 1 else "0::/pod/own\n")
-    monkeypatch.setattr(host_room, "GROUPS", tmp_path / "groups")
-    monkeypatch.setattr(host_room, "MOUNTS", (tmp_path, tmp_path / "unified"))
-    assert host_room.host_memory() == (8 * MIB, str(group.parent / limit))
-    assert host_room.available_bytes() == (8 - 5 + 2) * MIB
+    monkeypatch.setattr(host_capacity, "GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(host_capacity, "MOUNTS", (tmp_path, tmp_path / "unified"))
+    assert host_capacity.host_memory() == (8 * MIB, str(group.parent / limit))
+    assert host_capacity.available_bytes() == (8 - 5 + 2) * MIB
     (group.parent / limit).unlink()
-    assert host_room.host_memory().bytes > 2**28
-    assert not_none(host_room.available_bytes()) > 8 * MIB
-    monkeypatch.setattr(host_room, "GROUPS", tmp_path / "none")
-    assert host_room.host_memory().bytes > 2**28
+    assert host_capacity.host_memory().bytes > 2**28
+    assert not_none(host_capacity.available_bytes()) > 8 * MIB
+    monkeypatch.setattr(host_capacity, "GROUPS", tmp_path / "none")
+    assert host_capacity.host_memory().bytes > 2**28
 
 
 def test_a_device_is_asked_what_it_can_pin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ def test_the_measured_machine_is_one_to_solve_for(plan: Plan) -> None:
     told, machine = json.loads(result.stdout), load_machine(Path("machine.yaml"))
     rates_of = {one["what"]: one for one in told["measured"]}  # the last is of the largest size
     assert told["device"] == "cpu"
-    assert machine.device_capacity == machine.host_capacity == host_room.host_memory().bytes
+    assert machine.device_capacity == machine.host_capacity == host_capacity.host_memory().bytes
     assert machine.pinned is None
     assert "pinned: cpu copies from any host memory alike" in result.stderr
     offload, prefetch = not_none(machine.links.d2h), not_none(machine.links.h2d)

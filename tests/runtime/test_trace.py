@@ -13,10 +13,10 @@ from memplan.runtime.compare.comparison import compare
 from memplan.runtime.model.iteration import Iteration, tensors_in, with_tensors
 from memplan.runtime.program.fingerprint import fingerprint
 from memplan.runtime.program.program import refs, values_read
-from memplan.runtime.refusals import TraceError
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.trace.functional import functional_graph
 from memplan.runtime.trace.trace import trace
+from memplan.runtime.unsupported import TraceError
 from not_none import not_none
 from program_replay import ProgramReplay
 from torch import fx, nn

@@ -10,8 +10,8 @@ import memplan
 import pytest
 import torch
 from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.refusals import TraceError
 from memplan.runtime.trace.trace import trace
+from memplan.runtime.unsupported import TraceError
 from not_none import not_none
 from torch import nn
 

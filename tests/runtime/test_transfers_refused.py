@@ -10,17 +10,17 @@ import torch
 from memplan.graphs.errors import InputError, MemplanError
 from memplan.graphs.graph import Mode
 from memplan.graphs.machine import Link, Machine, Memory, Tier
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.plain import plain_schedule
 from memplan.planner.schedule.schedule import Initial, Schedule, delete, offload
-from memplan.runtime.code.host_calls import check_mode
+from memplan.runtime.codegen.host_calls import check_mode
 from memplan.runtime.device.choice import device_of
 from memplan.runtime.program.program import Value
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.storage import disk, places
+from memplan.runtime.storage import disk, host_buffers
 from memplan.runtime.storage.copies import value
-from memplan.runtime.storage.places import Host
+from memplan.runtime.storage.host_buffers import Host
 from memplan.runtime.trace.trace import trace
 from transfers import (
     MACHINE,
@@ -79,7 +79,7 @@ def test_a_memory_that_the_runtime_has_not():
 
 
 def test_host_memory_that_is_not_there(monkeypatch):
-    monkeypatch.setattr(places, "available_bytes", lambda: 100)
+    monkeypatch.setattr(host_buffers, "available_bytes", lambda: 100)
     with pytest.raises(InputError, match=r"the schedule needs .* bytes of host memory, 100 are available"):
         moved_to(HOST)
 

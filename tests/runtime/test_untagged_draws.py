@@ -9,7 +9,7 @@ from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.program.graph import Cost, graph_of
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.settle import settled
+from memplan.runtime.trace.output_layouts import settled
 from memplan.runtime.trace.trace import trace
 from torch import nn
 

@@ -7,15 +7,15 @@ import torch
 from iterations import mean_square
 from memplan import optimize
 from memplan.graphs.errors import MismatchError
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.runtime.compare.comparison import compare
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.profile.profile import graph_from, measure_program
-from memplan.runtime.refusals import TraceError
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.run.inputs import OtherShapeError
-from memplan.runtime.trace.settle import residents, settled
+from memplan.runtime.trace.output_layouts import residents, settled
 from memplan.runtime.trace.trace import trace
+from memplan.runtime.unsupported import TraceError
 from not_none import not_none
 from torch import nn
 from torch.nn import functional

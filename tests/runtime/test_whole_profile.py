@@ -6,7 +6,7 @@ from iterations import EXAMPLES, example
 from memplan.graphs.errors import DifferenceError, InputError
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.files.validate import validate
-from memplan.planner.plain import baseline, plain_schedule
+from memplan.planner.baseline import baseline, plain_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare import verdict as verdicts
 from memplan.runtime.compare.comparison import Comparison

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 
 from memplan.planner.addresses.caching_allocator import BLOCK, OWN_ROUNDING, CachingAllocator, Chunk, round_up
-from memplan.runtime.device.planned_rooms import PlannedRooms
+from memplan.runtime.device.planned_arena import PlannedRooms
 
 
 class Arena(PlannedRooms):

@@ -33,8 +33,8 @@ import torch
 from memplan.planner.addresses.caching_allocator import MIB, CachingAllocator, Chunk, NoRoomError
 from memplan.runtime.device.device import Event, Stamp, Stream, StreamDevice, Unpin
 from memplan.runtime.program.program import Operation, Program, Target
-from memplan.runtime.storage.away import Away
 from memplan.runtime.storage.copies import raw
+from memplan.runtime.storage.offloaded import Away
 from torch import Tensor
 
 from .arena import Arena

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor, once_floor, time_bound
-from memplan.planner.plain import baseline
 from memplan.solvers.bounds.offload.offload_bound import moves, offload_bound
 from memplan.solvers.bounds.residency.residency import free_order_bound, residency_bound
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem

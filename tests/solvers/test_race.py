@@ -8,7 +8,7 @@ from math import inf
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memplan.solvers.race import Race
+from memplan.solvers.incumbent import Race
 
 SECONDS = st.floats(1.0, 100.0)
 NEWS = st.lists(st.tuples(SECONDS, st.booleans()), max_size=12)

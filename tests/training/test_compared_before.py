@@ -15,8 +15,8 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from memplan.runtime.compare import grounds, verdict
-from memplan.runtime.trace.settle import settled
+from memplan.runtime.compare import signature, verdict
+from memplan.runtime.trace.output_layouts import settled
 from memplan.training import plan as planning
 from memplan.training.progress import ProgressEvent
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ LIMITS = {"late": 1}
 def script(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers of pytest begin from no file, like a notebook, and other tests load what they have written."""
     monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
-    there, here = grounds._modules, str(Path(__file__).resolve().parents[2])
+    there, here = signature._modules, str(Path(__file__).resolve().parents[2])
     written = os.path.realpath(gettempdir())
 
     def stays(file: str) -> bool:
@@ -37,7 +37,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> None:
         return file.startswith(here) or not file.startswith(written)
 
     monkeypatch.setattr(
-        grounds,
+        signature,
         "_modules",
         lambda: [(name, file) for name, file in there() if stays(os.path.realpath(file or ""))],
     )
@@ -133,7 +133,7 @@ CHANGES: dict[str, tuple[Callable[[pytest.MonkeyPatch], Any], dict[str, Any]]] =
     "the environment": (lambda given: given.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8"), {}),
     "the version of PyTorch": (lambda given: given.setattr(torch, "__version__", "2.99"), {}),
     "the script": (another_script, {}),
-    "a library": (lambda given: given.setattr(grounds, "_libraries", lambda: ("another",)), {}),
+    "a library": (lambda given: given.setattr(signature, "_libraries", lambda: ("another",)), {}),
     "a file that is not whole": (lambda _given: None, {"spoil": lambda text: text[:10]}),
     "another plan's": (lambda _given: None, {"spoil": lambda _text: json.dumps({"grounds": "0"})}),
 }
@@ -206,7 +206,7 @@ def test_code_that_can_not_be_told_is_compared_at_each_start(
     if place == "notebook":
         monkeypatch.delattr(sys.modules["__main__"], "__file__")
     else:
-        monkeypatch.setattr(grounds, "process_began", lambda: 0.0)
+        monkeypatch.setattr(signature, "process_began", lambda: 0.0)
     for _ in range(2):
         start(tmp_path)
     assert len(compared) == 2
@@ -216,7 +216,7 @@ def test_code_is_told_by_what_it_does() -> None:
     def code(text: str) -> str:
         names: dict[str, Any] = {}
         exec(text, names)
-        return grounds.code_hash(names["f"].__code__)
+        return signature.code_hash(names["f"].__code__)
 
     assert code("def f(x): return x + 1") == code("\n\n# told\ndef f(x):\n    return x + 1")
     texts = ["x + 1", "x + 2", "x - 1", "x.a", "x.b", "(lambda: x + 1)()", "(lambda: x + 2)()"]

@@ -23,7 +23,7 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.device.cpu import Cpu
 from memplan.runtime.profile.profile import measure_program
 from memplan.runtime.run.stopwatch import Copied, Times
-from memplan.runtime.storage import places
+from memplan.runtime.storage import host_buffers
 from memplan.solvers import background
 from memplan.training import adapt, report
 from memplan.training import plan as planning
@@ -128,7 +128,7 @@ def test_transfers_move_where_a_link_is_half_as_fast(
     module, told = model(), list[ProgressEvent]()
     step = optimized(module, told, cache=tmp_path)
     planned = step.plan
-    monkeypatch.setattr(places, "available_bytes", lambda: planned.figures.host_peak // 2)
+    monkeypatch.setattr(host_buffers, "available_bytes", lambda: planned.figures.host_peak // 2)
     emulated.rate = RATE / 2
     before = taken(step, ENOUGH + 2)
     assert before > 1.1 * planned.figures.time

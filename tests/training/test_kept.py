@@ -14,8 +14,8 @@ import torch
 from memplan.graphs.errors import InputError
 from memplan.graphs.machine import Link, Links, Machine
 from memplan.solvers.registry.run import solve_or_unpin
-from memplan.training import kept
 from memplan.training import plan as planning
+from memplan.training import plan_cache
 from torch import nn
 from torch.nn import functional
 
@@ -147,7 +147,7 @@ def test_plans_that_were_not_used_for_longest_go_where_a_folder_is_full(
     one, other = sorted(
         (place for place in tmp_path.iterdir() if place.name != "notes"), key=os.path.getmtime
     )
-    monkeypatch.setattr(kept, "MOST", sum(file.stat().st_size for file in other.iterdir()) + 1)
+    monkeypatch.setattr(plan_cache, "MOST", sum(file.stat().st_size for file in other.iterdir()) + 1)
     step(tmp_path, width=24)
     assert one.exists()  # all were used within the hour
     for place in (one, other):

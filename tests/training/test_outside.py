@@ -11,7 +11,7 @@ import torch
 from memplan.graphs.machine import Links, Machine
 from memplan.runtime.compare.peaks import generator_bytes, resident_bytes
 from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.updates.counted import counted
+from memplan.runtime.updates.optimizer_memory import counted
 from torch import Tensor, nn
 from torch.nn import functional
 

@@ -18,8 +18,8 @@ import safetensors.torch
 import torch
 from memplan.graphs.errors import InputError, MismatchError
 from memplan.graphs.machine import Links, Machine
-from memplan.runtime.storage.away import Away
-from memplan.runtime.storage.home import at_home_value
+from memplan.runtime.storage.host_access import at_home_value
+from memplan.runtime.storage.offloaded import Away
 from memplan.training import checkpoint
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_loader import load

@@ -11,7 +11,7 @@ import pytest
 import torch
 from memplan.graphs.generators import chain
 from memplan.graphs.units import duration, format_bytes
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from torch import nn
 
 LONGEST = 250

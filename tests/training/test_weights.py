@@ -12,7 +12,7 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.machine import Links, Machine
 from memplan.runtime.device.cpu import Cpu
 from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.storage.unmade import is_unmade
+from memplan.runtime.storage.lazy_init import is_unmade
 from safetensors.torch import save_file
 from torch import Tensor, nn
 

@@ -29,7 +29,7 @@ import numpy as np
 import pytest
 import torch
 from kinds_of_values import KINDS, THREAD, VARIABLE, Data, Slotted
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.reads.recorder import Recording
 from memplan.runtime.run.execute import PlannedStep

@@ -37,8 +37,8 @@ import numpy as np
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine
 from ....graphs.outward import product_below
+from ....planner.baseline import plain_schedule
 from ....planner.bounds import time_bound
-from ....planner.plain import plain_schedule
 from ....planner.schedule.schedule import Verb
 from ....planner.simulator.simulate import simulate
 from ...clock import Clock

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine
-from ....planner.plain import plain_schedule
+from ....planner.baseline import plain_schedule
 from ....planner.schedule.schedule import Verb
 from ....planner.simulator.simulate import simulate
 from ...candidates import device_limit

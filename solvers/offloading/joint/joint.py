@@ -40,8 +40,8 @@ from ....planner.residency.from_schedule import recover_residency
 from ....planner.schedule.schedule import Schedule
 from ....planner.simulator.simulate import simulate
 from ...candidates import device_limit, plain_candidate
+from ...incumbent import Race
 from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
-from ...race import Race
 from ...settings import SolverSettings, setting
 from .anneal import Anneal, part_of
 from .compiling import load

@@ -6,7 +6,7 @@ from ....graphs.compiled import is_compiled
 from ....graphs.generators import chain
 from ....graphs.machine import Link, Links, Machine
 from ....graphs.transformations.updates import ADAMW, with_updates
-from ....planner.plain import baseline
+from ....planner.baseline import baseline
 from ...problem import Options, Problem
 from ...workers.precompile import Code
 from ..cycles.replay import period

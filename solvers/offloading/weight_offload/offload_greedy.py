@@ -37,8 +37,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from ....planner.baseline import plain_schedule
 from ....planner.bounds import time_bound
-from ....planner.plain import plain_schedule
 from ...candidates import infeasible
 from ...problem import Answer, Options, Problem, Status
 from ...settings import SolverSettings, seed_setting, setting

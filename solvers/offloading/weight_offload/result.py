@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from math import inf
 from time import monotonic
 
+from ....planner.baseline import plain_schedule
 from ....planner.bounds import time_bound
 from ....planner.errors import InvalidScheduleError
-from ....planner.plain import plain_schedule
 from ....planner.schedule.schedule import Schedule
 from ....planner.simulator.simulate import simulate
 from ...candidates import infeasible

@@ -20,8 +20,8 @@ import numpy as np
 
 from ....graphs.draft import Draft
 from ....graphs.graph import Kind, Operation
+from ....planner.baseline import baseline
 from ....planner.bounds import memory_floor
-from ....planner.plain import baseline
 from ....planner.schedule.sequence import in_plain_mode
 from ...clock import Clock
 from ...milp import solve as milp

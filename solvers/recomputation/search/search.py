@@ -42,8 +42,8 @@ from dataclasses import dataclass, replace
 from ....planner.bounds import memory_floor, time_bound
 from ....planner.schedule.sequence import Run, in_plain_mode, runs_of
 from ...candidates import device_limit, plain_candidate
+from ...incumbent import Race
 from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
-from ...race import Race
 from ...settings import SolverSettings, seed_setting, setting
 from ...stages import eviction
 from ...stages.slots import has_faster_ways

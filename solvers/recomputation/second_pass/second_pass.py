@@ -28,8 +28,8 @@ from ....planner.bounds import memory_floor
 from ....planner.errors import InvalidScheduleError
 from ....planner.schedule.sequence import Run, runs_of, schedule_of
 from ...candidates import Candidate, device_limit, judged
+from ...incumbent import Race
 from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
-from ...race import Race
 from ..rockmate import rk_rotor
 
 NAME = "second pass"

@@ -18,7 +18,7 @@ from memplan.cli.main import main
 from memplan.graphs.errors import DifferenceError, InputError, MismatchError
 from memplan.graphs.files.files import load_graph
 from memplan.graphs.graph import Graph
-from memplan.planner.plain import baseline, plain_schedule
+from memplan.planner.baseline import baseline, plain_schedule
 from memplan.runtime.compare import accuracy as accuracies
 from memplan.runtime.compare.accuracy import accuracy
 from memplan.runtime.compare.compiled import Compiled, compare_compiled
@@ -36,7 +36,7 @@ from memplan.runtime.program.program import Program
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.torch_inductor import inductor
 from memplan.runtime.trace.align import aligned
-from memplan.runtime.trace.settle import settled
+from memplan.runtime.trace.output_layouts import settled
 from recomputing import recomputing
 from torch import nn
 from torch._inductor.async_compile import AsyncCompile

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.errors import MismatchError
 from memplan.graphs.graph import Kind, Phase
-from memplan.planner.plain import baseline, plain_schedule
-from memplan.runtime.code.code import generate
+from memplan.planner.baseline import baseline, plain_schedule
+from memplan.runtime.codegen.codegen import generate
 from memplan.runtime.fusion import fused as fusing
 from memplan.runtime.fusion.folds import folds
 from memplan.runtime.fusion.groups import Group, grouped, outside

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.graph import Graph, Phase
 from memplan.graphs.machine import Links, Machine
+from memplan.planner.baseline import baseline, plain_schedule
 from memplan.planner.bounds import backward_once, memory_floor, once_floor
-from memplan.planner.plain import baseline, plain_schedule
 from memplan.solvers.bounds.lower_bounds import lower_bounds, proofs_of_none
 from memplan.solvers.problem import Bound, InfeasibleError, NotFoundError, Problem
 from memplan.solvers.registry import run as registry

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.generators import layered, unet
 from memplan.graphs.graph import Graph
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.solvers.bounds.residency.cuts import Network, part_of
 from memplan.solvers.bounds.residency.facts import Facts
 from memplan.solvers.bounds.residency.max_flow import SINK, SOURCE, UNLIMITED, arcs_between, minimum_cut

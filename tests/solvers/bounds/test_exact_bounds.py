@@ -21,8 +21,8 @@ from memplan.graphs.files.files import load_graph
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.outward import float_below, product_below, sum_below
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.solvers.bounds.offload.offload_bound import offload_bound
 from memplan.solvers.bounds.residency.residency import free_order_bound, residency_bound
 from memplan.solvers.milp import highs, safe_bounds

@@ -15,8 +15,8 @@ from kernel_traces.traces import Trace, kernel_trace
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Link, Links, Machine, Memory
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import time_bound
-from memplan.planner.plain import baseline
 from memplan.planner.residency.lifetimes import find_lifetimes, position_of
 from memplan.planner.residency.prefetch_placement import place_prefetches
 from memplan.planner.residency.residency import Residency

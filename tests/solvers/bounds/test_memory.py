@@ -10,7 +10,7 @@ import pytest
 from memplan.graphs.files.files import graph_digest
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.solvers.bounds.residency.search import Search
 
 MOST_BOUND = 1250

@@ -15,9 +15,9 @@ from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.transformations.order import in_order
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor, time_bound
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete, prefetch
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.lower_bounds import prove

@@ -14,8 +14,8 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.instances.three_partition import solvable
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor, time_bound
-from memplan.planner.plain import baseline
 from memplan.solvers.bounds.lower_bounds import lower_bounds
 from memplan.solvers.bounds.offload.offload_bound import offload_bound, weight_offload_bound
 from memplan.solvers.problem import Problem

@@ -18,8 +18,8 @@ from memplan.graphs.files.files import load_graph
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph, Kind, Mode
 from memplan.graphs.machine import Links, Machine
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor, time_bound
-from memplan.planner.plain import baseline
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.residency import program as residency_program
 from memplan.solvers.bounds.residency import windows

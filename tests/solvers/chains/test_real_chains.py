@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from memplan.graphs.graph import Graph
 from memplan.graphs.structure.chain import Chain, chain_of
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.schedule.sequence import schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.chains.runs import block_runs, save_all, sequence

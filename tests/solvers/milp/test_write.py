@@ -11,7 +11,7 @@ import pytest
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Links, Machine
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.solvers.milp import solve as milp
 from memplan.solvers.milp.model import Model, Program
 from memplan.solvers.milp.result import Outcome, Settings

@@ -13,8 +13,8 @@ from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph, Phase
 from memplan.graphs.machine import Link, Links, Machine, Memory, Tier
 from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor, time_bound
-from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.schedule.sequence import in_plain_mode, prune
 from memplan.planner.simulator.simulate import simulate

@@ -11,7 +11,7 @@ import pytest
 from memplan.graphs.files.files import load_graph
 from memplan.graphs.machine import Machine
 from memplan.instances.families import decoder
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.offload.fractions import Fractions
 from memplan.solvers.offloading.joint import joint, start

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.planner.residency.from_schedule import recover_residency
 from memplan.planner.residency.residency import Residency
 from memplan.planner.simulator.simulate import simulate

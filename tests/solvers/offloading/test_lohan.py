@@ -16,7 +16,7 @@ from memplan.graphs.machine import Links, Machine, Memory
 from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
 from memplan.instances.models import MODELS, Transformer
 from memplan.instances.transformer import Rates, Training, transformer
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.residency.prefetch_placement import ResidencyTransfers, place_prefetches
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from exact_offload import optimum
 from memplan.graphs.machine import Link, Links, Machine
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem
 from memplan.solvers.registry.run import solve
 from small_offload import small_training

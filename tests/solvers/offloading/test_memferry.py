@@ -18,8 +18,8 @@ from memplan.graphs.generators import chain, layered
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Link, Links, Machine
 from memplan.graphs.transformations.updates import ADAMW, SGD, When, with_updates
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import time_bound
-from memplan.planner.plain import baseline
 from memplan.planner.residency.prefetch_placement import simulate_residency
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.schedule.sequence import in_plain_mode

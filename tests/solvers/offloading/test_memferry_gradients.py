@@ -13,7 +13,7 @@ from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.transformations.updates import SGD, with_updates
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.planner.simulator.simulate import simulate

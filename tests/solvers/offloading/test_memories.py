@@ -13,7 +13,7 @@ from memplan.graphs.files.files import save_graph
 from memplan.graphs.machine import Link, Links, Machine, Tier
 from memplan.instances.models import Transformer
 from memplan.instances.transformer import Rates, Training, transformer
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.simulator.simulate import Figures
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem
 from memplan.solvers.registry import run as registry

@@ -14,8 +14,8 @@ from memplan.graphs.machine import Links, Machine
 from memplan.graphs.structure.chain import chain_of
 from memplan.graphs.structure.valid_order import is_valid_order
 from memplan.graphs.transformations.updates import ADAMW, with_updates
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor, time_bound
-from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Verb
 from memplan.solvers.offloading.offmate.graph import updates_moved
 from memplan.solvers.offloading.offmate.offmate import Settings

@@ -10,7 +10,7 @@ from memplan.graphs.errors import InputError, MemplanError
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Mode
 from memplan.graphs.machine import Link, Links, Machine
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.cycles.cycle import cycle_of
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, NotFoundError, Problem, Solution

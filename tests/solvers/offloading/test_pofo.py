@@ -14,7 +14,7 @@ from memplan.graphs.generators import chain, layered
 from memplan.graphs.machine import Link, Links, Machine
 from memplan.graphs.structure.chain import chain_of
 from memplan.graphs.transformations.updates import ADAMW, When, with_updates
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.residency.prefetch_placement import place_prefetches
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate

@@ -17,8 +17,8 @@ from memplan.graphs.generators import chain, layered
 from memplan.graphs.graph import Graph, Kind
 from memplan.graphs.machine import Links, Machine, Memory
 from memplan.graphs.transformations.updates import ADAMW, SGD, Optimizer, When, with_updates
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import time_bound
-from memplan.planner.plain import baseline
 from memplan.planner.residency.prefetch_placement import build_schedule
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate

@@ -11,7 +11,7 @@ from memplan.graphs.machine import Links, Machine
 from memplan.graphs.structure.valid_order import is_valid_order
 from memplan.instances.models import Transformer
 from memplan.instances.transformer import Rates, Training, transformer
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.schedule.sequence import prune, runs_of, schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.layers.runs import always_kept, layer_runs

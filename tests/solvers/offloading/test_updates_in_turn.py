@@ -12,8 +12,8 @@ import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Verb
 from memplan.solvers.offloading.joint.drops import Drops
 from memplan.solvers.problem import Problem

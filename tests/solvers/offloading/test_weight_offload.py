@@ -19,9 +19,9 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.files.files import load_graph
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Links, Machine
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.cycles.cycle import FROZEN, cycle_of

@@ -13,7 +13,7 @@ from memplan.graphs.machine import Links, Machine, Memory
 from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.instances.models import Transformer
 from memplan.instances.transformer import Rates, Training, transformer
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.schedule.schedule import Schedule, Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.layers.training import training_layers

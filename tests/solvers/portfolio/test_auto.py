@@ -17,17 +17,17 @@ from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
 from memplan.instances.tiny import tiny_graphs
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.auto import auto, with_transfers
+from memplan.solvers.auto.workers import SolverWorkers
 from memplan.solvers.bounds.lower_bounds import file_order
+from memplan.solvers.incumbent import Race
 from memplan.solvers.offloading.joint import joint
 from memplan.solvers.offloading.weight_offload import offload_greedy
-from memplan.solvers.portfolio import auto, moving
-from memplan.solvers.portfolio.workers import SolverWorkers
 from memplan.solvers.problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
-from memplan.solvers.race import Race
 from memplan.solvers.recomputation.rockmate import rk_rotor
 from memplan.solvers.recomputation.rounding import rounding
 from memplan.solvers.recomputation.search import rounds, search
@@ -214,7 +214,9 @@ MOVING = Machine(links=Links(2**18, 2**18))
 
 def test_with_links_every_solver_that_moves_tensors_is_asked() -> None:
     own = [entry for entry in registry.entries() if entry.module.startswith(".")]
-    assert {entry.name for entry in own if entry.needs_links} == {"joint", *moving.OTHERS} - {"search"}
+    assert {entry.name for entry in own if entry.needs_links} == {"joint", *with_transfers.OTHERS} - {
+        "search"
+    }
 
 
 @pytest.mark.scripts
@@ -234,7 +236,7 @@ def test_with_links_moves_and_seed_reach_the_solvers(monkeypatch: pytest.MonkeyP
         asked["last"] = options.settings
         return Answer(known[0][0], Status.HEURISTIC)
 
-    monkeypatch.setattr(moving, "module_of", module_of)
+    monkeypatch.setattr(with_transfers, "module_of", module_of)
     monkeypatch.setattr(joint, "improved", improved)
     graph = chain(6, seed=2)
     problem = Problem(graph, (memory_floor(graph, MOVING) + 3 * baseline(graph).peak) // 4, MOVING)
@@ -262,8 +264,8 @@ def test_where_others_are_far_joint_begins_anew(
 
         return SimpleNamespace(Settings=module.Settings, solve=solve)
 
-    monkeypatch.setattr(moving, "module_of", module_of)
-    monkeypatch.setattr(moving, "_NEAR", near)
+    monkeypatch.setattr(with_transfers, "module_of", module_of)
+    monkeypatch.setattr(with_transfers, "_NEAR", near)
     problem = Problem(graph, (memory_floor(graph, MOVING) + 3 * baseline(graph).peak) // 4, MOVING)
     registry.solve("auto", problem, 8.0, {"seed": "7", "workers": "2", "gap": "0"}, bound_seconds=0)
     assert sorted(asked) == seeds
@@ -286,8 +288,8 @@ def test_one_of_the_others_that_overruns_its_time_is_asked_to_end(monkeypatch: p
 
         return SimpleNamespace(Settings=module.Settings, solve=solve)
 
-    monkeypatch.setattr(moving, "module_of", module_of)
-    monkeypatch.setattr(moving, "OTHERS", {"offmate": 0.05})
+    monkeypatch.setattr(with_transfers, "module_of", module_of)
+    monkeypatch.setattr(with_transfers, "OTHERS", {"offmate": 0.05})
     problem = Problem(graph, (memory_floor(graph, MOVING) + 3 * baseline(graph).peak) // 4, MOVING)
     registry.solve("auto", problem, 8.0, {"workers": "2", "gap": "0"}, bound_seconds=0)
     assert asked == [True]  # its limit is 0.4 s, and a second later it is asked

@@ -21,17 +21,18 @@ import pytest
 from memplan.graphs.errors import InputError, MemplanError
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Links, Machine
+from memplan.planner.baseline import baseline, plain_schedule
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.plain import baseline, plain_schedule
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.auto import auto
+from memplan.solvers.auto import members as portfolio
+from memplan.solvers.auto import with_transfers as auto_moving
+from memplan.solvers.auto.members import Awaited, Line, PortfolioError
+from memplan.solvers.auto.workers import ProcessFaultError, SolverWorkers
 from memplan.solvers.clock import Clock
+from memplan.solvers.incumbent import Race
 from memplan.solvers.offloading.joint import joint
-from memplan.solvers.portfolio import auto
-from memplan.solvers.portfolio import lines as portfolio
-from memplan.solvers.portfolio import moving as auto_moving
-from memplan.solvers.portfolio.lines import Awaited, Line, PortfolioError
-from memplan.solvers.portfolio.workers import ProcessFaultError, SolverWorkers
 from memplan.solvers.problem import (
     Answer,
     InfeasibleError,
@@ -41,7 +42,6 @@ from memplan.solvers.problem import (
     Solution,
     Status,
 )
-from memplan.solvers.race import Race
 from memplan.solvers.registry import run as registry
 from memplan.solvers.registry.arena import ArenaError
 from memplan.solvers.registry.catalogue import entry, module_of

@@ -20,8 +20,8 @@ from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Machine
 from memplan.instances.tiny import tiny_graphs
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor, time_bound
-from memplan.planner.plain import baseline
 from memplan.planner.simulator.simulate import Figures, simulate
 from memplan.solvers.problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
 from memplan.solvers.recomputation.checkmate import checkmate

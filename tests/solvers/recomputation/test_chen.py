@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import InfeasibleError, Problem, Solution

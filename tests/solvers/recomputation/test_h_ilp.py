@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from memplan.graphs.clusters.parts import parts
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.schedule.sequence import runs_of
 from memplan.planner.simulator.simulate import simulate

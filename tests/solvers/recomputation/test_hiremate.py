@@ -15,8 +15,8 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph, Kind, Phase
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.planner.repeats import without_repeats
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.schedule.sequence import in_plain_mode, prune, schedule_of

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph, Kind, Mode
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import PLAIN
 from memplan.planner.schedule.sequence import Run, schedule_of
 from memplan.planner.simulator.simulate import simulate

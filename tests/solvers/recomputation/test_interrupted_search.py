@@ -12,7 +12,7 @@ import pytest
 SEARCH = """
 import os, signal, threading
 from memplan.graphs.generators import chain
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.solvers.recomputation.search import search
 from memplan.solvers.problem import Options, Problem
 

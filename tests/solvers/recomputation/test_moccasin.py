@@ -18,8 +18,8 @@ from memplan.graphs.files.files import load_graph
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.instances.tiny import tiny_graphs
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor, time_bound
-from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.schedule.sequence import in_plain_mode, schedule_of
 from memplan.planner.simulator.simulate import Figures, simulate

@@ -12,9 +12,9 @@ from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
 from memplan.planner.budget import parse_budget
-from memplan.planner.plain import baseline
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.residency.residency import residency_bound
 from memplan.solvers.problem import Answer, Options, Problem, Status

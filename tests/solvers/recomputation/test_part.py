@@ -7,7 +7,7 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.files.validate import validate
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind, Operation, Phase
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.schedule.sequence import in_plain_mode
 from memplan.solvers.chains.problem import chain_problem
 from memplan.solvers.problem import Problem

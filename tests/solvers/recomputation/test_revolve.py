@@ -13,7 +13,7 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind, Phase
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.chains.runs import Move, Pass

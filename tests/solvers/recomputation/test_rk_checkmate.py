@@ -9,8 +9,8 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph, Phase
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import Answer, InfeasibleError, Options, Problem, Status

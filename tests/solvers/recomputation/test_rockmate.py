@@ -14,8 +14,8 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.planner.schedule.sequence import schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.candidates import judged

@@ -20,8 +20,8 @@ from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Machine
 from memplan.graphs.structure.chain import chain_of
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.chains.costs import ChainCosts, chain_costs
 from memplan.solvers.chains.least import LeastMemory

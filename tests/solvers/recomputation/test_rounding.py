@@ -15,8 +15,8 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Machine
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.planner.schedule.sequence import in_plain_mode, schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.residency.search import Search

@@ -16,8 +16,8 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.files.files import load_graph
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.planner.schedule.sequence import Run, in_plain_mode, prune, runs_of, schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import Answer, InfeasibleError, Options, Problem, Status

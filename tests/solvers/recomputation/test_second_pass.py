@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from memplan.graphs.generators import chain, layered
 from memplan.graphs.graph import Graph, Phase
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import once_floor
-from memplan.planner.plain import baseline
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import NotAcceptedError, NotFoundError, Options, Problem

@@ -15,7 +15,7 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.generators import layered
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.instances.catalogue import entry
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, NotFoundError, Problem

@@ -13,8 +13,8 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
+from memplan.planner.baseline import baseline
 from memplan.planner.bounds import memory_floor
-from memplan.planner.plain import baseline
 from memplan.planner.repeats import without_most_repeats, without_repeats
 from memplan.planner.schedule.sequence import Run, schedule_of
 from memplan.planner.simulator.simulate import Figures, simulate

@@ -12,10 +12,10 @@ from threading import Event
 import pytest
 from memplan.graphs.errors import InputError, MissingPackageError
 from memplan.graphs.generators import chain, layered
+from memplan.planner.baseline import baseline, plain_schedule
 from memplan.planner.bounds import memory_floor, time_bound
 from memplan.planner.errors import InvalidScheduleError
-from memplan.planner.plain import baseline, plain_schedule
-from memplan.solvers.portfolio import lines as portfolio
+from memplan.solvers.auto import members as portfolio
 from memplan.solvers.problem import Answer, InfeasibleError, NotFoundError, Problem, Status
 from memplan.solvers.recomputation.rockmate import rk_rotor
 from memplan.solvers.registry import catalogue
@@ -119,7 +119,7 @@ def test_store_all_is_the_plain_schedule_or_nothing() -> None:
 
 PLUGIN = """
 from dataclasses import dataclass
-from memplan.planner.plain import plain_schedule
+from memplan.planner.baseline import plain_schedule
 from memplan.planner.schedule.schedule import Schedule
 from memplan.solvers.problem import Answer, Bound, Status
 

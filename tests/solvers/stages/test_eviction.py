@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.planner.schedule.sequence import schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.recomputation.checkmate.model import staged_program

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
-from memplan.planner.plain import baseline
+from memplan.planner.baseline import baseline
 from memplan.solvers.problem import Problem, Status
 from memplan.solvers.registry import run as registry
 from memplan.solvers.stages.slots import has_faster_ways

@@ -12,8 +12,8 @@ import pytest
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Link, Links, Machine
 from memplan.graphs.transformations.updates import ADAMW, with_updates
-from memplan.planner.plain import baseline
-from memplan.solvers.portfolio import moving
+from memplan.planner.baseline import baseline
+from memplan.solvers.auto import with_transfers
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
 from memplan.solvers.workers import precompile as compiling
@@ -21,7 +21,7 @@ from memplan.solvers.workers.precompile import Code, precompile
 
 LOOK = """
 from memplan.solvers.workers.precompile import precompile
-from memplan.solvers.portfolio.moving import CODES
+from memplan.solvers.auto.with_transfers import CODES
 told, codes = [], [code for codes in CODES.values() for code in codes]
 assert len(codes) == 4
 assert not any(code.available() for code in codes)
@@ -108,7 +108,7 @@ def test_a_time_limit_does_not_pay_for_what_is_compiled(monkeypatch: pytest.Monk
         if len(asked) == 1:
             sleep(seconds)
 
-    monkeypatch.setattr(moving, "precompile", compiled)
+    monkeypatch.setattr(with_transfers, "precompile", compiled)
     begin = monotonic()
     solve("auto", problem(), limit, {"gap": "0"}, bound_seconds=0.0)
     assert asked[0] == 3

@@ -1,0 +1,12 @@
+"""`plan bench`: solvers compared on graphs and budgets.
+
+    bench.py       begin here: the command
+    arguments.py   graphs, budgets and solvers from its arguments
+    changes.py     against an earlier file of results
+    tables.py      what is printed
+    written.py     pages and plots
+
+Doors: arguments.
+"""
+
+from .bench import bench as bench

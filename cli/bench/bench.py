@@ -1,0 +1,310 @@
+"""`plan bench`: solvers compared on graphs and budgets, every row validated by the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict
+from datetime import date
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...comparison.best_known import Beaten, beaten, joined, load_best, revision, save_best
+from ...comparison.changes import Change
+from ...comparison.file import append_row, prepare, read_rows
+from ...comparison.published import Match, load_published, matches
+from ...comparison.run import run
+from ...comparison.summary import standings
+from ...comparison.trials import Row, trials
+from ...graphs.errors import InputError
+from ...graphs.folders.scratch import Scratch
+from ...instances.catalogue import BEST_KNOWN, PUBLISHED
+from ...planner.budget import Budget
+from ...solvers.registry import run as registry
+from ...solvers.workers.cluster import BACKENDS
+from ..completion import completing, solvers
+from ..completion import corpora as corpus_names
+from ..exits import Exit
+from ..options import (
+    FILE,
+    SECONDS,
+    allowance_argument,
+    output_options,
+    seconds_argument,
+    settings_argument,
+    writable,
+    writable_as,
+)
+from ..printing.output import Output
+from .arguments import (
+    BASELINES,
+    budgets_argument,
+    check_budgets,
+    chosen_contenders,
+    corpus_instances,
+    instances,
+    seeds_argument,
+    table_argument,
+    without_corpora,
+)
+from .changes import change_document, compared, earlier_argument, refuse_worse, tolerance_argument
+from .tables import comparison_lines, match_document, record_document
+from .written import PAGES, plots_argument, write_page, write_plots
+
+PUBLIC = "public"
+"""Corpus for which there are published results."""
+BUDGETS = "75%,60%,50%,40%,30%,20%"
+
+
+@click.command()
+@click.argument("graphs", type=FILE, nargs=-1)
+@click.option(
+    "--corpus",
+    "corpora",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=completing(corpus_names),
+    help="Graphs that come with memplan (plan instances); may be given several times.",
+)
+@click.option(
+    "--solvers",
+    "names",
+    metavar="A,B",
+    shell_complete=completing(solvers),
+    help="Which solvers to compare.  [default: all that are here]",
+)
+@click.option(
+    "--baseline",
+    "baselines",
+    type=click.Choice(list(BASELINES)),
+    multiple=True,
+    help="Compare with what PyTorch does too: its partitioner under activation_memory_budget "
+    "(torch-partitioner), and torch.utils.checkpoint around each layer (layer-checkpoint).",
+)
+@click.option(
+    "--budgets",
+    callback=budgets_argument,
+    default=BUDGETS,
+    show_default=True,
+    metavar="B,B",
+    help="Each as --budget of `plan solve`: bytes, 60% of the baseline's peak, 60%a of its activations.",
+)
+@click.option(
+    "--time-limit",
+    type=SECONDS,
+    callback=seconds_argument,
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds for each row.",
+)
+@click.option(
+    "--bound-time",
+    type=SECONDS,
+    callback=allowance_argument,
+    default=registry.BOUND_SECONDS,
+    show_default=True,
+    metavar="S",
+    help="Seconds at most for the lower bounds of a graph and budget; 0 for none.",
+)
+@click.option(
+    "--gap",
+    metavar="0.5%|0.005",
+    help="Of each solver that has it, as --gap of `plan solve`.",
+)
+@click.option(
+    "--seeds",
+    callback=seeds_argument,
+    metavar="3|0,1,2",
+    help="How many seeds, or which: a row each, of solvers that have a seed. The others run once.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    callback=settings_argument,
+    metavar="SOLVER.KEY=VALUE",
+    help="A setting of one of the solvers; may be given several times.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Rows that are worked on at a time, each in a process of its own.  [default: 1; on a cluster as "
+    "many as it has workers]",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(BACKENDS),
+    default="loky",
+    show_default=True,
+    help="Where rows are worked on: this machine, or a cluster that sees the same files (for Dask that of "
+    "DASK_SCHEDULER_ADDRESS, else one started here).",
+)
+@click.option("-o", "--output", "destination", type=FILE, callback=table_argument, help="The rows: a .csv.")
+@click.option("--rerun", is_flag=True, help="Solve rows anew that the .csv already has.")
+@click.option("--published", "published_path", type=FILE, help="Published results to stand beside ours.")
+@click.option(
+    "--compare",
+    "earlier",
+    type=FILE,
+    callback=earlier_argument,
+    metavar="OLD.csv",
+    help="Hold the rows beside those of an earlier table: better, worse, equal, new, gone. Exit code 5 where "
+    "one is worse.",
+)
+@click.option(
+    "--tolerance",
+    callback=tolerance_argument,
+    metavar="0.1%|0.001",
+    help="Schedules whose times differ by no more are equal to --compare.  [default: 0.1%]",
+)
+@click.option(
+    "--plots",
+    type=FILE,
+    callback=plots_argument,
+    metavar="FOLDER",
+    help="Write performance profile and times to a gap there, as .svg.",
+)
+@click.option(
+    "--html",
+    "page",
+    type=FILE,
+    callback=writable_as(*PAGES),
+    metavar="OUT.html|OUT.md",
+    help="Write tables and plots as one page, with machine, versions and command.",
+)
+@click.option(
+    "--update-best",
+    "best_path",
+    type=FILE,
+    callback=writable,
+    help="Keep in this file what is faster, or has a larger bound, than what it has; it is made if need be.  "
+    "[default: held beside what comes with memplan]",
+)
+@output_options
+def bench(
+    graphs: tuple[Path, ...],
+    corpora: tuple[str, ...],
+    names: str | None,
+    baselines: tuple[str, ...],
+    budgets: list[Budget],
+    time_limit: float,
+    bound_time: float,
+    gap: str | None,
+    seeds: tuple[int, ...],
+    settings: dict[str, str],
+    workers: int | None,
+    backend: str,
+    destination: Path | None,
+    rerun: bool,
+    published_path: Path | None,
+    earlier: list[Row] | None,
+    tolerance: float,
+    plots: Path | None,
+    page: Path | None,
+    best_path: Path | None,
+    output: Output,
+) -> None:
+    """Compare solvers on GRAPHS (files, or folders of them) and corpora, each within each budget.
+
+    Every row is a schedule that the simulator accepts, or says why there is none. Rows that the .csv has
+    already are not solved again, so that a comparison that was ended goes on where it stood.
+
+    \b
+    plan bench graphs/ --solvers auto,rk-rotor --budgets 75%,50% -o rows.csv
+    plan bench --corpus models --solvers auto --baseline torch --time-limit 20
+    """
+    if workers is not None and backend != "loky":
+        raise InputError(f"--workers is for this machine: with --backend {backend} all of the cluster's work")
+    if not (graphs or corpora):
+        raise click.UsageError("nothing to compare on: give GRAPHS, or --corpus NAME (plan instances)")
+    files = without_corpora(graphs, corpora)
+    contenders = chosen_contenders(names, settings, gap, seeds, baselines)
+    if published_path is None and PUBLIC in corpora:
+        published_path = PUBLISHED
+    published = load_published(published_path) if published_path else {}
+    records = best_path or BEST_KNOWN
+    best_known = load_best(records) if records.exists() else {}
+    known = read_rows(destination) if destination else {}
+    folder = Path(click.get_current_context().with_resource(Scratch("corpus")))
+    on = [*instances(files, output), *corpus_instances(corpora, folder)]
+    check_budgets(budgets, on)
+    asked = trials(on, budgets, contenders, time_limit)
+    if destination:
+        prepare(destination)
+    left = [trial for trial in asked if rerun or trial.key not in known]
+    rows = {trial.key: known[trial.key] for trial in asked if trial.key in known}
+    if destination and len(left) < len(asked):
+        output.note(f"{len(asked) - len(left)} of {len(asked)} rows are in {destination} already")
+    interrupted, fault = False, None
+    fresh: list[Row] = []
+    try:
+        with closing(run(left, workers or 1, bound_time, known.values(), backend)) as solved:
+            for row in _kept(solved, len(left), destination, output):
+                rows[row.key] = row
+                fresh.append(row)
+    except KeyboardInterrupt:
+        interrupted = True
+    except InputError as error:  # the table can no longer be written
+        fault = error
+    found = [rows[trial.key] for trial in asked if trial.key in rows]
+    moved = compared(earlier, found, tolerance)
+    beside = matches(found, published), beaten(found, best_known), moved
+    _show(found, *beside, interrupted, output)
+    if best_path and fresh:
+        save_best(joined(best_known, fresh, revision(), date.today().isoformat()), best_path)
+    if fault:
+        raise fault
+    written = write_plots(found, plots) if plots else []
+    if page and found:
+        written.append(write_page(found, *beside, len(fresh), page))
+    for path in written:
+        output.note(f"written: {path}")
+    if interrupted:
+        there = f" in {destination}" if destination else ""
+        output.note(f"interrupted: {len(found)} of {len(asked)} rows are{there or ' done'}")
+        raise SystemExit(Exit.INTERRUPTED)
+    refuse_worse(moved)
+
+
+def _kept(solved: Iterable[Row], total: int, destination: Path | None, output: Output) -> Iterator[Row]:
+    """Yield each row once it is on file."""
+    with output.progress("comparing") as progress:
+        progress(0, total, "")
+        for done, row in enumerate(solved, start=1):
+            progress(done, total, row.solver)
+            try:
+                if destination:
+                    append_row(destination, row)
+            finally:
+                yield row
+
+
+def _show(
+    rows: list[Row],
+    matched: list[Match],
+    records: list[Beaten],
+    moved: list[Change],
+    interrupted: bool,
+    output: Output,
+) -> None:
+    output.result(
+        {
+            "rows": [_document(row) for row in rows],
+            "solvers": [asdict(standing) for standing in standings(rows)],
+            "published": [match_document(match) for match in matched],
+            "beaten": [record_document(one) for one in records],
+            "changes": [change_document(one) for one in moved],
+            "interrupted": interrupted,
+        },
+        comparison_lines(rows, matched, records, moved),
+    )
+
+
+def _document(row: Row) -> dict[str, Any]:
+    """Return a row for JSON. A bound is "inf" if there is no schedule."""
+    return {name: "inf" if value == inf else value for name, value in asdict(row).items()}

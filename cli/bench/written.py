@@ -1,0 +1,98 @@
+"""Files of a comparison to look at: plots, a page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from ...comparison.best_known import Beaten, revision
+from ...comparison.changes import Change
+from ...comparison.plot import plots
+from ...comparison.published import Match
+from ...comparison.tables import (
+    LEGEND,
+    change_tables,
+    curve_tables,
+    effort_tables,
+    matrices,
+    published_tables,
+    remarks,
+    solver_table,
+)
+from ...comparison.trials import Row
+from ...graphs.errors import InputError
+from ...graphs.files.documents import write_whole
+from ...report.comparison import Comparison, html, markdown
+from ...report.origin import made, packages, this_machine
+
+PAGES = {".html": html, ".md": markdown}
+
+
+def plots_argument(ctx: click.Context, param: click.Parameter, folder: Path | None) -> Path | None:
+    """Validate --plots; a callback for click."""
+    if folder is not None and not folder.is_dir():
+        raise click.BadParameter(f"{folder}: no such folder", ctx, param)
+    return folder
+
+
+def write_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
+    """Write the plots and return their files. Raises InputError."""
+    return [_write(svg, folder / f"{name}.svg") for name, svg in plots(rows).items()]
+
+
+def write_page(
+    rows: Sequence[Row],
+    matched: Sequence[Match],
+    records: Sequence[Beaten],
+    moved: Sequence[Change],
+    fresh: int,
+    path: Path,
+) -> Path:
+    """Write the page. fresh: number of rows that this run has solved, of at least one. Raises InputError."""
+    graphs, solvers = (len({key(row) for row in rows}) for key in (_graph, _solver))
+    commit = revision()
+    found = Comparison(
+        f"{_several(solvers, 'solver')} on {_several(graphs, 'graph')}",
+        [
+            *made(sys.argv[1:]),
+            packages() + (f", memplan at {commit}" if commit else ""),
+            this_machine(),
+            f"{fresh} of {_several(len(rows), 'row')} solved by this run"
+            + ("" if fresh == len(rows) else "; the others, maybe elsewhere, before"),
+        ],
+        [
+            solver_table(rows),
+            *change_tables(moved),
+            *published_tables(matched),
+            *effort_tables(rows),
+            *curve_tables(rows),
+        ],
+        list(plots(rows).values()),
+        list(matrices(rows)),
+        LEGEND,
+        list(remarks(rows, records)),
+    )
+    return _write(PAGES[path.suffix](found), path)
+
+
+def _graph(row: Row) -> str:
+    return row.sha256
+
+
+def _solver(row: Row) -> str:
+    return row.solver
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+def _write(text: str, path: Path) -> Path:
+    try:
+        write_whole(text.encode(), path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+    return path

@@ -1,0 +1,4 @@
+"""What commands print and write, whatever the command.
+
+Doors: account, curve, figures, output, race_log, written.
+"""

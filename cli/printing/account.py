@@ -1,0 +1,105 @@
+"""Breakdown of a schedule's time and memory: by phase, by recomputation, and at the peak."""
+
+from __future__ import annotations
+
+from math import fsum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...graphs.graph import Graph, Kind, Phase
+from ...planner.addresses.lifetimes import WORKSPACE, Lifetimes
+from ...planner.schedule.schedule import PLAIN, Schedule, Verb
+
+Entry = dict[str, Any]
+"""A row as `--json` prints it. Times in seconds, sizes in bytes."""
+
+
+def phases(graph: Graph, schedule: Schedule) -> list[Entry]:
+    """Return per phase: number of operations, runs, their time, and how much of it is recomputation."""
+    runs, total, again = _by_operation(graph, schedule)
+    phase = graph.operations.phase
+    return [
+        {
+            "phase": kind.word,
+            "operations": int((phase == kind).sum()),
+            "runs": int(runs[phase == kind].sum()),
+            "time": float(total[phase == kind].sum()),
+            "again": float(again[phase == kind].sum()),
+        }
+        for kind in Phase
+        if (phase == kind).any()
+    ]
+
+
+def recomputed(graph: Graph, schedule: Schedule) -> list[Entry]:
+    """Return the operations that run more than once, the longest recomputation first."""
+    runs, _total, again = _by_operation(graph, schedule)
+    rows = [
+        {"operation": graph.operations.name[i], "runs": runs.item(i), "again": again.item(i)}
+        for i in (runs > 1).nonzero()[0].tolist()
+    ]
+    return sorted(rows, key=lambda row: (-float(row["again"]), str(row["operation"])))
+
+
+def transfers(graph: Graph, schedule: Schedule) -> Entry:
+    """Return number and bytes of offloads and of prefetches."""
+    sizes = graph.tensors.bytes[schedule.targets * (schedule.verbs != Verb.COMPUTE)]
+    found: Entry = {}
+    for verb, name in ((Verb.OFFLOAD, "offloads"), (Verb.PREFETCH, "prefetches")):
+        chosen = schedule.verbs == verb
+        found[name] = {"steps": int(chosen.sum()), "bytes": int(sizes[chosen].sum())}
+    return found
+
+
+def peak(graph: Graph, schedule: Schedule, rows: Lifetimes) -> Entry:
+    """Return the first step at which the device holds most: bytes by kind, and the tensors, largest first.
+
+    rows: the device's lifetimes. A copy whose delete waits for a transfer is still resident.
+    other: bytes of workspaces, and of outputs recomputed while a copy is resident.
+    """
+    live = rows.live()
+    at = int(live.argmax())
+    verb, target, _where = list(schedule.rows())[at]
+    of = graph.operations.name if verb == Verb.COMPUTE else graph.tensors.name
+    there = np.sort(np.repeat(rows.tensor, rows.there(at)))
+    there = there[there != WORKSPACE]
+    sizes, kinds = graph.tensors.bytes[there], graph.tensors.kind[there]
+    order = np.argsort(-sizes, kind="stable")
+    return {
+        "step": at,
+        "what": f"{Verb(verb).word} {of[target]}",
+        "bytes": int(live[at]),
+        "by_kind": {kind.word: int(sizes[kinds == kind].sum()) for kind in Kind if (kinds == kind).any()},
+        "other": int(live[at] - sizes.sum()),
+        "tensors": [
+            {"tensor": tensor.name, "kind": tensor.kind.word, "bytes": tensor.bytes}
+            for tensor in map(graph.tensor, there[order].tolist())
+        ],
+    }
+
+
+def launches(graph: Graph, schedule: Schedule) -> tuple[float, float]:
+    """Return the seconds per iteration of computations on the device, and of launching all computations."""
+    computes = schedule.verbs == Verb.COMPUTE
+    runs = list(zip(schedule.targets[computes].tolist(), schedule.wheres[computes].tolist(), strict=True))
+    on_device = fsum(graph.seconds(*run) for run in runs if not graph.on_host(*run))
+    return on_device, fsum(graph.launch(*run) for run in runs)
+
+
+def _by_operation(
+    graph: Graph, schedule: Schedule
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return per operation: its runs, the time of all of them, the time of all but the first."""
+    computes = schedule.verbs == Verb.COMPUTE
+    ran, modes = schedule.targets[computes], schedule.wheres[computes]
+    seconds = graph.operations.time[ran]
+    for run in (modes != PLAIN).nonzero()[0].tolist():
+        seconds[run] = graph.operations.modes[ran.item(run)][modes.item(run) - 1].time
+    count = len(graph.operations)
+    total: NDArray[np.float64] = np.bincount(ran, seconds, minlength=count).astype(np.float64)
+    once, first = np.unique(ran, return_index=True)  # indices of first occurrences: the first runs
+    again = total.copy()
+    again[once] -= seconds[first]
+    return np.bincount(ran, minlength=count), total, again

@@ -1,0 +1,108 @@
+"""The figures of a schedule as every command prints them, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ...graphs.graph import Graph
+from ...graphs.machine import Machine, Memory
+from ...graphs.units import duration
+from ...planner.addresses.layout import Layout
+from ...planner.bounds import memory_floor, offloads, once_floor
+from ...planner.budget import spelled
+from ...planner.report import Report
+from ...planner.schedule.schedule import Schedule
+from .account import launches
+from .output import Row
+
+
+def report_document(report: Report, budget: int | None) -> dict[str, Any]:
+    """Return `predicted` of plan-schedule/1 with the budget (bytes or null), the overhead and the gap."""
+    return {
+        **report.predicted(),
+        "budget": budget,
+        "overhead": report.overhead,
+        "gap": report.gap,
+    }
+
+
+def report_rows(report: Report, budget: int | None, machine: Machine | None) -> Iterator[Row]:
+    """Yield the rows of a schedule's figures. machine: its memories' names are shown."""
+    figures, plain = report.figures, report.baseline
+    of_budget = f", {figures.peak / budget:.1%} of the budget" if budget else ""
+    yield "time", f"{duration(figures.time)}, {signed(report.overhead)} vs. baseline"
+    yield "peak", f"{spelled(figures.peak)}{of_budget}"
+    if figures.least_budget != figures.peak:
+        yield "min. budget", spelled(figures.least_budget)
+    yield "baseline", f"{duration(plain.time)}, peak {spelled(plain.peak)}"
+    if figures.host_peak:
+        yield "host peak", spelled(figures.host_peak)
+    if figures.pinned_peak:
+        yield "pinned peak", spelled(figures.pinned_peak)
+    if figures.least_pinned != figures.pinned_peak:
+        yield "min. pinned", spelled(figures.least_pinned)
+    names = (machine or Machine()).hierarchy.names
+    for name, peak in zip(names[Memory.DISK :], figures.peaks[Memory.DISK :], strict=True):
+        if peak:
+            yield f"{name} peak", spelled(peak)
+    if report.lower_bound is not None and report.gap is not None:
+        yield "lower bound", f"{duration(report.lower_bound)} (any order), gap {report.gap:.1%}"
+    else:
+        yield "lower bound", "none known"
+
+
+def floor_document(graph: Graph, machine: Machine | None) -> dict[str, int | None]:
+    """Return the minimum memory in bytes, null if that minimum does not exist."""
+    return {"floor": memory_floor(graph, machine), "once_floor": once_floor(graph, machine)}
+
+
+def floor_rows(graph: Graph, machine: Machine | None) -> Iterator[Row]:
+    kind = "with" if offloads(machine or graph.machine) else "without"
+    yield "minimum", f"{spelled(memory_floor(graph, machine))} ({kind} offloading, any order)"
+    once = once_floor(graph, machine)
+    if once is not None:
+        yield "", f"{spelled(once)} (without offloading, traced order, backward once)"
+
+
+def arena_document(layout: Layout | None) -> dict[str, int] | None:
+    """Return the arena's bytes.
+
+    bound: the peak of live bytes in whole blocks, below which no arena exists.
+    """
+    return None if layout is None else {"bytes": layout.size, "bound": layout.bound}
+
+
+def arena_rows(layout: Layout | None, budget: int | None = None) -> Iterator[Row]:
+    if layout is not None:
+        of_budget = f", {layout.size / budget:.1%} of the budget" if budget else ""
+        above = layout.size / layout.bound - 1 if layout.bound else 0.0
+        least = (
+            "the smallest there is" if layout.size == layout.bound else f"{signed(above)} against the peak"
+        )
+        yield "arena", f"{spelled(layout.size)}{of_budget}, {least}"
+
+
+def launch_rows(graph: Graph, schedule: Schedule) -> Iterator[Row]:
+    """Yield a row if launching takes longer than computing."""
+    computing, launching = launches(graph, schedule)
+    if launching > computing:
+        yield (
+            "launches",
+            f"{duration(launching)}, computations {duration(computing)}: launching is what limits",
+        )
+
+
+def graph_row(graph: Graph) -> Row:
+    size = f"{len(graph.operations):,} operations, {len(graph.tensors):,} tensors"
+    return "graph", f"{graph.name}: {size}"
+
+
+def rate(bytes_per_second: float | None) -> str:
+    """Format a rate as '10.4 GB/s', with GB = 10^9; '-' for None."""
+    return "-" if bytes_per_second is None else f"{bytes_per_second / 1e9:,.3g} GB/s"
+
+
+def signed(fraction: float) -> str:
+    """Format a share as '+6.9%'."""
+    return f"{fraction + 0.0:+.1%}"

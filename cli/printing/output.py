@@ -1,0 +1,153 @@
+"""Output of a command: its result on standard output, notes and progress on standard error."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
+
+from ...graphs.errors import InputError
+from ..streams import CONTROLS, give_up_output, say
+
+_PLAIN = str.maketrans({"×": "x", "µ": "u", "…": "...", "≤": "<=", "≥": ">="})
+"""Replacements on a terminal that has only ASCII; names in files are escaped by the stream."""
+
+_NARROWEST = 20
+
+Row = tuple[str, str]
+"""A label and its text."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """The output of one command.
+
+    as_json: print the result as one JSON object.
+    quiet: print no notes and no progress.
+    """
+
+    as_json: bool = False
+    quiet: bool = False
+
+    def result(self, document: Mapping[str, Any], lines: Iterable[Text]) -> None:
+        """Print the result: `document` with --json, else `lines`."""
+        if self.as_json:
+            self.document(document)
+        else:
+            self.lines(lines)
+
+    def document(self, document: Mapping[str, Any]) -> None:
+        """Print `document` with --json, else nothing."""
+        if self.as_json:
+            _write(json.dumps(document, allow_nan=False) + "\n")
+
+    def lines(self, lines: Iterable[Text]) -> None:
+        """Print lines for people."""
+        there, written = _console(), io.StringIO()
+        console = _console(file=written, force_terminal=there.is_terminal, width=there.width)
+        for line in lines:
+            line.plain = line.plain.translate(CONTROLS)
+            console.print(line, soft_wrap=True)
+        text = written.getvalue()
+        _write(text if self.blocks else text.translate(_PLAIN))
+
+    def note(self, line: str) -> None:
+        """Print a line for the user on standard error, unless quiet."""
+        if not self.quiet:
+            say(line)
+
+    @contextmanager
+    def status(self, line: str) -> Generator[Callable[[str], None]]:
+        """Show a line on the terminal that can be replaced while the block runs; it is removed afterwards."""
+        with self.logged(line) as (update, _above):
+            yield update
+
+    @contextmanager
+    def logged(self, line: str) -> Generator[tuple[Callable[[str], None], Callable[[str], None]]]:
+        """Show a line as `status` does; yields also a function that writes permanent lines above it."""
+        console = _console(stderr=True)
+        if self.quiet or not console.is_terminal:
+            yield lambda _line: None, lambda _line: None
+            return
+        with console.status(Text(line.translate(CONTROLS))) as status:
+            yield (
+                lambda line: status.update(Text(line.translate(CONTROLS))),
+                lambda line: console.print(Text(line.translate(CONTROLS)), soft_wrap=True),
+            )
+
+    @contextmanager
+    def progress(self, line: str) -> Generator[Callable[[int, int, str], None]]:
+        """Show a bar on the terminal.
+
+        Yields a function that takes the number done, the total, and the last name.
+        """
+        console = _console(stderr=True)
+        if self.quiet or not console.is_terminal:
+            yield lambda _done, _total, _name: None
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(line, total=None)
+            yield lambda done, total, _name: bar.update(task, completed=done, total=total)
+
+    @property
+    def on_terminal(self) -> bool:
+        """Whether notes and progress are shown as they come."""
+        return _console(stderr=True).is_terminal
+
+    @property
+    def width(self) -> int:
+        """Columns to fill: the terminal's, COLUMNS, or 80."""
+        return _console().width
+
+    @property
+    def blocks(self) -> bool:
+        """Whether block characters can be shown."""
+        encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+        return encoding.lower().replace("-", "") in ("utf8", "utf16", "utf32")
+
+
+def labelled(rows: Iterable[Row]) -> Iterator[Text]:
+    """Yield lines `label  text`, with the labels in one column."""
+    rows = list(rows)
+    width = max((len(label) for label, _what in rows), default=0)
+    for label, what in rows:
+        yield Text.assemble((label.ljust(width), "bold"), "  ", what)
+
+
+def table(heads: list[str], rows: Iterable[list[str]], *, indent: int = 0) -> Iterator[Text]:
+    """Yield the lines of a table: the last column, of names, to the left, the others to the right."""
+    rows = [heads, *rows] if heads else list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    for position, row in enumerate(rows):
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=False)]
+        style = "bold" if heads and not position else ""
+        yield Text(" " * indent + "  ".join([*cells, row[-1]]), style=style)
+
+
+def _console(**options: Any) -> Console:
+    console = Console(highlight=False, markup=False, emoji=False, **options)
+    console.width = max(_NARROWEST, console.width)
+    return console
+
+
+def _write(text: str) -> None:
+    """Write and flush. A reader that has gone (`| head`) is not an error: later output is discarded."""
+    stream: IO[str] | None = sys.stdout  # None: the parent process closed it
+    if stream is None:
+        return
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError as error:
+        give_up_output()
+        if not isinstance(error, BrokenPipeError):
+            raise InputError(f"standard output cannot be written: {error.strerror}") from None

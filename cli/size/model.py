@@ -1,0 +1,52 @@
+"""The model of `plan size`: a model file, or a Hugging Face configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...graphs.errors import InputError
+from ...graphs.transformations.updates import When
+
+if TYPE_CHECKING:
+    from ...runtime.profile.estimates import Estimates
+
+
+class Subject(NamedTuple):
+    """The model to size. what: a short description, None if the file alone describes it."""
+
+    name: str
+    what: str | None
+    optimizer: str
+    estimates: Estimates
+
+
+def open_subject(
+    model: str,
+    length: int | None,
+    dtype: str | None,
+    optimizer: str,
+    update: When,
+    report: Callable[[str], None],
+) -> Subject:
+    """Open a model file or configuration.
+
+    length, dtype: for a configuration. Raises MemplanError, one line.
+    """
+    from ...runtime.model.file import load_model_file
+    from ...runtime.model.hugging_face import is_configuration, load_configuration
+    from ...runtime.profile.estimates import Estimates
+    from ...runtime.updates.choice import Choice
+
+    what = None
+    if is_configuration(model):
+        file, made = load_configuration(model, length, dtype)
+        tokens = "" if made.length is None else f", {made.length:,} tokens a sample"
+        what = f"{made.model}, weights in {made.dtype}{tokens}"
+    elif length is not None or dtype is not None:
+        option = "--seq-len" if length is not None else "--dtype"
+        raise InputError(f"{option} is for a Hugging Face configuration: a model file decides it itself")
+    else:
+        file = load_model_file(model)
+    choice = None if optimizer == "none" else Choice(optimizer, update)
+    return Subject(file.name, what, optimizer, Estimates(file, choice, report))

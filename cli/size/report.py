@@ -1,0 +1,174 @@
+"""Results of `plan size`, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.text import Text
+
+from ...graphs.units import duration, format_bytes
+from ...planner.bounds import offloads
+from ...planner.budget import spelled
+from ...planner.report import Report
+from ...planner.sizing.breakdown import KINDS, Breakdown
+from ...planner.sizing.estimate_range import time_span
+from ...planner.sizing.sizing import Trial
+from ..printing.figures import signed
+from ..printing.output import Row, labelled, table
+from .model import Subject
+from .search import Found
+from .tables import batch_table, between, gpu_table, kind_table, module_table, rate, size
+
+
+def trial_document(one: Trial, constant: int, found: Found | None = None) -> dict[str, Any]:
+    """Return a trial for JSON.
+
+    constant: bytes that libraries keep outside the plan.
+    found: the results that have the trial among their batches, None if it is not one of these.
+    """
+    figures = one.figures
+    span = None if found is None else found.spans.get(one.batch)
+    return {
+        "batch": one.batch,
+        "budget": one.budget,
+        "device_budget": one.budget + constant,
+        "fits": figures is not None,
+        "floor": one.floor,
+        "baseline_peak": one.plain.peak,
+        "baseline_time": one.plain.time,
+        "time": figures and figures.time,
+        "peak": figures and figures.peak,
+        "host_peak": figures and figures.host_peak,
+        "pinned_peak": figures and figures.pinned_peak,
+        "least_pinned": figures and figures.least_pinned,
+        "disk_peak": figures and figures.disk_peak,
+        "overhead": figures and Report(figures, one.plain).overhead,
+        "samples_per_second": one.samples_per_second,
+        "planned": None if figures is None else not one.plain_fits,
+        "needs": span and span._asdict(),
+        "times": figures and time_span(figures.time)._asdict(),
+        "tight": None if found is None or figures is None else found.tight(one.batch),
+        "fastest_known": None if found is None or figures is None else one.batch not in found.hasty,
+    }
+
+
+def document_of(found: Found, subject: Subject) -> dict[str, Any]:
+    constant = found.room.constant
+
+    def told(one: Trial | None) -> dict[str, Any] | None:
+        return one and trial_document(one, constant, found)
+
+    return {
+        "gpu": found.preset.gpu.name,
+        "machine": found.preset.name,
+        "model": subject.what,
+        "optimizer": subject.optimizer,
+        "budget": found.room.limit,
+        "reserve": found.room.reserve,
+        "constant": constant,
+        "batches": [told(one) for one in sorted(found.trials, key=lambda one: one.batch)],
+        "largest_batch": told(found.largest),
+        "largest_unplanned": told(found.unplanned),
+        "fastest_batch": told(found.fastest),
+        "smallest_budget": found.least and trial_document(found.least, constant),
+        "breakdown": found.parts and _parts_document(found.parts),
+        "pinning": found.pinning and trial_document(found.pinning, constant),
+        "interrupted": found.interrupted,
+    }
+
+
+def several_document(found: list[Found], subject: Subject) -> dict[str, Any]:
+    return {
+        "gpus": [document_of(one, subject) for one in found],
+        "interrupted": any(one.interrupted for one in found),
+    }
+
+
+def _parts_document(parts: Breakdown) -> dict[str, Any]:
+    rows = [
+        {
+            "module": part.name,
+            **{kind.replace(" ", "_"): size for kind, size in zip(KINDS, part.sizes, strict=True)},
+            "time": part.seconds,
+        }
+        for part in (parts.whole, *parts.modules)
+    ]
+    return {"all": rows[0], "modules": rows[1:]}
+
+
+def lines_of(found: Found, subject: Subject) -> Iterator[Text]:
+    room = found.room
+    left = f", {format_bytes(room.reserve)} in reserve" if room.reserve else ""
+    yield from labelled(
+        [
+            ("gpu", f"{found.preset.gpu.name}: estimated, see the low and high ends"),
+            *([("model", subject.what)] if subject.what else []),
+            ("optimizer", subject.optimizer),
+            ("budget", f"{spelled(room.limit)}{left}"),
+        ]
+    )
+    yield from table(*batch_table(found))
+    yield from labelled(_summary(found))
+    if found.parts is not None and found.fastest is not None:
+        yield Text("")
+        yield Text(f"batch {found.fastest.batch:,}: what the device holds when it holds most", style="bold")
+        yield from table(*kind_table(found.parts))
+        yield Text("")
+        yield from table(*module_table(found.parts))
+
+
+def several_lines(found: list[Found], subject: Subject) -> Iterator[Text]:
+    rows = [*([("model", subject.what)] if subject.what else []), ("optimizer", subject.optimizer)]
+    yield from labelled(rows)
+    yield from table(*gpu_table(found))
+
+
+def _summary(found: Found) -> Iterator[Row]:
+    fastest, largest, unplanned, least = found.fastest, found.largest, found.unplanned, found.least
+    if fastest is not None and fastest.figures is not None:
+        span, times = found.spans.get(fastest.batch), time_span(fastest.figures.time)
+        needs = f", {between(span, size)} of memory" if span else ""
+        yield (
+            "train with",
+            f"batch {fastest.batch:,}: {rate(fastest)} samples/s, {between(times, duration)}{needs}",
+        )
+    if unplanned is not None:
+        yield "without a plan", f"up to batch {unplanned.batch:,}"
+    if largest is not None and largest is not unplanned:
+        yield "with a plan", f"up to batch {largest.batch:,}: {_speed(largest, found)}"
+    if least is not None:
+        yield (
+            "smallest budget",
+            f"batch {least.batch:,} within {spelled(least.budget + found.room.constant)}: "
+            f"{_speed(least, found)}",
+        )
+    if largest is not None and (line := pinning(found)):
+        yield "pinned memory", line
+
+
+def _speed(one: Trial, found: Found) -> str:
+    assert one.figures is not None
+    most = " at most" if one is found.least or one.batch in found.hasty else ""
+    overhead = signed(Report(one.figures, one.plain).overhead)
+    return f"{duration(one.figures.time)}{most}, {overhead} vs. baseline, {rate(one)} samples/s"
+
+
+def pinning(found: Found) -> str | None:
+    """Return one line if pinned memory, neither the device's nor the host's, keeps a batch from fitting."""
+    one = found.pinning
+    if one is None or one.figures is None or found.pinned is None:
+        return None
+    need = f"its schedule pins {spelled(one.figures.least_pinned)}"
+    return f"batch {one.batch:,} would fit but for host.pinned, {spelled(found.pinned)}: {need}"
+
+
+def nothing_fits(found: Found) -> str:
+    one, least, room = found.trials[0], found.least, found.room
+    kept = room.constant
+    needs = f": the smallest budget found is {spelled(least.budget + kept)}" if least else ""
+    kind = "with" if offloads(found.preset.machine) else "without"
+    floor = f"the minimum memory {kind} offloading is {spelled(one.floor + kept)}"
+    tried = "" if one.hopeless else " by any plan found"
+    line = f"batch {one.batch:,} does not fit within {spelled(room.limit)}{tried}{needs}; {floor}"
+    return "; ".join(filter(None, (line, pinning(found))))

@@ -1,0 +1,367 @@
+"""Search of `plan size`: which batches fit a GPU, which one to train with, and the memory of the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ...graphs.errors import MemplanError
+from ...graphs.graph import Graph
+from ...graphs.machine import Machine
+from ...graphs.machines.presets import Preset
+from ...graphs.units import format_bytes
+from ...planner.addresses.caching_allocator import reserved_peak
+from ...planner.baseline import baseline, plain_schedule
+from ...planner.bounds import time_bound
+from ...planner.schedule.schedule import Schedule
+from ...planner.sizing.breakdown import Breakdown, breakdown
+from ...planner.sizing.estimate_range import Span, memory_span
+from ...planner.sizing.sizing import (
+    TOLERANCE,
+    Known,
+    Solve,
+    Trial,
+    floor_of,
+    given_batches,
+    largest_batch,
+    smallest_budget,
+    tightened,
+    trial,
+)
+from ...solvers.problem import InfeasibleError, Problem
+from ...solvers.registry import run as registry
+from ..options import DEFAULT_SOLVER
+
+if TYPE_CHECKING:
+    from ...runtime.profile.estimates import Estimates
+
+_STARTS = (1, 2, 4, 8)
+"""Batches at which the search for the largest may start: batch normalisation, say, takes no single sample."""
+
+_QUICK = 0.3
+"""Share of --time-limit for a question that only asks whether there is a schedule."""
+_ANY = "99%"
+"""A gap that every schedule is within: the first one ends the search."""
+_NEAREST = "joint"
+_REACH = (1.0, 0.85, 0.6)
+"""Shares of the largest batch whose minimum memory fits, which are tried first."""
+_SLOW = 0.85
+"""Share of the best rate below which larger batches are not worth the solver's whole time."""
+_NEAR = 0.01
+"""Share by which a batch must promise more than the best for the solver to be run."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """Bytes of a GPU.
+
+    limit: bytes to use.
+    constant: of these, what cuBLAS keeps.
+    reserve: left free in addition.
+    """
+
+    limit: int
+    constant: int
+    reserve: int
+
+    @property
+    def planned(self) -> int:
+        return max(1, self.limit - self.constant)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A run of the solver. Called with a graph and a budget, it returns a schedule, or None if it finds none.
+
+    time_limit: seconds, None: by the graph's size.
+    share: share of these seconds to use.
+    """
+
+    solver: str
+    time_limit: float | None
+    settings: dict[str, str]
+    machine: Machine
+    report: Callable[[str], None]
+    share: float = 1.0
+
+    @cached_property
+    def any_size(self) -> Machine:
+        """The machine with a device as large as the budget says."""
+        return replace(self.machine, device_capacity=None)
+
+    @cached_property
+    def quick(self) -> Question:
+        """The question whether there is a schedule at all, fast or not.
+
+        If tensors can be offloaded, it runs only that solver of the default portfolio that comes nearest to
+        the minimum memory: the others take seconds to start.
+        """
+        if self.solver == DEFAULT_SOLVER and not self.settings and self.machine.links.h2d is not None:
+            return replace(self, share=_QUICK, solver=_NEAREST)
+        has_gap = "gap" in registry.settings_of(self.solver)
+        settings = {"gap": _ANY, **self.settings} if has_gap else self.settings
+        return replace(self, share=_QUICK, settings=settings)
+
+    def __call__(self, graph: Graph, budget: int) -> Schedule | None:
+        problem = Problem(graph, budget, self.any_size)
+        self.report(f"{self.solver}: {graph.name} within {format_bytes(budget)}")
+        with suppress(InfeasibleError):
+            seconds = self.share * (self.time_limit or _seconds(graph))
+            found = registry.solve(self.solver, problem, seconds, self.settings, self.report, 0.0)
+            if found.interrupted:
+                raise KeyboardInterrupt
+            return found.schedule
+        return None
+
+
+def _seconds(graph: Graph) -> float:
+    """Return the solver's time limit, if the user gives none."""
+    return min(20.0, max(6.0, len(graph.operations) / 200))
+
+
+@dataclass
+class Found:
+    """Results on one GPU.
+
+    trials: at the GPU's limit, batch by batch.
+    least: the smallest budget found of the first batch.
+    interrupted: whether the search was ended early.
+    pinning: the smallest batch that does not fit, if it would with more pinned host memory.
+    pinned: bytes that can be pinned.
+    spans: bytes that each batch takes.
+    hasty: batches whose schedule may be far from the fastest.
+    parts: memory of the fastest batch by module.
+    unplanned: the largest batch that fits without a plan.
+    """
+
+    preset: Preset
+    room: Room
+    trials: list[Trial] = field(default_factory=list[Trial])
+    least: Trial | None = None
+    interrupted: bool = False
+    pinning: Trial | None = None
+    pinned: int | None = None
+    spans: dict[int, Span] = field(default_factory=dict[int, Span])
+    hasty: set[int] = field(default_factory=set[int])
+    parts: Breakdown | None = None
+
+    @property
+    def largest(self) -> Trial | None:
+        return max(self.fitting, key=lambda one: one.batch, default=None)
+
+    @property
+    def unplanned(self) -> Trial | None:
+        there = (one for one in self.fitting if one.plain_fits)
+        return max(there, key=lambda one: one.batch, default=None)
+
+    @property
+    def fastest(self) -> Trial | None:
+        """The batch to train with: that of most samples per second, the smallest of equals."""
+        rates = {one.batch: one.samples_per_second or 0.0 for one in self.trials}
+        return max(self.fitting, key=lambda one: (rates[one.batch], -one.batch), default=None)
+
+    @property
+    def fitting(self) -> list[Trial]:
+        return [one for one in self.trials if one.figures]
+
+    def tight(self, batch: int) -> bool:
+        """Tell whether the batch fits as expected but might not."""
+        return batch in self.spans and self.spans[batch].high > self.room.limit
+
+
+@contextmanager
+def _interruptible(found: Found) -> Generator[None]:
+    """Let Ctrl-C end the block, and note it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        found.interrupted = True
+
+
+@dataclass
+class Search:
+    """Search on one GPU.
+
+    estimates: the model's graphs.
+    known: schedules found for them, on other GPUs as well.
+    brief: run the solver for few batches, and look for no smallest budget.
+    """
+
+    estimates: Estimates
+    preset: Preset
+    ask: Question
+    room: Room
+    known: Known
+    brief: bool = False
+
+    def run(self, batches: list[int] | None) -> Found:
+        """Search and return the results.
+
+        batches: those to try, None: search. Raises MemplanError, one line.
+        """
+        found = self._once(batches)
+        marked = found.fastest
+        if marked is not None and not found.interrupted and not self.estimates.agrees(marked.batch):
+            found = self._once(batches)
+        return found
+
+    def _once(self, batches: list[int] | None) -> Found:
+        found = Found(self.preset, self.room)
+        with _interruptible(found):
+            self._asked(found, batches)
+        self._agree(found)
+        with _interruptible(found):
+            if not found.interrupted:
+                self._pinning(found)
+        return found
+
+    def _asked(self, found: Found, batches: list[int] | None) -> None:
+        first = self._first(batches)
+        for one in self._tried(batches, first):
+            found.trials.append(one)
+        if not batches:
+            self._sharpen(found)
+        if not self.brief:
+            self._least(found, first)
+
+    def _first(self, batches: list[int] | None) -> int:
+        """Return the smallest batch to try. Raises MemplanError, that of the first try."""
+        starts = [min(batches)] if batches else _STARTS
+        refusals: list[MemplanError] = []
+        for batch in starts:
+            try:
+                self._graph(batch)
+            except MemplanError as error:
+                refusals.append(error)
+            else:
+                return batch
+        raise refusals[0]
+
+    def _tried(self, batches: list[int] | None, first: int) -> Iterator[Trial]:
+        if batches:
+            yield from given_batches(self._thorough, batches)
+            return
+        tried = list[Trial]()
+        self._reach(first)
+        for one in largest_batch(lambda batch: self._attempt(batch, self.ask.quick), first):
+            yield one
+            tried.append(one)
+        plain = [one.batch for one in tried if one.plain_fits]
+        planned = [one.batch for one in tried if not one.plain_fits]
+        if plain and planned:  # the largest batch that needs no plan, to the same tolerance
+            last, over = max(plain), min(planned)
+            while over - last > max(1, last // 32):
+                one = self._attempt((last + over) // 2, self.ask.quick)
+                last, over = (one.batch, over) if one.plain_fits else (last, one.batch)
+                if one.plain_fits:
+                    yield one
+
+    def _reach(self, first: int) -> None:
+        """Solve for the batch that may be the largest, that of the minimum memory, or for one near it.
+
+        A schedule found fits all smaller batches as well, which then need no solver.
+        """
+        fitting = (one.batch for one in largest_batch(self._by_floor, first) if one.schedule)
+        top = max(fitting, default=0)
+        for batch in sorted({int(share * top) for share in _REACH} - {*range(first + 1)}, reverse=True):
+            if self._by_floor(batch).plain_fits or self._attempt(batch, self.ask.quick).figures:
+                return
+
+    def _by_floor(self, batch: int) -> Trial:
+        """Return a trial that counts as fitting if the minimum memory does."""
+        graph, budget = self._graph(batch), self.room.planned
+        floor, plain = floor_of(graph, self.ask.any_size), baseline(graph)
+        return Trial(batch, budget, floor, plain, plain_schedule(graph) if floor <= budget else None)
+
+    def _attempt(self, batch: int, ask: Question) -> Trial:
+        solve: Solve = self.known.before(ask.any_size, ask)
+        return trial(self._graph(batch), ask.any_size, batch, self.room.planned, solve)
+
+    def _thorough(self, batch: int) -> Trial:
+        """Try a batch with all the solver's time, unless it needs no plan."""
+        solve = self.known.beside(self.ask.any_size, self.ask)
+        plain = self.known.before(self.ask.any_size, solve)
+        asked = self._graph(batch)
+        fits = baseline(asked).peak <= self.room.planned
+        return trial(asked, self.ask.any_size, batch, self.room.planned, plain if fits else solve)
+
+    def _sharpen(self, found: Found) -> None:
+        """Run the solver, with all its time, for the batches that may be worth it, in ascending order.
+
+        It ends when a batch is much slower than the best.
+        """
+        planned = sorted((one for one in found.fitting if not one.plain_fits), key=lambda one: one.batch)
+        found.hasty = {one.batch for one in planned}
+        for one in planned:
+            best = found.fastest
+            rate = 0.0 if best is None else best.samples_per_second or 0.0
+            promised = one.batch / time_bound(self._graph(one.batch))
+            if self.brief and promised < (1 + _NEAR) * rate:
+                continue
+            better = self._thorough(one.batch)
+            found.trials[found.trials.index(one)] = better
+            found.hasty.discard(one.batch)
+            if self.brief or (better.samples_per_second or 0.0) < _SLOW * rate:
+                return
+
+    def _span(self, one: Trial) -> Span:
+        assert one.schedule is not None
+        graph, worst = self._graph(one.batch), self.estimates.at_worst(one.batch, self.preset)
+        allocator = reserved_peak if one.plain_fits else None
+        machine, constant = self.ask.any_size, self.room.constant
+        return memory_span(graph, worst, one.schedule, one.budget, machine, constant, allocator)
+
+    def _parts(self, one: Trial) -> Breakdown:
+        assert one.schedule is not None
+        return breakdown(self._graph(one.batch), one.schedule, one.budget, self.ask.any_size)
+
+    def _least(self, found: Found, first: int) -> None:
+        graph, machine, ask = self._graph(first), self.ask.any_size, self.ask.quick
+        solve = self.known.noted(ask)
+        known = found.trials[0]
+        starts = (
+            lambda: trial(graph, machine, first, int((1 + TOLERANCE) * known.floor), solve),
+            lambda: known,
+            lambda: trial(graph, machine, first, known.plain.peak, self.known.before(machine, ask)),
+        )
+        start = next((one for one in (make() for make in starts) if one.figures), None)
+        if start is not None:
+            for better in smallest_budget(graph, machine, start, solve):
+                found.least = better
+
+    def _agree(self, found: Found) -> None:
+        """Replace results by the best of all schedules found, whichever question each one answered.
+
+        A solver that runs out of time may find nothing for a batch, or a budget, that another question's
+        schedule fits.
+        """
+        machine, known = self.ask.any_size, self.known
+        for place, one in enumerate(found.trials):
+            if one.figures is None:
+                kept: Solve = lambda graph, budget: known.best(graph, machine, budget)  # noqa: E731
+                found.trials[place] = trial(self._graph(one.batch), machine, one.batch, one.budget, kept)
+                if found.trials[place].figures is not None:
+                    found.hasty.add(one.batch)
+        if found.least is not None:
+            graph = self._graph(found.least.batch)
+            schedule, figures = known.least(graph, machine)
+            found.least = tightened(graph, machine, replace(found.least, schedule=schedule, figures=figures))
+        for one in found.fitting:
+            found.spans[one.batch] = self._span(one)
+        if found.fastest is not None:
+            found.parts = self._parts(found.fastest)
+
+    def _pinning(self, found: Found) -> None:
+        refused = [one.batch for one in found.trials if not (one.figures or one.hopeless)]
+        if refused and self.ask.machine.pinned is not None:
+            unlimited = replace(self.ask, machine=replace(self.ask.machine, pinned=None))
+            one = trial(
+                self._graph(min(refused)), unlimited.any_size, min(refused), self.room.planned, unlimited
+            )
+            found.pinning, found.pinned = one if one.figures else None, self.ask.machine.pinned
+
+    def _graph(self, batch: int) -> Graph:
+        return self.estimates.graph(batch, self.preset)

@@ -1,0 +1,235 @@
+"""`plan size`: what fits a GPU: the batch to train with, the largest, and what takes the memory.
+
+The GPU need not be present.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from rich.text import Text
+
+from ...graphs.errors import InputError
+from ...graphs.machine import Machine
+from ...graphs.machines.presets import Preset, find_machine, find_preset, presets
+from ...graphs.transformations.updates import When
+from ...graphs.units import FEW_BYTES
+from ...planner.budget import Budget, spelled
+from ...planner.sizing.estimate_range import usable
+from ...planner.sizing.sizing import LARGEST, Known
+from ...report.origin import made
+from ...report.size import page
+from ...solvers.registry import run as registry
+from ..completion import completing, every_machine
+from ..exits import Exit, NothingFitsError
+from ..models import model_code
+from ..optimizer_options import OPTIMIZER_NAMES
+from ..options import (
+    FILE,
+    SECONDS,
+    budget_argument,
+    machine_option,
+    output_options,
+    reserve_argument,
+    seconds_argument,
+    settings_argument,
+    solver_option,
+    writable_as,
+)
+from ..printing.output import Output
+from ..views import write_view
+from .model import Subject, open_subject
+from .report import document_of, lines_of, nothing_fits, several_document, several_lines
+from .search import Found, Question, Room, Search
+from .tables import sections
+
+ALL = "all"
+
+
+def batches_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> list[int] | None:
+    """Parse --batch; a callback for click."""
+    words = [] if text is None else text.split(",")
+    batches = [int(word) for word in words if word.strip().isdecimal()]
+    if len(batches) != len(words) or not all(0 < batch <= LARGEST for batch in batches):
+        fault = f"{text!r} is no list of batches, like 1,2,4, from 1 to {LARGEST:,}"
+        raise click.BadParameter(fault, ctx, param)
+    return batches or None
+
+
+@click.command()
+@click.argument("model", metavar="MODEL.py[:ENTRY]|CONFIG")
+@click.option(
+    "--gpu",
+    required=True,
+    metavar="NAME|NAME,NAME|all",
+    shell_complete=completing(every_machine),
+    help="The GPU, like rtx3060, several, or all that plan machine --list knows.",
+)
+@machine_option
+@click.option(
+    "--budget", callback=budget_argument, metavar="12GB|11.5GiB", help="Device memory to use, in bytes."
+)
+@click.option(
+    "--reserve",
+    callback=reserve_argument,
+    metavar="SIZE",
+    help="Bytes of the GPU to leave free.  [default: 7% for its driver and context; none with --budget]",
+)
+@click.option(
+    "--batch", "batches", callback=batches_argument, metavar="1,2,4", help="Try these.  [default: search]"
+)
+@click.option(
+    "--seq-len",
+    "length",
+    type=click.IntRange(1),
+    metavar="TOKENS",
+    help="Of a sample, for a CONFIG.  [default: what the model has positions for, up to 1,024]",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="Of the weights, for a CONFIG.  [default: what it says, or float32]",
+)
+@click.option(
+    "--optimizer", type=click.Choice([*OPTIMIZER_NAMES, "none"]), default="adamw", show_default=True
+)
+@click.option(
+    "--update", type=click.Choice(["in-backward", "after"]), default="in-backward", show_default=True
+)
+@solver_option
+@click.option(
+    "--time-limit",
+    type=SECONDS,
+    callback=seconds_argument,
+    metavar="S",
+    help="Seconds for each question to the solver.  [default: 6, more for large models]",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    callback=settings_argument,
+    metavar="KEY=VALUE",
+    help="A setting of the solver; may be given several times.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "destination",
+    type=FILE,
+    callback=writable_as(".html"),
+    help="Write all of it as a page for a browser: .html.",
+)
+@output_options
+def size(
+    model: str,
+    gpu: str,
+    machine_path: Path | None,
+    budget: Budget | None,
+    reserve: Budget | None,
+    batches: list[int] | None,
+    length: int | None,
+    dtype: str | None,
+    optimizer: str,
+    update: When,
+    solver: str,
+    time_limit: float | None,
+    settings: dict[str, str],
+    destination: Path | None,
+    output: Output,
+) -> None:
+    """Will it fit? Which batch to train with, the largest, and what takes the memory.
+
+    MODEL.py has a function that builds the model; CONFIG is a config.json of Hugging Face, or its folder.
+    Nothing is measured or downloaded: figures are estimates for --gpu, which need not be here, with a low and
+    a high end. A `build` with a parameter `batch` is asked for each batch; for any other the example inputs
+    are repeated. Exit code 3 where no batch fits.
+
+    \b
+    plan size model.py --gpu rtx3060
+    plan size config.json --gpu all --seq-len 512 -o size.html
+    plan size model.py --gpu rtx3060,a100 --batch 1,2,4 --optimizer sgd
+    """
+    chosen = _presets(gpu)
+    registry.chosen_settings(solver, settings)
+    if machine_path and len(chosen) > 1:
+        raise click.UsageError("--machine describes one machine: it goes with one --gpu")
+    with model_code(model, "this machine"), output.status(f"reading {model}") as report:
+        rooms = [_room(preset, machine_path, budget, reserve, output) for preset in chosen]
+        subject = open_subject(model, length, dtype, optimizer, update, report)
+        known, found = Known(), list[Found]()
+        for preset, room in sorted(rooms, key=lambda pair: pair[1].limit):
+            ask = Question(solver, time_limit, settings, preset.machine, report)
+            search = Search(subject.estimates, preset, ask, room, known, brief=len(rooms) > 1)
+            found.append(search.run(batches))
+            if found[-1].interrupted:
+                break
+    if destination is not None:
+        title = f"{subject.name}: will it fit?"
+        write_view(page(title, sections(found, subject), made(sys.argv[1:])).encode(), destination)
+    _tell(found, subject, destination, output, several=len(chosen) > 1)
+
+
+def _presets(text: str) -> list[Preset]:
+    """Return the machines of --gpu. Raises InputError, one line."""
+    if text.strip().lower() == ALL:
+        return list(presets().values())
+    return list({one.name: one for one in map(find_preset, text.split(","))}.values())
+
+
+def _room(
+    preset: Preset, machine_path: Path | None, budget: Budget | None, reserve: Budget | None, output: Output
+) -> tuple[Preset, Room]:
+    """Return the preset with the requested machine, and the bytes to use there."""
+    from ...runtime.profile.workspace import constant_bytes
+
+    machine = find_machine(machine_path) if machine_path else preset.machine
+    limit = _limit(machine, budget, output)
+    if reserve is not None:
+        reserve.check_reserve_meant(FEW_BYTES)
+    free = reserve.size if reserve is not None else None if budget is None else 0
+    left = usable(limit, free)
+    if not left:
+        raise InputError(f"--reserve {free or 0:,} B leaves nothing of {spelled(limit)}")
+    return replace(preset, machine=machine), Room(left, constant_bytes(preset.gpu), limit - left)
+
+
+def _limit(machine: Machine, budget: Budget | None, output: Output) -> int:
+    """Return the device bytes: the budget, or the device's capacity if that is less or no budget is given."""
+    capacity = machine.device_capacity
+    if budget is not None:
+        budget.check_meant(FEW_BYTES, shares=False)
+    if budget is not None and budget.size is None:
+        raise InputError(
+            f"{budget.text!r}: a percentage is of the baseline's peak, which each batch has another of"
+        )
+    if budget is None or budget.size is None:
+        if capacity is None:
+            raise InputError("the machine has no device capacity: give a --budget, like 12GB")
+        return capacity
+    if capacity is not None and budget.size > capacity:
+        output.note(
+            f"{budget.text} is above the device's capacity = {spelled(capacity)}, which holds instead"
+        )
+        return capacity
+    return budget.size
+
+
+def _tell(
+    found: list[Found], subject: Subject, destination: Path | None, output: Output, *, several: bool
+) -> None:
+    written = None if destination is None else str(destination)
+    lines: Iterable[Text] = several_lines(found, subject) if several else lines_of(found[0], subject)
+    document = several_document(found, subject) if several else document_of(found[0], subject)
+    output.result({**document, "page": written}, lines)
+    if written:
+        output.note(f"written: {written}")
+    if found[-1].interrupted:
+        output.note("interrupted: this is what was found so far")
+        raise SystemExit(Exit.INTERRUPTED)
+    if not any(one.fitting for one in found):
+        raise NothingFitsError(nothing_fits(found[-1]))

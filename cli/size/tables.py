@@ -1,0 +1,189 @@
+"""Results of `plan size` as tables of text, for the terminal and for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ...comparison.tables import Table
+from ...graphs.units import duration, format_bytes
+from ...planner.report import Report
+from ...planner.sizing.breakdown import KINDS, Breakdown, Part
+from ...planner.sizing.estimate_range import Span, time_span
+from ...planner.sizing.sizing import Trial
+from ...report.size import Bar, Section
+from ..printing.figures import signed
+from .model import Subject
+from .search import Found
+
+Cells = tuple[list[str], list[list[str]]]
+"""Heads and rows; the last column has words."""
+
+_MODULES = 12
+"""Modules with a row of their own; the others share one."""
+
+
+def batch_table(found: Found) -> Cells:
+    heads = [
+        "batch",
+        "baseline peak",
+        "low",
+        "expected",
+        "high",
+        "host peak",
+        "time",
+        "overhead",
+        "samples/s",
+        "",
+    ]
+    pinned = found.preset.machine.pinned is not None
+    if pinned:
+        heads.insert(6, "pinned")
+    return heads, [_batch(one, found, pinned=pinned) for one in sorted(found.trials, key=lambda t: t.batch)]
+
+
+def _batch(one: Trial, found: Found, *, pinned: bool) -> list[str]:
+    first = [f"{one.batch:,}", format_bytes(one.plain.peak)]
+    figures = one.figures
+    if figures is None:
+        return [*first, *["-"] * (7 + pinned), verdict(one, found)]
+    span, most = found.spans.get(one.batch), "≤" if one.batch in found.hasty else ""
+    needs = ["-"] * 3 if span is None else [*map(size, span)]
+    below = [figures.host_peak, *([figures.pinned_peak] if pinned else [])]
+    least = "≥" if most else ""
+    time, overhead = duration(figures.time), signed(Report(figures, one.plain).overhead)
+    speed = [f"{most}{time}", f"{most}{overhead}", f"{least}{rate(one)}"]
+    return [*first, *needs, *map(format_bytes, below), *speed, verdict(one, found)]
+
+
+def verdict(one: Trial, found: Found) -> str:
+    """Describe in words whether a batch fits."""
+    if one.figures is None:
+        return "no: below the floor" if one.hopeless else "no plan found"
+    words = "fits" if one.plain_fits else "fits with a plan"
+    words += ", tight" if found.tight(one.batch) else ""
+    return f"{words}; most samples/s: train with this" if one is found.fastest else words
+
+
+def unfit(found: Found) -> str:
+    """Return the words for no batch that fits: below the minimum memory none can, else none was found."""
+    proven = all(one.hopeless for one in found.trials)
+    return "does not fit" if proven else "does not fit by any plan found"
+
+
+def gpu_table(found: list[Found]) -> Cells:
+    """Return the table with a row per GPU."""
+    heads = ["to use", "no plan", "largest", "train with", "expected", "high", "time", "samples/s", "gpu"]
+    return heads, [_gpu(one) for one in found]
+
+
+def _gpu(found: Found) -> list[str]:
+    def batch(one: Trial | None) -> str:
+        return "-" if one is None else f"{one.batch:,}"
+
+    first = [
+        format_bytes(found.room.limit),
+        batch(found.unplanned),
+        batch(found.largest),
+        batch(found.fastest),
+    ]
+    marked = found.fastest
+    if marked is None or marked.figures is None:
+        return [*first, *"----", f"{found.preset.name}: {unfit(found)}"]
+    span = found.spans.get(marked.batch)
+    needs = [size(span.expected), size(span.high)] if span else [*"--"]
+    words = f"{found.preset.name}{'' if marked.plain_fits else ': with a plan'}"
+    words += ", tight" if found.tight(marked.batch) else ""
+    return [*first, *needs, duration(marked.figures.time), rate(marked), words]
+
+
+def kind_table(parts: Breakdown) -> Cells:
+    whole = parts.whole
+    return ["bytes", "share", "kind"], [
+        [format_bytes(held), _share(held, whole.total), kind]
+        for kind, held in zip(KINDS, whole.sizes, strict=True)
+    ]
+
+
+def module_table(parts: Breakdown) -> Cells:
+    heads = ["bytes", "share", *KINDS, "time", "module"]
+    shown, rest = parts.modules[:_MODULES], parts.modules[_MODULES:]
+    if rest:
+        columns = zip(*(part.sizes for part in rest), strict=True)
+        seconds = sum(part.seconds for part in rest)
+        shown = (*shown, Part(f"({len(rest):,} others)", tuple(map(sum, columns)), seconds))
+    return heads, [_module(part, parts.whole) for part in shown]
+
+
+def _module(part: Part, whole: Part) -> list[str]:
+    sizes = [format_bytes(held) if held else "-" for held in part.sizes]
+    time = _share(part.seconds, whole.seconds)
+    return [format_bytes(part.total), _share(part.total, whole.total), *sizes, time, part.name]
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole if whole else 0.0:.0%}"
+
+
+def rate(one: Trial) -> str:
+    found = one.samples_per_second or 0.0
+    return f"{found:,.3g}" if found < 1000 else f"{found:,.0f}"
+
+
+def size(amount: float) -> str:
+    return format_bytes(int(amount))
+
+
+def between(span: Span, words: Callable[[float], str]) -> str:
+    """Format a span as '11.2 GiB (10.9 GiB to 11.8 GiB)'."""
+    low, expected, high = map(words, span)
+    return f"{expected} ({low} to {high})"
+
+
+# ── the page ────────────────────────────────────────────────────────────────────────────────────────
+
+ENDS = (
+    "Low: the tensors alone. Expected: and what kernels need beside them. High: and the most that kernels "
+    "may take; without a plan also what PyTorch's allocator leaves unused between blocks."
+)
+
+HASTY = "≤: a plan found in a moment; a longer search may find a faster one."
+
+
+def sections(found: list[Found], subject: Subject) -> Iterator[Section]:
+    if len(found) > 1:
+        yield Section(_table("All GPUs", gpu_table(found), "no plan, largest, train with: batches."))
+    for one in found:
+        yield from _sections(one, several=len(found) > 1)
+
+
+def _sections(found: Found, *, several: bool) -> Iterator[Section]:
+    name = found.preset.name if several else found.preset.gpu.name
+    hint = f"{ENDS} {HASTY if found.hasty else ''} {format_bytes(found.room.limit)} may be used"
+    hint += f", {format_bytes(found.room.reserve)} stay free." if found.room.reserve else "."
+    yield Section(_table(name, batch_table(found), hint), _bars(found), _line(found))
+    if found.parts is not None and found.fastest is not None and not several:
+        title = f"Batch {found.fastest.batch:,}: what the device holds when it holds most"
+        yield Section(_table(title, kind_table(found.parts)))
+        yield Section(_table("By module", module_table(found.parts), "Numbers of layers are stars."))
+
+
+def _line(found: Found) -> str:
+    marked = found.fastest
+    if marked is None or marked.figures is None:
+        return f"It {unfit(found)}."
+    plan = "without a plan" if marked.plain_fits else "with a plan"
+    times = between(time_span(marked.figures.time), duration)
+    return (
+        f"It fits. Train with batch {marked.batch:,}, {plan}: {rate(marked)} samples/s, {times} an iteration."
+    )
+
+
+def _bars(found: Found) -> tuple[Bar, ...]:
+    return tuple(
+        Bar(f"{one.batch:,}", one.samples_per_second or 0.0, one is found.fastest, found.spans.get(one.batch))
+        for one in sorted(found.fitting, key=lambda one: one.batch)
+    )
+
+
+def _table(title: str, cells: Cells, hint: str = "") -> Table:
+    return Table(title, *cells, hint)

@@ -1,0 +1,8 @@
+"""What fits: the largest batch, what an iteration's memory consists of, and the range of an estimate.
+
+    sizing.py           begin here: the budget that a batch needs
+    breakdown.py        the bytes of the peak by kind
+    estimate_range.py   low and high figures of an estimate
+
+Doors: breakdown, estimate_range, sizing.
+"""

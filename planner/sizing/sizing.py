@@ -1,0 +1,216 @@
+"""Sizing for a device: the smallest budget found, and the largest batch.
+
+Both are searches over one question, which any solver answers within its time: is there a schedule of this
+graph within this budget? Budgets below the minimum memory of any schedule are not tried. A solver that finds
+nothing proves nothing: the smallest budget is the smallest that *it* finds, and so is the largest batch.
+
+    smallest budget   bisection, of the ratio, between minimum memory and the least budget of the best
+    schedule so
+                      far, until they are within a tolerance: about log2(log(ratio) / tolerance) questions
+    largest batch     doubled while it fits, then bisected until it is within the tolerance of one that does
+                      not: about log2(largest / tolerance) questions
+
+Most of these questions need no solver. A batch whose baseline fits, fits. And a model's graphs differ
+from batch to batch in numbers alone, so a schedule of one is a schedule of all: what was found for one batch
+is simulated on the next (`Known`), and only if none fits the solver is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import isqrt
+
+from ...graphs.graph import Graph
+from ...graphs.machine import Machine, Memory
+from ..baseline import baseline, plain_schedule
+from ..bounds import memory_floor
+from ..errors import InvalidScheduleError
+from ..schedule.schedule import Schedule
+from ..simulator.simulate import Figures, simulate
+
+TOLERANCE = 0.03
+LARGEST = 2**20
+"""Batches above are not tried: such a model needs next to no memory for a sample."""
+
+Solve = Callable[[Graph, int], Schedule | None]
+"""A function that returns a schedule of the graph within a budget (bytes); None if none is found."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A batch within a budget, solved or not.
+
+    budget: bytes. floor: minimum memory of the batch, in bytes, for all schedules.
+    plain: the baseline's figures, on a device of any size.
+    schedule, figures: None if none was found.
+    """
+
+    batch: int
+    budget: int
+    floor: int
+    plain: Figures
+    schedule: Schedule | None = None
+    figures: Figures | None = None
+
+    @property
+    def hopeless(self) -> bool:
+        return self.floor > self.budget
+
+    @property
+    def plain_fits(self) -> bool:
+        return self.plain.peak <= self.budget
+
+    @property
+    def samples_per_second(self) -> float | None:
+        return self.batch / self.figures.time if self.figures and self.figures.time else None
+
+
+class Known:
+    """Schedules found so far, for any batch and machine, each with its graph's number of operations."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[int, Schedule]] = []
+
+    def add(self, graph: Graph, schedule: Schedule) -> None:
+        self._found.append((len(graph.operations), schedule))
+
+    def best(self, graph: Graph, machine: Machine, budget: int) -> Schedule | None:
+        """Return the fastest of the known schedules that this graph's sizes allow; None if there is none."""
+        replayed = self._replayed(graph, machine, budget)
+        return min(replayed, key=lambda pair: pair[1].time, default=(None, None))[0]
+
+    def least(self, graph: Graph, machine: Machine) -> tuple[Schedule, Figures]:
+        """Return the known schedule that needs the least device memory, the baseline among them."""
+        plain = plain_schedule(graph), baseline(graph)
+        replayed = self._replayed(graph, machine, None)
+        return min((plain, *replayed), key=lambda pair: pair[1].least_budget)
+
+    def _replayed(
+        self, graph: Graph, machine: Machine, budget: int | None
+    ) -> Iterator[tuple[Schedule, Figures]]:
+        for operations, schedule in self._found:
+            if operations == len(graph.operations):
+                with suppress(InvalidScheduleError):
+                    yield schedule, simulate(graph, schedule, budget=budget, machine=machine).figures
+
+    def before(self, machine: Machine, solve: Solve) -> Solve:
+        """Return a solver that first tries the baseline, then the known schedules, the fastest first, then
+        `solve`.
+
+        What `solve` finds is known from then on.
+        """
+
+        def answer(graph: Graph, budget: int) -> Schedule | None:
+            if baseline(graph).peak <= budget:
+                return plain_schedule(graph)
+            found = self.best(graph, machine, budget)
+            return self.noted(solve)(graph, budget) if found is None else found
+
+        return answer
+
+    def beside(self, machine: Machine, solve: Solve) -> Solve:
+        """Return a solver that gives what `solve` finds, or the fastest known schedule if that is faster."""
+
+        def answer(graph: Graph, budget: int) -> Schedule | None:
+            self.noted(solve)(graph, budget)
+            return self.best(graph, machine, budget)
+
+        return answer
+
+    def noted(self, solve: Solve) -> Solve:
+        """Return the solver, with what it finds known from then on."""
+
+        def answer(graph: Graph, budget: int) -> Schedule | None:
+            found = solve(graph, budget)
+            if found is not None:
+                self.add(graph, found)
+            return found
+
+        return answer
+
+
+def trial(graph: Graph, machine: Machine, batch: int, budget: int, solve: Solve) -> Trial:
+    """Solve for a batch within a budget.
+
+    The solver is not called if the budget is below the minimum memory.
+    """
+    asked = Trial(batch, budget, floor_of(graph, machine), baseline(graph))
+    schedule = None if asked.hopeless else solve(graph, budget)
+    return asked if schedule is None else _within(graph, machine, budget, replace(asked, schedule=schedule))
+
+
+def floor_of(graph: Graph, machine: Machine) -> int:
+    """Return the larger of `memory_floor` and the resident bytes that no memory below the device can hold."""
+    rest = graph.resident_bytes
+    for tier in machine.hierarchy.tiers[Memory.HOST :]:
+        if tier.write is None or tier.read is None:
+            break
+        rest = 0 if tier.capacity is None else max(0, rest - tier.capacity)
+    return max(rest, memory_floor(graph, machine))
+
+
+def smallest_budget(
+    graph: Graph, machine: Machine, first: Trial, solve: Solve, tolerance: float = TOLERANCE
+) -> Iterator[Trial]:
+    """Yield better and better trials, down to nearly the smallest budget for which the solver finds a
+    schedule.
+
+    The last budget is at most `tolerance` above one for which no schedule was found.
+    first: a trial with a schedule.
+    """
+    best, failed = tightened(graph, machine, first), first.floor - 1
+    yield best
+    while best.budget - failed > max(1.0, tolerance * failed):
+        # The geometric mean, since the tolerance is relative: it halves the logarithm of the ratio.
+        middle = max(failed + 1, isqrt(max(failed, 1) * best.budget))
+        found = trial(graph, machine, first.batch, middle, solve)
+        if found.schedule is None:
+            failed = middle
+        else:
+            best = tightened(graph, machine, found)
+            yield best
+
+
+def largest_batch(
+    attempt: Callable[[int], Trial], start: int = 1, tolerance: float = TOLERANCE
+) -> Iterator[Trial]:
+    """Yield every batch that is tried: from `start` doubled while they fit, then by bisection.
+
+    Bisection is between the last batch that fits and the first that does not, until none is left or they are
+    within the tolerance.
+    """
+    fits, next_one, fails = start - 1, start, LARGEST + 1
+    while fits < next_one < fails:
+        found = attempt(next_one)
+        yield found
+        if found.schedule is None:
+            fails = next_one
+        else:
+            fits = next_one
+        next_one = 2 * fits if fails > LARGEST else (fits + fails) // 2
+        if fails <= LARGEST and fails - fits <= tolerance * fits:
+            return
+
+
+def given_batches(attempt: Callable[[int], Trial], batches: Iterable[int]) -> Iterator[Trial]:
+    """Yield the trials of these batches, growing, until one is proven infeasible: a larger one takes no
+    less."""
+    for batch in sorted(set(batches)):
+        found = attempt(batch)
+        yield found
+        if found.hopeless:
+            return
+
+
+def tightened(graph: Graph, machine: Machine, found: Trial) -> Trial:
+    """Return the same schedule within the smallest budget for which it is valid."""
+    assert found.figures is not None
+    return _within(graph, machine, found.figures.least_budget, found)
+
+
+def _within(graph: Graph, machine: Machine, budget: int, found: Trial) -> Trial:
+    assert found.schedule is not None
+    figures = simulate(graph, found.schedule, budget=budget, machine=machine).figures
+    return replace(found, budget=budget, figures=figures)

@@ -1,0 +1,342 @@
+"""Guards on the module: what a plan assumes of it, checked before the trace and before every iteration.
+
+refuse   what can't be in a plan, in one line: modules of several processes, scripts, hooks of parameters.
+Granted  what must stay as it was: the submodules, their mode and simple attributes, hooks, forms, autocast.
+
+What the user's code reads of Python's objects is checked by reads/reads.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...graphs.errors import InputError, MismatchError
+from ..hints import NESTED, SPARSE
+from ..program.program import Program, Value
+from ..reach import names_in
+from ..reads.contents import is_of_user_class
+from ..storage.offloaded import Away
+from ..torch_internals import (
+    WRAPPERS,
+    FakeTensor,
+    dispatches,
+    has_hooks,
+    hooks_of_all_modules,
+    make_up,
+    no_torch_function,
+    wraps_others,
+)
+from .iteration import Iteration
+
+_ANEW = "plan the module anew, by another call of memplan.optimize"
+_PLAIN = (bool, int, float, str, type(None))
+_WATCHED = (*_PLAIN, FunctionType, BuiltinFunctionType, torch.Size, torch.dtype, torch.device)
+
+
+def refuse(module: nn.Module) -> None:
+    """Raise InputError, one line, for a module that can't be in a plan."""
+    for path, part in module.named_modules():
+        name = f"{path or 'the module'} is a {type(part).__name__}"
+        kinds = {(kind.__module__, kind.__name__) for kind in type(part).__mro__}
+        if (WRAPPERS, "OffloadWrapper") in kinds:
+            raise InputError(
+                f"{name}, which keeps activations in host memory its own way: plan the module without "
+                "offload_wrapper; give optimize a machine= with host memory, and the plan offloads them"
+            )
+        # A CheckpointWrapper calls torch.utils.checkpoint, which the trace replaces.
+        if any(place.startswith("torch.distributed.") for place, _ in kinds if place != WRAPPERS):
+            raise InputError(
+                f"{name}, whose communication can't be planned: plan the module inside, on one process"
+            )
+        if isinstance(part, torch.jit.ScriptModule):
+            raise InputError(f"{name} of torch.jit, which can't be traced: plan the module it was made from")
+        if isinstance(part, nn.DataParallel) and len(part.device_ids) > 1:
+            raise InputError(f"{name} on {len(part.device_ids)} devices: plan the module inside, on one")
+    for name, parameter in module.named_parameters():
+        if type(parameter).__module__.startswith("torch.distributed."):
+            raise InputError(
+                f"{name} is a {type(parameter).__name__}, spread over processes: it can't be planned"
+            )
+        _refuse_hooks(name, parameter)
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        refuse_layout(name, tensor)
+        kind = type(tensor)
+        if wraps_others(tensor):
+            raise InputError(
+                f"{name} is a {kind.__name__}, a tensor that wraps others, whose memory no plan sees: keep "
+                "its parts as buffers, and make the weight of them in forward, as with "
+                'parametrize.register_parametrization(layer, "weight", torchao.utils.UnwrapTensorSubclass())'
+            )
+        if kind.__module__.startswith("bitsandbytes."):
+            raise InputError(
+                f"{name} is a {kind.__name__} of bitsandbytes, whose scales are attributes of the weight, "
+                "which no plan sees: quantise with torchao, or keep codes and scales as buffers"
+            )
+        refuse_class(name, tensor)
+
+
+def refuse_layout(name: str, tensor: Tensor) -> None:
+    """Raise InputError, one line, unless the tensor is in one block of memory."""
+    if tensor.is_nested:
+        raise InputError(f"{name} is a nested tensor: {NESTED}")
+    if tensor.layout != torch.strided:
+        layout = str(tensor.layout).removeprefix("torch.")
+        advice = SPARSE if layout.startswith("sparse") else "make it dense, by to_dense()"
+        raise InputError(f"{name} is a tensor of layout {layout}, which can't be planned: {advice}")
+
+
+_HARMLESS = frozenset(
+    {
+        *("__new__", "__init__", "__init_subclass__", "__repr__", "__str__", "__format__", "__dir__"),
+        *(
+            "__deepcopy__",
+            "__reduce__",
+            "__reduce_ex__",
+            "__getstate__",
+            "__setstate__",
+            "__torch_dispatch__",
+        ),
+        *("__doc__", "__dict__", "__module__", "__annotations__", "__slots__", "__weakref__"),
+    }
+)
+"""Names of a class of tensors that change nothing of what is computed."""
+
+
+def refuse_class(name: str, tensor: Tensor) -> None:
+    """Raise InputError, one line, if the user's own class of the tensor defines what its operators
+    compute.
+
+    In a trace the tensor is one like others.
+    """
+    for base in type(tensor).__mro__:
+        if issubclass(base, Tensor) and is_of_user_class(base):
+            own = [each for each in vars(base) if each not in _HARMLESS and hasattr(Tensor, each)]
+            if own:
+                raise InputError(
+                    f"{name} is a {type(tensor).__name__} with its own {own[0]}, which a trace does not "
+                    "follow: give it as a torch.Tensor, by as_subclass(torch.Tensor), and write what that "
+                    "does in forward"
+                )
+
+
+def refuse_input(name: str, tensor: Tensor) -> None:
+    """Raise InputError, one line, for an input that is not an ordinary tensor in one block of memory."""
+    refuse_layout(f"input {name}", tensor)
+    if dispatches(tensor) and not isinstance(tensor, FakeTensor):
+        raise InputError(
+            f"input {name} is a {type(tensor).__name__}, a tensor that computes its own way, which no plan "
+            "follows: give its parts as inputs of their own"
+        )
+    refuse_class(f"input {name}", tensor)
+
+
+class Granted:
+    def __init__(self, iteration: Iteration, program: Program) -> None:
+        self._roots = {"": iteration.module}
+        if isinstance(iteration.loss_fn, nn.Module):
+            self._roots["loss_fn"] = iteration.loss_fn
+        self._parts = self._walk()
+        self._known = [_state(part) for _name, part in self._parts]
+        self._global_hooks = hooks_of_all_modules()
+        self._values = [_watched(part) for _name, part in self._parts]
+        self._sizes = [len(part.__dict__) for _name, part in self._parts]
+        self._forms = {
+            name: program.values[value]
+            for name, value in (*program.parameters.items(), *program.buffers.items())
+        }
+        self._trained = {
+            name: parameter.requires_grad for name, parameter in iteration.module.named_parameters()
+        }
+        self._device = program.device.type
+        self._autocast = self._autocast_now()
+        self._own_autocast = iteration.autocast
+        self._defaults = _defaults()
+
+    def other_values(self) -> str | None:
+        """Describe the first change of PyTorch's defaults and of the simple attributes that libraries
+        read.
+        """
+        if (now := _defaults()) != self._defaults:
+            what, there, then = next(
+                (what, there, then)
+                for what, there, then in zip(_DEFAULTS, now, self._defaults, strict=True)
+                if there != then
+            )
+            return f"PyTorch's default {what} is {there}; the plan is for {then}"
+        for (name, part), known, size in zip(self._parts, self._values, self._sizes, strict=True):
+            own = part.__dict__
+            if len(own) == size and all(own.get(each, _NONE) == value for each, value in known.items()):
+                continue
+            if (now := _watched(part)) != known:
+                attribute = next(a for a in (*known, *now) if known.get(a, _NONE) != now.get(a, _NONE))
+                then, there = (row.get(attribute, "not there") for row in (known, now))
+                return f"{f'{name}.' if name else ''}{attribute} is {there!r}; the plan is for {then!r}"
+        return None
+
+    def check(self, tensors: Mapping[str, Tensor]) -> None:
+        """Check all guards.
+
+        tensors: the module's parameters and buffers by name.
+
+        Raises MismatchError, one line.
+        """
+        if (now := self._autocast_now()) != self._autocast:
+            if self._own_autocast is not None:
+                raise MismatchError(
+                    f"the step is called {_spelled(now)}; the plan has its own, to {self._own_autocast}: "
+                    "call the step without"
+                )
+            raise MismatchError(
+                f"the step is called {_spelled(now)}; the plan was made {_spelled(self._autocast)}: "
+                "call optimize and the step alike"
+            )
+        for (name, part), known in zip(self._parts, self._known, strict=True):
+            if _state(part) != known:
+                raise MismatchError(f"{_difference(name, part, known)} {_ANEW}")
+        if hooks_of_all_modules() != self._global_hooks:
+            raise MismatchError(f"PyTorch's hooks for all modules changed after the plan was made: {_ANEW}")
+        with no_torch_function():
+            first: dict[int, str] = {}
+            for name, tensor in tensors.items():
+                self._check_tensor(name, tensor)
+                if (same := first.setdefault(id(tensor), name)) != name:
+                    raise MismatchError(f"{name} and {same} are one tensor now; the plan is for two: {_ANEW}")
+
+    def _check_tensor(self, name: str, tensor: Tensor) -> None:
+        trained = self._trained.get(name)
+        if trained is not None:
+            if tensor.requires_grad != trained:
+                raise MismatchError(
+                    f"{name}.requires_grad is {tensor.requires_grad}; the plan is for {trained}: {_ANEW}"
+                )
+            _refuse_hooks(name, tensor)
+        if isinstance(tensor, Away):
+            return
+        form = self._forms[name]
+        if (found := form_of(tensor, form)) != form:
+            raise MismatchError(f"{name} is {described(found)}; the plan is for {described(form)}")
+
+    def _walk(self) -> list[tuple[str, nn.Module]]:
+        return [
+            (".".join(part for part in (root, path) if part), module)
+            for root, start in self._roots.items()
+            for path, module in start.named_modules()
+        ]
+
+    def _autocast_now(self) -> torch.dtype | None:
+        if not torch.is_autocast_enabled(self._device):
+            return None
+        return torch.get_autocast_dtype(self._device)
+
+
+_DEFAULTS = ("dtype", "device")
+
+
+def _defaults() -> tuple[torch.dtype, torch.device]:
+    """Return the default dtype and device, which `torch.zeros(3)` in forward takes."""
+    return torch.get_default_dtype(), torch.get_default_device()
+
+
+def form_of(tensor: Tensor, like: Value) -> Value:
+    """Return the tensor's form, at the offset and storage of `like`."""
+    shape, strides = tuple(tensor.shape), tensor.stride()
+    return like._replace(shape=shape, strides=strides, dtype=tensor.dtype, device=tensor.device)
+
+
+def described(form: Value) -> str:
+    """Describe a form: `torch.float32 [4, 8] with strides [8, 1] on cpu`."""
+    return f"{form.dtype} {list(form.shape)} with strides {list(form.strides)} on {form.device}"
+
+
+def plain_attributes(part: nn.Module) -> dict[str, Any]:
+    """Return numbers, switches and words among a module's attributes, `training` and a dropout's `p` among
+    them.
+    """
+    return {name: value for name, value in vars(part).items() if type(value) in _PLAIN and name[0] != "_"}
+
+
+def _watched(part: nn.Module) -> dict[str, Any]:
+    """Return the module's simple attributes that code of libraries may read.
+
+    What the user's own code reads is recorded (reads/recorder.py).
+    """
+    known = _names_of_libraries(type(part))
+    return {
+        name: value
+        for name, value in vars(part).items()
+        if (type(value) in _WATCHED or (type(value) is tuple and all(type(each) in _PLAIN for each in value)))
+        and (name in known if known is not None else name[0] != "_")
+        and name != "training"
+    }
+
+
+@cache
+def _names_of_libraries(kind: type[nn.Module]) -> frozenset[str] | None:
+    """Return the attributes that a library's methods in a user's class name; None for a library's class:
+    any.
+    """
+    if not is_of_user_class(kind):
+        return None
+    bases = [base for base in kind.__mro__ if not is_of_user_class(base) and base not in (nn.Module, object)]
+    methods = [each for base in bases for each in vars(base).values() if isinstance(each, FunctionType)]
+    return frozenset(name for each in methods for name in names_in(each.__code__))
+
+
+@contextmanager
+def plain_attributes_kept(module: nn.Module) -> Generator[None]:
+    """Restore the module's simple attributes after an eager iteration between planned ones: a model may
+    count.
+    """
+    before = [(part, plain_attributes(part)) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, there in before:
+            for name in plain_attributes(part).keys() - there.keys():
+                delattr(part, name)
+            vars(part).update(there)
+
+
+_State = tuple[type, bool, tuple[Any, ...], tuple[int, ...], list[str], object]
+
+
+def _state(part: nn.Module) -> _State:
+    """Return a module's class, mode, submodules, hooks, own tensors, and a forward set on the instance."""
+    parts, hooks, tensors = make_up(part)
+    return type(part), part.training, parts, hooks, tensors, vars(part).get("forward")
+
+
+def _difference(name: str, part: nn.Module, known: _State) -> str:
+    """Describe in words what has changed."""
+    now, where = _state(part), name or "the module"
+    for number, what in enumerate(
+        ("its class", None, "its parts", "its hooks", "its tensors", "its forward")
+    ):
+        if what is not None and now[number] != known[number]:
+            return f"{where}: {what} changed after the plan was made:"
+    call = "train()" if known[1] else "eval()"
+    changed = f"{f'{name}.' if name else ''}training is {now[1]}; the plan is for {known[1]}"
+    return f"{changed}: call {call} before the step, or"
+
+
+def _refuse_hooks(name: str, parameter: Tensor) -> None:
+    if has_hooks(parameter):
+        raise InputError(
+            f"{name} has a hook on its gradient (register_hook, register_post_accumulate_grad_hook): "
+            "a plan does not run it. Register it in forward, on self.weight.view_as(self.weight), and "
+            "compute with that; or do after the step's backward() what it does, to .grad"
+        )
+
+
+def _spelled(autocast: torch.dtype | None) -> str:
+    return "without autocast" if autocast is None else f"under autocast to {autocast}"
+
+
+_NONE = object()

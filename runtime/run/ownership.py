@@ -1,0 +1,174 @@
+"""Ownership of tensors that a schedule moves: a step takes a module's and an optimizer's, and gives them
+back.
+
+In between they are offloaded (storage/away.py): any use of one has it back first, by another step that moves
+it too. The next iteration takes it once more, and whatever tensor has replaced it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from ...graphs.errors import MemplanError, MismatchError
+from ...graphs.machine import Memory
+from ..model.guards import described, form_of
+from ..program.program import Program
+from ..storage.blocks import memory_of
+from ..storage.copies import raw, value
+from ..storage.offloaded import Hold, bring_back, give_up, hold_anew, hold_of, put_away, restore
+from .cycle import Cycle
+from .owners import Owner
+
+
+class Custody:
+    """Ownership of the tensors that a schedule moves.
+
+    owners: per resident value in a moved storage, its name, and a function that returns its tensor.
+    """
+
+    def __init__(self, program: Program, owners: Mapping[int, tuple[str, Owner]], cycle: Cycle) -> None:
+        self._forms = {resident: program.values[resident] for resident in owners}
+        self._sizes = [storage.bytes for storage in program.storages]
+        self._owners = owners
+        self._cycle = cycle
+        self._taken: dict[int, Tensor] = {}
+        self._residents: dict[int, list[int]] = {}
+        stays = {storage for memory, storage in cycle.places if memory == Memory.DEVICE}
+        # False sorts first: what leaves the device is taken first, which makes room for the rest.
+        for resident, form in sorted(self._forms.items(), key=lambda item: item[1].storage in stays):
+            self._residents.setdefault(form.storage, []).append(resident)
+
+    def take(self) -> None:
+        """Take all tensors that are not here yet; first those that leave the device, for room for the
+        rest.
+
+        Raises MemplanError; whatever it is, no tensor is lost.
+        """
+        for storage, residents in self._residents.items():
+            tensors = {resident: self._owners[resident][1]() for resident in residents}
+            if any(self._taken.get(resident) is not tensor for resident, tensor in tensors.items()):
+                self._give_back(storage)
+                self._take(storage, tensors)
+
+    def give_back(self) -> None:
+        """Give back all tensors, on the device."""
+        for storage in self._residents:
+            self._give_back(storage)
+
+    def give_up(self, storages: Container[int], refuse: Callable[[], NoReturn]) -> None:
+        """Give up these storages: nothing of them is to be brought back, whichever memory it is in."""
+        for resident, form in self._forms.items():
+            if form.storage in storages:
+                tensor = self._taken.pop(resident, None)
+                give_up(self._owners[resident][1]() if tensor is None else tensor, form, refuse)
+                self._cycle.drop(form.storage)
+
+    def _take(self, storage: int, tensors: Mapping[int, Tensor]) -> None:
+        if len(tensors) == 1:
+            (only,) = tensors.items()
+            if self._made(storage, only) or self._adopted(storage, only):
+                return
+        bring_back(tensors.values())
+        if len(tensors) == 1:
+            self._alone(storage, *tensors.values())
+        for resident, tensor in tensors.items():
+            self._check(resident, tensor)
+        memories = {memory_of(tensor) for tensor in tensors.values()}
+        if len(memories) > 1:
+            names = ", ".join(self._owners[resident][0] for resident in tensors)
+            raise MismatchError(f"{names} lie in memories of their own; the plan is for one that they share")
+        self._cycle.put(storage, raw(next(iter(tensors.values()))))
+        for resident, tensor in tensors.items():
+            put_away(tensor, self._forms[resident], *self._ways(storage))
+            self._taken[resident] = tensor
+
+    def _alone(self, storage: int, tensor: Tensor) -> None:
+        """Give a tensor that lies in a larger memory (`vector_to_parameters`) separate memory."""
+        offset, size = tensor.storage_offset(), tensor.untyped_storage().nbytes()
+        (resident,) = self._residents[storage]
+        form, device = self._forms[resident], self._cycle.device
+        if (offset or size > self._sizes[storage]) and form.offset == 0 and form_of(tensor, form) == form:
+            start, room = offset * tensor.element_size(), device.room(form.end)
+            device.copy(raw(tensor.detach())[start : start + form.end], room)
+            tensor.data = value(room, form)
+
+    def _made(self, storage: int, only: tuple[int, Tensor]) -> bool:
+        """Take a tensor that has no value yet: materialize it in the memories in which an iteration starts
+        with it.
+
+        Returns False, and takes nothing, if it is not such a tensor.
+        """
+        resident, tensor = only
+        hold, form = hold_of(tensor), self._forms[resident]
+        if hold is None or hold.fill is None or hold.form._replace(storage=storage) != form:
+            return False
+        self._cycle.make(storage, form.end, hold.fill)
+        self._hold(storage, resident, tensor, hold)
+        return True
+
+    def _adopted(self, storage: int, only: tuple[int, Tensor]) -> bool:
+        """Take over another step's finished copies of a tensor.
+
+        Returns False, and takes nothing, if they are not in the memories in which iterations of this step
+        start.
+        """
+        resident, tensor = only
+        hold, form = hold_of(tensor), self._forms[resident]
+        if hold is None or hold.release is None or hold.form._replace(storage=storage) != form:
+            return False
+        if not self._cycle.adopt(storage, hold.copies()):
+            return False
+        hold.release()
+        self._hold(storage, resident, tensor, hold)
+        return True
+
+    def _hold(self, storage: int, resident: int, tensor: Tensor, hold: Hold) -> None:
+        """Take over the hold on a tensor that another step holds."""
+        give_back, copies, release = self._ways(storage)
+        hold_anew(tensor, Hold(self._forms[resident], hold.kind, give_back, copies, release=release))
+        self._taken[resident] = tensor
+
+    def _ways(
+        self, storage: int
+    ) -> tuple[Callable[[], None], Callable[[], Sequence[Any]], Callable[[], None] | None]:
+        """Return functions that give a tensor back, read its copies, and let go of it.
+
+        The last is None for tensors that share a storage.
+        """
+        release = partial(self._release, storage) if len(self._residents[storage]) == 1 else None
+        return partial(self._give_back, storage), partial(self._cycle.copies, storage), release
+
+    def _release(self, storage: int) -> None:
+        (resident,) = self._residents[storage]
+        del self._taken[resident]
+        self._cycle.drop(storage)
+
+    def _give_back(self, storage: int) -> None:
+        taken = [resident for resident in self._residents[storage] if resident in self._taken]
+        if not taken:
+            return
+        bytes_ = self._fetched(storage)
+        for resident in taken:
+            restore(self._taken.pop(resident), value(bytes_, self._forms[resident]))
+        self._cycle.drop(storage)
+
+    def _fetched(self, storage: int) -> Tensor:
+        try:
+            return self._cycle.get(storage)
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            name = self._owners[self._residents[storage][0]][0]
+            raise MemplanError(
+                f"no memory on the device to bring {name} back: it stays where it is; step.save(folder), and "
+                "what is saved within `with step.at_home():`, need none"
+            ) from error
+
+    def _check(self, resident: int, tensor: Tensor) -> None:
+        name, form = self._owners[resident][0], self._forms[resident]
+        found = form_of(tensor, form)._replace(offset=int(tensor.storage_offset()))
+        if found != form:
+            raise MismatchError(f"{name} is {described(found)}; the plan is for {described(form)}")

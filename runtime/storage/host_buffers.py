@@ -1,0 +1,200 @@
+"""Host memory as blocks, counted.
+
+Host memory is taken outside PyTorch's allocator, so that if device and host share the RAM the allocator's
+bytes are the device's alone. What crosses the link to the device is in an arena (arena.py), at the offset
+that the plan says; what is not in the plan has separate pages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from threading import RLock
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...graphs.errors import InputError
+from ...planner.addresses.pinned import PAGE
+from ..device.device import Device, Event, PinError
+from ..device.host_capacity import available_bytes
+from .arena import Arena
+
+_ALIGNMENT = 64
+"""Bytes, that of PyTorch's own CPU memory: some kernels round otherwise elsewhere."""
+_LARGE = 2**20
+"""Bytes. Large blocks begin at a page, as the disk takes them (disk.py)."""
+
+
+class Count:
+    """Bytes held now, and the most so far.
+
+    The garbage collector may give back at any moment, in the midst of `take` too: hence the kind of lock.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = self.peak = 0
+        self._lock = RLock()
+
+    def take(self, size: int) -> None:
+        with self._lock:
+            self.bytes += size
+            self.peak = max(self.peak, self.bytes)
+
+    def give_back(self, size: int) -> None:
+        with self._lock:
+            self.bytes -= size
+
+
+class Host:
+    """Host memory of a step.
+
+    needed: bytes.
+    device: to have blocks pinned one by one.
+    left: bytes of `needed` that are about to be freed.
+    arena: for blocks with an address.
+
+    A block that is dropped while a copy of it is still queued is held until that has ended. Who needs the
+    memory waits for it, since the thread that issues copies to a device runs ahead of them.
+    """
+
+    def __init__(
+        self, needed: int = 0, device: Device | None = None, left: int = 0, arena: Arena | None = None
+    ) -> None:
+        """Check the machine's memory. Raises InputError if it has not that much."""
+        self.count = Count()
+        self._device, self.needed, self.arena = device, needed, arena
+        self._going, self._taking = deque[tuple[int, Event, Arena | None]](), RLock()
+        free = available_bytes()
+        if free is not None and needed > free + left:
+            raise InputError(
+                f"the schedule needs {needed:,} bytes of host memory, {free:,} are available here"
+            )
+
+    def block(self, size: int, offset: int | None = None, room: int = 0) -> Block:
+        """Create a block.
+
+        size: bytes.
+        offset: its address in the arena, where it has `room` bytes.
+        """
+        return Block(self, size, self.fitting(size, offset, room))
+
+    def fitting(self, size: int, offset: int | None, room: int) -> int | None:
+        """Return the offset, or None if the arena does not reach so far."""
+        arena = self.arena
+        fits = arena is not None and offset is not None and size <= room and offset + room <= arena.size
+        return offset if fits else None
+
+    def take(self, size: int) -> None:
+        with self._taking:
+            while self._going and self.count.bytes + size > self.needed:
+                self._end_one()
+            self.count.take(size)
+
+    def leave_arena(self) -> None:
+        """Use separate memory for blocks from now on, and wait for those that are being freed."""
+        with self._taking:
+            while self._going:
+                self._end_one()
+        self.arena = None
+
+    def _end_one(self) -> None:
+        gone, event, _arena = self._going.popleft()
+        event.synchronize()
+        self.count.give_back(gone)
+
+    def give_back(self, size: int, used: Event | None, arena: Arena | None = None) -> None:
+        """Give back the memory of a block.
+
+        used: event until which its copies are queued, if any are.
+        arena: kept until `used` has passed.
+        """
+        if used is None:
+            self.count.give_back(size)
+        else:
+            self._going.append((size, used, arena))
+
+    def memory(self, size: int, offset: int | None) -> tuple[Tensor, Arena | None]:
+        """Allocate memory and return it with the arena that it is in, if any."""
+        if self.arena is not None and offset is not None:
+            return self.arena.bytes(offset, size), self.arena
+        if self._device is not None and size:
+            with suppress(PinError, OSError):
+                own = Arena(self._device, size)
+                return own.bytes(0, size), own
+        alignment = PAGE if size >= _LARGE else _ALIGNMENT
+        taken = np.empty(size + alignment, np.uint8)
+        start = -taken.ctypes.data % alignment
+        return torch.from_numpy(taken[start : start + size]), None
+
+
+class Block:
+    """A copy in host memory, there from `open` (or `hold`) until nobody has the block any more.
+
+    offset: in the host's arena, which others may use when nobody has the block any more; None: separate
+        memory.
+    used: passed once the copies from and to the device have ended.
+    """
+
+    __slots__ = ("_arena", "_counted", "_host", "bytes", "offset", "size", "used")
+
+    def __init__(self, host: Host, size: int, offset: int | None = None) -> None:
+        self.size, self._host, self._counted = size, host, 0
+        self.offset = offset
+        self._arena: Arena | None = None
+        self.bytes: Tensor = _NONE
+        self.used: Event | None = None
+
+    def open(self) -> Block:
+        """Take the memory, unless it is there."""
+        if not self._counted:
+            self._host.take(self.size)
+            self._counted = self.size
+            self.bytes, self._arena = self._host.memory(self.size, self.offset)
+        return self
+
+    @property
+    def is_open(self) -> bool:
+        return self._counted > 0 or not self.size
+
+    def hold(self, memory: Tensor) -> None:
+        """Take what was made elsewhere: the bytes of an operation's result on the CPU. One with an address,
+        which is to go to the device, is copied there."""
+        if self.offset is not None and memory.nbytes <= self.size:
+            self.open().bytes[: memory.nbytes].copy_(memory)
+            return
+        self._host.take(memory.nbytes)
+        self.bytes, self._counted = memory, memory.nbytes
+
+    @property
+    def is_pinned(self) -> bool:
+        return self._arena is not None
+
+    def taken(self) -> Tensor:
+        """Return the bytes, for users that keep them longer than the block."""
+        return self.bytes if self.offset is None else self.bytes.clone()
+
+    def lie(self, offset: int | None, room: int = 0) -> None:
+        """Move the block's content to an offset of its host's arena; None: to memory outside the arena.
+
+        No copy of it may be queued.
+        """
+        self.offset = self._host.fitting(self.size, offset, room)
+        if self._counted:
+            before = self.bytes
+            self.bytes, self._arena = self._host.memory(self._counted, self.offset)
+            self.bytes.copy_(before)
+
+    def move(self, host: Host) -> None:
+        """Count the block on another host from now on."""
+        host.take(self._counted)
+        self._host.give_back(self._counted, None)
+        self._host = host
+
+    def __del__(self) -> None:
+        self.bytes = _NONE
+        self._host.give_back(self._counted, self.used, self._arena)
+
+
+_NONE = torch.empty(0, dtype=torch.uint8)

@@ -1,0 +1,294 @@
+"""The default: a portfolio on the available cores. Its answer is the fastest, proven as far as requested.
+
+    rounding               the residency program in fractions, made whole: a first answer in a second
+    rk-rotor               if the graph is a chain; on the largest rotor, if rounding finds none
+    second pass            below the minimum memory of a single backward pass: backward in two passes
+    search                 from the traced order, except on the largest
+    residency              the residency program in whole numbers
+    search from others     from the best of these answers
+    search, more           with other random numbers, one for each core beyond two
+    bounds                 alongside, in a separate thread, until the members end
+
+On a machine with links to the host the members are others: moving.py.
+
+Minimises what its solvers do, the simulated time within the device's budget, on any graph. If the baseline
+fits, no operation has a faster execution variant and there are no links, the baseline is the answer. All
+members end once the best is proven to be within `gap` of the fastest there can be (race.py), like a MILP
+solver's search; else with all moves, or the time. As many members run at a time as there are cores, in the
+order above; with one core the first search has two thirds of a time limit. Annealing from the traced order is
+as good as from a dynamic program's answer on graphs of hundreds of operations; on larger ones, and close to
+the minimum memory, the other has a head start. With `gap` 0 and time for all moves the same problem gives the
+same answer; else the answer is the best when a clock or a bound ends the search. Without a time limit, the
+search is compiled, once on a machine, by another process alongside the residency program and rk-rotor. A
+budget below the minimum memory is refused at once; what can be reached is then searched for two seconds, by
+rk-rotor if the search is not compiled.
+
+    lines.py     members in parallel: one that fails costs its own answer alone
+    moving.py    the members if tensors can be transferred: joint, and others alongside
+    workers.py   members in worker processes, for large graphs; worker.py, their side
+
+The choice of members was made for memplan; references and complexities are the solvers' own, in their
+packages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+from threading import Event
+
+from joblib import cpu_count
+
+from ...graphs.machine import Machine
+from ...planner.bounds import memory_floor, once_floor, time_bound
+from ...planner.schedule.sequence import runs_of
+from ..bounds.lower_bounds import file_order, prove
+from ..bounds.offload.offload_bound import moves
+from ..candidates import device_limit, plain_candidate
+from ..problem import (
+    Answer,
+    Bound,
+    InfeasibleError,
+    NotAcceptedError,
+    NotFoundError,
+    Options,
+    Problem,
+    Status,
+)
+from ..recomputation.checkpointing import rotor
+from ..recomputation.rockmate import rk_rotor
+from ..recomputation.rounding import rounding
+from ..recomputation.search import search
+from ..recomputation.search.compiling import CODES
+from ..recomputation.search.rounds import at_hand, load
+from ..recomputation.second_pass import second_pass
+from ..settings import SolverSettings, gap_setting, seed_setting, setting, workers_setting
+from ..stages.slots import has_faster_ways
+from ..workers.precompile import precompile
+from . import members as portfolio
+from . import with_transfers as auto_moving
+from .members import Awaited, Cancelled, Line, Outcomes
+
+NAME = "auto"
+
+_MOST_LINES = 8
+_LOOK_SECONDS = 2.0
+"""Seconds to search for the least memory, if the budget is refused anyway."""
+
+_START_SECONDS = 10.0
+"""The most that a start may take without a time limit; of larger graphs for each 10,000 operations."""
+
+_REPLICAS = 4
+"""Replicas of every second search, the first included.
+
+On most graphs they find more, on some a hotter search without them does.
+"""
+
+_BOUND_SECONDS = 30.0
+"""The most that bounds may take alongside the members, likewise."""
+
+_RESIDENCY_OPERATIONS = 2000
+"""Most operations for which the residency program in whole numbers is tried."""
+
+_LARGEST_OPERATIONS = 20_000
+"""Operations above which rk-rotor's options take too long, and the search from traced order finds little."""
+
+
+@dataclass(frozen=True)
+class Settings(SolverSettings):
+    """Settings of auto."""
+
+    gap: float = gap_setting(
+        0.005,
+        "relative gap to the bound for any schedule at which the search may stop; 0: it goes on to its end",
+    )
+    workers: int = workers_setting(0, "cores to use; 0: those that are available, up to 8")
+    moves: int = setting(1500, "moves of search, for each operation of the graph", least=1)
+    seed: int = seed_setting()
+
+
+def solve(problem: Problem, options: Options) -> Answer:
+    settings = options.chosen(Settings)
+    workers = settings.workers or min(_MOST_LINES, cpu_count())
+    machine = problem.machine or problem.graph.machine or Machine()
+    floor = memory_floor(problem.graph, machine)
+    if device_limit(problem) < floor:
+        least = None if moves(machine) else _least(problem, options, settings)
+        raise InfeasibleError(NAME, device_limit(problem), least, floor)
+    if moves(machine):
+        own = settings.moves, settings.seed, settings.gap
+        return auto_moving.solve(problem, options, NAME, workers, *own)
+    plain = plain_candidate(problem.graph)
+    if plain.peak <= device_limit(problem) and not has_faster_ways(problem.graph):
+        options.race.found(plain.time, "plain order")
+        return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
+    stop, loaded, race = Event(), Event(), options.race
+
+    def have_it_loaded() -> None:
+        """Compile and load the search, unless the race is over before."""
+        try:
+            if options.time_limit is None:
+                precompile(CODES, options.report, lambda: race.within(settings.gap))
+            if not race.within(settings.gap):
+                load(options)
+        except BaseException:
+            stop.set()
+            raise
+        finally:
+            loaded.set()
+
+    if options.time_limit is not None:  # compiling is not to take from it
+        have_it_loaded()
+    bounds = list[Bound]()
+    seconds = _BOUND_SECONDS * _scale(problem)
+    seconds = seconds if options.time_limit is None else min(seconds, options.time_limit)
+
+    def tell(bound: Bound) -> None:
+        bounds.append(bound)
+        if bound.general:
+            race.proved(bound.seconds, bound.name)
+
+    outcomes = portfolio.run(
+        problem,
+        _lines(problem, options, settings, workers, loaded),
+        workers,
+        stop,
+        have_it_loaded,
+        race,
+        settings.gap,
+        partial(prove, problem, tell, seconds) if settings.gap else None,
+        options.clock(),
+    )
+    if not outcomes.answers:
+        raise _refusal(problem, outcomes)
+    cut_short = any(answer.status == Status.FEASIBLE for answer, _figures in outcomes.answers)
+    status = Status.FEASIBLE if cut_short else Status.HEURISTIC
+    if race.enough(outcomes.seconds, settings.gap):
+        status = Status.WITHIN_GAP
+    fastest = outcomes.fastest
+    return replace(
+        fastest,
+        status=status,
+        interrupted=outcomes.interrupted,
+        bounds=(*fastest.bounds, *bounds),
+        notes=(*fastest.notes, *outcomes.faults),
+    )
+
+
+def _least(problem: Problem, options: Options, settings: Settings) -> int | None:
+    """Return the least bytes that annealing reaches in a moment, or rk-rotor if that is not compiled."""
+    if len(problem.graph.operations) > _RESIDENCY_OPERATIONS:
+        return None
+    seconds = min(_LOOK_SECONDS, inf if options.time_limit is None else options.time_limit)
+    chosen = search.Settings(settings.moves, settings.seed) if at_hand() else None
+    solver = search.solve if at_hand() else rk_rotor.solve
+    try:
+        solver(problem, replace(options, settings=chosen, time_limit=seconds))
+    except InfeasibleError as refusal:
+        return refusal.least
+    except NotAcceptedError:  # no chain
+        return None
+    return None
+
+
+def _refusal(problem: Problem, outcomes: Outcomes) -> InfeasibleError:
+    """Return the error that names the smallest budget, else the one that proves most.
+
+    Members that were cut off at the time limit have none.
+    """
+    cut_off = NotFoundError(NAME, device_limit(problem), memory_floor(problem.graph, problem.machine))
+    refusals = outcomes.refusals or [cut_off]
+    best = min(refusals, key=lambda refusal: (refusal.least is None, refusal.least or 0))
+    if isinstance(best, NotFoundError):
+        found = [
+            each.found for each in refusals if isinstance(each, NotFoundError) and each.found is not None
+        ]
+        refusal = NotFoundError(NAME, best.budget, best.floor, min(found, default=None))
+    else:
+        refusal = InfeasibleError(NAME, best.budget, best.least, best.floor)
+    refusal.notes = tuple(outcomes.faults)
+    return refusal
+
+
+def _lines(problem: Problem, options: Options, settings: Settings, workers: int, loaded: Event) -> list[Line]:
+    """Return the portfolio's members, in the order in which they start.
+
+    loaded: set when the search is compiled; the residency program and rk-rotor don't wait for it.
+    """
+    total, clock, race = options.time_limit, options.clock(), options.race
+    starts = Awaited()
+
+    def solved(
+        share: float,
+        solver: Callable[[Options], Answer],
+        cancelled: Cancelled,
+        chosen: search.Settings | None,
+    ) -> Answer:
+        left = None if total is None else max(0.0, min(share * total, clock.left))
+        return solver(replace(options, settings=chosen, time_limit=left, cancelled=cancelled))
+
+    def start(name: str, share: float, solver: Callable[[Problem, Options], Answer]) -> Line:
+        """Return a member that runs the solver, with a time limit; search from others waits for it."""
+
+        def solve(own: Options) -> Answer:
+            limit = _START_SECONDS * _scale(problem) if own.time_limit is None else own.time_limit
+            return solver(problem, replace(own, time_limit=limit))
+
+        return starts.line(name, lambda cancelled: solved(share, solve, cancelled, None))
+
+    def line(name: str, share: float, solver: Callable[[Options], Answer], number: int = 0) -> Line:
+        chosen = search.Settings(settings.moves, settings.seed + number, 1 if number % 2 else _REPLICAS)
+        return Line(name, lambda cancelled: solved(share, solver, cancelled, chosen))
+
+    def from_file(own: Options) -> Answer:
+        loaded.wait()
+        return search.solve(problem, own)
+
+    def from_others(own: Options) -> Answer:
+        own_clock = own.clock()
+        found = starts.all(own.cancelled)
+        if race.within(settings.gap):  # another member has it
+            raise KeyboardInterrupt
+        loaded.wait()
+        own = replace(own, time_limit=own_clock.limit)
+        if not found:
+            return search.solve(problem, own)
+        return search.improved(problem, own, runs_of(found[0][0].schedule))
+
+    alone = workers == 1
+    share = 1 / 12 if alone else 1 / 4
+    large = len(problem.graph.operations) > _LARGEST_OPERATIONS
+    if large:
+        rest = line("search from others", 1.0, from_others, 1)
+        return [start("rounding", 2 * share, _rounding_or_rotor), rest]
+    lines = [start("rounding", share, rounding.solve), start("rk-rotor", share, rk_rotor.solve)]
+    floor = once_floor(problem.graph, problem.machine)
+    if floor is not None and device_limit(problem) < floor:
+        lines.append(start("second pass", 2 * share, second_pass.solve))
+    lines.append(line("search", 2 / 3 if alone else 1.0, from_file))
+    if len(problem.graph.operations) <= _RESIDENCY_OPERATIONS:
+        lines.append(start("residency", share, _residency))
+    lines.append(line("search from others", 1.0, from_others, 1))
+    return lines + [line("search, more", 1.0, from_file, number) for number in range(2, workers)]
+
+
+def _scale(problem: Problem) -> float:
+    return max(1.0, len(problem.graph.operations) / 10_000)
+
+
+def _rounding_or_rotor(problem: Problem, options: Options) -> Answer:
+    """Solve with rounding, and only if that finds nothing with rotor: its Python would slow down bounds."""
+    clock = options.clock()
+    try:
+        return rounding.solve(problem, options)
+    except (NotAcceptedError, NotFoundError):
+        return rotor.solve(problem, replace(options, time_limit=clock.limit))
+
+
+def _residency(problem: Problem, options: Options) -> Answer:
+    found = file_order(problem, options.time_limit or 0.0, options.cancelled).schedule
+    if found is None:
+        raise NotAcceptedError("the rounded residency program found no schedule")
+    return Answer(found.schedule, Status.HEURISTIC)

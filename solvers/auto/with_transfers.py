@@ -1,0 +1,224 @@
+"""The portfolio on a machine with links: joint from its own starts, and from other solvers' best.
+
+    joint                from its own starts, for as long as there is time
+    the others           one after the other, for half of the time at most
+    joint from others    from the fastest of theirs, if that is near the best, in the time that is left
+    joint, more          with other random numbers, one for each core beyond two
+
+So the answer is never slower than any of theirs. All members end once the best is proven to be within the
+gap: the offloading bound for any order is computed alongside the first members. Code that members need is
+compiled once on a machine, by other processes, alongside the other members or before a time limit begins.
+With one core the members take turns, and joint has half of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from math import inf
+from threading import Event
+
+from ...graphs.machine import Machine
+from ...planner.bounds import memory_floor
+from ..bounds.lower_bounds import prove
+from ..candidates import device_limit
+from ..clock import Clock
+from ..incumbent import Race
+from ..offloading.joint import compiling, joint
+from ..offloading.weight_offload import compiling as greedy_compiling
+from ..problem import Answer, Bound, InfeasibleError, NotFoundError, Options, Problem, Status
+from ..recomputation.search import compiling as search_compiling
+from ..registry.catalogue import entry, module_of
+from ..settings import parse_settings
+from ..workers.precompile import precompile
+from . import members as portfolio
+from .members import Awaited, Cancelled, Line, Outcomes
+from .workers import SolverWorkers
+
+OTHERS = {
+    "offmate": 0.25,
+    "offload-greedy": 0.1,
+    "search": 0.1,
+    "lohan": 0.05,
+    "pofo": 0.05,
+    "zero-offload": 0.05,
+    "zero-infinity": 0.05,
+    "memferry": 0.02,
+    "stronghold": 0.02,
+    "greedy-star": 0.02,
+    "l2l": 0.02,
+}
+"""Solvers other than joint, and the share of all time that each may take with two cores and more."""
+
+CODES = {
+    "joint": compiling.CODES,
+    "offload-greedy": greedy_compiling.CODES,
+    "search": search_compiling.CODES,
+}
+"""Functions that members need compiled."""
+
+_SECONDS = 100.0
+"""Seconds of which the shares are taken without a time limit."""
+
+_OTHERS_SHARE, _JOINT_SHARE = 0.5, 0.97
+"""Shares of a time limit at which the others end, and joint ends, as all do once there is a schedule."""
+
+_ALONE_SHARE, _ALONE_OTHERS_SHARE = 0.5, 0.8
+"""Shares of a time limit with one core, at which joint ends, which is first, and then the others."""
+
+_GRACE_SECONDS = 1.0
+"""Seconds after its time limit at which one of the others is asked to end, once there is a schedule."""
+
+_NEAR = 1.25
+"""Factor on the best known time up to which joint goes on from the others' fastest; else it starts anew."""
+
+_BOUND_SHARE = 0.1
+"""Share of all time that bounds may take alongside the members."""
+
+_PROCESSES = 500
+"""Operations from which on members are processes: threads would wait for each other's Python."""
+
+
+def solve(
+    problem: Problem, options: Options, name: str, workers: int, moves: int, seed: int, gap: float
+) -> Answer:
+    """Run the portfolio for a machine with links, and return the fastest answer.
+
+    name: the solver that its errors name.
+    moves: of search.
+    seed: of all members that draw random numbers.
+    gap: to the bound for any schedule, at which all members end.
+
+    Raises NotFoundError or InfeasibleError if no member finds a schedule.
+    """
+    plain = joint.plain_if_fastest(problem)
+    if plain is not None:
+        return plain
+    stop, race, total, bounds = Event(), options.race, options.time_limit, list[Bound]()
+    if total is not None:  # compiling is not to take from it
+        precompile((*CODES["joint"], *CODES["offload-greedy"]), options.report, options.cancelled)
+
+    def tell(bound: Bound) -> None:
+        bounds.append(bound)
+        race.proved(bound.seconds, bound.name)
+
+    proving = partial(prove, problem, tell, _BOUND_SHARE * (_SECONDS if total is None else total))
+    with ExitStack() as opened:
+        run = partial(_run, problem, race)
+        if len(problem.graph.operations) >= _PROCESSES and workers > 1:
+            run = opened.enter_context(SolverWorkers(problem, race=race)).solve
+        outcomes = portfolio.run(
+            problem,
+            _lines(problem, options, run, workers, moves, seed),
+            workers,
+            stop,
+            race=race,
+            gap=gap,
+            prove=proving if gap else None,
+            clock=options.clock().part(_JOINT_SHARE),
+        )
+    if not outcomes.answers:
+        raise _refusal(problem, name, outcomes)
+    cut_short = any(answer.status == Status.FEASIBLE for answer, _figures in outcomes.answers)
+    status = Status.FEASIBLE if cut_short else Status.HEURISTIC
+    fastest = outcomes.fastest
+    return replace(
+        fastest,
+        status=Status.WITHIN_GAP if race.enough(outcomes.seconds, gap) else status,
+        interrupted=outcomes.interrupted,
+        bounds=(*fastest.bounds, *bounds),
+        notes=_notes(outcomes),
+    )
+
+
+Solve = Callable[[Cancelled], Answer]
+Run = Callable[[str, Mapping[str, str], float, Cancelled], Answer]
+"""Function that runs a solver by its name, with settings as text and seconds."""
+
+
+def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: int, seed: int) -> list[Line]:
+    """Return the portfolio's members, in the order in which they start.
+
+    run: runs any solver other than `joint` from others' answers.
+    """
+    clock, total, race = options.clock(), options.time_limit, options.race
+    unit = (_SECONDS if total is None else total) * min(1.0, workers / 2)
+    alone, known = workers == 1, Awaited()
+    settings = {"offload-greedy": {"seed": str(seed)}, "search": {"moves": str(moves), "seed": str(seed)}}
+
+    def left(share: float) -> float:
+        """Return the seconds until this share of a time limit is over."""
+        return inf if total is None else max(0.0, clock.left - (1.0 - share) * total)
+
+    def own(number: int) -> Solve:
+        def solve(cancelled: Cancelled) -> Answer:
+            precompile(CODES["joint"], options.report, cancelled)
+            seconds = left(_ALONE_SHARE if alone else _JOINT_SHARE)
+            return run("joint", {"seed": str(seed + number)}, seconds, cancelled)
+
+        return solve
+
+    def other(solver: str, share: float) -> Solve:
+        def solve(cancelled: Cancelled) -> Answer:
+            precompile(CODES.get(solver, ()), options.report, cancelled)
+            seconds = min(share * unit, left(_ALONE_OTHERS_SHARE if alone else _OTHERS_SHARE))
+            clock = Clock(None if total is None else seconds + _GRACE_SECONDS)
+
+            def late() -> bool:
+                return cancelled() or (clock.over and race.best < inf)
+
+            return run(solver, settings.get(solver, {}), seconds, late)
+
+        return solve
+
+    def from_others(cancelled: Cancelled) -> Answer:
+        found = known.all(cancelled)
+        if cancelled():  # another member has it
+            raise KeyboardInterrupt
+        if not found or found[0][1].time > _NEAR * race.best:
+            return own(workers)(cancelled)
+        precompile(CODES["joint"], options.report, cancelled)
+        schedules = [(answer.schedule, figures.time) for answer, figures in found]
+        chosen = joint.Settings(seed=seed)
+        rest = Options(left(_JOINT_SHARE), chosen, cancelled=cancelled, race=race)
+        return joint.improved(problem, rest, schedules)
+
+    lines = [known.line("joint", own(0)) if alone else Line("joint", own(0))]
+    for solver, share in OTHERS.items():
+        if solver != "search" or memory_floor(problem.graph, Machine()) <= device_limit(problem):
+            lines.append(known.line(solver, other(solver, share)))
+    lines.append(Line("joint from others", from_others))
+    return lines + [Line("joint, more", own(number)) for number in range(1, workers - 1)]
+
+
+def _run(
+    problem: Problem,
+    race: Race,
+    solver: str,
+    settings: Mapping[str, str],
+    seconds: float,
+    cancelled: Cancelled,
+) -> Answer:
+    module = module_of(entry(solver))
+    chosen = parse_settings(solver, module.Settings, settings)
+    return module.solve(problem, Options(seconds, chosen, cancelled=cancelled, race=race))
+
+
+def _notes(outcomes: Outcomes) -> tuple[str, ...]:
+    return (*(note for answer, _figures in outcomes.answers for note in answer.notes), *outcomes.faults)
+
+
+def _refusal(problem: Problem, name: str, outcomes: Outcomes) -> InfeasibleError:
+    """Return the error that names the smallest budget; NotFoundError if a member did not finish."""
+    floor, limit = memory_floor(problem.graph, problem.machine), device_limit(problem)
+    least = min((refusal.least for refusal in outcomes.refusals if refusal.least is not None), default=None)
+    unproven = [each.found for each in outcomes.refusals if isinstance(each, NotFoundError)]
+    found = min((each for each in (least, *unproven) if each is not None and each > limit), default=None)
+    if least is None or least <= limit:
+        refusal = NotFoundError(name, limit, floor, found)
+    else:
+        refusal = InfeasibleError(name, limit, least, floor)
+    refusal.notes = tuple(outcomes.faults)
+    return refusal

@@ -1,0 +1,38 @@
+"""A solver at work on a portfolio's problem: what workers.py calls in worker processes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from time import time
+
+from ..incumbent import Race
+from ..problem import Answer, Options, Problem
+from ..registry.catalogue import entry, module_of
+from ..settings import parse_settings
+from ..skipped import collecting
+from ..workers.serve import Call
+
+
+@cache
+def _problem(path: str) -> Problem:
+    with Path(path).open("rb") as file:
+        return pickle.load(file)
+
+
+def solve(call: Call, problem: str, solver: str, settings: Mapping[str, str], end: float) -> Answer:
+    """Solve. The seconds of each schedule that is found are reported as an event.
+
+    problem: path of the pickled problem. settings: as text. end: moment of `time` at which the time is over.
+    """
+    known = _problem(problem)
+    module = module_of(entry(solver))
+    chosen = parse_settings(solver, module.Settings, settings)
+    race = Race()
+    race.listen = lambda standing: call.report(standing.best)
+    with collecting() as skipped, call.interruptible():
+        answer: Answer = module.solve(known, Options(max(0.0, end - time()), chosen, race=race))
+    return replace(answer, notes=(*answer.notes, *skipped))

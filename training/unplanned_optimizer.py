@@ -1,0 +1,139 @@
+"""Steps with an optimizer whose updates can't be planned: any `torch.optim.Optimizer` without a closure.
+
+The step runs the planned forward and backward, then the optimizer's own step over all gradients. Its memory
+is measured before anything is planned (runtime/updates/optimizer_memory.py): its states are subtracted from the
+budget, and the temporary memory of its step must fit next to weights and gradients alone.
+
+    ┌── planned forward and backward ──┐┌─ optimizer.step() ─┐
+    │ weights, activations, gradients  ││ weights, gradients │
+    ├──────────────────────────────────┤├────────────────────┤
+    │ states                           ││ states, its own    │
+    └──────────────────────────────────┘└────────────────────┘
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..graphs.errors import InputError
+from ..runtime.compare.peaks import resident_bytes
+from ..runtime.interrupts import deferred_signals
+from ..runtime.model.iteration import Inputs, Iteration
+from ..runtime.program.program import Program
+from ..runtime.run.execute import PlannedStep
+from ..runtime.storage.offloaded import bring_back
+from ..runtime.unsupported import warn_user
+from ..runtime.updates.catalogue import titles
+from ..runtime.updates.optimizer_memory import counted
+from ..solvers.problem import InfeasibleError
+from .buckets import Buckets
+from .loss import Losses
+from .plan import Planner
+from .step import Step
+
+
+class OutsideStep(Step):
+    """A Step whose optimizer runs after the plan.
+
+    Weights are updated and gradients freed when a call returns.
+    """
+
+    def __init__(
+        self, iteration: Iteration, planner: Planner, buckets: Buckets | None, optimizer: Optimizer
+    ) -> None:
+        """Plan the iteration, which has no updates: `accumulate` of them make one update.
+
+        Raises MemplanError.
+        """
+        if planner.options.rollback_on_error:
+            raise InputError(
+                "rollback_on_error=True needs planned updates: "
+                f"{type(optimizer).__name__} steps after the plan"
+            )
+        bring_back(iteration.module.parameters())
+        trained = {name: p for name, p in iteration.module.named_parameters() if p.requires_grad}
+        self._taken = counted(optimizer, trained)
+        self._outside, self._planner = optimizer, planner
+        self._waiting = 0
+        sums = sum(p.nbytes for p in trained.values()) if iteration.accumulate > 1 else 0
+        planner.beside = self._taken.states + sums
+        super().__init__(iteration, planner, buckets, plan=self._planned)
+        self._own, self._losses = optimizer, Losses(updates=True)
+        self._clipping = planner.options.max_grad_norm
+        kind, budget = type(optimizer).__name__, self._budget(self.plans[0])
+        taken = f"take {planner.beside:,} bytes of the budget of {budget:,} all the time"
+        held = "its states" if iteration.accumulate == 1 else "its states and the sums of gradients"
+        warn_user(f"{kind} is not in the plan: {held} {taken}; {titles('and')} would be planned")
+
+    @property
+    def optimizer_stepped(self) -> bool:
+        return self._waiting == 0 and super().optimizer_stepped
+
+    def update(self) -> None:
+        with self._alone, deferred_signals():
+            try:
+                if self._waiting:
+                    self._step()
+            finally:
+                self._waiting = 0
+                self._outside.zero_grad(set_to_none=True)
+
+    def _run(self, plan: PlannedStep, inputs: Inputs) -> Tensor:
+        """Run one iteration.
+
+        One that fails adds no gradients; if it is alone in its update it leaves none.
+        """
+        many, processes = self._iteration.accumulate, self._iteration.processes
+        if processes is not None and self._waiting + 1 == many:
+            processes.check_syncs()
+        try:
+            loss = super()._run(plan, inputs)
+        except BaseException:
+            if many == 1:
+                self._outside.zero_grad(set_to_none=True)
+            raise
+        self._waiting += 1
+        if self._waiting == many:
+            self.update()
+        return loss
+
+    @property
+    def _begins(self) -> bool:
+        return self._waiting == 0
+
+    def _step(self) -> None:
+        if self._iteration.processes is not None:
+            names = list(self.plans[0].program.gradients)[::-1]
+            sums = [parameter.grad for parameter in self.plans[0].parameters(names)]
+            self._iteration.processes.average_all(each for each in sums if each is not None)
+        if self._scaling is not None and self._clipping is not None:
+            self._scaling.scaler.unscale_(self._outside)
+        if self._clipping is not None:
+            parameters, most = self._iteration.module.parameters(), self._clipping.max_norm
+            self.plans[0].grad_norm = nn.utils.clip_grad_norm_(parameters, most)
+        if self._scaling is None:
+            self._outside.step()
+        else:
+            self._scaling.step(self._outside)
+
+    def _planned(self, iteration: Iteration, less: int = 0) -> PlannedStep:
+        """Plan an iteration. Raises InfeasibleError, whose bytes include the optimizer's, and others."""
+        try:
+            step = self._planner(iteration, less)
+        except InfeasibleError as error:
+            raise error.beside(self._planner.beside) from None
+        if not iteration.trains:
+            return step
+        needed, budget = _left_bytes(step.program) + self._taken.peak, self._budget(step)
+        if needed > budget:
+            raise InfeasibleError(f"the step of {type(self._outside).__name__}", budget, needed, needed)
+        return step
+
+    def _budget(self, step: PlannedStep) -> int:
+        return (step.budget or 0) + self._planner.beside
+
+
+def _left_bytes(program: Program) -> int:
+    """Return the bytes left after an iteration: weights, buffers, inputs, gradients, the loss."""
+    return resident_bytes(program) + sum(program.storages[x].bytes for x in program.results)

@@ -32,7 +32,7 @@ from memplan.planner.addresses.lifetimes import Lifetimes
 from memplan.planner.addresses.search import eject
 from memplan.planner.schedule.file import load_schedule
 from memplan.planner.simulator.simulate import simulate
-from memplan.solvers.problem import Answer, Options, Problem, Status
+from memplan.solvers.problem import Options, Problem, SolverResult, Status
 from memplan.solvers.registry.arena import ArenaError, in_arena, without_loss
 from memplan.solvers.registry.catalogue import entry, module_of
 
@@ -62,13 +62,13 @@ def solved_again(folder: Path, machine: str) -> None:
         assert file.budget is not None
         problem = Problem(graph, file.budget, file.machine)
 
-        def again(less: Problem, solves: Iterator[int] = solves) -> Answer:
+        def recomputed(less: Problem, solves: Iterator[int] = solves) -> SolverResult:
             next(solves)
             return solver.solve(less, Options(15.0, solver.Settings()))
 
-        answer = Answer(file.schedule, Status.HEURISTIC)
+        answer = SolverResult(file.schedule, Status.HEURISTIC)
         try:
-            best, asked, layout = in_arena("auto", problem, answer, again, lambda _line: None)
+            best, asked, layout = in_arena("auto", problem, answer, recomputed, lambda _line: None)
         except ArenaError as error:
             print(f"{name:14} {error}", flush=True)
             continue
@@ -120,15 +120,15 @@ def proven(rows: Lifetimes, size: int) -> int:
     What is always there may lie at the bottom: its bytes are taken off.
     """
     always = rows.end - rows.start == rows.turn
-    floor, moving = int(rows.size[always].sum()), rows.of(~always)
+    min_memory, moving = int(rows.size[always].sum()), rows.of(~always)
     low = high = int(rows.live().max())
     high = size
     while high - low > 0.005 * low:
-        middle = (low + high) // 2 - floor
+        middle = (low + high) // 2 - min_memory
         if has_none(hard_core(moving, middle), middle):
-            low = middle + floor
+            low = middle + min_memory
         else:
-            high = middle + floor
+            high = middle + min_memory
     return low
 
 
@@ -157,7 +157,7 @@ def main() -> None:
         assert layout.overlap() is None
         first = Layout(rows, first_fit(rows)).size / bound
         problem = Problem(graph, file.budget or bound, file.machine)
-        answer = Answer(file.schedule, Status.HEURISTIC)
+        answer = SolverResult(file.schedule, Status.HEURISTIC)
         figures = simulate(graph, file.schedule, budget=file.budget, machine=file.machine).figures
         waiting = without_loss(problem, answer, figures, int(chosen.target * bound)).layout.size / bound
         try:

@@ -27,7 +27,7 @@ from memplan.runtime.model.file import load_model_file
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.output_layouts import residents, settled
+from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
 from torch.utils.checkpoint import checkpoint
@@ -37,7 +37,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 def compare(name: str, rounds: int, seconds: float) -> None:
     iteration: Iteration = load_model_file(str(EXAMPLES / f"{name}.py")).build()
-    program = settled(iteration)
+    program = trace_real_layouts(iteration)
     graph = graph_from(program, measure_program(program, residents(program, iteration)))
     plain, always = baseline(graph), resident_bytes(program)
     run_eager(iteration)

@@ -32,7 +32,7 @@ from memplan.runtime.model.file import load_model_file
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.output_layouts import residents, settled
+from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
 from torch._functorch import config
@@ -47,7 +47,7 @@ class Model:
         if channels_last:
             self.iteration = in_channels_last(self.iteration)
         self.rounds, self.seconds = rounds, seconds
-        self.program = settled(self.iteration)
+        self.program = trace_real_layouts(self.iteration)
         measured = measure_program(self.program, residents(self.program, self.iteration))
         self.graph = graph_from(self.program, measured)
         start = perf_counter()

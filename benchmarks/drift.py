@@ -30,22 +30,22 @@ MOST = 2000
 
 
 def row(solver: str, budget: str, link: float, slower: float) -> list[str]:
-    module, told = emulation.model(), list[ProgressEvent]()
+    module, reported = emulation.model(), list[ProgressEvent]()
     with pytest.MonkeyPatch.context() as patch:
         emulated = emulation.Emulated(patch)
-        step: Any = emulation.optimized(module, told, solver=solver, budget=budget, time_limit=5)
+        step: Any = emulation.optimized(module, reported, solver=solver, budget=budget, time_limit=5)
         planned = step.plan.figures.time
         emulated.rate *= link
         emulated.slower = {one.name: slower for one in step.plans[0].program.operations}
         cells = [planned, emulation.taken(step, TURNS)]
         for phrase in ("not", "solved again:"):
             for _turn in range(MOST):
-                if any(phrase in line or "timed again" in line for line in emulation.lines(told)):
+                if any(phrase in line or "timed again" in line for line in emulation.lines(reported)):
                     break
                 step(emulation.INPUTS)
             cells.append(emulation.taken(step, TURNS))
         emulation.assert_plain(step, module, step.report().plans[0].iterations)
-    return [f"{1000 * cell:.0f} ms" for cell in cells] + [" | ".join(emulation.lines(told))]
+    return [f"{1000 * cell:.0f} ms" for cell in cells] + [" | ".join(emulation.lines(reported))]
 
 
 if __name__ == "__main__":

@@ -199,9 +199,9 @@ def main() -> int:
     for kind, those in sorted(rows.items()):
         wrong, codes = sum(bool(each.fault) for each in those), Counter(each.code for each in those)
         seconds = sorted(each.seconds for each in those)
-        told = ", ".join(f"{count}×{code}" for code, count in sorted(codes.items()))
+        reported = ", ".join(f"{count}×{code}" for code, count in sorted(codes.items()))
         middle = seconds[len(seconds) // 2]
-        print(f"{len(those):5}  {wrong:5}  {middle:8.1f}  {seconds[-1]:6.1f}  {told:17}  {kind}")
+        print(f"{len(those):5}  {wrong:5}  {middle:8.1f}  {seconds[-1]:6.1f}  {reported:17}  {kind}")
     wrong = sum(bool(found.fault) for found in done)
     machine = f"load {os.getloadavg()[1]:.1f} on {os.cpu_count()} cores"
     print(f"{len(done)} exits, {wrong} wrong, {monotonic() - begin:.0f} s, {machine}")

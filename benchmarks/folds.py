@@ -19,7 +19,7 @@ from memplan.planner.baseline import baseline
 from memplan.runtime.fusion import choice
 from memplan.runtime.model.file import load_model_file
 from memplan.runtime.profile.profile import graph_from, measure_program
-from memplan.runtime.trace.output_layouts import residents, settled
+from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
 
@@ -41,7 +41,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in options.models.split(","):
         iteration = load_model_file(path_of(name)).build()
-        program = settled(iteration)
+        program = trace_real_layouts(iteration)
         measured = measure_program(program, residents(program, iteration))
         plain = baseline(graph_from(program, measured))
         folded = choice.chosen(program, measured)

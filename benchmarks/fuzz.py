@@ -57,7 +57,7 @@ class Fuzzer:
         self.ran: dict[str, Counter[str]] = defaultdict(Counter)
         self.kinds: dict[tuple[str, str], list[Fault]] = defaultdict(list)
         self.started = 0
-        self.again: list[Task] = []
+        self.repeat: list[Task] = []
 
     def run(self, jobs: int, seconds: float, most: int | None = None) -> None:
         """For so long, or so many cases of each area."""
@@ -94,8 +94,8 @@ class Fuzzer:
 
     def _task(self, end: float, most: int | None) -> Task | None:
         """Of the area that has had least of its share."""
-        if self.again:
-            return self.again.pop()
+        if self.repeat:
+            return self.repeat.pop()
         left = [area for area in self.areas if most is None or self.next[area] < most]
         if not left or monotonic() > end:
             return None
@@ -135,7 +135,7 @@ class Fuzzer:
         print(f"{task.area} {task.number}: {how}; {worker.log} says where", flush=True)
         if not task.died:
             self.spent[task.area] += monotonic() - worker.began
-            self.again.append(task._replace(died=how))
+            self.repeat.append(task._replace(died=how))
 
     def _done(self, outcome: Outcome) -> None:
         area = outcome.task.area

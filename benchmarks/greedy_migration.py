@@ -27,7 +27,7 @@ from memplan.planner.residency.lifetimes import Lifetime, find_lifetimes, positi
 from memplan.planner.residency.prefetch_placement import ResidencyTransfers, place_prefetches
 from memplan.planner.residency.residency import Residency, TensorUse
 from memplan.planner.schedule.schedule import Schedule
-from memplan.planner.schedule.sequence import in_plain_mode
+from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import Figures
 from numpy.typing import NDArray
 
@@ -61,8 +61,8 @@ def greedy(graph: Graph, machine: Machine, budget: int) -> tuple[Schedule, Figur
     """Its schedule within `budget` bytes, judged; None where none of its choices fits."""
     capacity = machine.host_capacity
     for share in HOST_SHARES[: None if capacity else 1]:
-        away = _Choice(graph, machine, budget, share * capacity if capacity else np.inf).away()
-        residence = Residency(in_plain_mode(range(len(graph.operations))), away)
+        offloaded = _Choice(graph, machine, budget, share * capacity if capacity else np.inf).offloaded()
+        residence = Residency(in_default_mode(range(len(graph.operations))), offloaded)
         found = place_prefetches(graph, machine, budget, residence, (SAFETY,))
         if found:
             return found
@@ -89,7 +89,7 @@ class _Choice:
 
     def __init__(self, graph: Graph, machine: Machine, budget: int, host: float) -> None:
         self.graph, self.machine, self.budget, self.host = graph, machine, budget, host
-        runs, self.seconds = in_plain_mode(range(len(graph.operations))), graph.operations.time
+        runs, self.seconds = in_default_mode(range(len(graph.operations))), graph.operations.time
         self.whole = ResidencyTransfers(graph, machine.hierarchy, Residency(runs)).device_curve[1::2]
         self.level = self.whole.copy()
         self.on_host = np.zeros(len(runs), np.int64)
@@ -104,7 +104,7 @@ class _Choice:
         clock = np.concatenate(([0.0], np.tile(self.seconds, 2).cumsum()))
         self.idle = clock[self.before] - clock[self.after + 1]
 
-    def away(self) -> dict[TensorUse, Memory]:
+    def offloaded(self) -> dict[TensorUse, Memory]:
         """Periods that suffice, if any do; the hidden ones first."""
         chosen: dict[int, Memory] = {}
         for hidden in (True, False):
@@ -145,8 +145,8 @@ class _Choice:
         """Where it goes; None: nowhere has room for it."""
         if int(self.on_host[self._held(index)].max()) + self.sizes[index] <= self.host:
             return Memory.HOST
-        behind = self.machine.links.disk_write and not self.found[index].persistent
-        return Memory.DISK if behind else None
+        later = self.machine.links.disk_write and not self.found[index].persistent
+        return Memory.DISK if later else None
 
     def _beside(self, index: int, memory: Memory | None) -> NDArray[np.int64] | None:
         """The runs that pass while it is neither there nor on its way, by what the links have left, which is

@@ -123,7 +123,7 @@ def planned(options: argparse.Namespace, folder: Path) -> tuple[list[float], str
     return found.result, digest(module)
 
 
-def plain(options: argparse.Namespace, folder: Path) -> tuple[list[float], str]:
+def baseline(options: argparse.Namespace, folder: Path) -> tuple[list[float], str]:
     module = model(options.layers, options.width)
     state: dict[str, Tensor] = {}
     for file in folder.glob("*.safetensors"):
@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--files", type=Path)
     options = parser.parse_args()
     if options.run:
-        losses, weights = (planned if options.run == "planned" else plain)(options, options.files)
+        losses, weights = (planned if options.run == "planned" else baseline)(options, options.files)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(
             f"{options.run}: process peak {peak / 1e9:.1f} GB, losses {losses}, weights {weights}", flush=True
@@ -183,7 +183,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         write_weights(model(options.layers, options.width), Path(folder))
-        for run in ("planned", "plain") if options.plain == "yes" else ("planned",):
+        for run in ("planned", "plain") if options.baseline == "yes" else ("planned",):
             command = [sys.executable, __file__, *sys.argv[1:], "--run", run, "--files", folder]
             subprocess.run(command, check=True)
 

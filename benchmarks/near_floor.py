@@ -32,7 +32,7 @@ from memplan.graphs.files.files import load_graph
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.residency.residency import free_order_bound, residency_bound
 from memplan.solvers.problem import InfeasibleError, Options, Problem
@@ -68,7 +68,7 @@ def problems(files: list[str], families: list[str], graphs: int) -> Iterator[tup
         shares, make = FAMILIES[family]
         for seed in range(graphs):
             graph = make(seed)
-            low, high = memory_floor(graph), baseline(graph).peak
+            low, high = minimum_memory(graph), baseline(graph).peak
             for share in shares:
                 yield family, graph, int(low + share * (high - low)), f"{share:g}"
 

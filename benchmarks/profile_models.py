@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 from memplan.graphs.graph import Graph
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.compare.verdict import verdict
@@ -60,13 +60,13 @@ def row(name, rounds):
     known = residents(program, iteration)
     measure_seconds, measured = seconds(lambda: measure_program(program, known))
     graph = graph_from(program, measured, name=name)
-    schedule = plain_schedule(graph)
+    schedule = baseline_schedule(graph)
     step = PlannedStep(iteration, program, schedule)
     eager = verdict(iteration, program, graph)
     equal = "yes" if eager["equal"] else f"{eager['first']}: {eager['largest']:.1e}"
     predicted = simulate(graph, schedule).figures
     peak = live_peak(lambda: step.run(iteration.inputs)).peak_bytes + resident_bytes(graph)
-    own, plain = taking_turns((lambda: step.run(iteration.inputs), lambda: run_eager(iteration)), rounds)
+    own, baseline = taking_turns((lambda: step.run(iteration.inputs), lambda: run_eager(iteration)), rounds)
     figures = quality(measured)
     return (
         f"| {name} | {len(graph.operations)} | {len(graph.tensors)} "
@@ -74,7 +74,7 @@ def row(name, rounds):
         f"| {figures['signatures']} | {figures['spread']:.0%} | {equal} "
         f"| {predicted.peak / MIB:.2f} / {peak / MIB:.2f} ({peak / predicted.peak - 1:+.2%}) "
         f"| {1000 * predicted.time:.0f} | {1000 * own:.0f} | {predicted.time / own:.2f} "
-        f"| {1000 * plain:.0f} | {own / plain:.2f} |"
+        f"| {1000 * baseline:.0f} | {own / baseline:.2f} |"
     )
 
 

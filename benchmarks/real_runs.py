@@ -193,9 +193,9 @@ def planned(task: Task, iterations: int, budget: str, seconds: float) -> Planned
     run.train(step, run.batches[:1])  # makes the optimizer's states
     most, over = 0.0, 0
     for _shape, group in groupby(run.batches[1:], key=lambda batch: batch["labels"].shape):
-        alike = list(group)
-        for first in range(0, len(alike), WINDOW):
-            part = alike[first : first + WINDOW]
+        identical = list(group)
+        for first in range(0, len(identical), WINDOW):
+            part = identical[first : first + WINDOW]
             share = measured(step, run, part)
             most = max(most, share)
             over += len(part) * (share > 1)
@@ -213,7 +213,7 @@ def measured(step: memplan.Step, run: Run, batches: Sequence[Batch]) -> float:
     peaks = peaks_of(plan, lambda: run.train(step, batches))
     after, _ = step._plans.serving(batches[0])
     twice = sum(plan.program.storages[x].bytes for x in after._moved - plan._moved)
-    return (peaks.device - peaks.beside - twice) / max(planned, step.plan.figures.peak)
+    return (peaks.device - peaks.extra - twice) / max(planned, step.plan.figures.peak)
 
 
 def digest(tensors: list[Tensor]) -> str:
@@ -244,17 +244,17 @@ def main() -> None:
         print(row.format(name, "plain", "", "", "", ends, *digests, ""), flush=True)
         for budget in ("60%", "40%"):
             try:
-                ours = planned(TASKS[name], options.iterations, budget, options.seconds)
+                own = planned(TASKS[name], options.iterations, budget, options.seconds)
             except memplan.InfeasibleError as error:
                 print(row.format(name, budget, "", "", "", str(error), "", "", ""), flush=True)
                 continue
-            same = [("equal" if a == b else b) for a, b in zip(digests, ours.run.digests(), strict=True)]
-            peak = f"{ours.most:.2%} of the plan's" + f", {ours.over} iterations above" * (ours.over > 0)
-            moves = "yes" if ours.moved else "no"
-            ends = f"{ours.run.losses[0]:.3f}, {ours.run.losses[-1]:.3f}"
-            text = f"{budget}, {ours.budget / 2**20:.1f} MiB"
+            same = [("equal" if a == b else b) for a, b in zip(digests, own.run.digests(), strict=True)]
+            peak = f"{own.most:.2%} of the plan's" + f", {own.over} iterations above" * (own.over > 0)
+            moves = "yes" if own.moved else "no"
+            ends = f"{own.run.losses[0]:.3f}, {own.run.losses[-1]:.3f}"
+            text = f"{budget}, {own.budget / 2**20:.1f} MiB"
             print(
-                row.format(name, text, ours.plans, moves, f"{ours.set_up:.0f}", ends, *same, peak), flush=True
+                row.format(name, text, own.plans, moves, f"{own.set_up:.0f}", ends, *same, peak), flush=True
             )
 
 

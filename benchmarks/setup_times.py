@@ -35,15 +35,15 @@ def start(budget: str, solver: str, tokens: int, threads: int, compare: bool | N
     model, batch = build(layers=12, width=768, heads=12, vocabulary=50257, batch=2, length=tokens)
     phase, times, clock = "", dict[str, list[float]](), [perf_counter(), _processor()]
 
-    def told(at: Any) -> None:
+    def reported(at: Any) -> None:
         nonlocal phase, clock
         now = [perf_counter(), _processor()]
         spent = [after - before for after, before in zip(now, clock, strict=True)]
         times[phase] = [a + b for a, b in zip(times.get(phase, [0.0, 0.0]), spent, strict=True)]
         phase, clock = at.phase, now
 
-    memplan.optimize(model, batch, budget=budget, solver=solver, verify=compare, progress=told)
-    told(ProgressEvent(""))
+    memplan.optimize(model, batch, budget=budget, solver=solver, verify=compare, progress=reported)
+    reported(ProgressEvent(""))
     print(json.dumps(times))
 
 

@@ -20,17 +20,17 @@ from math import isqrt
 from memplan.graphs.generators import chain, layered
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine, Memory
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.schedule import Schedule, Step, compute, delete, offload, prefetch
-from memplan.planner.schedule.sequence import in_plain_mode, schedule_of
+from memplan.planner.schedule.sequence import in_default_mode, schedule_of
 from memplan.planner.simulator.simulate import simulate
 
 MACHINE = Machine(links=Links(d2h=12e9, h2d=12e9))
 
 
-def plain(steps: int) -> tuple[Graph, Schedule]:
+def baseline(steps: int) -> tuple[Graph, Schedule]:
     graph = layered(steps // 2)
-    return graph, plain_schedule(graph)
+    return graph, baseline_schedule(graph)
 
 
 def recomputed(steps: int) -> tuple[Graph, Schedule]:
@@ -43,7 +43,7 @@ def recomputed(steps: int) -> tuple[Graph, Schedule]:
         first = max(0, last - length)
         runs += range(first, last)
         runs += range(2 * blocks + 1 - last, 2 * blocks + 1 - first)
-    return graph, schedule_of(graph, in_plain_mode(runs))
+    return graph, schedule_of(graph, in_default_mode(runs))
 
 
 def offloaded(steps: int) -> tuple[Graph, Schedule]:
@@ -83,7 +83,7 @@ def seconds(graph: Graph, schedule: Schedule, budget: int | None) -> float:
 
 
 def main() -> None:
-    kinds: list[Callable[[int], tuple[Graph, Schedule]]] = [plain, recomputed, offloaded]
+    kinds: list[Callable[[int], tuple[Graph, Schedule]]] = [baseline, recomputed, offloaded]
     print("| schedule | steps | seconds | microseconds a step |\n|---|---|---|---|")
     for size in [int(word) for word in sys.argv[1:]] or [10_000, 100_000, 1_000_000]:
         for kind in kinds:

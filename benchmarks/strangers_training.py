@@ -193,12 +193,12 @@ def planned(make, batches, budget, *, compare, in_plan, time_limit):
     above = held + live_peak(lambda: step(batches[-1])).peak_bytes - predicted
     seconds = timed(lambda: step(batches[-1]))
     # Not predicted: AdamW's counts of steps, the generator's state that a repeated draw saves on the CPU.
-    beside = sum(each.nbytes for each in tensors if each.ndim == 0) + generator_bytes(run.plans[0].program)
+    extra = sum(each.nbytes for each in tensors if each.ndim == 0) + generator_bytes(run.plans[0].program)
     facts = {
         "max_plans": len(run.plans),
         "peak": predicted,
         "above": above,
-        "beside": beside,
+        "beside": extra,
         "seconds": seconds,
     }
     return result, facts
@@ -246,9 +246,9 @@ def judged(make, batches, expected, *, budgets, **options):
             why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             return {"outcome": CRASH, "why": why, "trace": lines[-12:], **row}
         row |= facts
-        told = [str(each.message)[:300] for each in said if "memplan" in str(each.filename)]
-        if told:
-            row["told"] = told
+        reported = [str(each.message)[:300] for each in said if "memplan" in str(each.filename)]
+        if reported:
+            row["told"] = reported
         wrong = [name for name in found if differs(expected[name], found[name])]
         if wrong:
             why = f"{len(wrong)} of {len(found)} differ from eager's: {', '.join(wrong[:4])}"

@@ -33,8 +33,8 @@ def wide(rows: Sequence[Row]) -> Iterator[str]:
     for place in dict.fromkeys(row.place for row in rows):
         here = [row for row in median_rows(rows) if row.place == place]
         cells = {names[row.contestant]: cell(row, is_best(row, best)) for row in here}
-        known, plain = bounds.get(place, UNKNOWN), here[0].plain_time
-        limits = [bound_cell(bound, plain) for bound in (known.lower, known.file_order or known.lower)]
+        known, baseline = bounds.get(place, UNKNOWN), here[0].plain_time
+        limits = [bound_cell(bound, baseline) for bound in (known.lower, known.file_order or known.lower)]
         yield line(
             [here[0].graph, here[0].budget_text, *limits, *(cells.get(solver, "") for solver in solvers)]
         )

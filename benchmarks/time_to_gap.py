@@ -53,9 +53,9 @@ def run(graph: Path, percent: str, more: list[str], empty: bool) -> Run:
     document = json.loads(said.stdout)
     if "time" not in document:
         return Run(inf, inf, whole, inf, "")
-    beside = float(said.stderr.split()[0]) - begin
+    extra = float(said.stderr.split()[0]) - begin
     bound = document["lower_bound"]
-    found = [(beside + float(row["seconds"]), float(row["best"]), row["who"]) for row in rows if row["best"]]
+    found = [(extra + float(row["seconds"]), float(row["best"]), row["who"]) for row in rows if row["best"]]
     near = (seconds for seconds, best, _who in found if (best - bound) / best <= NEAR)
     return Run(found[0][0], next(near, inf), whole, document["gap"], found[0][2])
 

@@ -75,10 +75,10 @@ def plan(*arguments):
 def solved(graph, budget, schedule):
     """In words."""
     asked = plan("solve", graph, "--budget", budget, "-o", schedule, "--json")
-    told = json.loads(asked.stdout or "{}")
-    if "gap" not in told:
-        return told.get("message", asked.stderr.strip())
-    return f"{told['overhead']:+.1%}, gap {told['gap']:.1%}, {told['status']}"
+    reported = json.loads(asked.stdout or "{}")
+    if "gap" not in reported:
+        return reported.get("message", asked.stderr.strip())
+    return f"{reported['overhead']:+.1%}, gap {reported['gap']:.1%}, {reported['status']}"
 
 
 def main():
@@ -95,8 +95,8 @@ def main():
                 sys.exit(profiled.stderr)
             for percent in options.budgets.split(","):
                 begun = monotonic()
-                told = solved(graph, f"{percent}%", schedule)
-                print(f"| {name} | {percent} % | {monotonic() - begun:.1f} | {told} |", flush=True)
+                reported = solved(graph, f"{percent}%", schedule)
+                print(f"| {name} | {percent} % | {monotonic() - begun:.1f} | {reported} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -93,8 +93,8 @@ def import_(
     plan import moccasin instance.json -o graph.yaml
     """
     graph = read(format_name, file, Options(time_unit=time_unit, device=device, gpu=gpu, dims=dims))
-    plain = baseline(graph)
-    if not plain.time:
+    reference = baseline(graph)
+    if not reference.time:
         output.note(f"{file}: all operations take 0 s: the file has no times, so only memory can be planned")
     written = write_out(destination, partial(save_graph, graph))
     output.result(
@@ -102,15 +102,15 @@ def import_(
             "name": graph.name,
             "operations": len(graph.operations),
             "tensors": len(graph.tensors),
-            "baseline_time": plain.time,
-            "baseline_peak": plain.peak,
+            "baseline_time": reference.time,
+            "baseline_peak": reference.peak,
             "source": dict(graph.source),
             "graph": written.name,
         },
         labelled(
             [
                 graph_row(graph),
-                ("baseline", f"{duration(plain.time)}, peak {spelled(plain.peak)}"),
+                ("baseline", f"{duration(reference.time)}, peak {spelled(reference.peak)}"),
                 *([("written", written.name)] if written.name else []),
             ]
         ),

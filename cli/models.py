@@ -47,7 +47,7 @@ def model_code(model: str, device: str) -> Generator[None]:
 def _output_redirected() -> Generator[None]:
     """Make file descriptor 1 standard error within the block, if both exist."""
     try:
-        ours = os.dup(1)
+        own = os.dup(1)
     except OSError:
         yield
         return
@@ -56,8 +56,8 @@ def _output_redirected() -> Generator[None]:
             os.dup2(2, 1)
         yield
     finally:
-        os.dup2(ours, 1)
-        os.close(ours)
+        os.dup2(own, 1)
+        os.close(own)
 
 
 @contextmanager
@@ -72,10 +72,10 @@ def _same_folder() -> Generator[None]:
 @contextmanager
 def _exit_raises() -> Generator[None]:
     """Make `os._exit` act as `sys.exit`: else the command would end without a result and report success."""
-    before, ours = os._exit, os.getpid()
+    before, own = os._exit, os.getpid()
 
     def leave(status: int) -> NoReturn:
-        if os.getpid() != ours:  # a process that the model's code has forked
+        if os.getpid() != own:  # a process that the model's code has forked
             before(status)
         sys.exit(status)
 

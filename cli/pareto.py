@@ -17,7 +17,7 @@ from ..comparison.run import run
 from ..comparison.trials import Instance, Outcome, Row, Trial, contender, instance
 from ..graphs.files.files import load_graph
 from ..graphs.units import duration, format_bytes
-from ..planner.bounds import memory_floor, offloads
+from ..planner.bounds import minimum_memory, offloads
 from ..planner.budget import Budget, spelled
 from ..solvers.registry import run as registry
 from .bench.arguments import budgets_argument, check_budgets, table_argument
@@ -113,8 +113,8 @@ def pareto(
         output.note(f"{len(rows)} budgets are in {destination} already")
     if destination:
         prepare(destination)
-    floor, interrupted = memory_floor(load_graph(graph)), False
-    asked = _given(on, rows, budgets) if budgets else _chosen(on, rows, count, floor)
+    min_memory, interrupted = minimum_memory(load_graph(graph)), False
+    asked = _given(on, rows, budgets) if budgets else _chosen(on, rows, count, min_memory)
     try:
         with output.status("solving") as report:
             for budget in asked:
@@ -125,7 +125,7 @@ def pareto(
                     append_row(destination, rows[-1])
     except KeyboardInterrupt:
         interrupted = True
-    _tell(on, rows, floor, interrupted, output)
+    _tell(on, rows, min_memory, interrupted, output)
 
 
 def _given(on: Instance, rows: list[Row], budgets: list[Budget]) -> Iterator[Budget]:
@@ -133,9 +133,9 @@ def _given(on: Instance, rows: list[Row], budgets: list[Budget]) -> Iterator[Bud
     return (budget for budget in budgets if on.bytes_of(budget) not in there)
 
 
-def _chosen(on: Instance, rows: list[Row], count: int, floor: int) -> Iterator[Budget]:
+def _chosen(on: Instance, rows: list[Row], count: int, min_memory: int) -> Iterator[Budget]:
     """Yield budgets, each chosen by the rows that exist when it is requested."""
-    while len(rows) < count and (budget := next_budget(on, points(on, rows), floor)):
+    while len(rows) < count and (budget := next_budget(on, points(on, rows), min_memory)):
         yield _bytes(budget)
 
 
@@ -143,17 +143,17 @@ def _bytes(size: int) -> Budget:
     return Budget(str(size), size=size)
 
 
-def _tell(on: Instance, rows: list[Row], floor: int, interrupted: bool, output: Output) -> None:
+def _tell(on: Instance, rows: list[Row], min_memory: int, interrupted: bool, output: Output) -> None:
     found = points(on, rows)
     document = {
         "graph": on.graph,
         "baseline_time": on.plain_time,
         "baseline_peak": on.plain_peak,
-        "floor": floor,
+        "floor": min_memory,
         "points": [_document(on, one) for one in found],
         "interrupted": interrupted,
     }
-    output.result(document, _lines(on, found, rows, floor, output))
+    output.result(document, _lines(on, found, rows, min_memory, output))
     if interrupted:
         output.note(f"interrupted: {len(rows)} budgets are solved")
         raise SystemExit(Exit.INTERRUPTED)
@@ -176,7 +176,7 @@ def _document(on: Instance, point: Point) -> dict[str, Any]:
 
 
 def _lines(
-    on: Instance, found: Sequence[Point], rows: Sequence[Row], floor: int, output: Output
+    on: Instance, found: Sequence[Point], rows: Sequence[Row], min_memory: int, output: Output
 ) -> Iterator[Text]:
     yield Text(f"{on.graph}: plain {duration(on.plain_time)}, peak {spelled(on.plain_peak)}", "bold")
     most = max((one.time for one in found if one.time < inf), default=0.0) - on.plain_time
@@ -184,7 +184,7 @@ def _lines(
     bar = "█" if output.blocks else "#"
     yield from table(heads, (_cells(on, one, most, bar) for one in reversed(found)))
     kind = "with" if offloads(load_graph(on.path).machine) else "without"
-    yield Text(f"the minimum memory {kind} offloading is {spelled(floor)}", style="dim")
+    yield Text(f"the minimum memory {kind} offloading is {spelled(min_memory)}", style="dim")
     for row in rows:
         if row.outcome in (Outcome.FAULT, Outcome.TIMEOUT, Outcome.NOT_ACCEPTED):
             yield Text(f"{format_bytes(row.budget)}: {row.message}", style="red")

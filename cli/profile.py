@@ -78,21 +78,21 @@ def profile(
     else:
         graph = _measured(model, device or "cpu", choice, output, compiling=compiling)
     written = write_out(destination, partial(save_graph, graph))
-    plain = baseline(graph)
+    reference = baseline(graph)
     output.result(
         {
             "name": graph.name,
             "operations": len(graph.operations),
             "tensors": len(graph.tensors),
-            "baseline_time": plain.time,
-            "baseline_peak": plain.peak,
+            "baseline_time": reference.time,
+            "baseline_peak": reference.peak,
             "source": dict(graph.source),
             "graph": written.name,
         },
         labelled(
             [
                 graph_row(graph),
-                ("baseline", f"{duration(plain.time)}, peak {spelled(plain.peak)}"),
+                ("baseline", f"{duration(reference.time)}, peak {spelled(reference.peak)}"),
                 *_source_rows(graph.source),
                 *([("written", written.name)] if written.name else []),
             ]

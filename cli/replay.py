@@ -41,7 +41,7 @@ class Held:
 
     graph: Graph
     file: ScheduleFile
-    plain: Figures
+    baseline_figures: Figures
     budget: int | None
     machine: Machine | None
     own: bool
@@ -57,7 +57,7 @@ class Held:
         """
         recorded = self.file.predicted.get("lower_bound")
         holds = self.own and is_number(recorded) and 0 <= recorded <= replay.figures.time * (1 + TOLERANCE)
-        return Report(replay.figures, self.plain, recorded if holds else time_bound(self.graph))
+        return Report(replay.figures, self.baseline_figures, recorded if holds else time_bound(self.graph))
 
 
 def is_number(recorded: object) -> TypeGuard[float]:
@@ -79,14 +79,14 @@ def open_schedule(
     document = read_document(schedule_path)
     _check_graph(document, schedule_path, graph, graph_path)
     file = schedule_from_document(document, graph, str(schedule_path))
-    plain = baseline(graph)
+    baseline_figures = baseline(graph)
     if budget is not None:
         budget.check_meant(least_memory(graph))
     return Held(
         graph,
         file,
-        plain,
-        file.budget if budget is None else budget.bytes_of(plain.peak, graph.resident_bytes),
+        baseline_figures,
+        file.budget if budget is None else budget.bytes_of(baseline_figures.peak, graph.resident_bytes),
         machine or file.machine or graph.machine,
         own=budget is None and machine is None,
     )

@@ -150,14 +150,14 @@ def run(
 
 def _peaks(peaks: Peaks) -> dict[str, int]:
     """Return the measured peaks. The device's is of the plan's tensors alone, as the simulator counts."""
-    device = peaks.device - peaks.beside - peaks.constant
+    device = peaks.device - peaks.extra - peaks.constant
     found = {"device peak": device, "host peak": peaks.host, "disk peak": peaks.disk}
     return {name: size for name, size in found.items() if size}
 
 
 def _within_plan(predicted: dict[str, Any], peaks: Peaks) -> None:
     for place, peak, key in (
-        ("device", peaks.device - peaks.beside - peaks.constant, "peak"),
+        ("device", peaks.device - peaks.extra - peaks.constant, "peak"),
         ("host", peaks.host, "host_peak"),
         ("disk", peaks.disk, "disk_peak"),
     ):
@@ -188,7 +188,7 @@ def _planned(
     from ..runtime.model.iteration import on_device
     from ..runtime.run.cycle import Terms
     from ..runtime.run.execute import PlannedStep
-    from ..runtime.trace.output_layouts import settled
+    from ..runtime.trace.output_layouts import trace_real_layouts
     from ..runtime.updates.choice import choice_of, updated
 
     if device is not None:
@@ -200,7 +200,7 @@ def _planned(
         file = load_model_file(model)
         iteration = on_device(file.build(), device)
         iteration = updated(iteration, None if chosen is None else choice_of(chosen))
-        program = settled(iteration)
+        program = trace_real_layouts(iteration)
         _same_model(held.graph, graph_path, program.fingerprint, model)
         if COMPILED in held.graph.source:
             say("compiling operations")
@@ -274,10 +274,10 @@ def _rows(held: Held, predicted: dict[str, Any], found: SideBySide, layout: Layo
         yield "against eager", f"time {signed(faster)}, peak {signed(smaller)}"
     constant = planned.peaks.constant
     off = planned.peak_bytes / (predicted["peak"] + constant) - 1
-    beside = f" and {spelled(constant)} that libraries keep" if constant else ""
+    extra = f" and {spelled(constant)} that libraries keep" if constant else ""
     yield (
         "predicted",
-        f"{duration(predicted['time'])}, peak {spelled(predicted['peak'])}{beside}: "
+        f"{duration(predicted['time'])}, peak {spelled(predicted['peak'])}{extra}: "
         f"measured peak {off + 0.0:+.2%}",
     )
     for place, peak in (("host", planned.peaks.host), ("disk", planned.peaks.disk)):

@@ -25,10 +25,10 @@ from .printing import account
 from .printing.curve import Mark, draw
 from .printing.figures import (
     duration,
-    floor_document,
-    floor_rows,
     graph_row,
     launch_rows,
+    minimum_document,
+    minimum_rows,
     report_document,
     report_rows,
 )
@@ -77,7 +77,7 @@ def show(
     graph, steps = held.graph, held.file.schedule
     rows = lifetimes(graph, steps, budget=held.budget, machine=held.machine)
     accounts = {
-        **floor_document(graph, held.machine),
+        **minimum_document(graph, held.machine),
         "steps": len(steps),
         "phases": account.phases(graph, steps),
         "recomputed": account.recomputed(graph, steps),
@@ -98,7 +98,7 @@ def _lines(held: Held, report: Report, accounts: dict[str, Any], width: int) -> 
             graph_row(held.graph),
             ("budget", "none" if held.budget is None else spelled(held.budget)),
             *report_rows(report, held.budget, held.machine or held.graph.machine),
-            *floor_rows(held.graph, held.machine),
+            *minimum_rows(held.graph, held.machine),
             *launch_rows(held.graph, held.file.schedule),
         ]
     )

@@ -44,7 +44,7 @@ class Interruption:
             self.signal = self.signal or number
             raise KeyboardInterrupt
 
-    def again(self) -> None:
+    def repeat(self) -> None:
         """Send the signal once more.
 
         It was lost: code called from C, such as a destructor, can't raise it further.
@@ -68,8 +68,8 @@ def interruptible() -> Generator[Interruption]:
     atexit.register(_end_quietly)
     hook = sys.unraisablehook
 
-    def lost(told: sys.UnraisableHookArgs) -> None:
-        interruption.again() if told.exc_type is KeyboardInterrupt else hook(told)
+    def lost(details: sys.UnraisableHookArgs) -> None:
+        interruption.repeat() if details.exc_type is KeyboardInterrupt else hook(details)
 
     sys.unraisablehook = lost
     try:

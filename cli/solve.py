@@ -20,8 +20,8 @@ from ..planner.bounds import least_memory
 from ..planner.budget import Budget, device_budget, spelled
 from ..planner.report import Report
 from ..planner.schedule.file import save_schedule
-from ..solvers.incumbent import Race
-from ..solvers.problem import Bound, InfeasibleError, NotAcceptedError, Problem, Solution, Status
+from ..solvers.incumbent import Incumbent
+from ..solvers.problem import Bound, InfeasibleError, NotAcceptedError, Problem, Status, ValidatedSolution
 from ..solvers.registry import run as registry
 from .bench.arguments import table_argument
 from .exits import Exit
@@ -44,10 +44,10 @@ from .printing.figures import (
     arena_document,
     arena_rows,
     duration,
-    floor_document,
-    floor_rows,
     graph_row,
     launch_rows,
+    minimum_document,
+    minimum_rows,
     report_document,
     report_rows,
 )
@@ -142,7 +142,7 @@ def solve(
     plan solve graph.yaml --budget 12GB -o schedule.json
     plan solve graph.yaml --budget 60% --solver rk-rotor --time-limit 30
     """
-    race, phases = Race(), Phases()
+    race, phases = Incumbent(), Phases()
     registry.entry(solver)
     settings = with_gap(settings, gap)
     _spare(destination, graph, machine_path)
@@ -150,13 +150,13 @@ def solve(
         loaded = load_graph(graph)
     machine = find_machine(machine_path) if machine_path else loaded.machine
     with phases.of("simulating the baseline"):
-        plain = baseline(loaded)
+        reference = baseline(loaded)
     if budget is not None:
         budget.check_meant(least_memory(loaded))
-    wanted = _within(machine, budget, plain.peak, loaded.resident_bytes, output)
+    wanted = _within(machine, budget, reference.peak, loaded.resident_bytes, output)
     if wanted is None:
         raise InputError(f"{graph} names no device capacity: give a --budget, like 12GB or 60%")
-    whole = wanted.bytes_of(plain.peak, loaded.resident_bytes)
+    whole = wanted.bytes_of(reference.peak, loaded.resident_bytes)
     if reserve is None:
         free = 0 if wanted.size is None else int(loaded.source.get("constant", 0))
     else:
@@ -181,14 +181,14 @@ def solve(
             output.note(line)
         phases.tell(time_limit, output)
         raise
-    outcome = Report(solution.figures, plain, solution.lower_bound)
+    outcome = Report(solution.figures, reference, solution.lower_bound)
     with phases.of("writing the schedule"):
         written = write_out(destination, lambda path: _write(path, problem, solution, outcome))
     logged = write_out(log_path, lambda path: write_csv(path, race.history))
     output.result(
         {
             **report_document(outcome, problem.budget),
-            **floor_document(loaded, machine),
+            **minimum_document(loaded, machine),
             "solver": _provenance(solution),
             "status": solution.status.value,
             "seconds": solution.seconds,
@@ -203,14 +203,14 @@ def solve(
         labelled(
             [
                 graph_row(loaded),
-                ("budget", wanted.echo(plain.peak, loaded.resident_bytes)),
+                ("budget", wanted.echo(reference.peak, loaded.resident_bytes)),
                 *([("reserve", f"{spelled(free)}, {spelled(problem.budget)} are left")] if free else []),
                 ("solver", f"{solver}: {_CLAIMS[solution.status]}, {duration(solution.seconds)}"),
                 *report_rows(outcome, problem.budget, machine or loaded.machine),
                 *arena_rows(solution.layout, problem.budget),
                 *launch_rows(loaded, solution.schedule),
                 *(_bound_row(bound, solution) for bound in solution.bounds[1:]),
-                *floor_rows(loaded, machine),
+                *minimum_rows(loaded, machine),
                 *([("schedule", written.name)] if written.name else []),
             ]
         ),
@@ -250,8 +250,8 @@ def _solved(
     report: Callable[[str], None],
     bound_time: float,
     addresses: bool,
-    race: Race,
-) -> Solution:
+    race: Incumbent,
+) -> ValidatedSolution:
     try:
         return registry.solve_or_unpin(
             solver, problem, time_limit, settings, report, bound_time, addresses=addresses, race=race
@@ -262,7 +262,7 @@ def _solved(
         raise NotAcceptedError(f"{error} (solvers for any graph: {', '.join(others)})") from error
 
 
-def _write(path: Path, problem: Problem, solution: Solution, outcome: Report) -> None:
+def _write(path: Path, problem: Problem, solution: ValidatedSolution, outcome: Report) -> None:
     save_schedule(
         path,
         problem.graph,
@@ -275,7 +275,7 @@ def _write(path: Path, problem: Problem, solution: Solution, outcome: Report) ->
     )
 
 
-def _provenance(solution: Solution) -> dict[str, Any]:
+def _provenance(solution: ValidatedSolution) -> dict[str, Any]:
     return {
         "name": solution.solver,
         "options": solution.settings,
@@ -284,7 +284,7 @@ def _provenance(solution: Solution) -> dict[str, Any]:
     }
 
 
-def _bound_row(bound: Bound, solution: Solution) -> Row:
+def _bound_row(bound: Bound, solution: ValidatedSolution) -> Row:
     """Return the row of a bound that does not hold for all schedules: this schedule may beat it."""
     time = solution.figures.time
     scope = {"any": "any order", "file": "file's order"}[bound.order]
@@ -322,12 +322,12 @@ def _bound_document(bound: Bound, time: float) -> dict[str, Any]:
 
 def _infeasible(error: InfeasibleError) -> dict[str, Any]:
     least = {"budget": error.budget, "least_budget": error.least}
-    floors = {"floor": error.floor, "once_floor": error.once_floor}
+    minimums = {"floor": error.min_memory, "once_floor": error.min_memory_once}
     return {
         "status": "no-schedule",
         "solver": {"name": error.solver},
         **least,
-        **floors,
+        **minimums,
         "bounds": [_bound_document(bound, inf) for bound in error.bounds],
         "notes": list(error.notes),
         "message": str(error),

@@ -39,9 +39,9 @@ def trained(
     from ..training.batches import Batches
     from ..training.loop import train
 
-    told = _Lines(steps, say, output, predicted)
+    reporter = _Lines(steps, say, output, predicted)
     batches = Batches(lambda: _on_device(file.epoch(iteration.inputs), step))
-    found = train(iteration, step, batches, steps, folder, every, told)
+    found = train(iteration, step, batches, steps, folder, every, reporter)
     seconds = median(found.seconds) if found.seconds else None
     losses = [loss if isfinite(loss) else None for loss in found.losses]
     document = {"steps": len(losses), "resumed": found.before, "time": seconds, "losses": losses}

@@ -60,7 +60,7 @@ def _point(budget: int, found: Sequence[Point], bounds: dict[int, float]) -> Poi
     return Point(budget, best.time, best.peak, bound)
 
 
-def next_budget(on: Instance, known: Sequence[Point], floor: int) -> int | None:
+def next_budget(on: Instance, known: Sequence[Point], min_memory: int) -> int | None:
     """Return the middle of the largest box, in bytes, None if all boxes are small.
 
     known: the result of `points`.
@@ -68,7 +68,7 @@ def next_budget(on: Instance, known: Sequence[Point], floor: int) -> int | None:
     """
     slowest = max(one.time for one in known if one.time < inf)
     # The first end is below every schedule, so that the smallest budgets have a box too.
-    ends = [Point(floor - 1, inf, floor - 1), *(one for one in known if one.budget >= floor)]
+    ends = [Point(min_memory - 1, inf, min_memory - 1), *(one for one in known if one.budget >= min_memory)]
     boxes = [
         (width * height, left.budget + width // 2)
         for left, right in pairwise(ends)

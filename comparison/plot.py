@@ -85,7 +85,7 @@ class _Plot:
         return self.height - _BOTTOM - share * (self.height - _TOP - _BOTTOM)
 
     def grid(self, ticks: Sequence[float]) -> Iterator[str]:
-        left, right, floor = _LEFT, _WIDTH - _RIGHT, self.y(0)
+        left, right, lowest = _LEFT, _WIDTH - _RIGHT, self.y(0)
         for percent in range(0, 101, 25):
             y = self.y(percent / 100)
             yield f'<line class="grid" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
@@ -94,8 +94,8 @@ class _Plot:
         for tick in ticks:
             x = self.x(tick)
             if self.low <= tick <= self.high and x >= free:
-                yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{floor:.1f}"/>'
-                yield f'<text x="{x:.1f}" y="{floor + 16:.1f}" text-anchor="middle">{tick:g}</text>'
+                yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{lowest:.1f}"/>'
+                yield f'<text x="{x:.1f}" y="{lowest + 16:.1f}" text-anchor="middle">{tick:g}</text>'
                 free = x + _APART
 
     def words(self, title: str, axis: str) -> Iterator[str]:

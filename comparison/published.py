@@ -38,14 +38,14 @@ class Match:
     graph: str
     percent: float
     published: Published
-    ours: Row | None
+    solved: Row | None
 
     @property
     def at_least_as_good(self) -> bool:
         """Whether memplan's row is at most the rounding slower, or the only one within the budget."""
-        if self.published.overhead is None or self.ours is None:
+        if self.published.overhead is None or self.solved is None:
             return self.published.overhead is None
-        return (self.ours.overhead_percent or 0.0) <= self.published.overhead + ROUNDING
+        return (self.solved.overhead_percent or 0.0) <= self.published.overhead + ROUNDING
 
 
 def load_published(path: Path) -> dict[tuple[str, float], Published]:
@@ -67,7 +67,7 @@ def matches(rows: Iterable[Row], published: Mapping[tuple[str, float], Published
             known = fastest.setdefault(place, None)
             if row.time is not None and (known is None or row.time < (known.time or 0.0)):
                 fastest[place] = row
-    return [Match(*place, published[place], ours) for place, ours in fastest.items()]
+    return [Match(*place, published[place], solved) for place, solved in fastest.items()]
 
 
 def _best(row: Mapping[str, Any]) -> Published:

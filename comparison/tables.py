@@ -115,8 +115,8 @@ def effort_tables(rows: Sequence[Row]) -> Iterator[Table]:
         nodes = [float(row.nodes) for row in own if row.nodes is not None]
         mean = geometric_mean(nodes, NODES_SHIFT)
         closed = sum(gap <= 100 * PROVEN for gap in gaps)
-        told = "" if mean is None else f"{mean:,.1f}", "" if not nodes else f"{max(nodes):,.0f}"
-        cells.append([str(len(own)), str(closed), _percent(fmean(gaps)), _percent(max(gaps)), *told, name])
+        texts = "" if mean is None else f"{mean:,.1f}", "" if not nodes else f"{max(nodes):,.0f}"
+        cells.append([str(len(own)), str(closed), _percent(fmean(gaps)), _percent(max(gaps)), *texts, name])
     if cells:
         heads = ["solved", "closed", "own gap", "most", "nodes", "most", "solver"]
         hint = (
@@ -219,15 +219,15 @@ def _curves(title: str, curves: Sequence[Curve], places: Sequence[float], unit: 
 
 
 def _published_cells(match: Match) -> list[str]:
-    theirs, ours = match.published, match.ours
+    theirs, solved = match.published, match.solved
     return [
         f"{match.percent:g}%",
         "none" if theirs.overhead is None else f"{theirs.overhead:.1f}%",
         "" if theirs.seconds is None else duration(theirs.seconds),
         theirs.method,
-        "none" if ours is None else _percent(ours.overhead_percent),
-        "" if ours is None else duration(ours.seconds),
-        "" if ours is None else ours.solver,
+        "none" if solved is None else _percent(solved.overhead_percent),
+        "" if solved is None else duration(solved.seconds),
+        "" if solved is None else solved.solver,
         "yes" if match.at_least_as_good else "no",
         match.graph,
     ]

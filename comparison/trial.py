@@ -18,9 +18,9 @@ from ..graphs.generators import chain
 from ..graphs.graph import Graph
 from ..graphs.machine import Links, Machine
 from ..graphs.transformations.updates import ADAMW, with_updates
-from ..planner.baseline import baseline, plain_schedule
+from ..planner.baseline import baseline, baseline_schedule
 from ..solvers.bounds.lower_bounds import lower_bounds
-from ..solvers.incumbent import Race
+from ..solvers.incumbent import Incumbent
 from ..solvers.problem import Bound, InfeasibleError, NotAcceptedError, NotFoundError, Problem
 from ..solvers.registry import run as registry
 from ..solvers.skipped import INTERNAL_ERROR
@@ -63,7 +63,7 @@ def warm_up(trial: Trial, links: Links) -> None:
 def answer(trial: Trial, graph: Graph, bound_seconds: float) -> Ending:
     """Solve the trial's problem, and return how it ended."""
     problem = Problem(graph, trial.budget_bytes)
-    race, start = Race(), perf_counter()
+    race, start = Incumbent(), perf_counter()
     try:
         found = registry.solve(
             trial.contender.solver,
@@ -77,7 +77,7 @@ def answer(trial: Trial, graph: Graph, bound_seconds: float) -> Ending:
         seconds = error.seconds if isinstance(error, InfeasibleError) else None
         ending = {**_refusal(error), "seconds": seconds or perf_counter() - start}
         if isinstance(error, InfeasibleError) and bound_seconds > 0:
-            bounds = lower_bounds(problem, plain_schedule(graph), inf, bound_seconds)
+            bounds = lower_bounds(problem, baseline_schedule(graph), inf, bound_seconds)
             return {**ending, **_bounds(bounds)}
         return ending
     # A solve replaces a faulty schedule by another; a comparison of solvers shows the fault.
@@ -95,7 +95,7 @@ def answer(trial: Trial, graph: Graph, bound_seconds: float) -> Ending:
     }
 
 
-def improvements(race: Race) -> list[tuple[float, float]]:
+def improvements(race: Incumbent) -> list[tuple[float, float]]:
     """Return, for each schedule that was faster than all before, when it was found, and its seconds."""
     first = {one.best: one.elapsed for one in reversed(race.history) if one.best < inf}
     return [(round(elapsed, 3), best) for best, elapsed in reversed(first.items())]

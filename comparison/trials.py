@@ -64,10 +64,12 @@ class Instance:
 def instance(path: Path) -> Instance:
     """Read a graph to compare on. Raises InputError."""
     graph = load_graph(path)
-    plain = baseline(graph)
+    reference = baseline(graph)
     sizes = len(graph.operations), len(graph.tensors)
     digest = graph_digest(graph)
-    return Instance(path.absolute(), graph.name, digest, *sizes, plain.time, plain.peak, graph.resident_bytes)
+    return Instance(
+        path.absolute(), graph.name, digest, *sizes, reference.time, reference.peak, graph.resident_bytes
+    )
 
 
 class Contender(NamedTuple):

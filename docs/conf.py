@@ -49,17 +49,17 @@ ARGUMENT = re.compile(r"([a-z_]+(?:, [a-z_]+)*): (.*)")
 
 def arguments(app: Sphinx, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
     """Lines of a docstring that tell an argument become a list, each with the lines behind it."""
-    told, inside = list[str](), False
+    reported, inside = list[str](), False
     for line in lines:
         match = ARGUMENT.fullmatch(line)
         if match:
-            told += ["", f"- **{match[1]}**: {match[2]}"]
+            reported += ["", f"- **{match[1]}**: {match[2]}"]
         elif inside and line:
-            told.append(f"  {line}")
+            reported.append(f"  {line}")
         else:
-            told.append(line)
+            reported.append(line)
         inside = bool(line) and (inside or match is not None)
-    lines[:] = told
+    lines[:] = reported
 
 
 def examples(app: Sphinx, ctx: object, lines: list[str]) -> None:

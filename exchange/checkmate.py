@@ -25,7 +25,7 @@ from ..graphs.files.fields import mapping
 from ..graphs.graph import Graph
 from .formats import Options
 from .nodes import Node, amount, graph_of_nodes, nodes_of, refuse_losses, whole
-from .pickles import Record, told, unpickled
+from .pickles import Record, text_of, unpickled
 
 PACKAGES = {"checkmate", "remat"}
 """Names that the package has and had."""
@@ -85,7 +85,7 @@ def write(graph: Graph, path: Path, options: Options) -> list[str]:
 
 def _numbers(value: object, what: str) -> list[int]:
     if not isinstance(value, list | tuple | set | frozenset):
-        raise ValueError(f"{what} must be numbers of nodes, not {told(value)}")
+        raise ValueError(f"{what} must be numbers of nodes, not {text_of(value)}")
     items = cast("Iterable[Any]", value)
     return [whole(item, f"a node in {what}") for item in items]
 

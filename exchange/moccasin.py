@@ -111,9 +111,9 @@ def _order(dag: nx.DiGraph[Any], about: Row) -> list[int | str]:
     ):
         raise ValueError("field 'order' is not the nodes, each once, by their ids")
     place = {node: index for index, node in enumerate(order)}
-    for before, behind in dag.edges:
-        if place[before] > place[behind]:
-            raise ValueError(f"field 'order' has {behind!r} before {before!r}, which it needs")
+    for before, later in dag.edges:
+        if place[before] > place[later]:
+            raise ValueError(f"field 'order' has {later!r} before {before!r}, which it needs")
     return order
 
 

@@ -17,7 +17,7 @@ from ..graphs.draft import Draft
 from ..graphs.errors import InputError
 from ..graphs.graph import Graph, Kind, Phase
 from .formats import Options
-from .pickles import told
+from .pickles import text_of
 
 NANOSECOND = 1e-9
 
@@ -132,12 +132,12 @@ def refuse_losses(name: str, lost: Collection[str], options: Options) -> None:
 def whole(value: object, what: str) -> int:
     """Validate a number of bytes. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise ValueError(f"{what} must be a whole number, not negative, below 2⁶³, not {told(value)}")
+        raise ValueError(f"{what} must be a whole number, not negative, below 2⁶³, not {text_of(value)}")
     return value
 
 
 def amount(value: object, what: str) -> float:
     """Validate a number of time units. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= float_info.max:
-        raise ValueError(f"{what} must be a finite number, not negative, not {told(value)}")
+        raise ValueError(f"{what} must be a finite number, not negative, not {text_of(value)}")
     return float(value)

@@ -100,7 +100,7 @@ class _Reading:
         self.draft = Draft(graph.name or "onnx")
         self.shapes = Shapes(onnx, model)
         self.forms: dict[str, Form] = {}
-        self.makers = {name: node for node in graph.node for name in node.output}
+        self.producers = {name: node for node in graph.node for name in node.output}
         self.results = {out.name for out in graph.output}
         self.tensors: dict[str, int] = {}
         self.rows: list[dict[str, Any]] = []
@@ -112,7 +112,7 @@ class _Reading:
         given = {one.name for one in graph.initializer}
         for name in dict.fromkeys((*(info.name for info in graph.input), *given)):
             fixed = Kind.BUFFER if name in given | self.changed else Kind.INPUT
-            kind = Kind.PARAMETER if f"{name}{GRADIENT}" in self.makers else fixed
+            kind = Kind.PARAMETER if f"{name}{GRADIENT}" in self.producers else fixed
             self.tensors[name] = self.draft.tensor(name, self.form(name).bytes, kind)
         self.residents = {*self.tensors.values()}
         self.computed: set[str] = set()
@@ -180,7 +180,7 @@ class _Reading:
         return self.forms[name]
 
     def _unknown(self, name: str) -> str:
-        node = self.makers.get(name)
+        node = self.producers.get(name)
         if node is None:
             return f"the input {name!r} is no tensor: an optimizer's graph, say, is no training iteration"
         return (

@@ -72,7 +72,7 @@ class _Made:
         return kind()
 
 
-PLAIN: dict[str, Any] = {
+DEFAULT_MODE: dict[str, Any] = {
     **{f"builtins.{kind.__name__}": kind for kind in (set, list, dict, object)},
     "collections.OrderedDict": OrderedDict,
     "collections.defaultdict": defaultdict,
@@ -102,7 +102,7 @@ def unpickled(path: Path, packages: Collection[str] | None = ()) -> Any:
         raise ValueError(f"is not a pickle that can be read: {said[:200]}") from None
 
 
-def told(value: object) -> str:
+def text_of(value: object) -> str:
     """Describe any value in a few words for a message.
 
     The repr of a container is not used: lists that each name another twice have an exponentially long one.
@@ -133,8 +133,8 @@ class _Unpickler(pickle._Unpickler):  # pyright: ignore[reportPrivateUsage, repo
 
     def find_class(self, module: str, name: str) -> Any:
         whole = f"{OLD_NAMES.get(module, module)}.{name}"
-        if whole in PLAIN:
-            return PLAIN[whole]
+        if whole in DEFAULT_MODE:
+            return DEFAULT_MODE[whole]
         if whole in BOUNDED:
             return _Bounded(self, BOUNDED[whole])
         if self._packages is not None and module.partition(".")[0] not in self._packages:
@@ -142,7 +142,7 @@ class _Unpickler(pickle._Unpickler):  # pyright: ignore[reportPrivateUsage, repo
         return self._records.setdefault(whole, type("Record", (Record,), {"origin": whole}))
 
     def persistent_load(self, pid: object) -> Any:
-        raise _RefusedError(f"the persistent object {told(pid)}")
+        raise _RefusedError(f"the persistent object {text_of(pid)}")
 
     def bounded(self, items: Collection[Any], kind: type[Any]) -> Any:
         """Return the items as a tuple or frozenset that can be hashed in little time and stack.

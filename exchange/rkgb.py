@@ -42,8 +42,8 @@ def read(path: Path, options: Options) -> Graph:
         kind = Kind.GRADIENT if node.fields.get("allocation_type") == "grad" else Kind.ACTIVATION
         name = _name(node, "name")
         tensors[node] = draft.tensor(name, whole(node.fields.get("mem"), f"mem of {name}"), kind)
-        for maker in _several(node, "deps"):
-            writes.setdefault(maker, []).append(tensors[node])
+        for producer in _several(node, "deps"):
+            writes.setdefault(producer, []).append(tensors[node])
     for node in _nodes(found, "computation_nodes"):
         name = _name(node, "name")
         needed = [*_several(node, "deps_real"), *_several(node, "required_parameter_nodes_real")]

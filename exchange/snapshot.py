@@ -35,7 +35,7 @@ from ..graphs.files.fields import Row, mapping, sequence
 from ..graphs.graph import Graph, Kind
 from .formats import Options
 from .nodes import whole
-from .pickles import told, unpickled
+from .pickles import text_of, unpickled
 
 FREES = ("free_requested", "free_completed")
 OTHERS = {"segment_alloc", "segment_free", "segment_map", "segment_unmap", "snapshot", "oom", "user_defined"}
@@ -114,7 +114,7 @@ class _Life:
         elif action in FREES:
             self._free(entry, requested=action == FREES[0])
         elif not isinstance(action, str) or action not in OTHERS:
-            raise ValueError(f"the action {told(action)} is not known")
+            raise ValueError(f"the action {text_of(action)} is not known")
 
     def _free(self, entry: Row, *, requested: bool) -> None:
         address = self._address(entry)

@@ -12,5 +12,5 @@ def cell_text(text: str) -> str:
     Control characters are escaped (ESC as \\x1b), so that no terminal acts on them; an apostrophe comes
     before what a spreadsheet would compute.
     """
-    plain = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
-    return f"'{plain}" if plain.startswith(_FORMULA) else plain
+    printable = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+    return f"'{printable}" if printable.startswith(_FORMULA) else printable

@@ -264,7 +264,7 @@ class Graph:
         return [(1 << max(1, count)) - 1 for count in self.producers.counts().tolist()]
 
     @cached_property
-    def _plain_contributions(self) -> list[list[tuple[int, int]]]:
+    def _default_contributions(self) -> list[list[tuple[int, int]]]:
         seen = [0] * len(self.tensors)
         table: list[list[tuple[int, int]]] = []
         for written in self.operations.writes:
@@ -280,7 +280,7 @@ class Graph:
 
         mode: 0, or k for the k-th.
         """
-        made = self._plain_contributions[operation]
+        made = self._default_contributions[operation]
         if mode == 0:
             return made
         writes = self.operations.modes[operation][mode - 1].writes

@@ -68,11 +68,11 @@ def block_parts(model: Transformer, batch: int, sequence: int, *, keep_scores: b
             name, 2.0 * tokens * weight, weight, (reads, *added), makes, (reads,), tuple(makes), reads
         )
 
-    def plain(name: str, reads: str, makes: dict[str, int], *also: str) -> Part:
+    def simple(name: str, reads: str, makes: dict[str, int], *also: str) -> Part:
         return Part(name, 0.0, 0, (reads,), makes, (reads,), (*makes, *also), reads)
 
     return (
-        plain("norm.1", "x", {"normed.1": h}, "y"),
+        simple("norm.1", "x", {"normed.1": h}, "y"),
         product("qkv", "normed.1", {"qkv": 3 * h}),
         Part(
             "attention",
@@ -85,9 +85,9 @@ def block_parts(model: Transformer, batch: int, sequence: int, *, keep_scores: b
             "qkv",
         ),
         product("project", "mixed", {"y": h}, "x"),
-        plain("norm.2", "y", {"normed.2": h}, "out"),
+        simple("norm.2", "y", {"normed.2": h}, "out"),
         product("up", "normed.2", {"up": up}),
-        plain("activate", "up", {"active": f}),
+        simple("activate", "up", {"active": f}),
         product("down", "active", {"out": h}, "y"),
     )
 

@@ -16,7 +16,7 @@ from ..graphs.machine import Links, Machine
 Ints = NDArray[np.int64]
 
 
-def memory_floor(graph: Graph, machine: Machine | None = None) -> int:
+def minimum_memory(graph: Graph, machine: Machine | None = None) -> int:
     """Return the minimum memory: device bytes below which no schedule exists, in any order, with
     recomputation.
 
@@ -43,23 +43,23 @@ def memory_floor(graph: Graph, machine: Machine | None = None) -> int:
 
 def least_memory(graph: Graph) -> int:
     """Return the device bytes below which no schedule exists on any machine, with links of whatever rates."""
-    return memory_floor(graph, Machine(links=Links(1.0, 1.0)))
+    return minimum_memory(graph, Machine(links=Links(1.0, 1.0)))
 
 
 def offloads(machine: Machine | None) -> bool:
-    """Tell whether `memory_floor` assumes that tensors can leave the device, or come to it: there is a
+    """Tell whether `minimum_memory` assumes that tensors can leave the device, or come to it: there is a
     link."""
     return machine is not None and not (machine.links.d2h is None and machine.links.h2d is None)
 
 
-def once_floor(graph: Graph, machine: Machine | None = None) -> int | None:
+def minimum_memory_once(graph: Graph, machine: Machine | None = None) -> int | None:
     """Return the minimum memory without repeated backward operations, in traced order; None if not stricter.
 
     These are device bytes below which no schedule exists that runs no backward operation and no update twice,
-    and all operations for the first time in traced order. The bound is not stricter than `memory_floor`, or
+    and all operations for the first time in traced order. The bound is not stricter than `minimum_memory`, or
     not known, without backward operations, with links, or if an operation has a variant that uses the host.
 
-    To what `memory_floor` counts while operation o runs, add each tensor with a contribution that has been
+    To what `minimum_memory` counts while operation o runs, add each tensor with a contribution that has been
     produced by then, cannot be recomputed, and is still to be used: its copy is resident, since nothing can
     bring it back. A contribution cannot be recomputed if its operation runs once, or touches what has been
     changed in place since. O(edges · log edges), from the changes in place; O(edges) without.
@@ -85,10 +85,10 @@ def has_one_schedule(graph: Graph) -> bool:
     if operations.recompute.any() or operations.modes or not len(operations):
         return False
     made, used = operations.writes, operations.reads
-    maker = np.full(len(graph.tensors), -1)
-    maker[made.columns] = made.rows()
+    producer = np.full(len(graph.tensors), -1)
+    producer[made.columns] = made.rows()
     follows = np.zeros(len(operations), np.bool_)
-    follows[used.rows()[maker[used.columns] == used.rows() - 1]] = True
+    follows[used.rows()[producer[used.columns] == used.rows() - 1]] = True
     return bool(follows[1:].all())
 
 

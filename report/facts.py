@@ -14,13 +14,13 @@ from ..graphs.arrays import Floats, Ints
 from ..graphs.graph import Graph, Kind, Phase
 from ..graphs.machine import Machine, Memory
 from ..planner.addresses.lifetimes import WORKSPACE, Lifetimes
-from ..planner.baseline import plain_schedule
+from ..planner.baseline import baseline_schedule
 from ..planner.schedule.schedule import Schedule, Verb
 from ..planner.simulator.curves import byte_curves
 from ..planner.simulator.timeline import NOTHING, Timeline, timeline
 from .colours import COLOURS
 from .curves import by_memory
-from .fates import Fate, bars, fates, run_again
+from .fates import Fate, bars, fates, recomputed_runs
 from .modules import modules
 from .moments import moments, passed
 from .subject import Subject, cause_index, cause_words, queue_words
@@ -80,7 +80,7 @@ def _memory(graph: Graph, line: Timeline, rows: Lifetimes) -> Document:
 
 def _plain(graph: Graph) -> Document:
     """Return the curve of the baseline on a device of unlimited size."""
-    schedule = plain_schedule(graph)
+    schedule = baseline_schedule(graph)
     line = timeline(graph, schedule, machine=Machine())
     return _curve("plain", line, byte_curves(graph, schedule, machine=Machine())[Memory.DEVICE])
 
@@ -116,7 +116,7 @@ def _steps(subject: Subject, line: Timeline) -> Document:
         "idle": _times(line.idle[shown]),
         "cause": [cause_index(cause, memories) for cause in line.cause[shown].tolist()],
         "of": schedule.targets[shown].tolist(),
-        "again": run_again(schedule)[shown].astype(int).tolist(),
+        "again": recomputed_runs(schedule)[shown].astype(int).tolist(),
         "mode": [
             graph.operations.modes[target][where - 1].name if verb == Verb.COMPUTE and where else ""
             for verb, target, where in (runs[step] for step in shown.tolist())

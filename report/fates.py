@@ -38,13 +38,13 @@ def fates(graph: Graph, schedule: Schedule) -> Ints:
     return found
 
 
-def run_again(schedule: Schedule) -> NDArray[np.bool_]:
+def recomputed_runs(schedule: Schedule) -> NDArray[np.bool_]:
     """Tell per step whether it recomputes an operation that has run before in the iteration."""
-    again = schedule.verbs == Verb.COMPUTE
-    places = np.flatnonzero(again)
+    recomputed = schedule.verbs == Verb.COMPUTE
+    places = np.flatnonzero(recomputed)
     # np.unique's indices are those of the first occurrences, the operations' first runs.
-    again[places[np.unique(schedule.targets[places], return_index=True)[1]]] = False
-    return again
+    recomputed[places[np.unique(schedule.targets[places], return_index=True)[1]]] = False
+    return recomputed
 
 
 def bars(rows: Lifetimes, passed: Floats, period: float) -> tuple[Floats, Floats]:

@@ -24,19 +24,21 @@ def modules(graph: Graph, schedule: Schedule, rows: Lifetimes) -> list[Row]:
     number = {name: place for place, name in enumerate(names)}
     places = np.array([number[name] for name in named], np.int64)
     of_operation, of_tensor = places[: len(graph.operations)], places[len(graph.operations) :]
-    seconds, again = np.zeros(len(names)), np.zeros(len(names))
+    seconds, recomputed = np.zeros(len(names)), np.zeros(len(names))
     copied = np.zeros(len(names), np.int64)
     ran: set[int] = set()
     for verb, target, where in schedule.rows():
         if verb == Verb.COMPUTE:
-            (again if target in ran else seconds)[of_operation[target]] += graph.seconds(target, where)
+            (recomputed if target in ran else seconds)[of_operation[target]] += graph.seconds(target, where)
             ran.add(target)
         elif verb != Verb.DELETE:
             copied[of_tensor[target]] += graph.tensors.bytes[target]
     held = _at_peak(rows, of_tensor, len(names))
     return [
         dict(zip(("module", "time", "again", "copied", "peak"), row, strict=True))
-        for row in zip(names, *(column.tolist() for column in (seconds, again, copied, held)), strict=True)
+        for row in zip(
+            names, *(column.tolist() for column in (seconds, recomputed, copied, held)), strict=True
+        )
         if any(row[1:])
     ]
 

@@ -17,7 +17,7 @@ from ..graphs.graph import Kind, Phase
 from ..graphs.machine import Machine, Memory
 from ..graphs.units import format_bytes
 from ..planner.addresses.lifetimes import lifetimes
-from ..planner.baseline import plain_schedule
+from ..planner.baseline import baseline_schedule
 from ..planner.schedule.schedule import Verb
 from ..planner.simulator.timeline import NOTHING, Timeline, timeline
 from .colours import AGAIN, COPY, KIND, PHASE
@@ -142,7 +142,7 @@ def _colours(subject: Subject) -> np.ndarray[tuple[int], np.dtype[np.str_]]:
 
 
 def _plain(subject: Subject) -> tuple[Floats, Ints]:
-    schedule = plain_schedule(subject.graph)
+    schedule = baseline_schedule(subject.graph)
     line = timeline(subject.graph, schedule, machine=Machine())
     found = moments(subject.graph, line, lifetimes(subject.graph, schedule, machine=Machine()))
     return found.at, found.sums.sum(axis=1)
@@ -154,9 +154,9 @@ def _y(size: float, ceiling: int) -> float:
 
 def _words(subject: Subject) -> Iterator[str]:
     report = subject.report
-    time, plain = report.figures.time, report.baseline.time
+    time, baseline = report.figures.time, report.baseline.time
     above = "" if report.above is None else f", at most {report.above:.1%} above the fastest there can be"
-    over = f"{time / plain - 1.0:+.1%} time" if plain else f"{time:.3g} s"
+    over = f"{time / baseline - 1.0:+.1%} time" if baseline else f"{time:.3g} s"
     yield f'<text x="{_LEFT}" y="20" font-weight="600">{escape(subject.graph.name)}</text>'
     peak = f"peak {format_bytes(report.figures.peak)}, plain {format_bytes(report.baseline.peak)}"
     yield f'<text x="{_LEFT}" y="38">{peak}; {over}{above}</text>'

@@ -553,7 +553,7 @@ def takes_scaled_gradients(optimizer: torch.optim.Optimizer) -> bool:
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
-def tell_infinite(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, infinite: Tensor) -> None:
+def report_infinite(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, infinite: Tensor) -> None:
     """Record for `scaler.update()` whether gradients are infinite, as `scaler.step(optimizer)` does.
 
     infinite: 1.0 or 0.0.
@@ -561,7 +561,7 @@ def tell_infinite(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer
     scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = {infinite.device: infinite}
 
 
-def told_infinite(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> bool:
+def reported_infinite(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> bool:
     """Return whether `scaler.step(optimizer)` has found infinite gradients. Waits for the device."""
     return any(scaler._found_inf_per_device(optimizer).values())
 

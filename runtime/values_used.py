@@ -113,10 +113,10 @@ class Tape:
 
     def used(self) -> ValuesUsed | None:
         """Return the used values; None if none that follows from inputs or buffers was used."""
-        told = [item for item in self._items if isinstance(item, _Told)]
-        if not told:
+        texts = [item for item in self._items if isinstance(item, _Told)]
+        if not texts:
             return None
-        slots = {item.slot for item in told}
+        slots = {item.slot for item in texts}
         memories = {self._memory(slot) for slot in slots}
         kept: list[_Call | _Told] = []
         for item in reversed(self._items):
@@ -130,8 +130,8 @@ class Tape:
             kept.append(item)
         named = {slot: name for slot, name in self.named.items() if slot in slots}
         if len(kept) > MOST_CALLS:
-            kept = [_Told(slot, self._first[slot], told[0].place) for slot in named]
-        return ValuesUsed(named, kept[::-1], told[0].place)
+            kept = [_Told(slot, self._first[slot], texts[0].place) for slot in named]
+        return ValuesUsed(named, kept[::-1], texts[0].place)
 
     def _slot(self, tensor: Tensor) -> Slot:
         self.tensors.append(tensor)
@@ -178,10 +178,10 @@ class ValuesUsed:
                     )
         return None
 
-    def told(self) -> list[str]:
+    def texts(self) -> list[str]:
         """Return the answers, as text."""
-        told = (item for item in self._items if isinstance(item, _Told))
-        return [f"{item.place}{item.value.dtype} {item.value.tolist()}" for item in told]
+        texts = (item for item in self._items if isinstance(item, _Told))
+        return [f"{item.place}{item.value.dtype} {item.value.tolist()}" for item in texts]
 
     def _here(self, tensor: Tensor) -> Tensor:
         here = tensor.detach().cpu()

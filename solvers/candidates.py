@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ..graphs.graph import Graph, Phase
 from ..graphs.machine import Links, Machine
-from ..planner.baseline import baseline, plain_schedule
-from ..planner.bounds import memory_floor, uses_host
+from ..planner.baseline import baseline, baseline_schedule
+from ..planner.bounds import minimum_memory, uses_host
 from ..planner.replay.runs import figures_of_runs
 from ..planner.schedule.schedule import Schedule
 from ..planner.schedule.sequence import Run, schedule_of
@@ -52,9 +52,9 @@ def sequenced(graph: Graph, runs: Sequence[Run]) -> Candidate:
     return Candidate(partial(schedule_of, graph, runs), figures.time, figures.peak)
 
 
-def plain_candidate(graph: Graph) -> Candidate:
+def baseline_candidate(graph: Graph) -> Candidate:
     figures = baseline(graph)
-    return Candidate(partial(plain_schedule, graph), figures.time, figures.peak)
+    return Candidate(partial(baseline_schedule, graph), figures.time, figures.peak)
 
 
 def peak_without(graph: Graph, runs: Sequence[Run], tensors: Sequence[int] | NDArray[np.int64]) -> int:
@@ -83,7 +83,9 @@ def infeasible(solver: str, problem: Problem, least: int | None) -> InfeasibleEr
 
     least: the smallest budget, in bytes, that the solver can reach; None if it can't tell.
     """
-    return InfeasibleError(solver, device_limit(problem), least, memory_floor(problem.graph, problem.machine))
+    return InfeasibleError(
+        solver, device_limit(problem), least, minimum_memory(problem.graph, problem.machine)
+    )
 
 
 def own_bound(name: str, problem: Problem, seconds: float, order: OrderName, form: str) -> tuple[Bound, ...]:

@@ -17,7 +17,7 @@ _SAME = 1e-9
 
 
 @dataclass(frozen=True)
-class Standing:
+class IncumbentState:
     """Incumbent and bound at one moment.
 
     elapsed: seconds since the start.
@@ -42,7 +42,7 @@ def gap(best: float, bound: float) -> float:
     return inf if best == inf else max(0.0, best - bound) / best if best else 0.0
 
 
-class Race:
+class Incumbent:
     """Incumbent and bound of a search, reported by many threads.
 
     listen: is called with each new standing, one at a time.
@@ -50,8 +50,8 @@ class Race:
 
     def __init__(self) -> None:
         self._start, self._lock = monotonic(), Lock()
-        self.listen: Callable[[Standing], None] = lambda _standing: None
-        self.history: list[Standing] = []
+        self.listen: Callable[[IncumbentState], None] = lambda _standing: None
+        self.history: list[IncumbentState] = []
 
     @property
     def best(self) -> float:
@@ -83,6 +83,6 @@ class Race:
         return share > 0.0 and gap(seconds, self.bound) <= share
 
     def _add(self, best: float, bound: float, who: str) -> None:
-        standing = Standing(monotonic() - self._start, best, bound, who)
+        standing = IncumbentState(monotonic() - self._start, best, bound, who)
         self.history.append(standing)
         self.listen(standing)

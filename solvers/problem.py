@@ -20,7 +20,7 @@ from ..planner.report import optimality_gap
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import Figures
 from .clock import Clock
-from .incumbent import Race
+from .incumbent import Incumbent
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class Options:
     settings: Any = None
     report: Callable[[str], None] = field(default=lambda _line: None)
     cancelled: Callable[[], bool] = field(default=lambda: False)
-    race: Race = field(default_factory=Race)
+    race: Incumbent = field(default_factory=Incumbent)
 
     def clock(self) -> Clock:
         """Return a clock that begins now."""
@@ -113,7 +113,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Effort:
+class SearchStats:
     """Statistics of an exact search.
 
     nodes: of its trees, None if its backend does not report them.
@@ -124,18 +124,18 @@ class Effort:
     gap: float
 
     @staticmethod
-    def of(nodes: int | None, time: float, bound: float) -> Effort | None:
+    def of(nodes: int | None, time: float, bound: float) -> SearchStats | None:
         """Return the statistics; None if nothing is known."""
         if nodes is None and bound == -inf:
             return None
         # bounds are rounded down: that of a schedule of no seconds is below 0
         if time <= max(bound, 0.0):
-            return Effort(nodes, 0.0)
-        return Effort(nodes, 1.0 if bound == -inf else (time - bound) / time)
+            return SearchStats(nodes, 0.0)
+        return SearchStats(nodes, 1.0 if bound == -inf else (time - bound) / time)
 
 
 @dataclass(frozen=True)
-class Answer:
+class SolverResult:
     """A solver's schedule, and what the solver claims for it.
 
     lower_bound: seconds, for every schedule of the graph within the budget (not only for this solver's
@@ -152,11 +152,11 @@ class Answer:
     interrupted: bool = False
     bounds: tuple[Bound, ...] = ()
     notes: tuple[str, ...] = ()
-    effort: Effort | None = None
+    effort: SearchStats | None = None
 
 
 @dataclass(frozen=True, repr=False)
-class Solution:
+class ValidatedSolution:
     """An answer that the simulator has accepted.
 
     seconds: what the solver took.
@@ -184,7 +184,7 @@ class Solution:
     layout: Layout | None = None
     budget: int | None = None
     machine: Machine | None = None
-    effort: Effort | None = None
+    effort: SearchStats | None = None
 
     def _card(self) -> Card:
         entries = [
@@ -217,37 +217,39 @@ class InfeasibleError(MemplanError):
     seconds: what the solver took.
     notes: what went wrong on the way, a line each.
     offloads: the machine has links, None if that is not known.
-    offloading_floor: bytes of the minimum memory with offloading, if the machine has no links.
+    min_memory_offloading: bytes of the minimum memory with offloading, if the machine has no links.
     """
 
-    once_floor: int | None = None
+    minimum_memory_once: int | None = None
     bounds: tuple[Bound, ...] = ()
     seconds: float | None = None
     notes: tuple[str, ...] = ()
     offloads: bool | None = None
-    offloading_floor: int | None = None
+    min_memory_offloading: int | None = None
 
     @property
-    def hopeless(self) -> bool:
+    def proven_infeasible(self) -> bool:
         """No schedule of any solver is within it, on this machine."""
-        return self.budget < self.floor
+        return self.budget < self.min_memory
 
-    def __init__(self, solver: str, budget: int, least: int | None, floor: int) -> None:
-        self.solver, self.budget, self.least, self.floor = solver, budget, least, floor
+    def __init__(self, solver: str, budget: int, least: int | None, min_memory: int) -> None:
+        self.solver, self.budget, self.least, self.min_memory = solver, budget, least, min_memory
         super().__init__()
         self._say()
 
-    def tell(self, once_floor: int | None, bounds: Sequence[Bound], problem: Problem | None = None) -> None:
+    def tell(
+        self, minimum_memory_once: int | None, bounds: Sequence[Bound], problem: Problem | None = None
+    ) -> None:
         """Add what is known of the problem besides the minimum memory, as clauses of the message.
 
         problem: says for which schedules that minimum holds.
         """
-        self.once_floor, self.bounds = once_floor, tuple(bounds)
+        self.min_memory_once, self.bounds = minimum_memory_once, tuple(bounds)
         if problem is not None:
             machine = problem.machine or problem.graph.machine or Machine()
             self.offloads = offloads(machine)
             if not self.offloads:
-                self.offloading_floor = least_memory(problem.graph)
+                self.min_memory_offloading = least_memory(problem.graph)
         self._say()
 
     @property
@@ -264,39 +266,43 @@ class InfeasibleError(MemplanError):
             else f"{self.solver} can't tell its smallest budget"
         )
         minimum = (
-            f"the budget is below the minimum memory of {spelled(self.floor)}{self._class}"
-            if self.hopeless
-            else f"the minimum memory{self._class} is {spelled(self.floor)}: another solver may do it"
+            f"the budget is below the minimum memory of {spelled(self.min_memory)}{self._class}"
+            if self.proven_infeasible
+            else f"the minimum memory{self._class} is {spelled(self.min_memory)}: another solver may do it"
         )
         return f"no schedule within {spelled(self.budget)}: {found}; {minimum}"
 
     def _proofs(self) -> Iterator[str]:
         """Yield what is proven of schedules without offloading: nothing, if the machine has links."""
-        again = "unless a backward operation runs twice"
+        recomputed = "unless a backward operation runs twice"
         if any(bound.general for bound in self.bounds):
             yield "it is proven that there is none without offloading, in any order"
         elif any(bound.order == "any" for bound in self.bounds):
-            yield f"it is proven that there is none without offloading, in any order, {again}"
-        elif self.once_floor is not None and self.budget < self.once_floor and not self.hopeless:
-            below = f"below {spelled(self.once_floor)} there is none"
-            yield f"{below} without offloading, in the traced order, {again}"
+            yield f"it is proven that there is none without offloading, in any order, {recomputed}"
+        elif (
+            self.min_memory_once is not None
+            and self.budget < self.min_memory_once
+            and not self.proven_infeasible
+        ):
+            below = f"below {spelled(self.min_memory_once)} there is none"
+            yield f"{below} without offloading, in the traced order, {recomputed}"
 
     def _way(self) -> Iterator[str]:
-        least = self.offloading_floor
-        if least is not None and least <= self.budget and least < self.floor:
+        least = self.min_memory_offloading
+        if least is not None and least <= self.budget and least < self.min_memory:
             yield f"with offloading the minimum memory is {spelled(least)}: {WAY}"
 
-    def beside(self, others: int) -> InfeasibleError:
+    def with_extra_bytes(self, others: int) -> InfeasibleError:
         """Return the same error for budgets that also hold `others` bytes."""
         least = None if self.least is None else self.least + others
-        refusal = InfeasibleError(self.solver, self.budget + others, least, self.floor + others)
+        refusal = InfeasibleError(self.solver, self.budget + others, least, self.min_memory + others)
         return self._known_to(refusal, others)
 
     def _known_to(self, refusal: InfeasibleError, others: int) -> InfeasibleError:
         refusal.seconds, refusal.notes, refusal.offloads = self.seconds, self.notes, self.offloads
-        if self.offloading_floor is not None:
-            refusal.offloading_floor = self.offloading_floor + others
-        refusal.tell(None if self.once_floor is None else self.once_floor + others, self.bounds)
+        if self.min_memory_offloading is not None:
+            refusal.min_memory_offloading = self.min_memory_offloading + others
+        refusal.tell(None if self.min_memory_once is None else self.min_memory_once + others, self.bounds)
         return refusal
 
 
@@ -306,21 +312,21 @@ class NotFoundError(InfeasibleError):
     found: bytes of the smallest budget for which there was one; with another time limit that may differ.
     """
 
-    def __init__(self, solver: str, budget: int, floor: int, found: int | None = None) -> None:
+    def __init__(self, solver: str, budget: int, min_memory: int, found: int | None = None) -> None:
         self.found = found
-        super().__init__(solver, budget, None, floor)
+        super().__init__(solver, budget, None, min_memory)
 
     def _verdict(self) -> str:
         nearest = "" if self.found is None else f"; the smallest budget found is {spelled(self.found)}"
         return (
             f"{self.solver} found no schedule within {self.budget:,} B in its time, nor that there is none: "
             "it needs more time or a larger budget "
-            f"(the minimum memory{self._class} is {self.floor:,} B){nearest}"
+            f"(the minimum memory{self._class} is {self.min_memory:,} B){nearest}"
         )
 
-    def beside(self, others: int) -> InfeasibleError:
+    def with_extra_bytes(self, others: int) -> InfeasibleError:
         found = None if self.found is None else self.found + others
-        refusal = NotFoundError(self.solver, self.budget + others, self.floor + others, found)
+        refusal = NotFoundError(self.solver, self.budget + others, self.min_memory + others, found)
         return self._known_to(refusal, others)
 
 

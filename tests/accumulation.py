@@ -83,7 +83,7 @@ def _operations(draft: Draft, graph: Graph, tensors: Sequence[int], suffix: str,
             for mode in one.modes
         )
         phase = one.phase if one.phase != Phase.LOSS or last else Phase.FORWARD
-        again = one._replace(
+        recomputed = one._replace(
             name=one.name + suffix,
             phase=phase,
             reads=mapped(one.reads),
@@ -91,4 +91,4 @@ def _operations(draft: Draft, graph: Graph, tensors: Sequence[int], suffix: str,
             mutates=mapped(one.mutates),
             modes=modes,
         )
-        draft.operation(**again._asdict())
+        draft.operation(**recomputed._asdict())

@@ -63,8 +63,8 @@ def with_direct_gradients(graph: Graph, rate: float, *, rewrites: float = 1.0) -
     for index in np.flatnonzero(graph.operations.phase == Phase.BACKWARD).tolist():
         operation = graph.operation(index)
         known = {mode.name for mode in operation.modes}
-        plain = Mode("", operation.time, operation.workspace, operation.writes, launch=operation.launch)
-        for mode in (plain, *(mode for mode in operation.modes if not (mode.on_host or mode.writes_host))):
+        baseline = Mode("", operation.time, operation.workspace, operation.writes, launch=operation.launch)
+        for mode in (baseline, *(mode for mode in operation.modes if not (mode.on_host or mode.writes_host))):
             gradients = tuple(x for x in mode.writes if kind[x] == Kind.PARAMETER_GRADIENT)
             name = f"{mode.name}-{WRITTEN}".lstrip("-")
             if gradients and name not in known:

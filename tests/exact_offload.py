@@ -103,7 +103,7 @@ class _State(NamedTuple):
     moved_up: float
     ready: tuple[float, ...]
     host_ready: tuple[float, ...]
-    settled: int
+    trace_real_layouts: int
     used: int
     pending: tuple[tuple[int, float], ...]
     steps: Chain
@@ -147,7 +147,7 @@ class _Search:
                 moved_up=0.0,
                 ready=self.zeros,
                 host_ready=self.zeros,
-                settled=bytes_there,
+                trace_real_layouts=bytes_there,
                 used=bytes_there,
                 pending=(),
                 steps=None,
@@ -179,7 +179,7 @@ class _Search:
         if key not in self.loads:
             down, up = inf, inf
             zero = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, self.zeros, self.zeros
-            bare = _State(*state[:7], 0, *zero, state.settled, state.settled, (), None)
+            bare = _State(*state[:7], 0, *zero, state.trace_real_layouts, state.trace_real_layouts, (), None)
             for following in self._next(bare):
                 rest = self._loads_after(following)
                 if rest is not None:
@@ -256,7 +256,7 @@ class _Search:
             return
         transient = turn.workspace[position]
         new, start = allocated
-        new = new._replace(used=new.used - transient, settled=new.settled - transient)
+        new = new._replace(used=new.used - transient, trace_real_layouts=new.trace_real_layouts - transient)
         start = max(start, state.compute)
         for k in range(len(turn.lives)):
             if needed & ~made & 1 << k:
@@ -397,7 +397,7 @@ class _Search:
         return state._replace(
             device=state.device & ~bit,
             flying=state.flying & ~bit,
-            settled=state.settled - size,
+            trace_real_layouts=state.trace_real_layouts - size,
             used=state.used if flying else state.used - size,
             pending=(*state.pending, (size, state.host_ready[k])) if flying else state.pending,
             steps=(state.steps, delete(self.turn.lives[k].tensor)),
@@ -414,7 +414,7 @@ class _Search:
     def _allocated(self, state: _State, kept: int, transient: int) -> tuple[_State, float] | None:
         """The state with all these bytes counted, and what the step waits for."""
         size = kept + transient
-        if state.settled + size > self.limit:
+        if state.trace_real_layouts + size > self.limit:
             return None
         used, pending, start = state.used, state.pending, 0.0
         while used + size > self.limit:
@@ -422,7 +422,9 @@ class _Search:
             pending = pending[1:]
             used -= freed
             start = max(start, end)
-        return state._replace(settled=state.settled + size, used=used + size, pending=pending), start
+        return state._replace(
+            trace_real_layouts=state.trace_real_layouts + size, used=used + size, pending=pending
+        ), start
 
     def _fits(self, state: _State) -> bool:
         """Whether the later runs have room beside what surely stays."""

@@ -18,15 +18,15 @@ def sequences(graph: Graph, recompute: bool) -> Iterator[list[Run]]:
     count = len(graph.operations)
     ways = [range(1 + len(graph.operation(o).modes)) for o in range(count)]
     backward = [o for o in range(count) if graph.operation(o).phase == Phase.BACKWARD]
-    again = [o for o in range(count) if recompute and graph.operation(o).phase == Phase.FORWARD]
-    again = [o for o in again if graph.operation(o).recompute and not graph.operation(o).mutates]
+    recomputed = [o for o in range(count) if recompute and graph.operation(o).phase == Phase.FORWARD]
+    recomputed = [o for o in recomputed if graph.operation(o).recompute and not graph.operation(o).mutates]
     for modes in product(*ways):
         if not _alike(graph, modes):
             continue
-        for before in product(*((None, *(b for b in backward if b <= _ended(graph, o))) for o in again)):
+        for before in product(*((None, *(b for b in backward if b <= _ended(graph, o))) for o in recomputed)):
             order: list[int] = []
             for operation in range(count):
-                order += [o for o, place in zip(again, before, strict=True) if place == operation]
+                order += [o for o, place in zip(recomputed, before, strict=True) if place == operation]
                 order.append(operation)
             yield [(o, modes[o]) for o in order]
 
@@ -182,8 +182,8 @@ class Turn:
         """Per run, the lives it needs on the device or makes there, as bits."""
         rows = [0] * len(self.runs)
         for k, life in enumerate(self.lives):
-            makers = () if life.persistent or life.direct else range(life.first, life.born + 1)
-            for position in (*life.uses, *makers):
+            producers = () if life.persistent or life.direct else range(life.first, life.born + 1)
+            for position in (*life.uses, *producers):
                 rows[position] |= 1 << k
         return rows
 

@@ -43,8 +43,8 @@ def best_time(iteration: Iteration, limits: Limits) -> float:
             loads[COMPUTE, needed] += option.backward_seconds
             loads[DEVICE, made] += option.forward_peak
             loads[DEVICE, needed] += option.backward_peak
-            away = _waiting(option.kept_bytes, made, needed, iteration.steps, limits)
-            rows += [loads + other for other in away]
+            offloaded = _waiting(option.kept_bytes, made, needed, iteration.steps, limits)
+            rows += [loads + other for other in offloaded]
         parts.append(rows)
     parts += [_carried(carried, iteration.steps, limits) for carried in iteration.carried]
     fixed = np.zeros((6, iteration.steps))

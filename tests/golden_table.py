@@ -25,7 +25,7 @@ from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor, time_bound
+from memplan.planner.bounds import minimum_memory, time_bound
 from memplan.planner.schedule.schedule import Schedule
 from memplan.solvers.bounds.offload.offload_bound import moves, offload_bound, weight_offload_bound
 from memplan.solvers.bounds.residency.residency import free_order_bound, residency_bound
@@ -111,7 +111,7 @@ def problems() -> Iterator[tuple[str, str, Problem]]:
     for instance in instances():
         for share, part in SHARES.items():
             graph, machine = instances()[instance]
-            low, high = memory_floor(graph, machine), baseline(graph).peak
+            low, high = minimum_memory(graph, machine), baseline(graph).peak
             yield instance, share, Problem(graph, low + round(part * (high - low)), machine)
 
 
@@ -135,7 +135,7 @@ def _answer(solver: str, problem: Problem) -> str:
     try:
         found = registry.solve(solver, problem, None, SETTINGS.get(solver), bound_seconds=0)
     except InfeasibleError as refusal:
-        return f"{type(refusal).__name__}\t{refusal.least}\t{refusal.floor}"
+        return f"{type(refusal).__name__}\t{refusal.least}\t{refusal.min_memory}"
     except NotAcceptedError as refusal:
         return type(refusal).__name__
     assert not found.notes, found.notes
@@ -160,7 +160,7 @@ def bound_rows() -> list[str]:
 
 def _bounds(problem: Problem) -> Iterator[tuple[str, float]]:
     graph, budget, machine = problem.graph, problem.budget, problem.machine
-    yield "floor in bytes", memory_floor(graph, machine)
+    yield "floor in bytes", minimum_memory(graph, machine)
     yield "operations", time_bound(graph)
     if machine is not None:
         yield "offloading", offload_bound(graph, machine, budget).seconds

@@ -24,7 +24,7 @@ from memplan.graphs.files.documents import read_document
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.folders.scratch import sweep
 from memplan.graphs.generators import chain, layered
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.file import load_schedule, save_schedule
 
 MARK = "MEMPLAN_KILLS"
@@ -110,7 +110,7 @@ class Range:
         save_graph(chain(24), folder / "g.json")
         save_graph(layered(250), folder / "long.json")
         graph = load_graph(folder / "long.json")
-        save_schedule(folder / "s.json", graph, plain_schedule(graph))
+        save_schedule(folder / "s.json", graph, baseline_schedule(graph))
         (folder / "m.py").write_text(MODEL)
 
     def __enter__(self) -> Range:

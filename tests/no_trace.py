@@ -18,7 +18,7 @@ from memplan.runtime.storage.offloaded import hold_of
 from memplan.training import optimize, plan
 from memplan.training.buckets import check_ignored
 
-PLAIN = (bool, int, float, str, bytes, type(None))
+DEFAULT_MODE = (bool, int, float, str, bytes, type(None))
 
 
 def digest(iteration: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def digest(iteration: Any) -> dict[str, Any]:
         for name, value in vars(part).items():
             if isinstance(value, torch.Tensor):
                 found[f"attribute {path}.{name}"] = of_tensor(value)
-            elif isinstance(value, PLAIN):
+            elif isinstance(value, DEFAULT_MODE):
                 found[f"attribute {path}.{name}"] = value
     if iteration.updates is not None:
         found |= of_optimizer(iteration.updates.optimizer)

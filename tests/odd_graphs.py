@@ -18,7 +18,7 @@ from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.solvers.problem import Problem
 from odd_twists import PERSISTENT, SIZES, TIMES, TWISTS, Document
 from small_graphs import small_graph
@@ -33,7 +33,7 @@ RATES = (None, 1.0, 3.0, 1e3, 1e9, 12e9, 2.0**62)
 def odd_problem(random: Random) -> Problem:
     graph = odd_graph(random)
     machine = odd_machine(random) if random.random() < 0.6 else None
-    low, high = memory_floor(graph, machine), baseline(graph).peak
+    low, high = minimum_memory(graph, machine), baseline(graph).peak
     edge = random.choice((1, low - 1, low, low + 1, high - 1, high, 2 * high + 1, 2**62))
     budget = edge if random.random() < 0.35 else random.randint(min(low, high), max(low, high))
     if machine is not None:
@@ -83,7 +83,7 @@ def odd_graph(random: Random) -> Graph:
 def _plain(random: Random) -> Graph:
     seed = random.randrange(10**9)
     layers = random.randint(1, 4)
-    makers: tuple[Callable[[], Graph], ...] = (
+    producers: tuple[Callable[[], Graph], ...] = (
         lambda: small_graph(random),
         lambda: random_graph(random, random.randint(1, 12)),
         lambda: random_graph(random, random.randint(1, 12)),
@@ -107,7 +107,7 @@ def _plain(random: Random) -> Graph:
         lambda: graph_from_document(_shared_scale(random), "shared scale"),
         lambda: graph_from_document(_bare(random), "bare"),
     )
-    return random.choice(makers)()
+    return random.choice(producers)()
 
 
 def clipped(random: Random, layers: int, seed: int) -> Graph:

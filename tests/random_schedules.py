@@ -38,8 +38,8 @@ def random_initial(random: Random, graph: Graph, machine: Machine | None) -> Ini
     places = [(HOST,), (DISK,), (DEVICE, HOST), *((memory,) for memory in deeper), *combined]
     groups: list[tuple[tuple[int, ...], list[int]]] = []
     for x in range(len(graph.tensors)):
-        away = machine is not None and chance(random, 0.5)
-        if graph.tensor(x).kind in PERSISTENT and away:
+        offloaded = machine is not None and chance(random, 0.5)
+        if graph.tensor(x).kind in PERSISTENT and offloaded:
             groups.append((random.choice([(HOST,), *places]), [x]))
         if chance(random, 0.002):
             groups.append((random.choice(places), [x]))

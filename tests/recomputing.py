@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memplan.graphs.graph import Phase
-from memplan.planner.schedule.sequence import in_plain_mode, schedule_of
+from memplan.planner.schedule.sequence import in_default_mode, schedule_of
 
 
 def recomputing(graph, rng, share=0.3, window=6):
@@ -22,4 +22,4 @@ def recomputing(graph, rng, share=0.3, window=6):
             first = rng.randrange(last + 1) if rng.random() < 0.1 else max(0, last - window)
             runs.extend(other for other in range(first, last + 1) if may[other] and index <= until[other])
         runs.append(index)
-    return schedule_of(graph, in_plain_mode(runs))
+    return schedule_of(graph, in_default_mode(runs))

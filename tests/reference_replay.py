@@ -107,7 +107,7 @@ def replay(
         return Refused(None, frozenset(rules))
     steps = list(schedule)
     seconds = 0.0
-    alike = True
+    identical = True
     ends: list[float] = []
     for turn in range(turns):
         for index, step in enumerate(steps):
@@ -118,17 +118,17 @@ def replay(
             start, end = walk.take(step)
             if turn == 0 and step.verb != Verb.DELETE:
                 seconds += end - start
-                alike &= step.verb == Verb.COMPUTE and not walk.mode(step).on_host
-                alike = alike and not walk.mode(step).launch
+                identical &= step.verb == Verb.COMPUTE and not walk.mode(step).on_host
+                identical = identical and not walk.mode(step).launch
         if rules := walk.end_violations():
             assert turn == 0
             return Refused(None, frozenset(rules))
         walk.next_turn()
         ends.append(max(walk.free.values()))
-        if alike and turn == 1:
+        if identical and turn == 1:
             break
     half = turns // 2
-    period = seconds if alike else (ends[-1] - ends[half - 1]) / (turns - half)
+    period = seconds if identical else (ends[-1] - ends[half - 1]) / (turns - half)
     peaks, least = tuple(walk.peak.values()), tuple(walk.least_bytes.values())
     return Accepted(period, peaks, least, walk.pinned_peak, walk.least_pinned)
 
@@ -306,8 +306,8 @@ class Walk:
         """What it allocates of pinned memory. What the device makes again in host memory goes there too."""
         mode, need = self.mode(step), 0
         for x, memory in self.outputs(step):
-            again = self.present(x, memory) and step.target in self.copies[x, memory].contributions
-            if self.need_pinned(x, memory) or (again and x in mode.writes_host):
+            recomputed = self.present(x, memory) and step.target in self.copies[x, memory].contributions
+            if self.need_pinned(x, memory) or (recomputed and x in mode.writes_host):
                 need += self.tensors[x].bytes
         return need
 

@@ -15,7 +15,7 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from strategies import with_latencies
 
 
@@ -123,7 +123,7 @@ def direct_case(seed: int) -> Case:
                 *operation.modes,
             )
     graph = replace(graph, operations=replace(graph.operations, modes=modes))
-    low, high = memory_floor(graph, case.machine), baseline(graph).peak
+    low, high = minimum_memory(graph, case.machine), baseline(graph).peak
     budget = low + round((high - low) * random.choice((0.0, 0.1, 0.3, 0.6)))
     return Case(f"{seed}:direct", graph, case.machine, budget)
 
@@ -147,6 +147,6 @@ def small_case(seed: int) -> Case:
     machine = Machine(links=Links(d2h=random.choice((0.5, 1, 2, 3)), h2d=random.choice((0.5, 1, 2, 3))))
     if random.random() < 0.4:
         machine = Machine(links=with_latencies(random, machine.links, (0.0, 0.5, 1.0, 2.0)))
-    low, high = memory_floor(graph, machine), baseline(graph).peak
+    low, high = minimum_memory(graph, machine), baseline(graph).peak
     budget = low + round((high - low) * random.choice((0.0, 0.15, 0.3, 0.5, 0.7)))
     return Case(f"{seed}:{graph.name}", graph, machine, budget)

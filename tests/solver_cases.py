@@ -21,10 +21,16 @@ from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor, once_floor
+from memplan.planner.bounds import minimum_memory, minimum_memory_once
 from memplan.planner.schedule.schedule import Schedule, Verb
 from memplan.solvers.candidates import device_limit
-from memplan.solvers.problem import InfeasibleError, NotAcceptedError, NotFoundError, Problem, Solution
+from memplan.solvers.problem import (
+    InfeasibleError,
+    NotAcceptedError,
+    NotFoundError,
+    Problem,
+    ValidatedSolution,
+)
 from memplan.solvers.registry import run as registry
 from numba.core.event import TimingListener, install_listener
 from small_graphs import small_graph
@@ -51,7 +57,7 @@ def random_problem(seed: int) -> Problem:
     """A graph of 1 to some 40 operations; a budget from just below the floor to just above the plain peak."""
     random = Random(seed)
     graph = _graph(random)
-    low, high = memory_floor(graph), baseline(graph).peak
+    low, high = minimum_memory(graph), baseline(graph).peak
     edge = random.choice((low - 1, low, low, high - 1, high, high + 1))
     return Problem(graph, max(0, edge if random.random() < 0.3 else random.randint(low, high)))
 
@@ -82,7 +88,7 @@ def warm_up(solvers: Sequence[str]) -> None:
     """Compile what is compiled at the first use, before anything is timed."""
     graphs = chain(8), training(3, 0, skip=0.4, update="end"), weights_only(Random(0), 3)
     for graph, machine in ((graphs[0], None), *((graph, Machine(links=Links(300, 300))) for graph in graphs)):
-        budget = (memory_floor(graph, machine) + 4 * baseline(graph).peak) // 5
+        budget = (minimum_memory(graph, machine) + 4 * baseline(graph).peak) // 5
         for solver in solvers:
             with suppress(Exception):
                 registry.solve(solver, Problem(graph, budget, machine), 0.2, bound_seconds=0.2)
@@ -110,8 +116,8 @@ def verdict(solver: str, problem: Problem, time_limit: float, bound_seconds: flo
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", ResourceWarning)
         one = _verdict(solver, problem, time_limit, bound_seconds)
-    told = tuple(f"warns: {str(warning.message).splitlines()[0]}" for warning in heard)
-    return replace(one, faults=one.faults + told[:1])
+    reported = tuple(f"warns: {str(warning.message).splitlines()[0]}" for warning in heard)
+    return replace(one, faults=one.faults + reported[:1])
 
 
 def _verdict(solver: str, problem: Problem, time_limit: float, bound_seconds: float) -> Verdict:
@@ -124,15 +130,15 @@ def _verdict(solver: str, problem: Problem, time_limit: float, bound_seconds: fl
         faults = tuple(_refusal_faults(solver, problem, error, seconds, time_limit))
         return Verdict(solver, type(error).__name__, seconds, faults=faults)
     figures, limit = found.figures, device_limit(problem)
-    floor = memory_floor(problem.graph, problem.machine)
+    min_memory = minimum_memory(problem.graph, problem.machine)
     faults = list[str]()
     difference = disagreement(Case(problem.graph, found.schedule, problem.budget, problem.machine))
     if difference is not None:
         faults.append(f"the replays differ: {difference}")
     if figures.peak > limit:
         faults.append(f"its peak {figures.peak} is over the budget {limit}")
-    if figures.peak < floor:
-        faults.append(f"its peak {figures.peak} is below the floor {floor}")
+    if figures.peak < min_memory:
+        faults.append(f"its peak {figures.peak} is below the floor {min_memory}")
     if found.lower_bound is not None and found.lower_bound > figures.time * (1 + PROVEN):
         faults.append(f"its bound {found.lower_bound} is above its time {figures.time}")
     faults += [f"a fault in part: {line}" for line in found.notes]
@@ -142,7 +148,7 @@ def _verdict(solver: str, problem: Problem, time_limit: float, bound_seconds: fl
         holds = (filed or bound.order == "any") and (bound.transfers or not moves)
         if holds and (once or bound.backward_again) and bound.seconds > figures.time * (1 + PROVEN):
             faults.append(f"{bound} does not hold: it takes {figures.time}")
-    once_bytes = once_floor(problem.graph, problem.machine)
+    once_bytes = minimum_memory_once(problem.graph, problem.machine)
     if filed and once and once_bytes is not None and figures.peak < once_bytes:
         faults.append(f"its peak {figures.peak} is below the once-floor {once_bytes}")
     taken = min(found.seconds, _processor_seconds() - worked)
@@ -172,7 +178,11 @@ def backward_runs_once(graph: Graph, schedule: Schedule) -> bool:
 def _refusal_faults(
     solver: str, problem: Problem, error: Exception, seconds: float, time_limit: float
 ) -> Iterator[str]:
-    graph, limit, floor = problem.graph, device_limit(problem), memory_floor(problem.graph, problem.machine)
+    graph, limit, min_memory = (
+        problem.graph,
+        device_limit(problem),
+        minimum_memory(problem.graph, problem.machine),
+    )
     if isinstance(error, NotAcceptedError):
         entry = registry.entry(solver)
         if entry.accepts.startswith("any graph") and not entry.needs_links:
@@ -184,8 +194,8 @@ def _refusal_faults(
     if limit >= baseline(graph).peak:
         yield f"refuses a budget in which the plain schedule fits: {error}"
     yield from (f"a fault in part: {note}" for note in error.notes)
-    if error.floor != floor:
-        yield f"names the floor {error.floor}, it is {floor}"
+    if error.min_memory != min_memory:
+        yield f"names the floor {error.min_memory}, it is {min_memory}"
     if (
         isinstance(error, NotFoundError)
         and seconds < 0.5 * time_limit
@@ -202,9 +212,9 @@ def _refusal_faults(
     named = Problem(graph, error.least, machine)
     try:
         patient = max(20 * time_limit, PATIENT_SECONDS)
-        again = _found_in(solver, named, 2 * time_limit) or _solved(solver, named, patient)
-        if again.figures.peak > error.least:
-            yield f"its peak {again.figures.peak} is over the least budget that it named, {error.least}"
+        recomputed = _found_in(solver, named, 2 * time_limit) or _solved(solver, named, patient)
+        if recomputed.figures.peak > error.least:
+            yield f"its peak {recomputed.figures.peak} is over the least budget that it named, {error.least}"
     except Exception as refusal:
         if _too_fine(solver, graph, error.least):
             return
@@ -218,14 +228,14 @@ def _too_fine(solver: str, graph: Graph, limit: int) -> bool:
     return solver in PROGRAMS and quantum < FINE * limit
 
 
-def _found_in(solver: str, problem: Problem, seconds: float) -> Solution | None:
+def _found_in(solver: str, problem: Problem, seconds: float) -> ValidatedSolution | None:
     """None where it did not find any in this time, on a machine that may be busy."""
     with suppress(NotFoundError):
         return _solved(solver, problem, seconds)
     return None
 
 
-def _solved(solver: str, problem: Problem, seconds: float) -> Solution:
+def _solved(solver: str, problem: Problem, seconds: float) -> ValidatedSolution:
     return registry.solve(solver, problem, seconds, bound_seconds=0)
 
 
@@ -236,7 +246,7 @@ def contradictions(problem: Problem, verdicts: Iterable[Verdict]) -> Iterator[st
     if not solved:
         return
     best, fastest = min(solved)
-    if device_limit(problem) < memory_floor(problem.graph, problem.machine):
+    if device_limit(problem) < minimum_memory(problem.graph, problem.machine):
         yield f"{fastest} has a schedule below the floor"
     for one in verdicts:
         if one.lower_bound is not None and one.lower_bound > best * (1 + PROVEN):

@@ -24,7 +24,7 @@ from hashlib import sha256
 from dataclasses import replace
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Links, Machine
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.planner.baseline import baseline
 from memplan.solvers.registry import run as registry
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem
@@ -43,7 +43,7 @@ problems = [
 ]
 for name in solvers:
     for place, problem in enumerate(problems):
-        low, high = memory_floor(problem.graph, problem.machine), baseline(problem.graph).peak
+        low, high = minimum_memory(problem.graph, problem.machine), baseline(problem.graph).peak
         if problem.machine is not None and name == "auto":
             continue
         with suppress(InfeasibleError, NotAcceptedError):
@@ -60,9 +60,9 @@ for name in solvers:
 @pytest.mark.skipif(not NOT_COMPARED, reason="all are compared with the golden table, which shows it")
 def test_a_solver_gives_the_same_schedule_in_another_process() -> None:
     code = SOLVE.format(settings=SETTINGS, solvers=NOT_COMPARED)
-    told = [_run(code, seed) for seed in ("1", "2")]
-    assert told[0] == told[1]
-    answered = {line.split()[0] for line in told[0].splitlines()}
+    reported = [_run(code, seed) for seed in ("1", "2")]
+    assert reported[0] == reported[1]
+    answered = {line.split()[0] for line in reported[0].splitlines()}
     assert answered == {*NOT_COMPARED}
 
 

@@ -53,9 +53,9 @@ def test_a_solver_is_told_as_it_is(entry: registry.Entry) -> None:
     section = sections()[entry.name]
     assert f"| takes | {entry.accepts} |" in section
     assert f"| source | {entry.source} |" in section
-    told = dict(re.findall(r"`(\w+)=([^`]*)`", section.partition("| settings |")[2].partition("\n")[0]))
+    reported = dict(re.findall(r"`(\w+)=([^`]*)`", section.partition("| settings |")[2].partition("\n")[0]))
     settings = registry.settings_of(entry.name)
-    assert told == {
+    assert reported == {
         key: "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in settings.items()
     }

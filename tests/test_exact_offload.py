@@ -11,11 +11,11 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine, Memory
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.planner.residency.prefetch_placement import place_prefetches
 from memplan.planner.residency.residency import Residency
 from memplan.planner.schedule.schedule import Verb
-from memplan.planner.schedule.sequence import in_plain_mode
+from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.offload.offload_bound import offload_bound
 from small_offload import direct_case, small_case
@@ -41,7 +41,7 @@ def test_no_random_choice_of_absences_is_faster(seed: int) -> None:
     best = optimum(case.graph, case.machine, case.budget, states=STATES)
     if not best.proven:
         pytest.skip("given up")
-    runs = in_plain_mode(range(len(case.graph.operations)))
+    runs = in_default_mode(range(len(case.graph.operations)))
     uses = [
         (x, position)
         for position in range(len(runs))
@@ -49,8 +49,8 @@ def test_no_random_choice_of_absences_is_faster(seed: int) -> None:
         if not case.graph.resident[x] or case.graph.persistent[x]
     ]
     for _ in range(10):
-        away = {use: Memory.HOST for use in uses if random.random() < 0.3}
-        found = place_prefetches(case.graph, case.machine, case.budget, Residency(runs, away))
+        offloaded = {use: Memory.HOST for use in uses if random.random() < 0.3}
+        found = place_prefetches(case.graph, case.machine, case.budget, Residency(runs, offloaded))
         if found is not None:
             assert found[1].time >= best.period * (1 - 1e-9)
 
@@ -68,8 +68,8 @@ def test_no_random_choice_of_what_is_made_on_the_host_is_faster(seed: int) -> No
     for _ in range(10):
         runs = [(o, random.randint(0, count)) for o, count in enumerate(modes)]
         uses = [(x, p) for p, (o, _m) in enumerate(runs) for x in graph.operation(o).writes if x in gradients]
-        away = {use: Memory.HOST for use in uses if random.random() < 0.3}
-        found = place_prefetches(graph, case.machine, case.budget, Residency(runs, away))
+        offloaded = {use: Memory.HOST for use in uses if random.random() < 0.3}
+        found = place_prefetches(graph, case.machine, case.budget, Residency(runs, offloaded))
         if found is not None:
             assert found[1].time >= best.period * (1 - 1e-9)
 
@@ -95,7 +95,7 @@ def test_a_gradient_that_finds_no_room_on_the_device() -> None:
     host = Mode("host", 1, 0, (), on_host=True)
     draft.operation("U", time=1, reads=[g], mutates=[w], phase=Phase.UPDATE, recompute=False, modes=[host])
     graph, machine = draft.graph(), Machine(links=Links(d2h=4, h2d=4))
-    assert memory_floor(graph, machine) == 7
+    assert minimum_memory(graph, machine) == 7
     assert optimum(graph, machine, 11).period == 1 + 3 + 1
     best = optimum(graph, machine, 7)
     assert best.period == 1 + 5 + 1 + 1
@@ -122,10 +122,10 @@ def test_a_tensor_that_is_away_while_the_peak_passes() -> None:
     assert optimum(graph, machine, 10).period == baseline(graph).time == 6
     assert optimum(graph, machine, 9).period == 1 + 4 + 1 + 3 + 2 + 1
     assert optimum(graph, machine, 5).period == inf
-    again = optimum(graph, machine, 9, recompute=True)
-    assert again.period == 7
-    assert again.schedule is not None
-    assert simulate(graph, again.schedule, budget=9, machine=machine).figures.time == 7
+    recomputed = optimum(graph, machine, 9, recompute=True)
+    assert recomputed.period == 7
+    assert recomputed.schedule is not None
+    assert simulate(graph, recomputed.schedule, budget=9, machine=machine).figures.time == 7
 
 
 def test_a_discounted_communication() -> None:

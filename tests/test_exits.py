@@ -82,7 +82,7 @@ DEAF = """
 import ctypes, threading, time
 from dataclasses import dataclass
 from pathlib import Path
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.solvers.problem import Answer, Status
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def solve(problem, options):
     threading.Thread(target=work, daemon=options.settings.daemon).start()
     while not Path("begun").exists():
         time.sleep(0.01)
-    return Answer(plain_schedule(problem.graph), Status.HEURISTIC)
+    return Answer(baseline_schedule(problem.graph), Status.HEURISTIC)
 """
 
 

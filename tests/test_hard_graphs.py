@@ -16,7 +16,7 @@ from memplan.graphs.files.files import load_graph
 from memplan.graphs.graph import Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.solvers.offloading.joint.drops import Drops
 from memplan.solvers.problem import NotFoundError, Problem
 from memplan.solvers.registry import run as registry
@@ -126,10 +126,10 @@ def test_updates_move_unless_others_depend_on_them() -> None:
 
 def test_not_found_names_the_smallest_budget_that_was() -> None:
     graph = training(3, 1, skip=0.4)
-    budget = (memory_floor(graph) * 9 + baseline(graph).peak) // 10
+    budget = (minimum_memory(graph) * 9 + baseline(graph).peak) // 10
     with pytest.raises(NotFoundError) as caught:
-        registry.solve("search", Problem(graph, memory_floor(graph)), 0.02, bound_seconds=0)
-    assert caught.value.found is None or caught.value.found > memory_floor(graph)
+        registry.solve("search", Problem(graph, minimum_memory(graph)), 0.02, bound_seconds=0)
+    assert caught.value.found is None or caught.value.found > minimum_memory(graph)
     refusal = NotFoundError("search", budget, 5, 12_345)
     assert re.search(r"the smallest budget found is 12,345 B", str(refusal))
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from memplan.graphs.errors import InputError
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem
 from memplan.solvers.registry import run as registry
 from odd_graphs import odd_problem
@@ -34,7 +34,7 @@ def test_the_least_budget_that_a_refusal_names_is_reached(solver: str) -> None:
             continue
         if len(problem.graph.operations) > 30 or baseline(problem.graph).peak > 2**36:
             continue
-        for budget in (1, max(1, memory_floor(problem.graph, problem.machine))):
+        for budget in (1, max(1, minimum_memory(problem.graph, problem.machine))):
             least = least_named(solver, replace(problem, budget=budget), settings)
             if least is not None:
                 alone = problem.machine and replace(problem.machine, device_capacity=None)

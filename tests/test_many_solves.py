@@ -8,8 +8,8 @@ import tracemalloc
 import pytest
 from memplan.graphs.generators import chain, layered
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
-from memplan.solvers.problem import Problem, Solution
+from memplan.planner.bounds import minimum_memory
+from memplan.solvers.problem import Problem, ValidatedSolution
 from memplan.solvers.registry import run as registry
 from solver_cases import warm_up
 
@@ -20,19 +20,19 @@ MOST_GROWTH = 300_000
 """Bytes, over all of these solves; one that kept its graph or schedule would take more."""
 
 
-def solved(number: int, solver: str, settings: dict[str, str]) -> Solution:
+def solved(number: int, solver: str, settings: dict[str, str]) -> ValidatedSolution:
     graph = layered(12, seed=number % 7, width=4) if number % 2 else chain(6, seed=number % 7)
-    budget = (memory_floor(graph) + 2 * baseline(graph).peak) // 3
+    budget = (minimum_memory(graph) + 2 * baseline(graph).peak) // 3
     return registry.solve(solver, Problem(graph, budget), settings=settings, bound_seconds=0)
 
 
 @pytest.mark.parametrize(("solver", "settings"), [("search", {"moves": "20"}), ("tw-remat", {})])
 def test_the_same_seed_gives_the_same_bytes(solver: str, settings: dict[str, str]) -> None:
     for number in range(2):
-        first, again = (solved(number, solver, settings).schedule for _ in range(2))
+        first, recomputed = (solved(number, solver, settings).schedule for _ in range(2))
         for column in ("verbs", "targets", "wheres"):
-            assert getattr(first, column).tobytes() == getattr(again, column).tobytes()
-        assert first.initial == again.initial
+            assert getattr(first, column).tobytes() == getattr(recomputed, column).tobytes()
+        assert first.initial == recomputed.initial
 
 
 @pytest.mark.scripts

@@ -11,10 +11,10 @@ from math import inf
 
 import pytest
 from exact_offload import optimum
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.offload.offload_bound import offload_bound
-from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, Solution
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, ValidatedSolution
 from memplan.solvers.registry import run as registry
 from small_offload import Case, direct_case, small_case
 from solver_cases import in_file_order
@@ -44,7 +44,7 @@ def instances() -> dict[int, tuple[Case, float]]:
 
 
 @cache
-def outcome(solver: str, seed: int) -> Solution | InfeasibleError | NotAcceptedError:
+def outcome(solver: str, seed: int) -> ValidatedSolution | InfeasibleError | NotAcceptedError:
     case, _best = instances()[seed]
     try:
         problem = Problem(case.graph, case.budget, case.machine)
@@ -69,9 +69,9 @@ def test_no_answer_breaks_a_rule_or_beats_the_optimum(solver: str) -> None:
     for seed, (case, best) in picked(solver).items():
         found = outcome(solver, seed)
         if isinstance(found, InfeasibleError):
-            assert found.floor == memory_floor(case.graph, case.machine)
+            assert found.min_memory == minimum_memory(case.graph, case.machine)
             assert found.least is None or found.least > case.budget
-        elif isinstance(found, Solution):
+        elif isinstance(found, ValidatedSolution):
             figures = simulate(case.graph, found.schedule, budget=case.budget, machine=case.machine).figures
             assert figures == found.figures
             assert figures.peak <= case.budget
@@ -90,7 +90,7 @@ def test_the_optimum_is_reached(solver: str) -> None:
     reached = 0
     for seed, best in solved.items():
         found = outcome(solver, seed)
-        if isinstance(found, Solution):
+        if isinstance(found, ValidatedSolution):
             reached += found.figures.time <= best * ABOVE
     assert reached >= SHARES[solver] * len(solved)
 

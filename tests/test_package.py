@@ -59,12 +59,12 @@ def test_the_command_has_three_ways_in(command: list[str], tmp_path: Path) -> No
 
 
 def test_both_names_of_the_command_are_installed() -> None:
-    ours = [
+    own = [
         entry.name
         for entry in entry_points(group="console_scripts")
         if entry.value == "memplan.cli.main:main"
     ]
-    assert sorted(ours) == ["memplan", "plan"]
+    assert sorted(own) == ["memplan", "plan"]
 
 
 def test_dir_lists_the_public_names() -> None:

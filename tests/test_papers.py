@@ -23,10 +23,10 @@ ROWS = load(ROOT / "benchmarks" / "papers" / "rows.csv")
 
 @pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
 def test_a_figure_runs_on_a_small_case(figure: Figure) -> None:
-    ours = figure.measure(figure.small, 2.0)
+    own = figure.measure(figure.small, 2.0)
     shown = {key for case in figure.cases for key in case.published}
-    assert shown <= set(ours)
-    assert not figure.plot or set(figure.plot.y) <= set(ours)
+    assert shown <= set(own)
+    assert not figure.plot or set(figure.plot.y) <= set(own)
 
 
 def test_names_are_different() -> None:
@@ -61,14 +61,14 @@ def test_a_run_goes_on_with_what_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     append(path, measured(SQUARES, SQUARES.cases[0], 1.0))
     assert list(missing(SQUARES, load(path))) == list(SQUARES.cases[1:])
-    told = page({"A": ([SQUARES], [])}, load(path))
-    assert "Not run (2): x: 2; x: 3" in told
+    reported = page({"A": ([SQUARES], [])}, load(path))
+    assert "Not run (2): x: 2; x: 3" in reported
     for case in missing(SQUARES, load(path)):
         append(path, measured(SQUARES, case, 1.0))
-    told = page({"A": ([SQUARES], [])}, load(path))
-    assert "| 2 | 4 | 4 |" in told
-    assert "no square of 3" in told
-    assert "Not run" not in told
+    reported = page({"A": ([SQUARES], [])}, load(path))
+    assert "| 2 | 4 | 4 |" in reported
+    assert "no square of 3" in reported
+    assert "Not run" not in reported
 
 
 def test_a_curve_goes_through_its_points() -> None:
@@ -103,9 +103,9 @@ def test_models_on_one_picture_have_a_curve_each() -> None:
 
 
 def test_what_could_be_simulated_is_told_apart() -> None:
-    told = page({"A": ([], [Missing("Figure 1", "a GPU"), Missing("Figure 2", "no solver", True)])}, {})
-    assert "Not had by simulation:\n\n- Figure 1: a GPU\n" in told
-    assert "Could be simulated, is not yet:\n\n- Figure 2: no solver\n" in told
+    reported = page({"A": ([], [Missing("Figure 1", "a GPU"), Missing("Figure 2", "no solver", True)])}, {})
+    assert "Not had by simulation:\n\n- Figure 1: a GPU\n" in reported
+    assert "Could be simulated, is not yet:\n\n- Figure 2: no solver\n" in reported
 
 
 def test_ticks_hold_the_range() -> None:

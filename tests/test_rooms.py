@@ -28,7 +28,7 @@ DOORS = re.compile(r"Doors: ([\w, \n]+)\.")
 
 
 def modules() -> dict[str, Path]:
-    files = (path for floor in FLOORS for path in sorted((ROOT / floor).rglob("*.py")))
+    files = (path for min_memory in FLOORS for path in sorted((ROOT / min_memory).rglob("*.py")))
     return {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
 
 

@@ -13,9 +13,9 @@ from exact import optimal_time
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.planner.simulator.simulate import simulate
-from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, Solution, Status
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, Status, ValidatedSolution
 from memplan.solvers.registry import run as registry
 
 CHAINS = [
@@ -37,7 +37,7 @@ NEVER_PLAIN = {"revolve", "layer-checkpoint", "torch-partitioner"}
 @cache
 def budgets(graph: str) -> list[int]:
     """From the floor to the plain peak, in five steps."""
-    low, high = memory_floor(GRAPHS[graph]), baseline(GRAPHS[graph]).peak
+    low, high = minimum_memory(GRAPHS[graph]), baseline(GRAPHS[graph]).peak
     return sorted({low + (high - low) * step // 4 for step in range(5)})
 
 
@@ -52,7 +52,7 @@ def refused_by_form(solver: str, graph: str) -> bool:
     return solver not in ANY_GRAPH and GRAPHS[graph] in NO_CHAINS
 
 
-def attempt(solver: str, graph: Graph, budget: int) -> Solution | InfeasibleError:
+def attempt(solver: str, graph: Graph, budget: int) -> ValidatedSolution | InfeasibleError:
     try:
         return registry.solve(solver, Problem(graph, budget))
     except InfeasibleError as refusal:
@@ -72,7 +72,7 @@ def test_solver_against_exhaustive_search(solver: str, graph: str) -> None:
         best, found = optimum(graph, budget), attempt(solver, GRAPHS[graph], budget)
         if isinstance(found, InfeasibleError):
             assert not times, "feasible at a smaller budget"
-            assert found.floor == memory_floor(GRAPHS[graph])
+            assert found.min_memory == minimum_memory(GRAPHS[graph])
             assert budget < baseline(GRAPHS[graph]).peak
             assert found.least is not None
             assert found.least > budget
@@ -92,9 +92,9 @@ def test_solver_against_exhaustive_search(solver: str, graph: str) -> None:
     if solver == "store-all":
         assert len(times) == 1
     for least in refused:
-        again = attempt(solver, GRAPHS[graph], least)
-        assert isinstance(again, Solution), f"{least:,} B were named as enough"
-        assert again.figures.peak <= least
+        recomputed = attempt(solver, GRAPHS[graph], least)
+        assert isinstance(recomputed, ValidatedSolution), f"{least:,} B were named as enough"
+        assert recomputed.figures.peak <= least
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
@@ -110,8 +110,8 @@ def test_checkmate_is_never_above_rotor_on_chains(index: int) -> None:
     compared = 0
     for budget in budgets(list(GRAPHS)[index]):
         rotor, checkmate = (attempt(solver, graph, budget) for solver in ("rotor", "checkmate"))
-        if isinstance(rotor, Solution):
-            assert isinstance(checkmate, Solution)
+        if isinstance(rotor, ValidatedSolution):
+            assert isinstance(checkmate, ValidatedSolution)
             assert checkmate.status == Status.OPTIMAL
             assert checkmate.figures.time <= rotor.figures.time * (1 + 1e-9)
             compared += 1

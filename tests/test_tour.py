@@ -8,12 +8,12 @@ import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.graph import Graph, Kind, Phase
-from memplan.planner.baseline import baseline, plain_schedule
-from memplan.planner.bounds import memory_floor, time_bound
+from memplan.planner.baseline import baseline, baseline_schedule
+from memplan.planner.bounds import minimum_memory, time_bound
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.schedule.file import load_schedule, save_schedule
 from memplan.planner.schedule.schedule import Schedule, compute, delete
-from memplan.planner.schedule.sequence import in_plain_mode, schedule_of
+from memplan.planner.schedule.sequence import in_default_mode, schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import InfeasibleError, Problem, Status
 from memplan.solvers.registry import run as registry
@@ -43,7 +43,7 @@ def test_1_plain_pytorch_is_a_schedule() -> None:
     """It runs everything once, in order, and frees each tensor after its last use."""
     graph = two_layers()
     a, b, gb = (graph.tensor_index[name] for name in ("a", "b", "gb"))
-    steps = list(plain_schedule(graph))
+    steps = list(baseline_schedule(graph))
     assert steps[:4] == [compute(0), compute(1), compute(2), compute(3)]
     assert set(steps[4:6]) == {delete(gb), delete(b)}
     assert steps[6] == compute(4)
@@ -55,7 +55,7 @@ def test_1_plain_pytorch_is_a_schedule() -> None:
 def test_2_forgetting_and_recomputing_saves_memory() -> None:
     """F1 runs again: `a` need not stay while b and gb are there."""
     graph = two_layers()
-    figures = simulate(graph, schedule_of(graph, in_plain_mode([0, 1, 2, 3, 0, 4]))).figures
+    figures = simulate(graph, schedule_of(graph, in_default_mode([0, 1, 2, 3, 0, 4]))).figures
     assert (figures.time, figures.peak) == (6, 40)
 
 
@@ -66,13 +66,13 @@ def test_3_the_simulator_refuses_what_could_not_run() -> None:
         simulate(graph, forgetful)
     assert (refusal.value.step, refusal.value.tensor, refusal.value.rule) == (2, "a", "reads-present")
     with pytest.raises(InvalidScheduleError, match="capacity"):
-        simulate(graph, plain_schedule(graph), budget=49)
+        simulate(graph, baseline_schedule(graph), budget=49)
 
 
 def test_4_a_solver_finds_the_schedule() -> None:
     """Any solver, by name; its answer has passed the simulator. Here there is nothing better than 6 s."""
     graph = two_layers()
-    assert memory_floor(graph) == 40
+    assert minimum_memory(graph) == 40
     for solver in ("rotor", "checkmate"):
         solution = registry.solve(solver, Problem(graph, budget=40))
         assert (solution.figures.time, solution.figures.peak) == (6, 40)
@@ -84,7 +84,7 @@ def test_4_a_solver_finds_the_schedule() -> None:
 def test_5_an_impossible_budget_is_said_so() -> None:
     with pytest.raises(InfeasibleError) as refusal:
         registry.solve("rotor", Problem(two_layers(), budget=39))
-    assert refusal.value.least == refusal.value.floor == 40
+    assert refusal.value.least == refusal.value.min_memory == 40
 
 
 def test_6_graphs_and_schedules_are_files(tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_6_graphs_and_schedules_are_files(tmp_path: Path) -> None:
     save_graph(graph, tmp_path / "graph.yaml")
     solution = registry.solve("rotor", Problem(graph, budget=40))
     save_schedule(tmp_path / "schedule.json", graph, solution.schedule, budget=40)
-    again = load_graph(tmp_path / "graph.yaml")
-    file = load_schedule(tmp_path / "schedule.json", again)
-    assert simulate(again, file.schedule, budget=file.budget).figures == solution.figures
+    recomputed = load_graph(tmp_path / "graph.yaml")
+    file = load_schedule(tmp_path / "schedule.json", recomputed)
+    assert simulate(recomputed, file.schedule, budget=file.budget).figures == solution.figures
 
 
 def test_7_a_real_model_trains_within_the_budget_with_the_same_results() -> None:

@@ -13,7 +13,7 @@ from memplan.graphs.transformations.updates import When
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.residency.prefetch_placement import build_schedule
 from memplan.planner.residency.residency import Residency
-from memplan.planner.schedule.sequence import in_plain_mode
+from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.model.clipping import Clipping
@@ -59,7 +59,7 @@ def holds(graph, schedule, budget=None, machine=MACHINE):
 
 def in_order(graph):
     """All runs of a plain iteration."""
-    return in_plain_mode(range(len(graph.operations)))
+    return in_default_mode(range(len(graph.operations)))
 
 
 def wandering(graph, rng, machine=MACHINE, most=1500):
@@ -73,18 +73,18 @@ def wandering(graph, rng, machine=MACHINE, most=1500):
 
 def absent(graph, runs, rng, share=0.4, kinds=tuple(Kind), memories=(Memory.HOST, Memory.DISK)):
     """After some of its uses a tensor is away until the next; it leaves and comes back at random places."""
-    away, leave, back = {}, {}, {}
+    offloaded, leave, back = {}, {}, {}
     share = share if rng.random() < 0.7 else 0.05
     for position, (operation, _mode) in enumerate(runs):
         for x in graph.read_lists[operation]:
             if graph.tensor(x).kind in kinds and graph.tensor(x).kind != Kind.INPUT and rng.random() < share:
-                away[x, position] = rng.choice(memories)
+                offloaded[x, position] = rng.choice(memories)
                 leave[x, position] = position + 1 + rng.randrange(3)
                 back[x, position] = max(0, position - rng.randrange(6))
     down, up = {"offload_slots": leave}, {"prefetch_slots": back}
     for chosen in ({**down, **up}, up, down, {}):
         try:
-            schedule = build_schedule(graph, Residency(runs, away, **chosen))
+            schedule = build_schedule(graph, Residency(runs, offloaded, **chosen))
             simulate(graph, schedule, machine=MACHINE)
         except InvalidScheduleError:
             continue

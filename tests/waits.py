@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from hostile import Case, Lateness, check_case, program_of, seeded
 from memplan.graphs.graph import Graph, Mode
 from memplan.graphs.machine import Memory
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.schedule import (
     Initial,
     Schedule,
@@ -57,7 +57,7 @@ def check_wait(name: str) -> None:
         for name, workspace in wait.modes.items()
     }
     graph = replace(graph, operations=replace(graph.operations, modes=modes))
-    steps, initial = wait.build(graph, list(plain_schedule(graph)))
+    steps, initial = wait.build(graph, list(baseline_schedule(graph)))
     schedule, machine = Schedule.of(steps, initial), replace(MACHINE, host_capacity=wait.host_capacity)
     made = Case(seeded("blocks", optimizer), program, graph, schedule, budget=None, machine=machine)
     check_case("blocks", optimizer, made, Lateness(0, wait.starved), turns=4)
@@ -65,7 +65,7 @@ def check_wait(name: str) -> None:
 
 def _after(graph: Graph, steps: Iterable[Step], more: Mapping[str, list[Step]]) -> list[Step]:
     """Behind each run of an operation some more steps."""
-    names = {graph.operation_index[name]: behind for name, behind in more.items()}
+    names = {graph.operation_index[name]: later for name, later in more.items()}
     found: list[Step] = []
     for step in steps:
         found += [step, *(names.get(step.target, ()) if step.verb == Verb.COMPUTE else ())]
@@ -142,7 +142,7 @@ def _changed_while_read_in_the_turn_before(graph: Graph, steps: list[Step]) -> t
     return [*steps, prefetch(x)], Initial(host=frozenset(ITS_STATES), both=frozenset({x}))
 
 
-def _used_by_the_cpu(*behind: Step, late: bool = False) -> _Build:
+def _used_by_the_cpu(*later: Step, late: bool = False) -> _Build:
     """Room on the host that an update on the CPU still has, though its delete has passed; late: has not."""
 
     def build(graph: Graph, steps: list[Step]) -> tuple[list[Step], Initial]:
@@ -152,7 +152,7 @@ def _used_by_the_cpu(*behind: Step, late: bool = False) -> _Build:
         more = {
             "5/backward/mm": [offload(gradient), delete(gradient)],
             "5/backward/mm_2": [delete(x)],
-            "5.weight/update": [*behind, gone] if late else [gone, *behind],
+            "5.weight/update": [*later, gone] if late else [gone, *later],
         }
         steps = [prefetch(x), *_after(graph, steps, more)]
         return steps, Initial(host=frozenset({x, *ITS_STATES}))

@@ -14,8 +14,8 @@ from random import Random
 import numpy as np
 from exact import optimal_time
 from memplan.graphs.graph import Graph, Phase
-from memplan.planner.baseline import baseline, plain_schedule
-from memplan.planner.bounds import backward_once, memory_floor, time_bound
+from memplan.planner.baseline import baseline, baseline_schedule
+from memplan.planner.bounds import backward_once, minimum_memory, time_bound
 from memplan.solvers.bounds.lower_bounds import lower_bounds
 from memplan.solvers.problem import Bound, Problem
 from small_graphs import small_graph
@@ -28,7 +28,7 @@ SECONDS = 30.0
 def wide_graph(random: Random, operations: int = 6) -> Graph:
     """A graph whose baseline takes more than the least memory, at most times."""
     graph = _wide_graph(random, operations)
-    while memory_floor(graph) == baseline(graph).peak and random.random() < 0.95:
+    while minimum_memory(graph) == baseline(graph).peak and random.random() < 0.95:
         graph = _wide_graph(random, operations)
     return graph
 
@@ -81,7 +81,7 @@ TIMES = (
 
 def exact_budget(random: Random, graph: Graph) -> int:
     """Between the least memory and the baseline's peak; most often what some tensors and a workspace take."""
-    low, high = memory_floor(graph), baseline(graph).peak
+    low, high = minimum_memory(graph), baseline(graph).peak
     if random.random() < 0.3:
         return random.choice((low, low + 1, high - 1, random.randint(low, high)))
     high = max(low, high - 1)
@@ -100,14 +100,14 @@ def false_bounds(graph: Graph, budget: int) -> list[str]:
     faults = [
         f"{bound.seconds!r} s of {bound.name}, {bound.order} order, backward "
         f"{'again' if bound.backward_again else 'once'}: {least!r} s is possible within {problem.budget:,} B"
-        for bound in lower_bounds(problem, plain_schedule(graph), inf, SECONDS)
+        for bound in lower_bounds(problem, baseline_schedule(graph), inf, SECONDS)
         if bound.seconds > trivial
         and (least := least_seconds(problem, bound)) is not None
         and bound.seconds > least
     ]
-    floor = memory_floor(graph)
-    if 1 < floor < 2**30 and optimal_time(graph, floor - 1) is not None:
-        faults.append(f"a schedule needs less than the least memory, {floor:,} B")
+    min_memory = minimum_memory(graph)
+    if 1 < min_memory < 2**30 and optimal_time(graph, min_memory - 1) is not None:
+        faults.append(f"a schedule needs less than the least memory, {min_memory:,} B")
     return faults
 
 

@@ -132,14 +132,14 @@ def check_ignored(iteration: Iteration, buckets: Buckets) -> None:
     device = next(iter(tensors_in(iteration.inputs).values())).device
     try:
         with unchanged(alone, device), _without_dropout(alone.module):
-            plain, padded = (run_eager(alone._replace(inputs=form)) for form in forms)
+            baseline, padded = (run_eager(alone._replace(inputs=form)) for form in forms)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         warn_user("padded batches are not compared with plain ones: there is not memory enough")
         return
     tolerance = _tolerance(iteration.module, device)
-    for what, difference in _differences(plain, padded).items():
+    for what, difference in _differences(baseline, padded).items():
         if not difference <= tolerance:  # not `>`: a NaN is a difference too
             raise DifferenceError(
                 f"padding is not ignored: {what} of {short} padded to {size} differ by {difference:.2g} of "
@@ -156,14 +156,14 @@ def _resized(tensor: Tensor, pad: Pad, size: int) -> Tensor:
     return torch.cat([tensor, tensor.new_full(shape, pad.value)], pad.dimension)
 
 
-def _differences(plain: Outcome, padded: Outcome) -> dict[str, float]:
+def _differences(baseline: Outcome, padded: Outcome) -> dict[str, float]:
     """Return the relative differences of the losses and of all gradients together."""
-    assert plain.loss is not None
+    assert baseline.loss is not None
     assert padded.loss is not None
-    loss, other = float(plain.loss), float(padded.loss)
+    loss, other = float(baseline.loss), float(padded.loss)
     found = {"losses": abs(loss - other) / (abs(loss) or 1.0)}
-    if plain.gradients.keys() == padded.gradients.keys():
-        pairs = [(gradient, padded.gradients[name]) for name, gradient in plain.gradients.items()]
+    if baseline.gradients.keys() == padded.gradients.keys():
+        pairs = [(gradient, padded.gradients[name]) for name, gradient in baseline.gradients.items()]
         apart = sqrt(sum(float((one.double() - two.double()).square().sum()) for one, two in pairs))
         norm = sqrt(sum(float(one.double().square().sum()) for one, _two in pairs))
         found["gradients"] = apart / (norm or 1.0)

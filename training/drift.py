@@ -13,7 +13,7 @@ import numpy as np
 
 from ..graphs.graph import Graph
 from ..graphs.machine import Link, Links, Machine
-from ..planner.schedule.schedule import PLAIN
+from ..planner.schedule.schedule import DEFAULT_MODE
 from ..planner.simulator.clock import Queue, link_of
 from ..runtime.run.stopwatch import Copied, Times
 
@@ -33,7 +33,7 @@ def remeasured(graph: Graph, machine: Machine | None, times: Times) -> Graph:
         for on_host in (False, True)
     ]
     seconds = [
-        times.seconds.get((operation, PLAIN), before * factors[False])
+        times.seconds.get((operation, DEFAULT_MODE), before * factors[False])
         for operation, before in enumerate(graph.operations.time.tolist())
     ]
     modes = {

@@ -54,12 +54,12 @@ class Forward:
 
     def __call__(self, inputs: Inputs) -> tuple[Tensor | None, Any]:
         """Return the loss, None if there is none, and the module's output. Raises MemplanError."""
-        beside = max(_beside(step) for step in self._training.steps)
+        extra = max(_beside(step) for step in self._training.steps)
         with evaluating(self._iteration.module), torch.inference_mode(False):  # weights come and go in it
             # Training leaves more on the device than these plans assume: they would exceed the budget.
-            if beside > self._beside:
+            if extra > self._beside:
                 self.restore_to_device()
-                self._beside = beside
+                self._beside = extra
                 self.plans = self._none()
             step, inputs = self.plans.serving(inputs)
             step.count_gradients()
@@ -75,7 +75,7 @@ class Forward:
             step.restore_to_device()
 
     def _none(self) -> Plans:
-        return self._training.alike(self._iteration, partial(self._plan, less=self._beside))
+        return self._training.similar(self._iteration, partial(self._plan, less=self._beside))
 
 
 @contextmanager
@@ -93,10 +93,10 @@ def evaluating(module: nn.Module) -> Generator[None]:
 def _beside(step: PlannedStep) -> int:
     """Return the bytes of optimizer states that a plan leaves on the device."""
     initial = None if step.cycle is None else step.cycle.schedule.initial
-    away = frozenset[int]() if initial is None else initial.named - initial.on(Memory.DEVICE)
+    offloaded = frozenset[int]() if initial is None else initial.named - initial.on(Memory.DEVICE)
     storages: Sequence[Any] = step.program.storages
     return sum(
         storage.bytes
         for x, storage in enumerate(storages)
-        if storage.kind == Kind.OPTIMIZER_STATE and x not in away
+        if storage.kind == Kind.OPTIMIZER_STATE and x not in offloaded
     )

@@ -46,8 +46,8 @@ class Losses:
             raise MismatchError(
                 "a step under torch.no_grad() would compute its gradients for nobody: call step.evaluate"
             )
-        if self._last is not None and not self._last.asked and not self._last.told:
-            self._last.told = True
+        if self._last is not None and not self._last.asked and not self._last.reported:
+            self._last.reported = True
             warn_user(
                 "the gradients of the step before were not asked for: call loss.backward() on each loss "
                 "before the next step, which finds them beside its plan else, or step.evaluate for one alone"
@@ -68,8 +68,8 @@ class Losses:
         if self._updates:
             step.accumulate(outcome.gradients)
             return _Used.apply([outcome.loss], self._used)
-        told = self._last is not None and self._last.told
-        self._last = _Pending(step.in_half, told, scale, processes)
+        reported = self._last is not None and self._last.reported
+        self._last = _Pending(step.in_half, reported, scale, processes)
         gradients = list(outcome.gradients.values())
         return _Loss.apply([outcome.loss], self._last, gradients, *step.parameters(outcome.gradients))
 
@@ -83,8 +83,10 @@ class _Pending:
     processes: ranks that average them.
     """
 
-    def __init__(self, in_half: bool, told: bool, scale: Tensor | None, processes: Processes | None) -> None:
-        self.in_half, self.asked, self.told = in_half, False, told
+    def __init__(
+        self, in_half: bool, reported: bool, scale: Tensor | None, processes: Processes | None
+    ) -> None:
+        self.in_half, self.asked, self.reported = in_half, False, reported
         self.processes = processes
         self._scale = scale
 

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from ..graphs.errors import InputError
 from ..graphs.graph import Graph
 from ..graphs.machine import Links, Machine
-from ..planner.baseline import baseline, plain_schedule
+from ..planner.baseline import baseline, baseline_schedule
 from ..planner.simulator.part import part_of
 from ..planner.simulator.simulate import simulate
 from ..runtime.compare.compiled import Compiled
@@ -27,7 +27,7 @@ from ..runtime.profile.profile import graph_from, measure_program
 from ..runtime.program.program import Program
 from ..runtime.run.cycle import Terms
 from ..runtime.run.execute import PlannedStep
-from ..runtime.trace.output_layouts import residents, settled
+from ..runtime.trace.output_layouts import residents, trace_real_layouts
 from ..runtime.trace.trace import trace
 from ..runtime.unsupported import warn_user
 from ..runtime.updates.averages import averaged, with_talks
@@ -83,7 +83,7 @@ class Planner:
     book: TrainingLog
     links: Links | None = None
     bytes: int | None = None
-    beside: int = 0
+    extra_bytes: int = 0
     parts: WeakKeyDictionary[PlannedStep, Parts] = field(
         default_factory=WeakKeyDictionary[PlannedStep, Parts]
     )
@@ -108,7 +108,7 @@ class Planner:
             program = trace(iteration)
             kept = self._kept(iteration, program, size)
             if not kept.vouched:  # else its layouts are known to be those of the kernels here
-                real = settled(iteration, program)
+                real = trace_real_layouts(iteration, program)
                 if real.fingerprint != program.fingerprint:
                     program, kept = real, self._kept(iteration, real, size)
         if iteration.processes is not None:
@@ -139,7 +139,7 @@ class Planner:
             solver,
             self.options.time_limit,
             when,
-            self.beside,
+            self.extra_bytes,
         )
         if self.options.compile:
             asked = (*asked, COMPILED)
@@ -320,8 +320,8 @@ class Planner:
         refers, does not.
         """
         kept = 0 if self.options.budget.size is None else device_of(program.device).constant_bytes()
-        peak, resident = (size + self.beside for size in (baseline(graph).peak, graph.resident_bytes))
-        budget = self.options.budget.bytes_of(peak, resident) - self.beside
+        peak, resident = (size + self.extra_bytes for size in (baseline(graph).peak, graph.resident_bytes))
+        budget = self.options.budget.bytes_of(peak, resident) - self.extra_bytes
         if 0 < budget <= kept:
             raise InputError(f"of {budget:,} B libraries keep {kept:,} B: nothing is left to plan in")
         return budget - kept
@@ -330,7 +330,7 @@ class Planner:
         """Return the baseline as a plan, on links with the rates that iterations have measured."""
         if self.options.machine is not None and self.links is not None:
             graph = replace(graph, machine=replace(self.options.machine, links=self.links))
-        return Plan(program, graph, plain_schedule(graph), budget)
+        return Plan(program, graph, baseline_schedule(graph), budget)
 
     def _solved(self, plan: Plan, solver: str, budget: int) -> Plan:
         """Solve the plan's graph for this budget in bytes."""

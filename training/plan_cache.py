@@ -65,7 +65,7 @@ class Plan(NamedTuple):
     @property
     def traced(self) -> Program:
         """The program before operations were compiled."""
-        return self.program if self.compiled is None else self.compiled.plain
+        return self.program if self.compiled is None else self.compiled.uncompiled
 
 
 def find(folder: Path, program: Program, machine: Machine | None, asked: tuple[Any, ...]) -> Plan | None:
@@ -136,9 +136,9 @@ def _trim(folder: Path) -> None:
 
 def _of(plan: Plan, grounds: str) -> str:
     """Return the signature together with the plan: another process may have replaced the plan meanwhile."""
-    schedule, away = plan.schedule, plan.schedule.initial
+    schedule, offloaded = plan.schedule, plan.schedule.initial
     columns = [column.tolist() for column in (schedule.verbs, schedule.targets, schedule.wheres)]
-    initial = [sorted(map(int, there)) for there in (away.host, away.disk, away.both)]
+    initial = [sorted(map(int, there)) for there in (offloaded.host, offloaded.disk, offloaded.both)]
     text = json.dumps([grounds, graph_digest(plan.graph), columns, initial])
     return sha256(text.encode()).hexdigest()
 

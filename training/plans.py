@@ -34,7 +34,7 @@ class Plans:
         self._plan, self._most, self._buckets = plan, most, buckets
         self._iteration = iteration._replace(inputs=())  # a batch is not held
 
-    def alike(self, iteration: Iteration, plan: Callable[[Iteration], PlannedStep]) -> Plans:
+    def similar(self, iteration: Iteration, plan: Callable[[Iteration], PlannedStep]) -> Plans:
         """Return plans of another kind, with the same limit and lengths, none made yet."""
         return Plans(iteration, plan, self._most, self._buckets)
 

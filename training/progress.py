@@ -105,11 +105,11 @@ class Line:
     def __init__(self) -> None:
         self._last, self._phase = 0.0, ""
 
-    def __call__(self, told: ProgressEvent) -> None:
-        stays = told.phase == "train" and bool(told.text)
-        if stays or told.phase != self._phase or monotonic() - self._last > _SECONDS_BETWEEN:
-            self._phase = told.phase
-            line = "".join(letter for letter in str(told) if letter.isprintable())
+    def __call__(self, event: ProgressEvent) -> None:
+        stays = event.phase == "train" and bool(event.text)
+        if stays or event.phase != self._phase or monotonic() - self._last > _SECONDS_BETWEEN:
+            self._phase = event.phase
+            line = "".join(letter for letter in str(event) if letter.isprintable())
             line, end = (line, "\n") if stays else (line[:110], "")
             print(f"\r\x1b[2Kmemplan: {line}", end=end, file=sys.stderr, flush=True)
             self._last = monotonic()

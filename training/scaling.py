@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 
 from ..runtime.model.iteration import Inputs, Scaled, unscaled
-from ..runtime.torch_internals import tell_infinite, told_infinite
+from ..runtime.torch_internals import report_infinite, reported_infinite
 
 
 class Scaling:
@@ -38,7 +38,7 @@ class Scaling:
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Run the optimizer's step on the gradients of a scaled loss, whether `unscale_` has run or not."""
         self.scaler.step(optimizer)
-        self.skipped = told_infinite(self.scaler, optimizer)
+        self.skipped = reported_infinite(self.scaler, optimizer)
         self.scaler.update()
 
     def updated(self, optimizer: torch.optim.Optimizer, *, infinite: bool) -> None:
@@ -47,5 +47,5 @@ class Scaling:
         infinite: a gradient was, so that the weights were not updated.
         """
         self.skipped = infinite
-        tell_infinite(self.scaler, optimizer, torch.full_like(self._one, float(infinite)))
+        report_infinite(self.scaler, optimizer, torch.full_like(self._one, float(infinite)))
         self.scaler.update()

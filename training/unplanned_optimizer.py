@@ -57,12 +57,12 @@ class OutsideStep(Step):
         self._outside, self._planner = optimizer, planner
         self._waiting = 0
         sums = sum(p.nbytes for p in trained.values()) if iteration.accumulate > 1 else 0
-        planner.beside = self._taken.states + sums
+        planner.extra_bytes = self._taken.states + sums
         super().__init__(iteration, planner, buckets, plan=self._planned)
         self._own, self._losses = optimizer, Losses(updates=True)
         self._clipping = planner.options.max_grad_norm
         kind, budget = type(optimizer).__name__, self._budget(self.plans[0])
-        taken = f"take {planner.beside:,} bytes of the budget of {budget:,} all the time"
+        taken = f"take {planner.extra_bytes:,} bytes of the budget of {budget:,} all the time"
         held = "its states" if iteration.accumulate == 1 else "its states and the sums of gradients"
         warn_user(f"{kind} is not in the plan: {held} {taken}; {titles('and')} would be planned")
 
@@ -122,7 +122,7 @@ class OutsideStep(Step):
         try:
             step = self._planner(iteration, less)
         except InfeasibleError as error:
-            raise error.beside(self._planner.beside) from None
+            raise error.with_extra_bytes(self._planner.extra_bytes) from None
         if not iteration.trains:
             return step
         needed, budget = _left_bytes(step.program) + self._taken.peak, self._budget(step)
@@ -131,7 +131,7 @@ class OutsideStep(Step):
         return step
 
     def _budget(self, step: PlannedStep) -> int:
-        return (step.budget or 0) + self._planner.beside
+        return (step.budget or 0) + self._planner.extra_bytes
 
 
 def _left_bytes(program: Program) -> int:

@@ -41,7 +41,7 @@ class Area(ABC):
     @abstractmethod
     def judge(self, case: Any) -> Verdict: ...
 
-    def again(self, case: Any, fault: Fault) -> list[Fault]:
+    def repeat(self, case: Any, fault: Fault) -> list[Fault]:
         """The faults of a smaller case, as far as they may be `fault`: what shrinking asks."""
         del fault
         return judged(self, case).faults

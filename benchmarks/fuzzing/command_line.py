@@ -44,13 +44,13 @@ def _faults(words: Sequence[str], result: Result, folder: Path) -> Iterator[Faul
         yield Fault(type(error).__name__, f"{type(error).__name__} comes out: {error}")
         return
     lines = result.stderr.splitlines()
-    told = [line for line in lines if line.startswith("plan: error:")]
+    reported = [line for line in lines if line.startswith("plan: error:")]
     if result.exit_code not in _FINE:
         named = re.search(r"a fault of ours: (\w+)", result.stderr)
         kind = named[1] if named else f"exit code {result.exit_code}"
         yield Fault(kind, f"exit code {result.exit_code}: {result.stderr[:300]}")
-    elif len(told) != (result.exit_code != Exit.DONE):
-        yield Fault(f"{len(told)} lines of error", f"exit code {result.exit_code}: {result.stderr[:300]}")
+    elif len(reported) != (result.exit_code != Exit.DONE):
+        yield Fault(f"{len(reported)} lines of error", f"exit code {result.exit_code}: {result.stderr[:300]}")
     if (
         result.exit_code == Exit.MISSING
         and "not installed" not in result.stderr
@@ -61,8 +61,8 @@ def _faults(words: Sequence[str], result: Result, folder: Path) -> Iterator[Faul
         yield Fault("takes all memory", result.stderr[:300])
     if "Traceback" in result.stderr and "--debug" not in words:
         yield Fault("traceback", result.stderr[-500:])
-    if any(len(line) > LONGEST_LINE for line in told):
-        yield Fault("long line", f"a line of {max(map(len, told)):,} characters: {told[0][:200]}")
+    if any(len(line) > LONGEST_LINE for line in reported):
+        yield Fault("long line", f"a line of {max(map(len, reported)):,} characters: {reported[0][:200]}")
     control = _CONTROL.search(result.stdout + result.stderr)
     if control:
         yield Fault("control characters", f"{control[0]!r} goes to the terminal")

@@ -18,7 +18,7 @@ from memplan.graphs.files.files import save_graph
 from memplan.graphs.files.machine import machine_to_document
 from memplan.graphs.graph import Graph
 from memplan.graphs.partition.partition import partition
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.file import save_schedule
 from odd_graphs import odd_graph, odd_machine
 from training_graphs import training
@@ -166,7 +166,7 @@ def _files(case: CommandCase, folder: Path) -> None:
     save_graph(graph, folder / "é.json")
     predicted = random.choice(({}, {"time": 1e300, "peak": 1}, {"time": "x"}, {"lower_bound": 1e308}))
     budget = random.choice((None, 0, 1, 2**62))
-    schedule = plain_schedule(graph)
+    schedule = baseline_schedule(graph)
     save_schedule(folder / "schedule.json", graph, schedule, budget=budget, predicted=predicted)
     if random.random() < 0.3:
         document = json.loads((folder / "schedule.json").read_text())

@@ -25,7 +25,7 @@ from memplan.graphs.files.machine import load_machine, machine_from_document, ma
 from memplan.graphs.files.write import graph_to_document
 from memplan.graphs.files.yaml_dialect import dump_yaml
 from memplan.graphs.graph import Graph
-from memplan.planner.baseline import baseline, plain_schedule
+from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.schedule.file import load_schedule, save_schedule
 from odd_graphs import odd_graph, odd_machine
 from reference_replay import Accepted, replay
@@ -206,11 +206,11 @@ def line_faults(line: str, path: Path) -> Iterator[Fault]:
 
 def _read_graph(path: Path, case: FileCase) -> list[Fault]:
     graph = load_graph(path)
-    again = path.with_name("again.yaml")
-    save_graph(graph, again)
-    if graph_digest(load_graph(again)) != graph_digest(graph):
+    repeat = path.with_name("again.yaml")
+    save_graph(graph, repeat)
+    if graph_digest(load_graph(repeat)) != graph_digest(graph):
         return [Fault("graph: not the same again", "written and read again it is another graph")]
-    second, first = replay(graph, plain_schedule(graph)), baseline(graph)
+    second, first = replay(graph, baseline_schedule(graph)), baseline(graph)
     same = isinstance(second, Accepted) and second.peak == first.peak and isclose(second.time, first.time)
     return [] if same else [Fault("graph: the replays differ", f"{first} and {second}")]
 
@@ -225,9 +225,9 @@ def _read_machine(path: Path, case: FileCase) -> list[Fault]:
 def _read_schedule(path: Path, case: FileCase) -> list[Fault]:
     assert case.graph is not None
     file = load_schedule(path, case.graph)
-    again = path.with_name("again.json")
-    save_schedule(again, case.graph, file.schedule, budget=file.budget, machine=file.machine)
-    if list(load_schedule(again, case.graph).schedule) != list(file.schedule):
+    repeat = path.with_name("again.json")
+    save_schedule(repeat, case.graph, file.schedule, budget=file.budget, machine=file.machine)
+    if list(load_schedule(repeat, case.graph).schedule) != list(file.schedule):
         return [Fault("schedule: not the same again", "written and read again it is another schedule")]
     difference = disagreement(Case(case.graph, file.schedule, file.budget, file.machine))
     return [Fault("schedule: the replays differ", difference)] if difference else []
@@ -272,7 +272,7 @@ def _sound(what: str, seed: int) -> tuple[Any, Graph | None]:
 def _schedule_document(graph: Graph) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "schedule.json"
-        save_schedule(path, graph, plain_schedule(graph), budget=100, predicted={"peak": 3, "time": 1.0})
+        save_schedule(path, graph, baseline_schedule(graph), budget=100, predicted={"peak": 3, "time": 1.0})
         return read_document(path)
 
 

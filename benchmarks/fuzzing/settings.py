@@ -14,7 +14,7 @@ from typing import NamedTuple
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain, layered
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
 from small_offload import small_case
@@ -167,7 +167,7 @@ def _problem(random: Random, links: bool) -> Problem:
     graph = random.choice(
         (chain(5, seed=seed), layered(12, seed=seed, width=4), training(2, seed, update="end"))
     )
-    low, high = memory_floor(graph), baseline(graph).peak
+    low, high = minimum_memory(graph), baseline(graph).peak
     return Problem(graph, random.randint(low, high))
 
 

@@ -18,7 +18,7 @@ def shrunk(area: Area, case: Any, fault: Fault, seconds: float = SECONDS) -> tup
     end = monotonic() + seconds
     while True:
         for smaller in area.smaller(case):
-            found = next((one for one in area.again(smaller, fault) if one.kind == fault.kind), None)
+            found = next((one for one in area.repeat(smaller, fault) if one.kind == fault.kind), None)
             if found is not None:
                 case, fault = smaller, found
                 break

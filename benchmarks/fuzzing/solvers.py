@@ -14,7 +14,7 @@ from memplan.graphs.files.files import save_graph
 from memplan.graphs.files.machine import machine_to_document
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
 from odd_graphs import odd_problem
@@ -77,7 +77,7 @@ class Solvers(Area):
         counts = {one.solver: 1 for one in verdicts}
         return Verdict(faults, {**counts, "answers": sum(one.outcome == "ok" for one in verdicts)})
 
-    def again(self, case: SolverCase, fault: Fault) -> list[Fault]:
+    def repeat(self, case: SolverCase, fault: Fault) -> list[Fault]:
         named = fault.kind.split(":")[0].split()
         return judged(self, case._replace(solvers=tuple(s for s in case.solvers if s in named))).faults
 
@@ -87,7 +87,7 @@ class Solvers(Area):
             yield case._replace(problem=replace(problem, graph=graph))
         for machine in _plainer(problem.machine):
             yield case._replace(problem=replace(problem, machine=machine))
-        low, high = memory_floor(problem.graph, problem.machine), baseline(problem.graph).peak
+        low, high = minimum_memory(problem.graph, problem.machine), baseline(problem.graph).peak
         for budget in (1, low, (low + high) // 2, high - 1, high):
             if 0 < budget < problem.budget:
                 yield case._replace(problem=replace(problem, budget=budget))

@@ -109,13 +109,13 @@ def _by_deepspeed(iteration: Iteration) -> Ready:
     """ZeRO-3 with weights and states on the host. Its optimizer is its own AdamW for the CPU."""
     import deepspeed  # pyright: ignore[reportMissingImports]
 
-    away = {"device": "cpu", "pin_memory": True}
+    offloaded = {"device": "cpu", "pin_memory": True}
     half = next(iteration.module.parameters()).dtype == torch.bfloat16
     settings = {
         "train_micro_batch_size_per_gpu": 1,
         "bf16": {"enabled": half},
         "optimizer": {"type": "AdamW", "params": {"lr": LEARNING_RATE}},
-        "zero_optimization": {"stage": 3, "offload_optimizer": away, "offload_param": away},
+        "zero_optimization": {"stage": 3, "offload_optimizer": offloaded, "offload_param": offloaded},
     }
     engine, *_ = deepspeed.initialize(
         model=iteration.module, model_parameters=iteration.module.parameters(), config=settings

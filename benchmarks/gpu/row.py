@@ -41,7 +41,7 @@ from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.program.program import Program
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.output_layouts import residents, settled
+from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
 
@@ -82,7 +82,7 @@ def _ours(iteration: Iteration, asked: dict[str, Any]) -> Iterator[dict[str, Any
     optimizer = torch.optim.AdamW(parameters, contestants.LEARNING_RATE, fused=True)
     iteration = iteration._replace(updates=Updates(optimizer))
     start = perf_counter()
-    program = settled(iteration)
+    program = trace_real_layouts(iteration)
     traced = perf_counter()
     measured = measure_program(program, residents(program, iteration))
     graph = graph_from(program, measured, block_bytes=512)  # as both allocators count

@@ -28,7 +28,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def svg(
-    ours: Mapping[str, Points],
+    own: Mapping[str, Points],
     published: Mapping[str, Points],
     x: str,
     y: str,
@@ -38,7 +38,7 @@ def svg(
 ) -> str:
     """ours: at least one curve with a point. A name of `published` has the colour of ours. words: what stands
     at 0, 1, 2, … of x, where x is no number: then no line joins the points."""
-    points = [point for curves in (ours, published) for curve in curves.values() for point in curve]
+    points = [point for curves in (own, published) for curve in curves.values() for point in curve]
     across = sorted({point[0] for point in points})
     columns = across if log or words else ticks(across[0], across[-1])
     lines = ticks(min(point[1] for point in points), max(point[1] for point in points))
@@ -65,9 +65,9 @@ def svg(
         body.append(f'<text x="{left(value):.1f}" y="{bottom + 16}" text-anchor="middle">{label}</text>')
     body.append(f'<text x="{_LEFT}" y="18">{escape(y)}</text>')
     body.append(f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(x)}</text>')
-    for number, (name, curve) in enumerate(ours.items()):
-        again, colour = divmod(number, len(_COLOURS))
-        pen = f'stroke="{_COLOURS[colour]}"' + ' stroke-dasharray="6 3"' * again
+    for number, (name, curve) in enumerate(own.items()):
+        recomputed, colour = divmod(number, len(_COLOURS))
+        pen = f'stroke="{_COLOURS[colour]}"' + ' stroke-dasharray="6 3"' * recomputed
         places = [f"{left(a):.1f} {up(b):.1f}" for a, b in sorted(curve)]
         body += [] if words else [f'<path d="M{"L".join(places)}" {pen}/>']
         body += [

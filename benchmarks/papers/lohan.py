@@ -13,7 +13,7 @@ from memplan.graphs.machine import Link, Machine
 from memplan.graphs.machines.presets import find_preset
 from memplan.instances.models import MODELS, Transformer
 from memplan.instances.transformer import Rates, Training, model_flops, transformer
-from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, Solution
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, ValidatedSolution
 from memplan.solvers.registry import run as registry
 
 TITLE = "LoHan"
@@ -41,7 +41,9 @@ def machine_of(given: Values) -> Machine:
     return replace(MACHINE, device_capacity=device, host_capacity=host, links=links)
 
 
-def solved(system: str, given: Values, seconds: float, more: Mapping[str, str] | None = None) -> Solution:
+def solved(
+    system: str, given: Values, seconds: float, more: Mapping[str, str] | None = None
+) -> ValidatedSolution:
     """Of model, batch and what machine_of takes."""
     machine, (solver, settings) = machine_of(given), SYSTEMS[system]
     rates = Rates(FLOPS[str(given.get("gpu", "rtx4090"))], 46e9, 8e9)
@@ -60,7 +62,7 @@ def training_of(given: Values) -> Training:
     return Training(int(given["batch"]), 1024, granularity="sublayer")
 
 
-def attained(given: Values, found: Solution) -> Values:
+def attained(given: Values, found: ValidatedSolution) -> Values:
     flops = model_flops(model_of(given), training_of(given))
     return {
         "iteration, s": round(found.figures.time, 2),

@@ -17,7 +17,7 @@ from memplan.graphs.machines.presets import find_preset
 from memplan.instances.models import Transformer
 from memplan.instances.training import Rates, Training
 from memplan.instances.transformer import transformer
-from memplan.solvers.problem import InfeasibleError, Problem, Solution
+from memplan.solvers.problem import InfeasibleError, Problem, ValidatedSolution
 from memplan.solvers.registry import run as registry
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))
@@ -69,7 +69,9 @@ def free_machine(given: Values) -> Machine:
     return Machine(links=machine.links, updates=machine.updates)
 
 
-def solved(way: str, settings: Mapping[str, str], graph: Graph, machine: Machine, seconds: float) -> Solution:
+def solved(
+    way: str, settings: Mapping[str, str], graph: Graph, machine: Machine, seconds: float
+) -> ValidatedSolution:
     solver = "zero-offload" if way == "zero-offload" else "memferry"
     problem = Problem(graph, machine.device_capacity or ROOM, machine)
     return registry.solve(solver, problem, seconds, settings, bound_seconds=0.0)

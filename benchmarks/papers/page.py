@@ -45,21 +45,21 @@ def picture(figure: Figure, rows: Rows) -> str:
     """Its SVG; empty where nothing can be drawn."""
     if figure.plot is None:
         return ""
-    ours: dict[str, list[tuple[float, float]]] = {}
+    own: dict[str, list[tuple[float, float]]] = {}
     published: dict[str, list[tuple[float, float]]] = {}
     words: dict[str, int] = {}
     for case, row in _done(figure, rows):
         for y in figure.plot.y:
             name = _curve(figure.plot, case.given, y)
-            for found, values in ((ours, row.ours), (published, case.published)):
-                x = case.given.get(figure.plot.x, row.ours.get(figure.plot.x))
+            for found, values in ((own, row.own), (published, case.published)):
+                x = case.given.get(figure.plot.x, row.own.get(figure.plot.x))
                 if x == "":
                     continue
                 if isinstance(x, str):
                     x = words.setdefault(x, len(words))
                 if x is not None and (value := _number(values.get(y))) is not None:
                     found.setdefault(name, []).append((x, value))
-    drawn: dict[str, Points] = dict(ours.items())
+    drawn: dict[str, Points] = dict(own.items())
     axis = figure.plot.axis or figure.plot.y[0]
     return (
         svg(
@@ -120,18 +120,18 @@ def _table(done: Sequence[tuple[Case, Row]]) -> Iterator[str]:
     if same:
         said = (f"{SPELLED.get(key, key)} {done[0][0].given[key]}" for key in same)
         yield f"In all rows: {', '.join(said)}.\n"
-    ours = list(dict.fromkeys(key for _case, row in done for key in row.ours))
+    own = list(dict.fromkeys(key for _case, row in done for key in row.own))
     shown = {key for case, _row in done for key in case.published}
     heads = [
         *(SPELLED.get(key, key) for key in given),
-        *(head for key in ours for head in ((key, f"{key}, published") if key in shown else (key,))),
+        *(head for key in own for head in ((key, f"{key}, published") if key in shown else (key,))),
     ]
     yield "| " + " | ".join(heads) + " |"
     yield "|---" * len(heads) + "|"
     for case, row in done:
         cells = [_cell(case.given.get(key, "")) for key in given]
-        for key in ours:
-            cells.append(_cell(row.ours.get(key, "")))
+        for key in own:
+            cells.append(_cell(row.own.get(key, "")))
             cells += [_cell(case.published.get(key, ""))] if key in shown else []
         yield "| " + " | ".join(cells) + " |"
 

@@ -22,7 +22,7 @@ class Row:
 
     figure: str
     case: str
-    ours: Values
+    own: Values
     wall: float
     date: str
 
@@ -49,18 +49,18 @@ def append(path: Path, row: Row) -> None:
         writer = csv.writer(lines)
         if new:
             writer.writerow(COLUMNS)
-        writer.writerow((row.figure, row.case, json.dumps(row.ours), f"{row.wall:.2f}", row.date))
+        writer.writerow((row.figure, row.case, json.dumps(row.own), f"{row.wall:.2f}", row.date))
 
 
 def measured(figure: Figure, case: Case, seconds: float) -> Row:
     """Where a solver has no answer, its message is the row's."""
     start = perf_counter()
     try:
-        ours = figure.measure(case.given, seconds)
+        own = figure.measure(case.given, seconds)
     except (InfeasibleError, NotAcceptedError) as error:
-        ours = {"no answer": str(error)}
+        own = {"no answer": str(error)}
     wall = perf_counter() - start
-    return Row(figure.name, spelled(case.given), ours, wall, datetime.now(UTC).date().isoformat())
+    return Row(figure.name, spelled(case.given), own, wall, datetime.now(UTC).date().isoformat())
 
 
 def missing(figure: Figure, known: dict[tuple[str, str], Row]) -> Iterator[Case]:

@@ -49,7 +49,7 @@ def main() -> None:
         for case in missing(figure, load(ROWS)):
             row = measured(figure, case, given.seconds or figure.seconds)
             append(ROWS, row)
-            print(name, row.case, dict(row.ours), f"{row.wall:.1f} s", flush=True)
+            print(name, row.case, dict(row.own), f"{row.wall:.1f} s", flush=True)
     write(RESULTS)
 
 

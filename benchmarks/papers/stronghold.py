@@ -14,7 +14,7 @@ from memplan.instances.models import Transformer
 from memplan.instances.training import Rates, Training
 from memplan.instances.transformer import model_flops, transformer
 from memplan.planner.baseline import baseline
-from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, Solution
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, ValidatedSolution
 from memplan.solvers.registry import run as registry
 
 TITLE = "STRONGHOLD"
@@ -42,7 +42,7 @@ def graph_of(layers: int) -> Graph:
 
 def solved(
     system: str, layers: int, seconds: float, more: Mapping[str, str] | None = None, forced: bool = False
-) -> Solution:
+) -> ValidatedSolution:
     """forced: on a device one byte too small for everything, where L2L would move nothing."""
     solver, settings = SYSTEMS[system]
     graph = graph_of(layers)
@@ -51,7 +51,7 @@ def solved(
     return registry.solve(solver, problem, seconds, {**settings, **(more or {})}, bound_seconds=0.0)
 
 
-def attained(layers: int, found: Solution) -> Values:
+def attained(layers: int, found: ValidatedSolution) -> Values:
     seconds = found.figures.time
     return {
         "iteration, s": round(seconds, 3),

@@ -20,7 +20,7 @@ from memplan.instances.models import MODELS
 from memplan.instances.training import Rates, Training
 from memplan.instances.transformer import timed, transformer
 from memplan.planner.baseline import baseline
-from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, Solution
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, ValidatedSolution
 from memplan.solvers.registry import run as registry
 
 TITLE = "Thesis, chapter 4: Offmate"
@@ -71,7 +71,7 @@ def case_of(given: Values) -> tuple[Graph, Problem]:
     return graph, Problem(graph, budget, machine)
 
 
-def figures(found: Solution, plain: float) -> Values:
+def figures(found: ValidatedSolution, plain: float) -> Values:
     return {
         "s": round(found.figures.time, 3),
         "overhead, %": round(100 * (found.figures.time / plain - 1), 1),

@@ -137,10 +137,10 @@ def without_corpora(paths: Sequence[Path], named: Collection[str]) -> list[Path]
 
     Raises InputError if that folder is among them and no corpus is named.
     """
-    ours = [path for path in paths if (path / CATALOGUE).is_file()]
-    if ours and not named:
-        raise InputError(f"{ours[0]} has memplan's own graphs: say which by --corpus {'|'.join(corpora())}")
-    return [path for path in paths if path not in ours]
+    solved = [path for path in paths if (path / CATALOGUE).is_file()]
+    if solved and not named:
+        raise InputError(f"{solved[0]} has memplan's own graphs: say which by --corpus {'|'.join(corpora())}")
+    return [path for path in paths if path not in solved]
 
 
 def corpus_instances(names: Iterable[str], folder: Path) -> list[Instance]:

@@ -253,15 +253,15 @@ def bench(
         fault = error
     found = [rows[trial.key] for trial in asked if trial.key in rows]
     moved = compared(earlier, found, tolerance)
-    beside = matches(found, published), beaten(found, best_known), moved
-    _show(found, *beside, interrupted, output)
+    alongside = matches(found, published), beaten(found, best_known), moved
+    _show(found, *alongside, interrupted, output)
     if best_path and fresh:
         save_best(joined(best_known, fresh, revision(), date.today().isoformat()), best_path)
     if fault:
         raise fault
     written = write_plots(found, plots) if plots else []
     if page and found:
-        written.append(write_page(found, *beside, len(fresh), page))
+        written.append(write_page(found, *alongside, len(fresh), page))
     for path in written:
         output.note(f"written: {path}")
     if interrupted:

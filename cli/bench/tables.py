@@ -69,16 +69,16 @@ def _lines(one: Table) -> Iterator[Text]:
 
 def match_document(match: Match) -> dict[str, Any]:
     """Return a match with a published result for JSON. Overheads in percent."""
-    ours = match.ours
+    solved = match.solved
     return {
         "graph": match.graph,
         "budget_percent": match.percent,
         "method": match.published.method or None,
         "overhead_percent": match.published.overhead,
         "seconds": match.published.seconds,
-        "solver": ours and ours.solver,
-        "our_overhead_percent": ours and ours.overhead_percent,
-        "our_seconds": ours and ours.seconds,
+        "solver": solved and solved.solver,
+        "our_overhead_percent": solved and solved.overhead_percent,
+        "our_seconds": solved and solved.seconds,
         "at_least_as_good": match.at_least_as_good,
     }
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...graphs.graph import Graph, Kind, Phase
 from ...planner.addresses.lifetimes import WORKSPACE, Lifetimes
-from ...planner.schedule.schedule import PLAIN, Schedule, Verb
+from ...planner.schedule.schedule import DEFAULT_MODE, Schedule, Verb
 
 Entry = dict[str, Any]
 """A row as `--json` prints it. Times in seconds, sizes in bytes."""
@@ -18,7 +18,7 @@ Entry = dict[str, Any]
 
 def phases(graph: Graph, schedule: Schedule) -> list[Entry]:
     """Return per phase: number of operations, runs, their time, and how much of it is recomputation."""
-    runs, total, again = _by_operation(graph, schedule)
+    runs, total, rerun = _by_operation(graph, schedule)
     phase = graph.operations.phase
     return [
         {
@@ -26,7 +26,7 @@ def phases(graph: Graph, schedule: Schedule) -> list[Entry]:
             "operations": int((phase == kind).sum()),
             "runs": int(runs[phase == kind].sum()),
             "time": float(total[phase == kind].sum()),
-            "again": float(again[phase == kind].sum()),
+            "again": float(rerun[phase == kind].sum()),
         }
         for kind in Phase
         if (phase == kind).any()
@@ -35,9 +35,9 @@ def phases(graph: Graph, schedule: Schedule) -> list[Entry]:
 
 def recomputed(graph: Graph, schedule: Schedule) -> list[Entry]:
     """Return the operations that run more than once, the longest recomputation first."""
-    runs, _total, again = _by_operation(graph, schedule)
+    runs, _total, rerun = _by_operation(graph, schedule)
     rows = [
-        {"operation": graph.operations.name[i], "runs": runs.item(i), "again": again.item(i)}
+        {"operation": graph.operations.name[i], "runs": runs.item(i), "again": rerun.item(i)}
         for i in (runs > 1).nonzero()[0].tolist()
     ]
     return sorted(rows, key=lambda row: (-float(row["again"]), str(row["operation"])))
@@ -95,11 +95,11 @@ def _by_operation(
     computes = schedule.verbs == Verb.COMPUTE
     ran, modes = schedule.targets[computes], schedule.wheres[computes]
     seconds = graph.operations.time[ran]
-    for run in (modes != PLAIN).nonzero()[0].tolist():
+    for run in (modes != DEFAULT_MODE).nonzero()[0].tolist():
         seconds[run] = graph.operations.modes[ran.item(run)][modes.item(run) - 1].time
     count = len(graph.operations)
     total: NDArray[np.float64] = np.bincount(ran, seconds, minlength=count).astype(np.float64)
     once, first = np.unique(ran, return_index=True)  # indices of first occurrences: the first runs
-    again = total.copy()
-    again[once] -= seconds[first]
-    return np.bincount(ran, minlength=count), total, again
+    rerun = total.copy()
+    rerun[once] -= seconds[first]
+    return np.bincount(ran, minlength=count), total, rerun

@@ -9,7 +9,7 @@ from ...graphs.graph import Graph
 from ...graphs.machine import Machine, Memory
 from ...graphs.units import duration
 from ...planner.addresses.layout import Layout
-from ...planner.bounds import memory_floor, offloads, once_floor
+from ...planner.bounds import minimum_memory, minimum_memory_once, offloads
 from ...planner.budget import spelled
 from ...planner.report import Report
 from ...planner.schedule.schedule import Schedule
@@ -29,13 +29,13 @@ def report_document(report: Report, budget: int | None) -> dict[str, Any]:
 
 def report_rows(report: Report, budget: int | None, machine: Machine | None) -> Iterator[Row]:
     """Yield the rows of a schedule's figures. machine: its memories' names are shown."""
-    figures, plain = report.figures, report.baseline
+    figures, baseline = report.figures, report.baseline
     of_budget = f", {figures.peak / budget:.1%} of the budget" if budget else ""
     yield "time", f"{duration(figures.time)}, {signed(report.overhead)} vs. baseline"
     yield "peak", f"{spelled(figures.peak)}{of_budget}"
     if figures.least_budget != figures.peak:
         yield "min. budget", spelled(figures.least_budget)
-    yield "baseline", f"{duration(plain.time)}, peak {spelled(plain.peak)}"
+    yield "baseline", f"{duration(baseline.time)}, peak {spelled(baseline.peak)}"
     if figures.host_peak:
         yield "host peak", spelled(figures.host_peak)
     if figures.pinned_peak:
@@ -52,15 +52,15 @@ def report_rows(report: Report, budget: int | None, machine: Machine | None) -> 
         yield "lower bound", "none known"
 
 
-def floor_document(graph: Graph, machine: Machine | None) -> dict[str, int | None]:
+def minimum_document(graph: Graph, machine: Machine | None) -> dict[str, int | None]:
     """Return the minimum memory in bytes, null if that minimum does not exist."""
-    return {"floor": memory_floor(graph, machine), "once_floor": once_floor(graph, machine)}
+    return {"floor": minimum_memory(graph, machine), "once_floor": minimum_memory_once(graph, machine)}
 
 
-def floor_rows(graph: Graph, machine: Machine | None) -> Iterator[Row]:
+def minimum_rows(graph: Graph, machine: Machine | None) -> Iterator[Row]:
     kind = "with" if offloads(machine or graph.machine) else "without"
-    yield "minimum", f"{spelled(memory_floor(graph, machine))} ({kind} offloading, any order)"
-    once = once_floor(graph, machine)
+    yield "minimum", f"{spelled(minimum_memory(graph, machine))} ({kind} offloading, any order)"
+    once = minimum_memory_once(graph, machine)
     if once is not None:
         yield "", f"{spelled(once)} (without offloading, traced order, backward once)"
 

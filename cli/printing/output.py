@@ -17,7 +17,7 @@ from rich.text import Text
 from ...graphs.errors import InputError
 from ..streams import CONTROLS, give_up_output, say
 
-_PLAIN = str.maketrans({"×": "x", "µ": "u", "…": "...", "≤": "<=", "≥": ">="})
+_SIMPLE = str.maketrans({"×": "x", "µ": "u", "…": "...", "≤": "<=", "≥": ">="})
 """Replacements on a terminal that has only ASCII; names in files are escaped by the stream."""
 
 _NARROWEST = 20
@@ -57,7 +57,7 @@ class Output:
             line.plain = line.plain.translate(CONTROLS)
             console.print(line, soft_wrap=True)
         text = written.getvalue()
-        _write(text if self.blocks else text.translate(_PLAIN))
+        _write(text if self.blocks else text.translate(_SIMPLE))
 
     def note(self, line: str) -> None:
         """Print a line for the user on standard error, unless quiet."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from ...graphs.cells import cell_text
 from ...graphs.errors import InputError
 from ...graphs.files.documents import write_whole
-from ...solvers.incumbent import Standing
+from ...solvers.incumbent import IncumbentState
 
 _EVERY_SECONDS = 0.5
 """Minimum seconds between lines, except the last."""
@@ -29,9 +29,9 @@ class RaceLog:
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
         self._shown, self._next = [""], 0.0
-        self._waiting: Standing | None = None
+        self._waiting: IncumbentState | None = None
 
-    def __call__(self, standing: Standing) -> None:
+    def __call__(self, standing: IncumbentState) -> None:
         self._waiting = standing
         if standing.elapsed >= self._next:
             self.close()
@@ -49,7 +49,7 @@ class RaceLog:
             self._shown, self._next = cells[1:], standing.elapsed + _EVERY_SECONDS
 
 
-def write_csv(path: Path, history: Iterable[Standing]) -> None:
+def write_csv(path: Path, history: Iterable[IncumbentState]) -> None:
     """Write the history as CSV. Raises InputError if it can't be written.
 
     Columns: seconds since the start, seconds of the incumbent and of the bound, gap as a share, source. A

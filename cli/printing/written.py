@@ -47,10 +47,10 @@ def write_out(destination: Path | None, write: Callable[[Path], None]) -> Writte
     except InputError as error:
         for folder in (destination.parent, Path(), *map(Path, _others())):
             suffix = destination.suffix if destination.suffix == ".csv" else ".json"
-            beside = folder / f"memplan-{token_hex(4)}{suffix}"
+            temporary = folder / f"memplan-{token_hex(4)}{suffix}"
             with suppress(InputError):
-                write(beside)
-                return Written(beside, str(error))
+                write(temporary)
+                return Written(temporary, str(error))
         return Written(None, str(error))
 
 

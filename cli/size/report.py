@@ -34,18 +34,18 @@ def trial_document(one: Trial, constant: int, found: Found | None = None) -> dic
         "budget": one.budget,
         "device_budget": one.budget + constant,
         "fits": figures is not None,
-        "floor": one.floor,
-        "baseline_peak": one.plain.peak,
-        "baseline_time": one.plain.time,
+        "floor": one.min_memory,
+        "baseline_peak": one.baseline_figures.peak,
+        "baseline_time": one.baseline_figures.time,
         "time": figures and figures.time,
         "peak": figures and figures.peak,
         "host_peak": figures and figures.host_peak,
         "pinned_peak": figures and figures.pinned_peak,
         "least_pinned": figures and figures.least_pinned,
         "disk_peak": figures and figures.disk_peak,
-        "overhead": figures and Report(figures, one.plain).overhead,
+        "overhead": figures and Report(figures, one.baseline_figures).overhead,
         "samples_per_second": one.samples_per_second,
-        "planned": None if figures is None else not one.plain_fits,
+        "planned": None if figures is None else not one.baseline_fits,
         "needs": span and span._asdict(),
         "times": figures and time_span(figures.time)._asdict(),
         "tight": None if found is None or figures is None else found.tight(one.batch),
@@ -56,7 +56,7 @@ def trial_document(one: Trial, constant: int, found: Found | None = None) -> dic
 def document_of(found: Found, subject: Subject) -> dict[str, Any]:
     constant = found.room.constant
 
-    def told(one: Trial | None) -> dict[str, Any] | None:
+    def document(one: Trial | None) -> dict[str, Any] | None:
         return one and trial_document(one, constant, found)
 
     return {
@@ -67,10 +67,10 @@ def document_of(found: Found, subject: Subject) -> dict[str, Any]:
         "budget": found.room.limit,
         "reserve": found.room.reserve,
         "constant": constant,
-        "batches": [told(one) for one in sorted(found.trials, key=lambda one: one.batch)],
-        "largest_batch": told(found.largest),
-        "largest_unplanned": told(found.unplanned),
-        "fastest_batch": told(found.fastest),
+        "batches": [document(one) for one in sorted(found.trials, key=lambda one: one.batch)],
+        "largest_batch": document(found.largest),
+        "largest_unplanned": document(found.unplanned),
+        "fastest_batch": document(found.fastest),
         "smallest_budget": found.least and trial_document(found.least, constant),
         "breakdown": found.parts and _parts_document(found.parts),
         "pinning": found.pinning and trial_document(found.pinning, constant),
@@ -150,7 +150,7 @@ def _summary(found: Found) -> Iterator[Row]:
 def _speed(one: Trial, found: Found) -> str:
     assert one.figures is not None
     most = " at most" if one is found.least or one.batch in found.hasty else ""
-    overhead = signed(Report(one.figures, one.plain).overhead)
+    overhead = signed(Report(one.figures, one.baseline_figures).overhead)
     return f"{duration(one.figures.time)}{most}, {overhead} vs. baseline, {rate(one)} samples/s"
 
 
@@ -168,7 +168,7 @@ def nothing_fits(found: Found) -> str:
     kept = room.constant
     needs = f": the smallest budget found is {spelled(least.budget + kept)}" if least else ""
     kind = "with" if offloads(found.preset.machine) else "without"
-    floor = f"the minimum memory {kind} offloading is {spelled(one.floor + kept)}"
-    tried = "" if one.hopeless else " by any plan found"
-    line = f"batch {one.batch:,} does not fit within {spelled(room.limit)}{tried}{needs}; {floor}"
+    min_memory = f"the minimum memory {kind} offloading is {spelled(one.min_memory + kept)}"
+    tried = "" if one.proven_infeasible else " by any plan found"
+    line = f"batch {one.batch:,} does not fit within {spelled(room.limit)}{tried}{needs}; {min_memory}"
     return "; ".join(filter(None, (line, pinning(found))))

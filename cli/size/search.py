@@ -14,7 +14,7 @@ from ...graphs.machine import Machine
 from ...graphs.machines.presets import Preset
 from ...graphs.units import format_bytes
 from ...planner.addresses.caching_allocator import reserved_peak
-from ...planner.baseline import baseline, plain_schedule
+from ...planner.baseline import baseline, baseline_schedule
 from ...planner.bounds import time_bound
 from ...planner.schedule.schedule import Schedule
 from ...planner.sizing.breakdown import Breakdown, breakdown
@@ -24,9 +24,9 @@ from ...planner.sizing.sizing import (
     Known,
     Solve,
     Trial,
-    floor_of,
     given_batches,
     largest_batch,
+    minimum_of,
     smallest_budget,
     tightened,
     trial,
@@ -154,7 +154,7 @@ class Found:
 
     @property
     def unplanned(self) -> Trial | None:
-        there = (one for one in self.fitting if one.plain_fits)
+        there = (one for one in self.fitting if one.baseline_fits)
         return max(there, key=lambda one: one.batch, default=None)
 
     @property
@@ -249,14 +249,14 @@ class Search:
         for one in largest_batch(lambda batch: self._attempt(batch, self.ask.quick), first):
             yield one
             tried.append(one)
-        plain = [one.batch for one in tried if one.plain_fits]
-        planned = [one.batch for one in tried if not one.plain_fits]
-        if plain and planned:  # the largest batch that needs no plan, to the same tolerance
-            last, over = max(plain), min(planned)
+        baseline_figures = [one.batch for one in tried if one.baseline_fits]
+        planned = [one.batch for one in tried if not one.baseline_fits]
+        if baseline_figures and planned:  # the largest batch that needs no plan, to the same tolerance
+            last, over = max(baseline_figures), min(planned)
             while over - last > max(1, last // 32):
                 one = self._attempt((last + over) // 2, self.ask.quick)
-                last, over = (one.batch, over) if one.plain_fits else (last, one.batch)
-                if one.plain_fits:
+                last, over = (one.batch, over) if one.baseline_fits else (last, one.batch)
+                if one.baseline_fits:
                     yield one
 
     def _reach(self, first: int) -> None:
@@ -264,17 +264,23 @@ class Search:
 
         A schedule found fits all smaller batches as well, which then need no solver.
         """
-        fitting = (one.batch for one in largest_batch(self._by_floor, first) if one.schedule)
+        fitting = (one.batch for one in largest_batch(self._by_minimum, first) if one.schedule)
         top = max(fitting, default=0)
         for batch in sorted({int(share * top) for share in _REACH} - {*range(first + 1)}, reverse=True):
-            if self._by_floor(batch).plain_fits or self._attempt(batch, self.ask.quick).figures:
+            if self._by_minimum(batch).baseline_fits or self._attempt(batch, self.ask.quick).figures:
                 return
 
-    def _by_floor(self, batch: int) -> Trial:
+    def _by_minimum(self, batch: int) -> Trial:
         """Return a trial that counts as fitting if the minimum memory does."""
         graph, budget = self._graph(batch), self.room.planned
-        floor, plain = floor_of(graph, self.ask.any_size), baseline(graph)
-        return Trial(batch, budget, floor, plain, plain_schedule(graph) if floor <= budget else None)
+        min_memory, baseline_figures = minimum_of(graph, self.ask.any_size), baseline(graph)
+        return Trial(
+            batch,
+            budget,
+            min_memory,
+            baseline_figures,
+            baseline_schedule(graph) if min_memory <= budget else None,
+        )
 
     def _attempt(self, batch: int, ask: Question) -> Trial:
         solve: Solve = self.known.before(ask.any_size, ask)
@@ -282,18 +288,18 @@ class Search:
 
     def _thorough(self, batch: int) -> Trial:
         """Try a batch with all the solver's time, unless it needs no plan."""
-        solve = self.known.beside(self.ask.any_size, self.ask)
-        plain = self.known.before(self.ask.any_size, solve)
+        solve = self.known.alongside(self.ask.any_size, self.ask)
+        baseline_figures = self.known.before(self.ask.any_size, solve)
         asked = self._graph(batch)
         fits = baseline(asked).peak <= self.room.planned
-        return trial(asked, self.ask.any_size, batch, self.room.planned, plain if fits else solve)
+        return trial(asked, self.ask.any_size, batch, self.room.planned, baseline_figures if fits else solve)
 
     def _sharpen(self, found: Found) -> None:
         """Run the solver, with all its time, for the batches that may be worth it, in ascending order.
 
         It ends when a batch is much slower than the best.
         """
-        planned = sorted((one for one in found.fitting if not one.plain_fits), key=lambda one: one.batch)
+        planned = sorted((one for one in found.fitting if not one.baseline_fits), key=lambda one: one.batch)
         found.hasty = {one.batch for one in planned}
         for one in planned:
             best = found.fastest
@@ -310,7 +316,7 @@ class Search:
     def _span(self, one: Trial) -> Span:
         assert one.schedule is not None
         graph, worst = self._graph(one.batch), self.estimates.at_worst(one.batch, self.preset)
-        allocator = reserved_peak if one.plain_fits else None
+        allocator = reserved_peak if one.baseline_fits else None
         machine, constant = self.ask.any_size, self.room.constant
         return memory_span(graph, worst, one.schedule, one.budget, machine, constant, allocator)
 
@@ -323,9 +329,11 @@ class Search:
         solve = self.known.noted(ask)
         known = found.trials[0]
         starts = (
-            lambda: trial(graph, machine, first, int((1 + TOLERANCE) * known.floor), solve),
+            lambda: trial(graph, machine, first, int((1 + TOLERANCE) * known.min_memory), solve),
             lambda: known,
-            lambda: trial(graph, machine, first, known.plain.peak, self.known.before(machine, ask)),
+            lambda: trial(
+                graph, machine, first, known.baseline_figures.peak, self.known.before(machine, ask)
+            ),
         )
         start = next((one for one in (make() for make in starts) if one.figures), None)
         if start is not None:
@@ -355,7 +363,7 @@ class Search:
             found.parts = self._parts(found.fastest)
 
     def _pinning(self, found: Found) -> None:
-        refused = [one.batch for one in found.trials if not (one.figures or one.hopeless)]
+        refused = [one.batch for one in found.trials if not (one.figures or one.proven_infeasible)]
         if refused and self.ask.machine.pinned is not None:
             unlimited = replace(self.ask, machine=replace(self.ask.machine, pinned=None))
             one = trial(

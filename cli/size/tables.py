@@ -42,7 +42,7 @@ def batch_table(found: Found) -> Cells:
 
 
 def _batch(one: Trial, found: Found, *, pinned: bool) -> list[str]:
-    first = [f"{one.batch:,}", format_bytes(one.plain.peak)]
+    first = [f"{one.batch:,}", format_bytes(one.baseline_figures.peak)]
     figures = one.figures
     if figures is None:
         return [*first, *["-"] * (7 + pinned), verdict(one, found)]
@@ -50,7 +50,7 @@ def _batch(one: Trial, found: Found, *, pinned: bool) -> list[str]:
     needs = ["-"] * 3 if span is None else [*map(size, span)]
     below = [figures.host_peak, *([figures.pinned_peak] if pinned else [])]
     least = "≥" if most else ""
-    time, overhead = duration(figures.time), signed(Report(figures, one.plain).overhead)
+    time, overhead = duration(figures.time), signed(Report(figures, one.baseline_figures).overhead)
     speed = [f"{most}{time}", f"{most}{overhead}", f"{least}{rate(one)}"]
     return [*first, *needs, *map(format_bytes, below), *speed, verdict(one, found)]
 
@@ -58,15 +58,15 @@ def _batch(one: Trial, found: Found, *, pinned: bool) -> list[str]:
 def verdict(one: Trial, found: Found) -> str:
     """Describe in words whether a batch fits."""
     if one.figures is None:
-        return "no: below the floor" if one.hopeless else "no plan found"
-    words = "fits" if one.plain_fits else "fits with a plan"
+        return "no: below the floor" if one.proven_infeasible else "no plan found"
+    words = "fits" if one.baseline_fits else "fits with a plan"
     words += ", tight" if found.tight(one.batch) else ""
     return f"{words}; most samples/s: train with this" if one is found.fastest else words
 
 
 def unfit(found: Found) -> str:
     """Return the words for no batch that fits: below the minimum memory none can, else none was found."""
-    proven = all(one.hopeless for one in found.trials)
+    proven = all(one.proven_infeasible for one in found.trials)
     return "does not fit" if proven else "does not fit by any plan found"
 
 
@@ -91,7 +91,7 @@ def _gpu(found: Found) -> list[str]:
         return [*first, *"----", f"{found.preset.name}: {unfit(found)}"]
     span = found.spans.get(marked.batch)
     needs = [size(span.expected), size(span.high)] if span else [*"--"]
-    words = f"{found.preset.name}{'' if marked.plain_fits else ': with a plan'}"
+    words = f"{found.preset.name}{'' if marked.baseline_fits else ': with a plan'}"
     words += ", tight" if found.tight(marked.batch) else ""
     return [*first, *needs, duration(marked.figures.time), rate(marked), words]
 
@@ -171,7 +171,7 @@ def _line(found: Found) -> str:
     marked = found.fastest
     if marked is None or marked.figures is None:
         return f"It {unfit(found)}."
-    plan = "without a plan" if marked.plain_fits else "with a plan"
+    plan = "without a plan" if marked.baseline_fits else "with a plan"
     times = between(time_span(marked.figures.time), duration)
     return (
         f"It fits. Train with batch {marked.batch:,}, {plan}: {rate(marked)} samples/s, {times} an iteration."

@@ -129,8 +129,10 @@ class Cluster:
         """Return per operation in canonical order its time in seconds, averaged over the identical
         clusters."""
         time = self.partition.graph.operations.time
-        alike = self.partition.identities.alike(self.index)
-        return np.mean([time[Cluster(self.partition, other).canonical] for other in alike.tolist()], axis=0)
+        identical = self.partition.identities.identical(self.index)
+        return np.mean(
+            [time[Cluster(self.partition, other).canonical] for other in identical.tolist()], axis=0
+        )
 
     def walk(self) -> Iterator[Cluster]:
         """Yield the cluster and all below it except single operations, the larger first."""

@@ -26,13 +26,15 @@ def dot(partition: Partition, depth: int) -> str:
     body = list(_inside(partition.root, depth, at, "  "))
     between = Counter[tuple[str, str]]()
     for tensor, made in enumerate(graph.producers.lists()):
-        makers = {at[operation] for operation in made if operation in at}
+        producers = {at[operation] for operation in made if operation in at}
         readers = {at[operation] for operation in graph.consumers[tensor].tolist() if operation in at}
         size = graph.tensors.bytes.item(tensor)
-        between.update({(maker, reader): size for maker in makers for reader in readers if reader != maker})
+        between.update(
+            {(producer, reader): size for producer in producers for reader in readers if reader != producer}
+        )
     edges = [
-        f"  {maker} -> {reader} [label={_text(format_bytes(size))}];"
-        for (maker, reader), size in sorted(between.items())
+        f"  {producer} -> {reader} [label={_text(format_bytes(size))}];"
+        for (producer, reader), size in sorted(between.items())
     ]
     head = f"digraph {_text(graph.name)} {{"
     return "\n".join([head, "  node [shape=box];", *body, *edges, "}"]) + "\n"

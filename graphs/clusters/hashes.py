@@ -140,7 +140,7 @@ def _hash(
     hashes: the output, shape (clusters, 2), 0 at first.
     """
     clusters, tensors = len(hashes), len(of_tensors)
-    makers, users = np.zeros(tensors, np.uint64), np.zeros(tensors, np.uint64)
+    producers, users = np.zeros(tensors, np.uint64), np.zeros(tensors, np.uint64)
     number = np.full(tensors, -1)
     child_at = np.zeros(len(tree.position), np.int64)
     for cluster in range(clusters):
@@ -154,7 +154,7 @@ def _hash(
             _mix(own, hashes[child, 1])
         for o in row:
             for k in range(edges.start[o], edges.start[o + 1]):
-                makers[edges.tensor[k]] += np.uint64(edges.role[k] == _WRITES)
+                producers[edges.tensor[k]] += np.uint64(edges.role[k] == _WRITES)
                 users[edges.tensor[k]] += np.uint64(edges.role[k] != _WRITES)
         seen = 0
         for o in row:
@@ -168,13 +168,15 @@ def _hash(
                     seen += 1
                     _mix(own, of_tensors[x, 0])
                     _mix(own, of_tensors[x, 1])
-                    _mix(own, np.uint64(2 * (makers[x] < of_tensors[x, 2]) + (users[x] < of_tensors[x, 3])))
+                    _mix(
+                        own, np.uint64(2 * (producers[x] < of_tensors[x, 2]) + (users[x] < of_tensors[x, 3]))
+                    )
                 _mix(own, np.uint64(3 * number[x] + edges.role[k]))
         for o in row:
             for k in range(edges.start[o], edges.start[o + 1]):
                 x = edges.tensor[k]
                 # Only what this cluster touched: clearing whole arrays would cost clusters × tensors.
-                makers[x], users[x], number[x] = 0, 0, -1
+                producers[x], users[x], number[x] = 0, 0, -1
 
 
 @compiled

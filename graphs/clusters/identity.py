@@ -42,7 +42,7 @@ class Identities:
         first, second = self.hashes[cluster].tolist()
         return f"{first:016x}{second:016x}-{self._ordinal[cluster]}"
 
-    def alike(self, cluster: int) -> Ints:
+    def identical(self, cluster: int) -> Ints:
         """Return the clusters identical to this one, itself included."""
         at = np.searchsorted(self.kind[self._by_kind], [self.kind[cluster], self.kind[cluster] + 1])
         return self._by_kind[at[0] : at[1]]
@@ -86,8 +86,8 @@ def identities(
 
 
 def _canonical(forward: Ints, backward: Adjacency, first: Ints, end: Ints) -> Adjacency:
-    behind = backward.start[end] - backward.start[first]
-    start = np.concatenate([[0], np.cumsum(end - first + behind)])
+    later = backward.start[end] - backward.start[first]
+    start = np.concatenate([[0], np.cumsum(end - first + later)])
     columns = np.empty(int(start[-1]), np.int32)
     _fill(start, columns, forward, backward.start, backward.columns, first, end)
     return Adjacency(start, columns)

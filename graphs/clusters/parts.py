@@ -47,8 +47,8 @@ def parts(graph: Graph) -> Parts:
     """
     phase, needs = graph.operations.phase, dependencies(graph)
     late = (phase == Phase.BACKWARD) | (phase == Phase.UPDATE)
-    behind = np.flatnonzero(phase == Phase.BACKWARD)
-    stop = int(behind[-1]) + 1 if len(behind) else int(np.flatnonzero(~late)[-1]) + 1 if (~late).any() else 0
+    later = np.flatnonzero(phase == Phase.BACKWARD)
+    stop = int(later[-1]) + 1 if len(later) else int(np.flatnonzero(~late)[-1]) + 1 if (~late).any() else 0
     if late.any():
         for operation in (int(np.argmax(late)) + np.flatnonzero(~late[np.argmax(late) :])).tolist():
             late[operation] = late[needs[operation]].any()
@@ -64,7 +64,7 @@ def parts(graph: Graph) -> Parts:
 def dependencies(graph: Graph) -> Adjacency:
     """Return the dependencies: row o holds the operations that must run before o, each once, in traced
     order."""
-    edges = [_from_makers(graph), _from_changes(graph), _from_random(graph)]
+    edges = [_from_producers(graph), _from_changes(graph), _from_random(graph)]
     before, after = (np.concatenate(column) for column in zip(*edges, strict=True))
     count = len(graph.operations)
     keys = np.unique(after[before < after] * count + before[before < after])
@@ -72,20 +72,20 @@ def dependencies(graph: Graph) -> Adjacency:
     return Adjacency(start.astype(np.int64), (keys % max(1, count)).astype(np.int32))
 
 
-def _from_makers(graph: Graph) -> _Edges:
-    operations, makers = graph.operations, graph.producers
+def _from_producers(graph: Graph) -> _Edges:
+    operations, producers = graph.operations, graph.producers
     user = np.concatenate([operations.reads.rows(), operations.mutates.rows()])
     tensor = np.concatenate([operations.reads.columns, operations.mutates.columns])
-    made = makers.counts()
+    made = producers.counts()
     crowded = (made > ALL_PAIRS) & (np.bincount(tensor, minlength=len(made)) > ALL_PAIRS)
-    first = np.where(crowded, makers.start[1:] - 1, makers.start[:-1])[tensor]
-    count = makers.start[1:][tensor] - first
+    first = np.where(crowded, producers.start[1:] - 1, producers.start[:-1])[tensor]
+    count = producers.start[1:][tensor] - first
     entry = np.repeat(first - np.cumsum(count) + count, count) + np.arange(int(count.sum()))
     within = crowded[graph.operations.writes.transpose(len(made)).rows()]
-    last = makers.columns[makers.start[1:] - 1] if len(makers.columns) else makers.columns
+    last = producers.columns[producers.start[1:] - 1] if len(producers.columns) else producers.columns
     return (
-        np.concatenate([makers.columns[entry], makers.columns[within]]).astype(np.int64),
-        np.concatenate([np.repeat(user, count), last[makers.rows()[within]]]).astype(np.int64),
+        np.concatenate([producers.columns[entry], producers.columns[within]]).astype(np.int64),
+        np.concatenate([np.repeat(user, count), last[producers.rows()[within]]]).astype(np.int64),
     )
 
 

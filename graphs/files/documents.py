@@ -76,16 +76,16 @@ def write_whole(data: bytes, path: Path) -> None:
     """Write the data to a file in the same folder, then rename it: readers see the old file or the new
     one."""
     _sweep(path.parent)
-    handle, beside = tempfile.mkstemp(prefix=_BESIDE, dir=path.parent)
+    handle, temporary = tempfile.mkstemp(prefix=_BESIDE, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(beside, 0o666 & ~umask)
-        os.replace(beside, path)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
     except BaseException:
-        os.unlink(beside)
+        os.unlink(temporary)
         raise
 
 
@@ -95,10 +95,10 @@ _FORGOTTEN_SECONDS = 3600.0
 
 def _sweep(folder: Path) -> None:
     """Remove what processes that were killed while they wrote have left there."""
-    for beside in folder.glob(f"{_BESIDE}*"):
+    for temporary in folder.glob(f"{_BESIDE}*"):
         with suppress(OSError):
-            if time() - beside.lstat().st_mtime > _FORGOTTEN_SECONDS:
-                beside.unlink()
+            if time() - temporary.lstat().st_mtime > _FORGOTTEN_SECONDS:
+                temporary.unlink()
 
 
 def document_suffix(path: Path) -> str:

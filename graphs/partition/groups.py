@@ -235,7 +235,7 @@ def _score(level: Columns, notes: Notes, count: int, alpha: float) -> float:
         for k in range(level.makes_start[nodes[i]], level.makes_start[nodes[i] + 1]):
             x = level.makes[k]
             if made[x] > 0:
-                if read[x] < level.readers[x] or made[x] < level.makers[x] or level.leaves[x]:
+                if read[x] < level.readers[x] or made[x] < level.producers[x] or level.leaves[x]:
                     between += level.bytes[x]
                 made[x] = -1
     for i in range(count):

@@ -30,7 +30,7 @@ class Columns(NamedTuple):
     reads: Indices
     makes_start: Ints
     makes: Indices
-    makers: Ints
+    producers: Ints
     readers: Ints
     leaves: NDArray[np.bool_]
     bytes: Ints
@@ -50,7 +50,7 @@ class Level:
     follows: Adjacency
     reads: Adjacency
     makes: Adjacency
-    makers: Ints
+    producers: Ints
     readers: Ints
     leaves: NDArray[np.bool_]
     bytes: Ints
@@ -77,7 +77,7 @@ class Level:
             self.reads.columns,
             self.makes.start,
             self.makes.columns,
-            self.makers,
+            self.producers,
             self.readers,
             self.leaves,
             self.bytes,
@@ -139,14 +139,14 @@ def _inside(node: Ints, edges: Sequence[Adjacency]) -> tuple[Ints, Indices]:
 def _follows(needs: Adjacency, makes: Adjacency, reads: Adjacency, shared: NDArray[np.bool_]) -> Adjacency:
     """Return the edges of `needs` along a value that is not shared; of many producers, from the last."""
     count = len(needs)
-    makers = makes.transpose(len(shared))
+    producers = makes.transpose(len(shared))
     entry = ~shared[reads.columns]
     reader, tensor = reads.rows()[entry], reads.columns[entry]
-    crowded = makers.counts()[tensor] > ALL_PAIRS
-    first = np.where(crowded, makers.start[1:][tensor] - 1, makers.start[:-1][tensor])
-    times = makers.start[1:][tensor] - first
+    crowded = producers.counts()[tensor] > ALL_PAIRS
+    first = np.where(crowded, producers.start[1:][tensor] - 1, producers.start[:-1][tensor])
+    times = producers.start[1:][tensor] - first
     entries = np.repeat(first - np.cumsum(times) + times, times) + np.arange(int(times.sum()))
-    along = np.repeat(reader, times) * count + makers.columns[entries]
+    along = np.repeat(reader, times) * count + producers.columns[entries]
     keys = needs.rows() * count + needs.columns
     kept = np.isin(keys, along)
     return _distinct(needs.rows()[kept], needs.columns[kept], count, count)
@@ -166,8 +166,8 @@ def _values(
     read = read[~np.isin(read, made, assume_unique=True)]
     readers = np.bincount(read % tensors, minlength=tensors)
     made = made[(readers > 0)[made % tensors] | leaves[made % tensors]]
-    makers = np.bincount(made % tensors, minlength=tensors)
-    return _rows(read, count, tensors), _rows(made, count, tensors), makers, readers, leaves
+    producers = np.bincount(made % tensors, minlength=tensors)
+    return _rows(read, count, tensors), _rows(made, count, tensors), producers, readers, leaves
 
 
 def _distinct(row: Ints, column: Ints | Indices, count: int, width: int) -> Adjacency:

@@ -109,8 +109,8 @@ def _parts(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[
     """
     phase = graph.operations.phase
     is_backward = (phase == Phase.BACKWARD) | (phase == Phase.UPDATE)
-    behind = np.flatnonzero(phase == Phase.BACKWARD)
-    stop = int(behind[-1]) + 1 if len(behind) else len(phase)
+    later = np.flatnonzero(phase == Phase.BACKWARD)
+    stop = int(later[-1]) + 1 if len(later) else len(phase)
     operations = np.arange(stop)
     late = operations[(np.cumsum(is_backward[:stop]) > 0) & ~is_backward[:stop]]
     if len(late):

@@ -86,7 +86,7 @@ def with_updates(
         clipped = max(complete.values())
         for weight, place in complete.items():
             ready.setdefault(place, []).append(weight)
-    behind = _places(graph, complete, when, clipped)
+    later = _places(graph, complete, when, clipped)
     states = {weight: writer.states(weight, gradient) for weight, gradient in pairs.items()}
     norms: list[int] = []
     clip: tuple[int, ...] = ()
@@ -95,7 +95,7 @@ def with_updates(
         norms += [writer.norm(weight, pairs[weight], clip_rate or 1.0) for weight in ready.get(operation, ())]
         if operation == clipped:
             clip = writer.clip(norms)
-        for weight in behind.get(operation, ()):
+        for weight in later.get(operation, ()):
             writer.update(weight, pairs[weight], states[weight], clip[1:])
     updated = set(pairs.values())
     source = {key: value for key, value in graph.source.items() if key != "fingerprint"}

@@ -72,13 +72,13 @@ def lay_out(rows: Lifetimes, target: int = 0, effort: int = EFFORT) -> Layout:
     always = rows.end - rows.start == rows.turn
     offsets = np.zeros(len(rows.size), np.int64)
     offsets[always] = np.cumsum(rows.size[always]) - rows.size[always]
-    floor = int(rows.size[always].sum())
+    min_memory = int(rows.size[always].sum())
     small, strip = _strip(rows, ~always, best.bound)
-    offsets[small] = floor + strip.offsets
-    floor += strip.size
+    offsets[small] = min_memory + strip.offsets
+    min_memory += strip.size
     large = ~(always | small)
-    for found in _smaller_and_smaller(rows.of(large), target - floor, best.size - floor, effort):
-        offsets[large] = floor + found
+    for found in _smaller_and_smaller(rows.of(large), target - min_memory, best.size - min_memory, effort):
+        offsets[large] = min_memory + found
         best = Layout(rows, offsets.copy())
     return best
 

@@ -31,14 +31,14 @@ def first_fit(rows: Lifetimes) -> Ints:
 def orders(rows: Lifetimes) -> Iterator[Ints]:
     size, start = rows.size, rows.start
     span = rows.end - start
-    beside = most_beside(rows)
+    concurrent = most_beside(rows)
     yield np.lexsort((start, -span, -size))
     yield np.lexsort((start, -size * span))
     yield np.lexsort((start, -size, -span))
     yield np.lexsort((-size, start))
-    yield np.lexsort((start, -size, -beside))
-    yield np.lexsort((start, -size * span, -beside))
-    yield np.lexsort((start, -size, -span, -beside))
+    yield np.lexsort((start, -size, -concurrent))
+    yield np.lexsort((start, -size * span, -concurrent))
+    yield np.lexsort((start, -size, -span, -concurrent))
 
 
 def most_beside(rows: Lifetimes) -> Ints:

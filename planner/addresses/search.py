@@ -51,7 +51,7 @@ def eject(
     """Fill `offsets`; left[0]: how many copies have none when the rounds are over. `weight` grows."""
     np.random.seed(seed)
     count = len(size)
-    beside = _beside(start, end, turn)
+    concurrent = _beside(start, end, turn)
     tops = offsets + size
     queue, waiting = np.argsort(weight), count  # the heaviest are taken first
     low, high = np.empty(count, np.int64), np.empty(count, np.int64)  # what is placed, by offset and by top
@@ -61,7 +61,7 @@ def eject(
         if waiting == 0:
             break
         if number > count and number % _SETTLE == 0:
-            _settle(low, high, placed, size, offsets, tops, beside, capacity, number // _SETTLE % 2 == 1)
+            _settle(low, high, placed, size, offsets, tops, concurrent, capacity, number // _SETTLE % 2 == 1)
         place = waiting - 1
         if number >= count:
             place = np.random.randint(waiting)
@@ -73,10 +73,10 @@ def eject(
 
         lows = highs = 0
         for at in range(placed):
-            if beside[i, low[at]]:
+            if concurrent[i, low[at]]:
                 met_low[lows] = low[at]
                 lows += 1
-            if beside[i, high[at]]:
+            if concurrent[i, high[at]]:
                 met_high[highs] = high[at]
                 highs += 1
         offset, cost = _cheapest(
@@ -102,11 +102,11 @@ def eject(
 @inner
 def _beside(start: Ints, end: Ints, turn: int) -> Bits:
     count = len(start)
-    beside = np.zeros((count, count), np.bool_)
+    concurrent = np.zeros((count, count), np.bool_)
     for i in range(count):
         for j in range(i):
-            beside[i, j] = beside[j, i] = meet(start[i], end[i], start[j], end[j], turn)
-    return beside
+            concurrent[i, j] = concurrent[j, i] = meet(start[i], end[i], start[j], end[j], turn)
+    return concurrent
 
 
 @inner
@@ -170,7 +170,7 @@ def _settle(
     size: Ints,
     offsets: Ints,
     tops: Ints,
-    beside: Bits,
+    concurrent: Bits,
     capacity: int,
     upwards: bool,
 ) -> None:
@@ -178,19 +178,19 @@ def _settle(
     fallen = np.empty(placed, np.int64)
     for number in range(placed):
         i = high[placed - 1 - number] if upwards else low[number]
-        floor = 0  # from below, or from above
+        lowest = 0  # from below, or from above
         for at in range(number):
             j = fallen[at]
             bottom = capacity - tops[j] if upwards else offsets[j]
-            if bottom >= floor + size[i]:
+            if bottom >= lowest + size[i]:
                 break
-            if beside[i, j]:
-                floor = max(floor, bottom + size[j])
+            if concurrent[i, j]:
+                lowest = max(lowest, bottom + size[j])
         fallen[number] = i
-        offsets[i] = capacity - floor - size[i] if upwards else floor
+        offsets[i] = capacity - lowest - size[i] if upwards else lowest
         tops[i] = offsets[i] + size[i]
         at = number
-        while at > 0 and (capacity - tops[fallen[at - 1]] if upwards else offsets[fallen[at - 1]]) > floor:
+        while at > 0 and (capacity - tops[fallen[at - 1]] if upwards else offsets[fallen[at - 1]]) > lowest:
             fallen[at] = fallen[at - 1]
             at -= 1
         fallen[at] = i

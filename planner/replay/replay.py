@@ -185,19 +185,19 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
                     events[at], events[at + 1] = event(OVERWRITE, x, memory), event(CHANGE, x, memory)
                     at += 2
             if _rows_of(way) == 2:
-                below = again = 0
+                below = reruns = 0
                 for place in range(way.host_writes_start, way.host_writes_end, 2):
                     x, bit = members[place], members[place + 1]
                     if not have[HOST, x]:
                         below += tensors[x].size
                         pinned[x] = pins_limited
                     elif have[HOST, x] & bit:
-                        again += tensors[x].size
+                        reruns += tensors[x].size
                     else:
                         events[at] = event(ADD, int(moving[x]), HOST)
                         at += 1
-                demand = int(settled[HOST]) + below + again
-                pinning = int(settled[pinned_ledger]) + below + again if pins_limited else 0
+                demand = int(settled[HOST]) + below + reruns
+                pinning = int(settled[pinned_ledger]) + below + reruns if pins_limited else 0
                 excess = max(excess, demand - limits[HOST], pinning - limits[pinned_ledger])
                 put(turn, row, queue, HOST, demand, pinning, at, 0.0, 0.0)
                 settled[HOST] += below

@@ -108,24 +108,24 @@ def walk(turn: Turn, limits: Floats, peaks: Floats) -> int:
                 now = int(state[tensor])
                 at += 1
                 if kind <= ADD:
-                    makers = now & _MAKERS[memory]
-                    if not makers:
+                    producers = now & _MAKERS[memory]
+                    if not producers:
                         continue
                     waiting = True
-                    if makers & _MADE_BY_CPU:
+                    if producers & _MADE_BY_CPU:
                         wanted[_CPU] = max(wanted[_CPU], newest[tensor, _CPU])
-                    if makers & _MADE_BY_DEVICE:
+                    if producers & _MADE_BY_DEVICE:
                         wanted[_COMPUTE] = max(wanted[_COMPUTE], newest[tensor, _COMPUTE])
-                    made_by = makers >> _MADE & _ALL_LINKS
+                    made_by = producers >> _MADE & _ALL_LINKS
                     if kind == READ:
                         landed = made_by << _HOLDS_SOURCE | made_by << _HOLDS_TARGET
                         now &= ~(landed if queue == _COMPUTE else landed & _BELOW)
-                    maker = _LINKS
+                    producer = _LINKS
                     while made_by:
                         if made_by & 1:
-                            wanted[maker] = max(wanted[maker], newest[tensor, maker])
+                            wanted[producer] = max(wanted[producer], newest[tensor, producer])
                         made_by >>= 1
-                        maker += 1
+                        producer += 1
                 elif kind == OVERWRITE:
                     holders = now & _HOLDERS[memory]
                     for link in range(links):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ...graphs.graph import Graph
 from ...graphs.machine import Memory
-from ..schedule.schedule import PLAIN
+from ..schedule.schedule import DEFAULT_MODE
 from ..schedule.sequence import Run
 
 
@@ -149,7 +149,7 @@ def tensor_lifetimes(graph: Graph, x: int, accesses: Sequence[tuple[int, Access]
 def _memories(graph: Graph, operation: int, mode: int) -> tuple[Memory, tuple[int, ...]]:
     """Return the memory in which a run takes place, and the tensors that it reads in host memory in any
     case."""
-    if mode == PLAIN:
+    if mode == DEFAULT_MODE:
         return Memory.DEVICE, ()
     found = graph.operations.modes[operation][mode - 1]
     return (Memory.HOST if found.on_host else Memory.DEVICE), found.reads_host

@@ -18,7 +18,7 @@ from ...graphs.arrays import Ints
 from ...graphs.graph import Graph
 from ...graphs.machine import MOST_MEMORIES, Hierarchy, Machine, Memory
 from ..errors import InvalidScheduleError
-from ..schedule.schedule import PLAIN, Initial, Schedule
+from ..schedule.schedule import DEFAULT_MODE, Initial, Schedule
 from ..schedule.sequence import Run
 from ..simulator.simulate import Figures, simulate
 from .assembly import COMPUTE, assemble
@@ -188,7 +188,7 @@ def start_times(graph: Graph, runs: Sequence[Run]) -> list[float]:
     clock, starts = 0.0, list[float]()
     for operation, mode in runs:
         starts.append(clock)
-        if mode == PLAIN or not graph.on_host(operation, mode):
+        if mode == DEFAULT_MODE or not graph.on_host(operation, mode):
             clock += graph.seconds(operation, mode)
     return [*starts, clock]
 

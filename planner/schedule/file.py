@@ -14,7 +14,7 @@ from ...graphs.files.files import graph_digest
 from ...graphs.files.machine import machine_from_document, machine_to_document
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine, Memory
-from .schedule import PLAIN, Initial, Schedule, Step, Verb
+from .schedule import DEFAULT_MODE, Initial, Schedule, Step, Verb
 
 FORMAT = "plan-schedule/1"
 
@@ -159,7 +159,7 @@ def _step(row: Any, graph: Graph, names: tuple[str, ...]) -> Step:
         raise ValueError(f"the graph has no {what} {parts[1]!r}")
     target = index[parts[1]]
     if verb == Verb.COMPUTE:
-        return Step(verb, target, PLAIN if len(parts) == 2 else _mode(graph, target, parts[2]))
+        return Step(verb, target, DEFAULT_MODE if len(parts) == 2 else _mode(graph, target, parts[2]))
     if len(parts) == 2:
         return Step(verb, target, _DEFAULT[verb])
     if parts[2] not in (allowed := _targets(verb, names)):
@@ -178,7 +178,7 @@ def _step_row(step: Step, graph: Graph, names: tuple[str, ...]) -> list[str]:
     verb, target, where = step
     if verb == Verb.COMPUTE:
         row = [verb.word, graph.operations.name[target]]
-        return row if where == PLAIN else [*row, graph.operations.modes[target][where - 1].name]
+        return row if where == DEFAULT_MODE else [*row, graph.operations.modes[target][where - 1].name]
     row = [verb.word, graph.tensors.name[target]]
     return row if where == _DEFAULT[verb] else [*row, names[where]]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...graphs.machine import Memory
 
-PLAIN = 0
+DEFAULT_MODE = 0
 """The `where` of a compute step that runs the operation as the graph gives it, in no special mode."""
 
 
@@ -41,7 +41,7 @@ class Step(NamedTuple):
     where: int
 
 
-def compute(operation: int, mode: int = PLAIN) -> Step:
+def compute(operation: int, mode: int = DEFAULT_MODE) -> Step:
     return Step(Verb.COMPUTE, operation, mode)
 
 

@@ -11,14 +11,14 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Sequence
 
 from ...graphs.graph import Graph
-from .schedule import PLAIN, Schedule, Step, Verb, compute, delete
+from .schedule import DEFAULT_MODE, Schedule, Step, Verb, compute, delete
 
 Run = tuple[int, int]
 """An operation's index and its variant (PLAIN, or k for its k-th mode)."""
 
 
-def in_plain_mode(operations: Iterable[int]) -> list[Run]:
-    return [(operation, PLAIN) for operation in operations]
+def in_default_mode(operations: Iterable[int]) -> list[Run]:
+    return [(operation, DEFAULT_MODE) for operation in operations]
 
 
 def runs_of(schedule: Schedule) -> list[Run]:

@@ -43,19 +43,19 @@ class Copies:
         memory, x = copy
         return self.have[memory][x] == self.whole[x] and copy not in self.stale
 
-    def await_makers(self, copy: Copy, queue: int, waits: list[int]) -> None:
+    def await_producers(self, copy: Copy, queue: int, waits: list[int]) -> None:
         """Let a step on `queue` that reads `copy` wait for what produced it, which then is no longer in
         flight.
 
         For a copy on the device only the compute queue's waiting makes its memory safe to reuse.
         """
         _memory, x = copy
-        for maker, step in self.made.get(copy, {}).items():
+        for producer, step in self.made.get(copy, {}).items():
             waits.append(step)
-            if maker >= Queue.D2H:
-                for side in (copy, (source_of(maker), x)):
+            if producer >= Queue.D2H:
+                for side in (copy, (source_of(producer), x)):
                     if side[0] != Memory.DEVICE or queue == Queue.COMPUTE:
-                        self._land(side, maker, step)
+                        self._land(side, producer, step)
 
     def await_users(self, copy: Copy, waits: list[int]) -> None:
         """Let a step that writes over `copy` wait for the transfers that still read or make it.

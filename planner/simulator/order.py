@@ -32,15 +32,15 @@ class Guards:
 
     def enter(self, operation: int) -> Fault | None:
         """Run an operation, or say why it may not run now."""
-        again = self._ran[operation]
-        if again and self._once[operation]:
+        repeated = self._ran[operation]
+        if repeated and self._once[operation]:
             return "runs-once", "it runs a second time", None
         for tensor, before, after in self._sides.get(operation, ()):
             if before is not None and not self._ran[before]:
                 return "side-of-change", f"{self._names[before]} has not changed {{}} yet", tensor
             if after is not None and self._ran[after]:
                 return "side-of-change", f"{self._names[after]} has already changed {{}}", tensor
-        if not again and self._is_random[operation]:
+        if not repeated and self._is_random[operation]:
             expected = self._random[self._next_random]
             if operation != expected:
                 return "random-order", f"{self._names[expected]} draws its numbers first", None

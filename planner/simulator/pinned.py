@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ...graphs.graph import Graph
 from ...graphs.machine import Memory
-from ..schedule.schedule import PLAIN, Schedule, Verb
+from ..schedule.schedule import DEFAULT_MODE, Schedule, Verb
 from .clock import Queue, transfer_queue
 
 PINNED = -1
@@ -25,14 +25,14 @@ def pinned_copies(graph: Graph, schedule: Schedule) -> frozenset[tuple[int, int]
 
     For a schedule that breaks rules the result is arbitrary.
     """
-    in_modes = (schedule.verbs == Verb.COMPUTE) & (schedule.wheres != PLAIN)
+    in_modes = (schedule.verbs == Verb.COMPUTE) & (schedule.wheres != DEFAULT_MODE)
     if not ((schedule.verbs > Verb.DELETE) | in_modes).any():
         return frozenset()
     there = {x: (START, x) for x in schedule.initial.on(Memory.HOST)}
     crossing: set[tuple[int, int]] = set()
     for step, (verb, x, where) in enumerate(schedule.rows()):
         if verb == Verb.COMPUTE:
-            modes = graph.operations.modes.get(x, ()) if where != PLAIN else ()
+            modes = graph.operations.modes.get(x, ()) if where != DEFAULT_MODE else ()
             for mode in modes[where - 1 : where]:
                 crossing.update(there[read] for read in mode.reads_host if read in there and not mode.on_host)
                 for made in mode.made_on_host:

@@ -8,7 +8,7 @@ from typing import NoReturn
 from ...graphs.graph import Graph, Kind
 from ...graphs.machine import Machine, Memory
 from ..errors import InvalidScheduleError
-from ..schedule.schedule import PLAIN, Schedule, Verb
+from ..schedule.schedule import DEFAULT_MODE, Schedule, Verb
 from .clock import Queue, Waits, link_of, queue_name, source_of, transfer_queue
 from .copies import Copies, Copy
 from .ledger import Ledger
@@ -93,7 +93,7 @@ class Walk:
         memory: int = Memory.DEVICE
         queue: int = Queue.COMPUTE
         reads_host, writes_host = (), ()
-        if mode_index == PLAIN:
+        if mode_index == DEFAULT_MODE:
             seconds, transient = columns.time.item(operation), columns.workspace.item(operation)
             launch = columns.launch.item(operation)
             made = graph.contributions(operation)
@@ -179,7 +179,7 @@ class Walk:
             self._refuse("reads-complete", f"{{}} on the {self.names[memory]} lacks contributions", x)
         if copy in self.copies.stale:
             self._refuse("reads-fresh", f"{{}} on the {self.names[memory]} is stale", x)
-        self.copies.await_makers(copy, queue, waits)
+        self.copies.await_producers(copy, queue, waits)
 
     # ── deletes and transfers ───────────────────────────────────────────────────────────────────
 
@@ -214,7 +214,7 @@ class Walk:
             state = "not there" if not present else "stale" if source in self.copies.stale else "incomplete"
             self._refuse("transfer-source", f"{{}} on the {self.names[source[0]]} is {state}", x)
         waits: list[int] = []
-        self.copies.await_makers(source, queue, waits)
+        self.copies.await_producers(source, queue, waits)
         if self.copies.have[target][x]:
             self.copies.await_users((target, x), waits)
         else:

@@ -24,8 +24,8 @@ from math import isqrt
 
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine, Memory
-from ..baseline import baseline, plain_schedule
-from ..bounds import memory_floor
+from ..baseline import baseline, baseline_schedule
+from ..bounds import minimum_memory
 from ..errors import InvalidScheduleError
 from ..schedule.schedule import Schedule
 from ..simulator.simulate import Figures, simulate
@@ -49,18 +49,18 @@ class Trial:
 
     batch: int
     budget: int
-    floor: int
-    plain: Figures
+    min_memory: int
+    baseline_figures: Figures
     schedule: Schedule | None = None
     figures: Figures | None = None
 
     @property
-    def hopeless(self) -> bool:
-        return self.floor > self.budget
+    def proven_infeasible(self) -> bool:
+        return self.min_memory > self.budget
 
     @property
-    def plain_fits(self) -> bool:
-        return self.plain.peak <= self.budget
+    def baseline_fits(self) -> bool:
+        return self.baseline_figures.peak <= self.budget
 
     @property
     def samples_per_second(self) -> float | None:
@@ -83,9 +83,9 @@ class Known:
 
     def least(self, graph: Graph, machine: Machine) -> tuple[Schedule, Figures]:
         """Return the known schedule that needs the least device memory, the baseline among them."""
-        plain = plain_schedule(graph), baseline(graph)
+        baseline_figures = baseline_schedule(graph), baseline(graph)
         replayed = self._replayed(graph, machine, None)
-        return min((plain, *replayed), key=lambda pair: pair[1].least_budget)
+        return min((baseline_figures, *replayed), key=lambda pair: pair[1].least_budget)
 
     def _replayed(
         self, graph: Graph, machine: Machine, budget: int | None
@@ -104,13 +104,13 @@ class Known:
 
         def answer(graph: Graph, budget: int) -> Schedule | None:
             if baseline(graph).peak <= budget:
-                return plain_schedule(graph)
+                return baseline_schedule(graph)
             found = self.best(graph, machine, budget)
             return self.noted(solve)(graph, budget) if found is None else found
 
         return answer
 
-    def beside(self, machine: Machine, solve: Solve) -> Solve:
+    def alongside(self, machine: Machine, solve: Solve) -> Solve:
         """Return a solver that gives what `solve` finds, or the fastest known schedule if that is faster."""
 
         def answer(graph: Graph, budget: int) -> Schedule | None:
@@ -136,19 +136,19 @@ def trial(graph: Graph, machine: Machine, batch: int, budget: int, solve: Solve)
 
     The solver is not called if the budget is below the minimum memory.
     """
-    asked = Trial(batch, budget, floor_of(graph, machine), baseline(graph))
-    schedule = None if asked.hopeless else solve(graph, budget)
+    asked = Trial(batch, budget, minimum_of(graph, machine), baseline(graph))
+    schedule = None if asked.proven_infeasible else solve(graph, budget)
     return asked if schedule is None else _within(graph, machine, budget, replace(asked, schedule=schedule))
 
 
-def floor_of(graph: Graph, machine: Machine) -> int:
-    """Return the larger of `memory_floor` and the resident bytes that no memory below the device can hold."""
+def minimum_of(graph: Graph, machine: Machine) -> int:
+    """Return the larger of `minimum_memory` and the resident bytes that no memory below can hold."""
     rest = graph.resident_bytes
     for tier in machine.hierarchy.tiers[Memory.HOST :]:
         if tier.write is None or tier.read is None:
             break
         rest = 0 if tier.capacity is None else max(0, rest - tier.capacity)
-    return max(rest, memory_floor(graph, machine))
+    return max(rest, minimum_memory(graph, machine))
 
 
 def smallest_budget(
@@ -160,7 +160,7 @@ def smallest_budget(
     The last budget is at most `tolerance` above one for which no schedule was found.
     first: a trial with a schedule.
     """
-    best, failed = tightened(graph, machine, first), first.floor - 1
+    best, failed = tightened(graph, machine, first), first.min_memory - 1
     yield best
     while best.budget - failed > max(1.0, tolerance * failed):
         # The geometric mean, since the tolerance is relative: it halves the logarithm of the ratio.
@@ -200,7 +200,7 @@ def given_batches(attempt: Callable[[int], Trial], batches: Iterable[int]) -> It
     for batch in sorted(set(batches)):
         found = attempt(batch)
         yield found
-        if found.hopeless:
+        if found.proven_infeasible:
             return
 
 

@@ -15,10 +15,10 @@ import numpy as np
 from ...graphs.arrays import Floats, Ints
 from ...graphs.graph import Graph, Phase
 from ...graphs.units import format_bytes
-from ...planner.schedule.schedule import PLAIN, Verb
+from ...planner.schedule.schedule import DEFAULT_MODE, Verb
 from ...planner.simulator.timeline import NOTHING, Timeline, timeline
 from ..curves import by_memory
-from ..fates import run_again
+from ..fates import recomputed_runs
 from ..moments import passed
 from ..subject import Subject, cause_index, cause_words, queue_words
 from .events import Counter, Group, Slice
@@ -52,7 +52,7 @@ def _tracks(subject: Subject, line: Timeline, early: float) -> Mapping[str, list
     graph, schedule, memories = subject.graph, subject.schedule, subject.memories
     words, causes = queue_words(memories), cause_words(memories)
     start, end = _nanoseconds(line.start + early), _nanoseconds(line.end + early)
-    steps, again = list(schedule.rows()), run_again(schedule)
+    steps, recomputed = list(schedule.rows()), recomputed_runs(schedule)
     names = [
         (graph.operations if verb == Verb.COMPUTE else graph.tensors).name[target]
         for verb, target, _where in steps
@@ -75,7 +75,7 @@ def _tracks(subject: Subject, line: Timeline, early: float) -> Mapping[str, list
         verb, target, where = steps[step]
         details: Details = {"step": step}
         if verb == Verb.COMPUTE:
-            details |= _operation(graph, target, where, bool(again[step]))
+            details |= _operation(graph, target, where, bool(recomputed[step]))
         else:
             details |= _copy(graph, target, later[step])
         if (cause := line.cause.item(step)) != NOTHING:
@@ -90,17 +90,17 @@ def _tracks(subject: Subject, line: Timeline, early: float) -> Mapping[str, list
     return {name: track for name, track in tracks.items() if track}
 
 
-def _operation(graph: Graph, operation: int, mode: int, again: bool) -> Details:
+def _operation(graph: Graph, operation: int, mode: int, recomputed: bool) -> Details:
     phase = Phase(graph.operations.phase.item(operation))
     details: Details = {
-        "why": "made again" if again else "update" if phase == Phase.UPDATE else "first run",
+        "why": "made again" if recomputed else "update" if phase == Phase.UPDATE else "first run",
         "phase": phase.word,
         "seconds": graph.seconds(operation, mode),
         "workspace": graph.workspace(operation, mode),
     }
     if (layer := graph.operations.layer[operation]) is not None:
         details["layer"] = layer
-    if mode != PLAIN:
+    if mode != DEFAULT_MODE:
         details["mode"] = graph.operations.modes[operation][mode - 1].name
     return details
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ...graphs.graph import Graph
 from ...graphs.machine import Memory
-from ...planner.schedule.schedule import PLAIN, Schedule, Verb
+from ...planner.schedule.schedule import DEFAULT_MODE, Schedule, Verb
 from ...planner.simulator.clock import source_of, transfer_queue
 
 
@@ -44,7 +44,7 @@ def read_by(graph: Graph, verb: int, target: int, where: int) -> list[tuple[int,
     if verb != Verb.COMPUTE:
         return [(source_of(transfer_queue(verb, where)), target)]
     memory = Memory.HOST if graph.on_host(target, where) else Memory.DEVICE
-    on_host = () if where == PLAIN else graph.operations.modes[target][where - 1].reads_host
+    on_host = () if where == DEFAULT_MODE else graph.operations.modes[target][where - 1].reads_host
     return [
         (Memory.HOST if x in on_host else memory, x)
         for x in (*graph.read_lists[target], *graph.mutate_lists[target])

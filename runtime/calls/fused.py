@@ -59,11 +59,11 @@ def drop_copies(graph: fx.Graph) -> None:
     for copy in graph.find_nodes(op="call_function", target=aten.copy.default):
         target, source = copy.args[:2]
         one, other = target.meta["val"], source.meta["val"]
-        alike = (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
+        identical = (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
         written = all(user.target in SCATTERS and user.args[0] is not copy for user in copy.users)
         placed = written or one.stride() == other.stride()
         viewed = any(_lies_in(user.meta.get("val"), copy.meta["val"]) for user in copy.users)
-        if source.op != "placeholder" and alike and placed and not viewed:
+        if source.op != "placeholder" and identical and placed and not viewed:
             copy.replace_all_uses_with(source)
             graph.erase_node(copy)
 

@@ -13,7 +13,7 @@ from ..device.device import Device
 from ..program.program import Program
 from ..storage.copies import loaded, raw, value
 from .codegen import Writer
-from .dry_run import FENCE, Ends, Leave, Turn, copy_of_key
+from .dry_run import FENCE, Ends, IterationCode, Leave, copy_of_key
 from .placement import Placement
 
 LETTERS = {Memory.DEVICE: "d", Memory.HOST: "h", Memory.DISK: "k"}
@@ -45,7 +45,7 @@ class CopyWriter(Writer):
         program: Program,
         graph: Graph,
         schedule: Schedule,
-        turn: Turn,
+        turn: IterationCode,
         carried: Sequence[Place],
         device: Device,
         *,

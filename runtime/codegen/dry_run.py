@@ -26,7 +26,7 @@ from ...graphs.graph import Graph
 from ...graphs.machine import MOST_MEMORIES, Machine, Memory
 from ...planner.addresses.layout import Layout
 from ...planner.addresses.lifetimes import WORKSPACE
-from ...planner.schedule.schedule import PLAIN, Schedule
+from ...planner.schedule.schedule import DEFAULT_MODE, Schedule
 from ...planner.simulator.clock import Queue, source_of
 from ...planner.simulator.copies import Copy
 from ...planner.simulator.pinned import PINNED, START
@@ -57,7 +57,7 @@ class Ends(NamedTuple):
     transfers: list[int]
 
 
-class Turn(NamedTuple):
+class IterationCode(NamedTuple):
     """Waits and pending deletes of one iteration.
 
     Steps are numbered from this iteration's first; below 0 they are the previous iteration's.
@@ -86,7 +86,7 @@ class _Former(NamedTuple):
     users: tuple[int, ...]
 
 
-class Rehearsal(Walk):
+class DryRun(Walk):
     def __init__(
         self,
         graph: Graph,
@@ -119,7 +119,7 @@ class Rehearsal(Walk):
         if layout is not None:
             self._lies.update(layout.initial_places)
 
-    def rehearse(self) -> Turn:
+    def rehearse(self) -> IterationCode:
         """Simulate the next iteration and return it. Raises InvalidScheduleError."""
         self._number += 1
         self._ends, self._late, self._more, self._results = {}, set(), {}, {}
@@ -133,7 +133,7 @@ class Rehearsal(Walk):
         ) | {key for ends in self._ends.values() for ago, key in ends.deletes if ago == 0}
         self._next_turn()
         state = repr((left, self._users, self._gate, self._relative_leaving(), self._former))
-        return Turn(waits, self._ends, pending, frozenset(self._late), self._results, state)
+        return IterationCode(waits, self._ends, pending, frozenset(self._late), self._results, state)
 
     # ── pending deletes ─────────────────────────────────────────────────────────────────────────────
 
@@ -189,7 +189,7 @@ class Rehearsal(Walk):
 
     def _allocate(self, ledger_of: int, kept: int, transient: int, waits: list[int]) -> None:
         pending = self.ledgers[ledger_of].pending
-        before, makers = len(pending), len(waits)
+        before, producers = len(pending), len(waits)
         super()._allocate(ledger_of, kept, transient, waits)
         if ledger_of == PINNED:  # the copies are the host's too, and let go of there
             return
@@ -198,7 +198,7 @@ class Rehearsal(Walk):
         for _ in range(ended):
             self._end(self._leaving[memory].popleft())
         if ended:
-            self._ends[self.step].transfers.extend(waits[makers:])
+            self._ends[self.step].transfers.extend(waits[producers:])
         if memory == Memory.HOST and (ended or (kept and self._gate is not None)):
             self._late.add(self.step)
             if self._gate is not None:
@@ -248,7 +248,7 @@ class Rehearsal(Walk):
         graph, workspace = self.graph, 0
         queue: int = Queue.COMPUTE
         memory: int = Memory.DEVICE
-        if mode_index != PLAIN:
+        if mode_index != DEFAULT_MODE:
             mode = graph.operations.modes[operation][mode_index - 1]
             if mode.on_host:
                 queue, memory, workspace = Queue.CPU, Memory.HOST, mode.workspace

@@ -32,23 +32,23 @@ from dataclasses import replace
 from ...graphs.graph import Graph, Mode
 from ...graphs.machine import Memory
 from ...planner.addresses.layout import Layout
-from ...planner.schedule.schedule import PLAIN, Schedule, Verb
+from ...planner.schedule.schedule import DEFAULT_MODE, Schedule, Verb
 from ...planner.simulator.clock import Queue, transfer_queue
 from ..device.device import Device
 from ..program.free_names import Name
 from ..program.program import Call, Operation, Program, Ref
 from .codegen import Code
 from .copies import CopyWriter, Place, tuple_of, variable
-from .dry_run import Turn, copy_of_key
+from .dry_run import IterationCode, copy_of_key
 from .host_calls import CpuOperation, HostCall, check_mode
 from .placement import Placement
 
 
-def generate_turn(
+def generate_iteration(
     program: Program,
     graph: Graph,
     schedule: Schedule,
-    turn: Turn,
+    turn: IterationCode,
     carried: Sequence[Place],
     device: Device,
     *,
@@ -90,7 +90,7 @@ def generate_turn(
 class _TurnWriter(CopyWriter):
     def computation(self, step: int, index: int, mode_index: int) -> None:
         operation = self.program.operations[index]
-        if mode_index == PLAIN:
+        if mode_index == DEFAULT_MODE:
             self.wait(step)
             self.compute(index, self.launched(operation, self.graph.operations.workspace.item(index)))
             return
@@ -154,11 +154,11 @@ class _TurnWriter(CopyWriter):
     def _result(self, result: int) -> str:
         """Return an expression for a result, in whichever memory it is."""
         form = self.program.values[result]
-        memory, makers = self.turn.results[form.storage]
+        memory, producers = self.turn.results[form.storage]
         if memory == Memory.DEVICE:
-            self.wait_for(makers)
+            self.wait_for(producers)
             self._need(result)
             return f"v{result}"
-        self.lines.extend(f"{self.ticket(step)}.wait()" for step in self.due(makers))
+        self.lines.extend(f"{self.ticket(step)}.wait()" for step in self.due(producers))
         bytes_ = f"h{form.storage}.taken()" if memory == Memory.HOST else f"loaded(k{form.storage})"
         return f"value({bytes_}, {self.names.of_thing(form)})"

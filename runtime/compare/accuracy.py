@@ -58,23 +58,23 @@ class Accuracy(NamedTuple):
         )
 
 
-def accuracy(iteration: Iteration, plain: Program, compiled: Program, kernels: Kernels) -> Accuracy:
+def accuracy(iteration: Iteration, uncompiled: Program, compiled: Program, kernels: Kernels) -> Accuracy:
     """Run one iteration without its updates by each program, from one random state; it changes nothing.
 
     Raises DifferenceError if a kernel's result is more than `MOST` times as far from that in float64 as
     eager's is, up to roundings, or if a result of the iteration is another.
     """
     if scale_of(iteration.inputs) is not None:
-        found = _Run(plain, iteration).results()
+        found = _Run(uncompiled, iteration).results()
         if not all(bool(one.isfinite().all()) for one in found.values()):  # an update would be skipped
             scaled = Scaled(unscaled(iteration.inputs), torch.ones(()))
-            return accuracy(iteration._replace(inputs=scaled), plain, compiled, kernels)
-    own = _Run(plain, iteration, kernels)
+            return accuracy(iteration._replace(inputs=scaled), uncompiled, compiled, kernels)
+    own = _Run(uncompiled, iteration, kernels)
     expected, found = own.results(), _Run(compiled, iteration).results()
     differences = {name: _norm(found[name].double() - one.double()) for name, one in expected.items()}
-    limits = _limits(plain, expected)
+    limits = _limits(uncompiled, expected)
     if any(not differences[name] <= limits[name] for name in expected):
-        nudged = _Run(plain, iteration, nudged=True).results()
+        nudged = _Run(uncompiled, iteration, nudged=True).results()
         limits = {
             n: max(limits[n], MOST * _norm(nudged[n].double() - one.double())) for n, one in expected.items()
         }

@@ -60,7 +60,7 @@ class Comparison(NamedTuple):
     largest: float
     compared: int
     compiling: bool = False
-    plain: bool = False
+    checkpoints_off: bool = False
     spreads: tuple[tuple[str, float], ...] = ()
     suspects: tuple[str, ...] = ()
     steady: bool = False
@@ -91,7 +91,7 @@ class Comparison(NamedTuple):
         if self.compiled is not None:
             return f"{self.compared} tensors bitwise equal to the same without a plan; {self.compiled}"
         where = " on the path for torch.compile" if self.compiling else ""
-        where += " without the model's own checkpoints" if self.plain else ""
+        where += " without the model's own checkpoints" if self.checkpoints_off else ""
         where += f" with {self.on_host} weights stepped on the host, as planned" if self.on_host else ""
         if self.rounded:
             return (
@@ -135,12 +135,12 @@ def compare(
     measuring = EagerCost(step.program) if set(turns) == {step} else None
     found: Comparison | None = None
     for flag in (False, True) if step.program.compiling else (False,):
-        for plain in (False, True):
-            with compiling(flag), without_checkpoints() if plain else nullcontext():
-                eager, changes, steady = plainly(None if flag or plain else measuring)
+        for checkpoints_off in (False, True):
+            with compiling(flag), without_checkpoints() if checkpoints_off else nullcontext():
+                eager, changes, steady = plainly(None if flag or checkpoints_off else measuring)
             comparison = _difference(eager, planned)._replace(
                 compiling=flag,
-                plain=plain,
+                checkpoints_off=checkpoints_off,
                 steady=steady,
                 eager=measuring and measuring.cost,
                 on_host=elsewhere,
@@ -148,7 +148,7 @@ def compare(
             if comparison.equal:
                 return comparison
             found = found or comparison._replace(suspects=_suspects(iteration, changes))
-            if not plain:
+            if not checkpoints_off:
                 found = _within_its_own(lambda: plainly()[0], eager, planned, of_updates) or found
                 if found.equal:
                     cost = measuring and measuring.cost
@@ -264,7 +264,7 @@ def _alone(iteration: Iteration, step: PlannedStep, programs: Collection[Program
 
 
 def _within_its_own(
-    again: Callable[[], Mapping[str, Tensor]],
+    repeat_eager: Callable[[], Mapping[str, Tensor]],
     eager: Mapping[str, Tensor],
     planned: Mapping[str, Tensor],
     of_updates: Collection[str],
@@ -279,7 +279,7 @@ def _within_its_own(
     """
     spreads = dict.fromkeys(eager, 0.0)
     for repeat in range(1, MOST_REPEATS + 1):
-        other = again()
+        other = repeat_eager()
         if other.keys() != eager.keys() or planned.keys() != eager.keys():
             return None
         for name, tensor in eager.items():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...graphs.errors import DifferenceError
-from ...planner.baseline import plain_schedule
+from ...planner.baseline import baseline_schedule
 from ..fusion.fused import Kernels
 from ..model.iteration import Iteration
 from ..program.graph import Cost, graph_of
@@ -25,7 +25,7 @@ class Compiled(NamedTuple):
     kernels: of the compiled one.
     """
 
-    plain: Program
+    uncompiled: Program
     kernels: Kernels
 
 
@@ -38,11 +38,11 @@ def compare_compiled(
     turns: see `compare`.
     """
     turns = (step,) * CYCLE if turns is None else turns
-    found = between(iteration, _in_plain_order(iteration, step.program, step, turns), turns)
+    found = between(iteration, _in_traced_order(iteration, step.program, step, turns), turns)
     if not found.equal:
         return found
     try:
-        exact = accuracy(iteration, compiled.plain, step.program, compiled.kernels)
+        exact = accuracy(iteration, compiled.uncompiled, step.program, compiled.kernels)
     except DifferenceError as error:
         return found._replace(first=str(error), largest=float("nan"))
     return found._replace(compiled=str(exact))
@@ -56,11 +56,11 @@ def compare_traced(
     turns: iterations of the compiled step.
     """
     turns = (step,) * CYCLE if turns is None else turns
-    plain = _in_plain_order(iteration, compiled.plain, step, turns)
-    return compare(iteration, plain[turns.index(step)], plain)
+    uncompiled = _in_traced_order(iteration, compiled.uncompiled, step, turns)
+    return compare(iteration, uncompiled[turns.index(step)], uncompiled)
 
 
-def _in_plain_order(
+def _in_traced_order(
     iteration: Iteration, program: Program, step: PlannedStep, turns: Sequence[PlannedStep]
 ) -> list[PlannedStep]:
     """Return the iterations with this program, kept whole and in traced order.
@@ -70,7 +70,7 @@ def _in_plain_order(
 
     def made(program: Program) -> PlannedStep:
         graph = graph_of(program, [Cost(0.0)] * len(program.operations))
-        return PlannedStep(iteration, program, plain_schedule(graph))
+        return PlannedStep(iteration, program, baseline_schedule(graph))
 
     by_turn = {turn: made(program if turn is step else adding(program).program) for turn in {*turns}}
     return [by_turn[turn] for turn in turns]

@@ -141,9 +141,9 @@ def worse_in_both(peak: int, seconds: float, eager: Cost) -> str | None:
     """
     if peak < MORE * eager.peak_bytes or seconds < max(SLOWER * eager.seconds, eager.seconds + FIXED_SECONDS):
         return None
-    ours, theirs = (f"{time * 1e3:.3g} ms an iteration" for time in (seconds, eager.seconds))
+    own, theirs = (f"{time * 1e3:.3g} ms an iteration" for time in (seconds, eager.seconds))
     return (
-        f"the plan is worse than eager PyTorch in both memory and time: it takes {spelled(peak)} and {ours}, "
+        f"the plan is worse than eager PyTorch in both memory and time: it takes {spelled(peak)} and {own}, "
         f"eager {spelled(eager.peak_bytes)} and {theirs}: train with eager PyTorch as it is, or give a "
         f"budget below {eager.peak_bytes:,} bytes"
     )

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from ...planner.schedule.schedule import PLAIN, Verb
+from ...planner.schedule.schedule import DEFAULT_MODE, Verb
 from ..run.execute import PlannedStep
 from ..updates.elementwise import is_foreach
 from ..updates.updates import updates_weights
@@ -36,7 +36,7 @@ def weights_on_host(step: PlannedStep) -> frozenset[str]:
     on_host = {
         operation
         for verb, operation, mode in step.schedule.rows()
-        if verb == Verb.COMPUTE and mode != PLAIN and graph.on_host(operation, mode)
+        if verb == Verb.COMPUTE and mode != DEFAULT_MODE and graph.on_host(operation, mode)
     }
     updates = [program.operations[index] for index in on_host if updates_weights(program.operations[index])]
     changed = {storage for update in updates for storage in update.mutates}

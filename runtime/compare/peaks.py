@@ -38,7 +38,7 @@ class Peaks(NamedTuple):
     device: int
     host: int = 0
     disk: int = 0
-    beside: int = 0
+    extra: int = 0
     constant: int = 0
     reserved: int | None = None
 
@@ -65,7 +65,7 @@ def peaks_of(step: PlannedStep, run: Callable[[], None]) -> Peaks:
         return Peaks(
             peak,
             step.undo_bytes,
-            beside=generator_bytes(step.program),
+            extra=generator_bytes(step.program),
             constant=constant,
             reserved=_reserved(step.device),
         )
@@ -76,8 +76,8 @@ def peaks_of(step: PlannedStep, run: Callable[[], None]) -> Peaks:
     peak = device_peak(run, step.device, start, known)
     disk = cycle.disk.count.peak if cycle.disk else 0
     host = cycle.host.count.peak + step.undo_bytes
-    beside = generator_bytes(step.program)
-    return Peaks(peak, host, disk, beside, constant, _reserved(step.device))
+    extra = generator_bytes(step.program)
+    return Peaks(peak, host, disk, extra, constant, _reserved(step.device))
 
 
 def device_peak(

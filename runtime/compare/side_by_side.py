@@ -7,7 +7,7 @@ from statistics import median
 from typing import NamedTuple
 
 from ..device.choice import device_of
-from ..model.guards import plain_attributes_kept
+from ..model.guards import simple_attributes_kept
 from ..model.iteration import Iteration
 from ..model.unchanged import unchanged
 from ..run.execute import PlannedStep
@@ -68,7 +68,7 @@ def side_by_side(
     def eager() -> None:
         with (
             compiling(comparison is not None and comparison.compiling),
-            plain_attributes_kept(iteration.module),
+            simple_attributes_kept(iteration.module),
         ):
             run_eager(iteration)
 

@@ -39,8 +39,8 @@ from ..torch_internals import HOOKS_OF_STEPS
 
 _BEGUN = time.time()
 _OURS = __name__.partition(".")[0]
-_PLAIN = (str, bytes, int, float, complex, bool, type(None))
-_SPELLED = (*_PLAIN, torch.dtype, torch.device, torch.Size, torch.layout, range, slice, np.generic, File)
+_SIMPLE = (str, bytes, int, float, complex, bool, type(None))
+_SPELLED = (*_SIMPLE, torch.dtype, torch.device, torch.Size, torch.layout, range, slice, np.generic, File)
 _SPACES = (Namespace, SimpleNamespace)
 _HASH = 2**32
 """Whole numbers from here on are hashes and addresses, other ones in each process: only that there is one
@@ -72,7 +72,7 @@ def grounds(iteration: Iteration, program: Program, *more: object) -> str | None
     lines = [
         program.fingerprint,
         *map(str, more),
-        *(program.used.told() if program.used else ()),
+        *(program.used.texts() if program.used else ()),
         *_options(iteration),
         *_forms(iteration),
         *sorted(_reached(iteration)),
@@ -135,8 +135,8 @@ def _reached(iteration: Iteration) -> Iterator[str]:
     for path, thing in reachable(roots, _parts):
         where = "/".join(map(_key, path))
         yield f"{where} {_what(thing)}"
-        plain = ((key, part) for key, part in _parts(thing) if isinstance(part, _PLAIN))
-        yield from (f"{where}/{_key(key)} {_spelled(part)}" for key, part in plain)
+        simple = ((key, part) for key, part in _parts(thing) if isinstance(part, _SIMPLE))
+        yield from (f"{where}/{_key(key)} {_spelled(part)}" for key, part in simple)
 
 
 def _parts(thing: Any) -> Parts:

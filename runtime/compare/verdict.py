@@ -11,7 +11,7 @@ import torch
 
 from ...graphs.errors import DifferenceError
 from ...graphs.graph import Graph
-from ...planner.baseline import baseline, plain_schedule
+from ...planner.baseline import baseline, baseline_schedule
 from ..device.host_capacity import available_bytes
 from ..model.iteration import Iteration
 from ..program.program import Program
@@ -33,7 +33,7 @@ def verdict(iteration: Iteration, program: Program, graph: Graph) -> dict[str, A
     compiling, plain: see `Comparison`; there only if true.
     peak, seconds: cost of an iteration of eager.
     """
-    step = PlannedStep(iteration, program, plain_schedule(graph))
+    step = PlannedStep(iteration, program, baseline_schedule(graph))
     comparison = compared(iteration, step, graph)
     return as_source(comparison)
 

@@ -74,16 +74,16 @@ def _scaled(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return x if bias is None else x + bias
 
 
-MADE_AGAIN: Mapping[Any, Again] = {
+RECOMPUTED: Mapping[Any, Again] = {
     aten.native_layer_norm.default: Again(_layer_norm, (0, 2, 3)),
     aten.native_group_norm.default: Again(_group_norm),
     FUNCTIONAL_BATCH_NORM: Again(_batch_norm),
 }
 
 
-def made_again(call: Call, arguments: Sequence[Any], statistics: Sequence[Tensor]) -> Tensor:
+def recomputed_call(call: Call, arguments: Sequence[Any], statistics: Sequence[Tensor]) -> Tensor:
     """Recompute the norm's result.
 
     arguments: the call's.
     """
-    return MADE_AGAIN[call.target].make(*statistics, *arguments)
+    return RECOMPUTED[call.target].make(*statistics, *arguments)

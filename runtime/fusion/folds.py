@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from ...graphs.graph import Kind, Phase
-from .again import MADE_AGAIN
+from .again import RECOMPUTED
 from .fusible import is_pointwise
 from .uses import Fold, Folds, Uses
 
@@ -44,7 +44,7 @@ class _Choice:
         self._backward = {
             x: [i for i in readers if self._phase(i) == Phase.BACKWARD] for x, readers in uses.readers.items()
         }
-        self._candidates = {x for x in uses.maker if self._may_go(x)}
+        self._candidates = {x for x in uses.producer if self._may_go(x)}
 
     def folds(self) -> Folds:
         found: dict[int, dict[int, Fold]] = {}
@@ -82,15 +82,15 @@ class _Choice:
             x = open_.pop()
             if x != storage and (self._kept(x) or not self._can_be_made(x)):
                 sources.add(x)
-            elif (maker := self._uses.maker[x]) not in operations:
-                operations.add(maker)
+            elif (producer := self._uses.producer[x]) not in operations:
+                operations.add(producer)
                 if len(operations) > LONGEST:
                     return None
-                again = MADE_AGAIN.get(self._program.operations[maker].call.target)
-                if again is None:
-                    open_.extend(self._program.operations[maker].reads)
+                recompute = RECOMPUTED.get(self._program.operations[producer].call.target)
+                if recompute is None:
+                    open_.extend(self._program.operations[producer].reads)
                 else:
-                    open_.extend(again.storages(self._program, self._program.operations[maker]))
+                    open_.extend(recompute.storages(self._program, self._program.operations[producer]))
         sizes = self._uses.sizes
         if sum(sizes[x] for x in sources) > MOST_READ * sizes[storage]:
             return None
@@ -107,12 +107,16 @@ class _Choice:
         )
 
     def _can_be_made(self, x: int) -> bool:
-        maker = self._uses.maker.get(x)
-        if maker is None or maker not in self._uses.fusible or self._phase(maker) != Phase.FORWARD:
+        producer = self._uses.producer.get(x)
+        if producer is None or producer not in self._uses.fusible or self._phase(producer) != Phase.FORWARD:
             return False
-        operation = self._program.operations[maker]
-        again = MADE_AGAIN.get(operation.call.target)
-        return is_pointwise(operation.call) if again is None else again.makes(self._program, operation, x)
+        operation = self._program.operations[producer]
+        recompute = RECOMPUTED.get(operation.call.target)
+        return (
+            is_pointwise(operation.call)
+            if recompute is None
+            else recompute.makes(self._program, operation, x)
+        )
 
     def _kept(self, x: int) -> bool:
         """Tell whether the storage is there in backward anyway."""

@@ -93,8 +93,8 @@ class _Grouping:
 
     def _target(self, low: int, high: int) -> int | None:
         """Return the position at which the two units can be one; None if there is none."""
-        behind = (self._place[i] for i in self._around(self.units[high], self._uses.behind))
-        if all(unit <= low for unit in behind):
+        later = (self._place[i] for i in self._around(self.units[high], self._uses.later))
+        if all(unit <= low for unit in later):
             return low
         before = self._around(self.units[low], self._uses.before)
         if all(self._place.get(i, high) >= high for i in before):

@@ -12,7 +12,7 @@ from ..measuring.synthetic_inputs import substitute
 from ..program.call_text import call_text
 from ..program.names import short_name
 from ..program.program import Call, Operation, Program, Ref, refs, values_read
-from .again import MADE_AGAIN, STATISTICS, made_again
+from .again import RECOMPUTED, STATISTICS, recomputed_call
 from .groups import Group
 
 Way = Callable[[Call, Mapping[int, Tensor]], Sequence[Any]]
@@ -47,14 +47,14 @@ class Members:
         known = dict(zip(self.inputs, tensors, strict=True))
         for place, operation in enumerate(self.operations):
             call = operation.call
-            if place in self.folded and call.target in MADE_AGAIN:
+            if place in self.folded and call.target in RECOMPUTED:
                 self._again(call, known, way)
                 continue
             results = self._run(call, known, way)
             known |= {v: r for v, r in zip(call.outputs, results, strict=True) if v is not None}
         return [known[value] for value in self.outputs]
 
-    def plain(self) -> Members:
+    def uncompiled(self) -> Members:
         """Return the members without what is folded in, whose results they read instead."""
         order = [op for place, op in enumerate(self.operations) if place not in self.folded]
         made = {x for operation in order for x in operation.writes}
@@ -106,14 +106,14 @@ class Members:
         return way(call, known)
 
     def _again(self, call: Call, known: dict[int, Tensor], way: Way) -> None:
-        read = MADE_AGAIN[call.target].values(call)
+        read = RECOMPUTED[call.target].values(call)
         for value in read:
             self._need(value, known, way)
         given = [known.get(x.value) if isinstance(x, Ref) else x for x in call.arguments]
         statistics = [known[v] for v in (call.outputs[i] for i in STATISTICS) if v is not None]
         result = call.outputs[0]
         assert result is not None
-        known[result] = made_again(call, given, statistics)
+        known[result] = recomputed_call(call, given, statistics)
 
     def _need(self, value: int, known: dict[int, Tensor], way: Way) -> None:
         if value in known:
@@ -142,10 +142,10 @@ def members_of(program: Program, group: Group, wanted: Container[int]) -> Member
     for i in (*reversed(group.members), *reversed(group.folded)):
         if not needed.isdisjoint(program.operations[i].writes):
             order.append(i)
-            needed.update(program.values[v].storage for v in _read(program, i, again=i in folded))
+            needed.update(program.values[v].storage for v in _read(program, i, recompute=i in folded))
     order.reverse()
-    made = {x for i in order for x in _made(program, i, again=i in folded)}
-    read = (v for i in order for v in _read(program, i, again=i in folded))
+    made = {x for i in order for x in _made(program, i, recompute=i in folded)}
+    read = (v for i in order for v in _read(program, i, recompute=i in folded))
     inputs = tuple(dict.fromkeys(v for v in read if program.values[v].storage not in made))
     outputs = tuple(
         value
@@ -158,12 +158,14 @@ def members_of(program: Program, group: Group, wanted: Container[int]) -> Member
     return Members(program, inputs, outputs, [program.operations[i] for i in order], places)
 
 
-def _read(program: Program, operation: int, *, again: bool) -> Sequence[int]:
+def _read(program: Program, operation: int, *, recompute: bool) -> Sequence[int]:
     call = program.operations[operation].call
-    return MADE_AGAIN[call.target].values(call) if again and call.target in MADE_AGAIN else values_read(call)
+    return (
+        RECOMPUTED[call.target].values(call) if recompute and call.target in RECOMPUTED else values_read(call)
+    )
 
 
-def _made(program: Program, operation: int, *, again: bool) -> Sequence[int]:
+def _made(program: Program, operation: int, *, recompute: bool) -> Sequence[int]:
     """Return the storages that an operation makes, if it is recomputed only the norm's result."""
     writes = program.operations[operation].writes
-    return writes[:1] if again and program.operations[operation].call.target in MADE_AGAIN else writes
+    return writes[:1] if recompute and program.operations[operation].call.target in RECOMPUTED else writes

@@ -39,16 +39,16 @@ def measured_pair(members: Members, kernel: Kernel) -> Pair:
     """
     device = members.program.device
     values = members.program.values
-    plain = members.plain()
-    forms = [values[value] for value in (*members.inputs, *plain.inputs)]
+    uncompiled = members.uncompiled()
+    forms = [values[value] for value in (*members.inputs, *uncompiled.inputs)]
     count = copies(sum(form.end for form in forms), str(device))
     place = device_of(device)
     kernels: list[Callable[[], Any]] = []
     calls: list[Callable[[], Any]] = []
     for _ in range(count):
-        given = {value: filled(values[value]) for value in {*members.inputs, *plain.inputs}}
+        given = {value: filled(values[value]) for value in {*members.inputs, *uncompiled.inputs}}
         kernels.append(partial(kernel, *(given[value] for value in members.inputs)))
-        calls.append(partial(plain, *(given[value] for value in plain.inputs)))
+        calls.append(partial(uncompiled, *(given[value] for value in uncompiled.inputs)))
     with as_traced(device):
         result = kernels[0]()
         peak = live_peak(kernels[0], device)

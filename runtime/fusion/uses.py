@@ -43,7 +43,7 @@ class Uses:
     def __init__(self, program: Program, folds: Folds, banned: Collection[int] = ()) -> None:
         self.program, self.folds = program, folds
         count = len(program.operations)
-        self.maker = {x: i for i, operation in enumerate(program.operations) for x in operation.writes}
+        self.producer = {x: i for i, operation in enumerate(program.operations) for x in operation.writes}
         self.fusible = {
             i
             for i, operation in enumerate(program.operations)
@@ -56,7 +56,7 @@ class Uses:
         for i, read in enumerate(self.reads):
             for x in read:
                 self.readers.setdefault(x, []).append(i)
-        self.before, self.behind = self._order()
+        self.before, self.later = self._order()
 
     def traffic(self, operation: int) -> dict[int, int]:
         """Return the bytes that the operation reads and writes, by storage."""
@@ -74,21 +74,23 @@ class Uses:
         These are producers and readers, and changes in place with all that reads on either side of them.
         """
         operations = self.program.operations
-        behind: list[set[int]] = [set() for _ in operations]
+        later: list[set[int]] = [set() for _ in operations]
         since: dict[int, list[int]] = {}
         changed: dict[int, int] = {}
         for i, operation in enumerate(operations):
             for x in self.reads[i] | set(operation.mutates):
-                behind[i].update(found for found in (self.maker.get(x), changed.get(x)) if found is not None)
+                later[i].update(
+                    found for found in (self.producer.get(x), changed.get(x)) if found is not None
+                )
                 since.setdefault(x, []).append(i)
             for x in operation.mutates:
-                behind[i].update(before for before in since[x] if before != i)
+                later[i].update(before for before in since[x] if before != i)
                 since[x], changed[x] = [i], i
         before: list[set[int]] = [set() for _ in operations]
-        for i, found in enumerate(behind):
+        for i, found in enumerate(later):
             for j in found:
                 before[j].add(i)
-        return before, behind
+        return before, later
 
     def _is_plain(self, operation: Operation) -> bool:
         """Tell whether each storage that it makes has one value, and views of its inputs can be read

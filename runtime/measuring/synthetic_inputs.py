@@ -31,7 +31,7 @@ from .measure import copies
 POOL_ELEMENTS = 2**16
 
 
-class StandIns:
+class SyntheticInputs:
     """A walk through the program: `calls` for the operation at which it stands, then `advance` to the
     next.
     """

@@ -22,7 +22,7 @@ from ..hints import NESTED, SPARSE
 from ..program.program import Program, Value
 from ..reach import names_in
 from ..reads.contents import is_of_user_class
-from ..storage.offloaded import Away
+from ..storage.offloaded import Offloaded
 from ..torch_internals import (
     WRAPPERS,
     FakeTensor,
@@ -36,8 +36,8 @@ from ..torch_internals import (
 from .iteration import Iteration
 
 _ANEW = "plan the module anew, by another call of memplan.optimize"
-_PLAIN = (bool, int, float, str, type(None))
-_WATCHED = (*_PLAIN, FunctionType, BuiltinFunctionType, torch.Size, torch.dtype, torch.device)
+_SIMPLE = (bool, int, float, str, type(None))
+_WATCHED = (*_SIMPLE, FunctionType, BuiltinFunctionType, torch.Size, torch.dtype, torch.device)
 
 
 def refuse(module: nn.Module) -> None:
@@ -137,7 +137,7 @@ def refuse_input(name: str, tensor: Tensor) -> None:
     refuse_class(f"input {name}", tensor)
 
 
-class Granted:
+class Guards:
     def __init__(self, iteration: Iteration, program: Program) -> None:
         self._roots = {"": iteration.module}
         if isinstance(iteration.loss_fn, nn.Module):
@@ -217,7 +217,7 @@ class Granted:
                     f"{name}.requires_grad is {tensor.requires_grad}; the plan is for {trained}: {_ANEW}"
                 )
             _refuse_hooks(name, tensor)
-        if isinstance(tensor, Away):
+        if isinstance(tensor, Offloaded):
             return
         form = self._forms[name]
         if (found := form_of(tensor, form)) != form:
@@ -255,11 +255,11 @@ def described(form: Value) -> str:
     return f"{form.dtype} {list(form.shape)} with strides {list(form.strides)} on {form.device}"
 
 
-def plain_attributes(part: nn.Module) -> dict[str, Any]:
+def simple_attributes(part: nn.Module) -> dict[str, Any]:
     """Return numbers, switches and words among a module's attributes, `training` and a dropout's `p` among
     them.
     """
-    return {name: value for name, value in vars(part).items() if type(value) in _PLAIN and name[0] != "_"}
+    return {name: value for name, value in vars(part).items() if type(value) in _SIMPLE and name[0] != "_"}
 
 
 def _watched(part: nn.Module) -> dict[str, Any]:
@@ -271,7 +271,9 @@ def _watched(part: nn.Module) -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(part).items()
-        if (type(value) in _WATCHED or (type(value) is tuple and all(type(each) in _PLAIN for each in value)))
+        if (
+            type(value) in _WATCHED or (type(value) is tuple and all(type(each) in _SIMPLE for each in value))
+        )
         and (name in known if known is not None else name[0] != "_")
         and name != "training"
     }
@@ -290,16 +292,16 @@ def _names_of_libraries(kind: type[nn.Module]) -> frozenset[str] | None:
 
 
 @contextmanager
-def plain_attributes_kept(module: nn.Module) -> Generator[None]:
+def simple_attributes_kept(module: nn.Module) -> Generator[None]:
     """Restore the module's simple attributes after an eager iteration between planned ones: a model may
     count.
     """
-    before = [(part, plain_attributes(part)) for part in module.modules()]
+    before = [(part, simple_attributes(part)) for part in module.modules()]
     try:
         yield
     finally:
         for part, there in before:
-            for name in plain_attributes(part).keys() - there.keys():
+            for name in simple_attributes(part).keys() - there.keys():
                 delattr(part, name)
             vars(part).update(there)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from ...graphs.graph import Graph
-from ...planner.schedule.schedule import PLAIN, Schedule, Verb
+from ...planner.schedule.schedule import DEFAULT_MODE, Schedule, Verb
 from ..device.threads import as_updates_run
 from ..measuring.update_rates import FUSED, UNFUSED, timed_step
 from ..program.program import Program
@@ -30,7 +30,7 @@ def fused_hint(
     on_host = {
         operation
         for verb, operation, mode in schedule.rows()
-        if verb == Verb.COMPUTE and mode != PLAIN and graph.on_host(operation, mode)
+        if verb == Verb.COMPUTE and mode != DEFAULT_MODE and graph.on_host(operation, mode)
     }
     updates = [one for o, one in enumerate(program.operations) if o in on_host and updates_weights(one)]
     slow = sum(not is_fused(one.call.target, one.call.keywords) for one in updates)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from ...graphs.graph import Graph
 from ..below_autograd import as_traced
 from ..measuring.measure import Measurement
-from ..measuring.synthetic_inputs import StandIns, signature
+from ..measuring.synthetic_inputs import SyntheticInputs, signature
 from ..program.graph import Cost, graph_of
 from ..program.program import Program
 from ..updates.parts import Part
@@ -26,7 +26,7 @@ def graph_of_part(part: Part, whole: Program, graph: Graph) -> Graph:
     sizes: list[int] = graph.tensors.bytes.tolist()
     storages = [one._replace(bytes=size) for one, size in zip(part.program.storages, sizes, strict=True)]
     program = replace(part.program, storages=storages)
-    stand_ins = StandIns(program, {})
+    stand_ins = SyntheticInputs(program, {})
     known: dict[Hashable, Measurement] = {}
     costs: list[Cost] = []
     with as_traced(program.device):

@@ -25,12 +25,12 @@ from ..device.threads import as_updates_run, update_threads
 from ..fusion.choice import COMPILED, chosen
 from ..measuring.live_bytes import check_profiler, live_peak
 from ..measuring.measure import Measurement, measure
-from ..measuring.synthetic_inputs import StandIns, signature
+from ..measuring.synthetic_inputs import SyntheticInputs, signature
 from ..model.file import load_model_file
 from ..model.iteration import on_device
 from ..program.graph import Cost, graph_of
 from ..program.program import Operation, Program
-from ..trace.output_layouts import residents, settled
+from ..trace.output_layouts import residents, trace_real_layouts
 from ..updates.choice import Choice, updated
 from ..updates.sums import adds_up
 from ..updates.updates import updates_weights
@@ -61,7 +61,7 @@ def profile(
     check_device(device)
     file = load_model_file(model)
     iteration = updated(on_device(file.build(), device), optimizer)
-    program = settled(iteration)
+    program = trace_real_layouts(iteration)
     measured = measure_program(program, residents(program, iteration), progress)
     graph = graph_from(program, measured, name=file.name)
     source = {
@@ -92,7 +92,7 @@ def measure_program(
     Raises InputError if the user's profiler is on.
     """
     check_profiler(program.device)
-    stand_ins = StandIns(program, tensors)
+    stand_ins = SyntheticInputs(program, tensors)
     known: dict[Hashable, Measurement] = {}
     measured: list[Measurement] = []
     with generators_kept(program.random_sources), as_traced(program.device):
@@ -107,7 +107,7 @@ def measure_program(
     return measured
 
 
-def measured_call(program: Program, operation: Operation, stand_ins: StandIns) -> Measurement:
+def measured_call(program: Program, operation: Operation, stand_ins: SyntheticInputs) -> Measurement:
     """Measure the operation at which `stand_ins` is.
 
     An update of weights, which may run in host memory too, is also measured there, and so is what adds a
@@ -118,12 +118,12 @@ def measured_call(program: Program, operation: Operation, stand_ins: StandIns) -
     found = found._replace(peak_bytes=max((found.peak_bytes, *worst)))
     if not (updates_weights(operation) or adds_up(operation)):
         return found
-    alike = program.device.type == "cpu" and update_threads() == torch.get_num_threads()
-    host = found if alike else as_updates_run(lambda: _on_host(program, stand_ins))
+    identical = program.device.type == "cpu" and update_threads() == torch.get_num_threads()
+    host = found if identical else as_updates_run(lambda: _on_host(program, stand_ins))
     return found._replace(host_seconds=host.seconds, host_bytes=host.peak_bytes)
 
 
-def _on_host(program: Program, stand_ins: StandIns) -> Measurement:
+def _on_host(program: Program, stand_ins: SyntheticInputs) -> Measurement:
     with as_traced(torch.device("cpu")):
         return measure(stand_ins.calls_on_host())
 

@@ -70,7 +70,7 @@ class _Identities:
                 if value is not None
             }
             made_by = [self._maker[storage] for storage in operation.reads if storage in self._maker]
-            self._depth.append(1 + max((self._depth[maker] for maker in made_by), default=0))
+            self._depth.append(1 + max((self._depth[producer] for producer in made_by), default=0))
             self._maker.update(dict.fromkeys(operation.writes, index))
         self._use = self._uses()
 
@@ -89,10 +89,10 @@ class _Identities:
     def _order_twins(self, twins: list[int], keys: list[tuple[int, str, str]], ranks: list[int]) -> None:
         """Reorder the ranks of equal operations by the ranks of the operations that they read."""
         for key in sorted({keys[index] for index in twins}):
-            alike = [index for index in twins if keys[index] == key]
-            places = sorted(ranks[index] for index in alike)
-            alike.sort(key=lambda index: (self._read(index, ranks), index))
-            for index, place in zip(alike, places, strict=True):
+            identical = [index for index in twins if keys[index] == key]
+            places = sorted(ranks[index] for index in identical)
+            identical.sort(key=lambda index: (self._read(index, ranks), index))
+            for index, place in zip(identical, places, strict=True):
                 ranks[index] = place
 
     def _read(self, index: int, ranks: list[int]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from ..torch_internals import leaves_and_form
 Wanted = bool | tuple[str, ...]
 """Which tensors of the nest: all, none, or those with these names, like `logits` or `hidden_states.0`."""
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_SIMPLE = (bool, int, float, complex, str, bytes, type(None))
 
 
 class Output(NamedTuple):
@@ -63,12 +63,12 @@ def output_of(returned: Any, wanted: Wanted, loss: Tensor | None) -> Output:
     rest: list[Any] = []
     for name, leaf in leaves.items():
         if not isinstance(leaf, Tensor):
-            if _is_named(name, wanted) and not isinstance(leaf, _PLAIN):
+            if _is_named(name, wanted) and not isinstance(leaf, _SIMPLE):
                 raise InputError(
                     f"the output {name or 'of the module'} is a {type(leaf).__name__}, which can't be taken "
                     "apart: name the tensors that are wanted, like return_outputs=('logits',)"
                 )
-            rest.append(leaf if isinstance(leaf, _PLAIN) else None)
+            rest.append(leaf if isinstance(leaf, _SIMPLE) else None)
         elif leaf is loss or _is_named(name, wanted):
             tensors[name] = leaf
             rest.append(_Place(name))

@@ -28,7 +28,7 @@ LARGEST_TENSOR = 2**16
 """Bytes of a tensor that is compared by its values; a larger one by its version and its memory."""
 DEEPEST = 12
 
-PLAIN = (
+DEFAULT_MODE = (
     bool,
     int,
     float,
@@ -42,7 +42,15 @@ PLAIN = (
     slice,
     range,
 )
-SCALARS = (*PLAIN, np.generic, Enum, type(...), type(NotImplemented), torch.layout, torch.memory_format)
+SCALARS = (
+    *DEFAULT_MODE,
+    np.generic,
+    Enum,
+    type(...),
+    type(NotImplemented),
+    torch.layout,
+    torch.memory_format,
+)
 _ENDS = (FunctionType, ModuleType, type, nn.Module)
 _BUFFERS = (bytearray, memoryview)
 

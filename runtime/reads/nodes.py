@@ -28,7 +28,7 @@ from ..torch_internals import FakeTensor
 from ..unsupported import TraceError, at_line
 from .carried import Carried, refusal
 from .contents import LARGEST, MISSING, Kind, content, is_of_user_class, is_plain
-from .placeholders import Holder, OfBatch, StandIns
+from .placeholders import Holder, OfBatch, Placeholders
 from .predicates import SKIPPED, is_number, is_users_function, of_code, of_its_bases, of_type, replaces
 from .reader import users_place
 from .reads import (
@@ -86,7 +86,7 @@ class Nodes(ABC):
         others: the roots besides the module, by name: a loss function.
         tensors: the batch's.
         """
-        self.stand_ins = StandIns(OfBatch(tensors))
+        self.stand_ins = Placeholders(OfBatch(tensors))
         self._module, self._others = module, dict(others)
         planned = [each for each in (module, *self._others.values()) if isinstance(each, nn.Module)]
         self._own = {id(part) for each in planned for part in each.modules()}

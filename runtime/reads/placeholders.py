@@ -128,7 +128,7 @@ class OfBatch:
         return tuple(next(each for each in asked if tensors[each] is tensors[name]) for name in asked)
 
 
-class StandIns:
+class Placeholders:
     """The real tensors by the identity of their fakes, and what each is in the iteration."""
 
     def __init__(self, batch: OfBatch) -> None:
@@ -231,7 +231,7 @@ class StandIns:
 class Compares(Protocol):
     """Interface of what compares objects as `is` does, and notes it."""
 
-    stand_ins: StandIns
+    stand_ins: Placeholders
 
     def read_same(self, one: Any, other: Any) -> bool: ...
     def read_identity(self, thing: Any) -> Any: ...

@@ -314,8 +314,8 @@ def of_whole(thing: Any, _key: Any) -> Any:
 
 def of_module(thing: nn.Module, _key: Any) -> Any:
     """Return the content of a PyTorch module outside the planned one: its class, structure and attributes."""
-    plain = {name: value for name, value in vars(thing).items() if is_plain(value) and name[0] != "_"}
-    return content((type(thing), *make_up(thing), plain))
+    simple = {name: value for name, value in vars(thing).items() if is_plain(value) and name[0] != "_"}
+    return content((type(thing), *make_up(thing), simple))
 
 
 _UNNAMED = (of_length, of_content, of_whole, of_module)

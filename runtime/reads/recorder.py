@@ -23,7 +23,7 @@ from .carried import carried, refusal
 from .contents import content
 from .forbidden import no_files_read
 from .getters import of_call
-from .placeholders import StandIns
+from .placeholders import Placeholders
 from .reads import (
     Node,
     Read,
@@ -86,17 +86,17 @@ class Recording(Calls):
         self._by_names()
         for text in dict.fromkeys(self.unwatched):
             warn_user(f"{text}, can't be watched: if it changes, plan the module anew")
-        settled = {id(each.read): each.guard() for each in self.carried}
+        trace_real_layouts = {id(each.read): each.guard() for each in self.carried}
         for node, read in all_reads(self._nodes.values()):
             if read.key in node.written or id(read) in self._own_state or not _holds(node, read):
                 node.reads.pop((read.fetch, read.key), None)
-            if (guard := settled.get(id(read))) is not None:
+            if (guard := trace_real_layouts.get(id(read))) is not None:
                 node.reads[guard.fetch, guard.key] = guard
         roots = [node for node in self._nodes.values() if node.reads]
         tops = _tops(roots)
         batch = self.stand_ins.batch
         batch.forget()
-        self.stand_ins = StandIns(batch)
+        self.stand_ins = Placeholders(batch)
         return Reads(tops, batch)
 
     def close(self) -> None:

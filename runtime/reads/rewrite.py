@@ -403,9 +403,9 @@ class Rewrite(ast.NodeTransformer):
         return self._consumed(node, "truth")
 
     def _consumed(self, node: ast.expr, how: str) -> ast.expr:
-        plain = isinstance(node, ast.Constant | ast.Compare | ast.BinOp | ast.JoinedStr)
+        simple = isinstance(node, ast.Constant | ast.Compare | ast.BinOp | ast.JoinedStr)
         made = self._one(node)
-        return made if plain or not self._inside else self._call(node, how, made)
+        return made if simple or not self._inside else self._call(node, how, made)
 
     def _call(self, at: ast.AST, method: str, *arguments: ast.expr) -> ast.expr:
         called = ast.Attribute(ast.Constant(SENTINEL), method, ast.Load())

@@ -23,8 +23,8 @@ from ...planner.addresses.pinned import pinned_layout
 from ...planner.schedule.schedule import Schedule, Verb
 from ...planner.simulator.simulate import simulate
 from ..codegen.copies import LETTERS, Place, variable
-from ..codegen.dry_run import Rehearsal, Turn
-from ..codegen.iteration import generate_turn
+from ..codegen.dry_run import DryRun, IterationCode
+from ..codegen.iteration import generate_iteration
 from ..device.choice import device_of
 from ..device.device import Device, StreamDevice
 from ..program.graph import Cost, graph_of
@@ -125,7 +125,7 @@ class Cycle:
         self.disk = Disk(figures.disk_peak, folder) if figures.disk_peak else None
         self.queues = Streams(self.device) if isinstance(self.device, StreamDevice) else Queues()
         self.sources: list[str] = []
-        self._rehearsal = Rehearsal(
+        self._rehearsal = DryRun(
             graph,
             schedule,
             budget=budget,
@@ -134,7 +134,7 @@ class Cycle:
             layout=rooms and layout,
         )
         self.stopwatch: Stopwatch | None = None
-        self._turns: dict[str, Turn] = {}
+        self._turns: dict[str, IterationCode] = {}
         self._codes: dict[tuple[str, Stopwatch | None], tuple[_Code, tuple[int, ...]]] = {}
         self.journal = journal or Journal(self.device, ())
         self.held: dict[str, Any] = {}
@@ -373,7 +373,7 @@ class Cycle:
         watch = self.stopwatch
         if (self._state, watch) not in self._codes:
             turn, timed = self._turns[self._state], watch is not None
-            code = generate_turn(
+            code = generate_iteration(
                 self.program,
                 self.graph,
                 self.schedule,

@@ -19,7 +19,7 @@ from ..codegen.codegen import generate, is_plain
 from ..device.choice import device_of
 from ..interrupts import deferred_signals, open_to_signals
 from ..model.captured import Attributes
-from ..model.guards import Granted
+from ..model.guards import Guards
 from ..model.iteration import Inputs, Iteration
 from ..model.reading import Reading
 from ..program.program import Program
@@ -37,7 +37,7 @@ from .cycle import Cycle, Terms
 from .inputs import Expected, OtherValuesError, UsedValuesError
 from .over_plan import Watch
 from .owners import Owners
-from .ownership import Custody
+from .ownership import Ownership
 from .recovery import Recovery
 from .stopwatch import Stopwatch, Times
 
@@ -104,7 +104,7 @@ class PlannedStep:
         self._reading = Reading(iteration.inputs)
         held = {path: program.constants[value] for value, path in program.held.items()}
         self._attributes = Attributes(iteration, held, program.generators)
-        self._granted = Granted(iteration, program)
+        self._granted = Guards(iteration, program)
         self._optimizer = None if iteration.updates is None else OptimizerState(program, iteration)
         if self._optimizer is not None:
             weakref.finalize(self, self._optimizer.refuse_steps())
@@ -134,7 +134,7 @@ class PlannedStep:
         self.cycle = Cycle(program, schedule, terms or Terms.unlimited(program), self.journal, self.rooms)
         _check_host(terms, kept, self.cycle.host.needed)
         self.source, self._run = self.cycle.sources[0], self.cycle.turn
-        self._custody = Custody(program, self._owners.of(self.cycle.moved), self.cycle)
+        self._custody = Ownership(program, self._owners.of(self.cycle.moved), self.cycle)
         self._recovery = Recovery(
             program,
             self._owners,
@@ -234,14 +234,14 @@ class PlannedStep:
         names = self.program.gradients if self._trains else self.program.parameters
         with no_torch_function():
             there = [tensors[name].grad for name in names]
-        beside = sum(gradient.untyped_storage().nbytes() for gradient in there if gradient is not None)
-        if not beside:
+        of_gradients = sum(gradient.untyped_storage().nbytes() for gradient in there if gradient is not None)
+        if not of_gradients:
             return
         graph, _budget, machine, *_ = self._terms
         peak = simulate(graph, self._schedule, budget=budget, machine=machine or graph.machine).figures.peak
-        if peak + beside > budget:
+        if peak + of_gradients > budget:
             warn_user(
-                f"the gradients in .grad take {beside:,} bytes beside the plan, which needs {peak:,} of the "
+                f"the gradients in .grad take {of_gradients:,} bytes besides the plan, which needs {peak:,} of "
                 f"budget of {budget:,}: plan with one smaller by as much, or call zero_grad() before"
             )
         self._gradients_counted = True

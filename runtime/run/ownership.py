@@ -20,12 +20,12 @@ from ..model.guards import described, form_of
 from ..program.program import Program
 from ..storage.blocks import memory_of
 from ..storage.copies import raw, value
-from ..storage.offloaded import Hold, bring_back, give_up, hold_anew, hold_of, put_away, restore
+from ..storage.offloaded import Hold, bring_back, give_up, hold_anew, hold_of, offload_value, restore
 from .cycle import Cycle
 from .owners import Owner
 
 
-class Custody:
+class Ownership:
     """Ownership of the tensors that a schedule moves.
 
     owners: per resident value in a moved storage, its name, and a function that returns its tensor.
@@ -84,7 +84,7 @@ class Custody:
             raise MismatchError(f"{names} lie in memories of their own; the plan is for one that they share")
         self._cycle.put(storage, raw(next(iter(tensors.values()))))
         for resident, tensor in tensors.items():
-            put_away(tensor, self._forms[resident], *self._ways(storage))
+            offload_value(tensor, self._forms[resident], *self._ways(storage))
             self._taken[resident] = tensor
 
     def _alone(self, storage: int, tensor: Tensor) -> None:

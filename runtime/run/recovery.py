@@ -29,7 +29,7 @@ from ..updates.sums import sums_of
 from ..updates.updates import updates_weights
 from .cycle import LOST, Cycle
 from .owners import Owners
-from .ownership import Custody
+from .ownership import Ownership
 from .queues import forget_frames
 
 UNDONE = "the iteration is as if it had not begun: it can be repeated"
@@ -54,7 +54,7 @@ class Recovery:
         optimizer: OptimizerState | None,
         device: Device,
         journal: Journal,
-        moved: tuple[Cycle, Custody] | None,
+        moved: tuple[Cycle, Ownership] | None,
         *,
         alone: bool = True,
     ) -> None:

@@ -16,7 +16,7 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from ...graphs.graph import Graph
-from ...planner.schedule.schedule import PLAIN, Schedule, Verb
+from ...planner.schedule.schedule import DEFAULT_MODE, Schedule, Verb
 from ...planner.simulator.clock import Queue, transfer_queue
 from ..codegen.copies import JOBS
 from ..device.device import Device, Stamp
@@ -72,7 +72,7 @@ class Stopwatch:
         self._ways: list[Way] = []
         for step, (verb, target, where) in enumerate(schedule.rows()):
             if verb == Verb.COMPUTE:
-                on_cpu = where != PLAIN and graph is not None and graph.on_host(target, where)
+                on_cpu = where != DEFAULT_MODE and graph is not None and graph.on_host(target, where)
                 self._steps[Queue.CPU if on_cpu else Queue.COMPUTE].append(step)
                 if not on_cpu:
                     self._ways.append((target, where))

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..program.program import Value
 from ..torch_internals import empty_for_nobody
 from .copies import value
-from .offloaded import Fill, Hold, hold_anew, hold_of, put_away, restore
+from .offloaded import Fill, Hold, hold_anew, hold_of, offload_value, restore
 
 
 def unmade(form: Value, fill: Fill) -> Tensor:
@@ -28,7 +28,7 @@ def unmade(form: Value, fill: Fill) -> Tensor:
 
 def make_later(tensor: Tensor, form: Value, fill: Fill) -> None:
     """Make the tensor, of the form's dtype and device, uninitialized."""
-    put_away(tensor, form, partial(_bring_back, tensor), partial(_copies, tensor))
+    offload_value(tensor, form, partial(_bring_back, tensor), partial(_copies, tensor))
     hold_anew(tensor, _held(tensor)._replace(fill=fill))
 
 

@@ -48,7 +48,7 @@ class Hold(NamedTuple):
     release: Callable[[], None] | None = None
 
 
-class Away:
+class Offloaded:
     """Class that an offloaded tensor has in addition to its own."""
 
     _memplan: Hold
@@ -67,13 +67,13 @@ class Away:
                 return function(*arguments, **keywords)
         if function in _REPLACE and _makes_way(arguments[0]):
             return function(*arguments, **keywords)
-        away = [tensor for tensor in _within((arguments, keywords)) if isinstance(tensor, Away)]
-        if not away:
+        offloaded = [tensor for tensor in _within((arguments, keywords)) if isinstance(tensor, Offloaded)]
+        if not offloaded:
             raise MemplanError(
                 f"{full_name(function)} is given a weight that a planned step holds: call "
                 "restore_to_device() first"
             )
-        bring_back(away)
+        bring_back(offloaded)
         return function(*arguments, **keywords)
 
     def __deepcopy__(self, memo: Any) -> Any:
@@ -90,7 +90,7 @@ class Away:
         return self.__reduce_ex__(protocol)
 
 
-def put_away(
+def offload_value(
     tensor: Tensor,
     form: Value,
     bring_back: Callable[[], None],
@@ -104,7 +104,7 @@ def put_away(
     kind = type(tensor)
     tensor.data = empty_for_nobody(tensor.dtype, tensor.device)
     vars(tensor)["_memplan"] = Hold(form, kind, bring_back, copies, release=release)
-    tensor.__class__ = _away(kind)
+    tensor.__class__ = _offloaded_by(kind)
 
 
 def hold_anew(tensor: Tensor, hold: Hold) -> None:
@@ -114,15 +114,15 @@ def hold_anew(tensor: Tensor, hold: Hold) -> None:
 
 def give_up(tensor: Tensor, form: Value, refuse: Callable[[], NoReturn]) -> None:
     """Refuse every use of the tensor's values, until others have replaced them."""
-    if not isinstance(tensor, Away):
-        put_away(tensor, form, refuse, refuse)
+    if not isinstance(tensor, Offloaded):
+        offload_value(tensor, form, refuse, refuse)
     hold: Hold = vars(tensor)["_memplan"]
     hold_anew(tensor, hold._replace(bring_back=refuse, copies=refuse, lost=True, fill=None, release=None))
 
 
 def hold_of(tensor: Tensor) -> Hold | None:
     """Return the hold of an offloaded tensor; None for one that is here."""
-    return tensor._memplan if isinstance(tensor, Away) else None
+    return tensor._memplan if isinstance(tensor, Offloaded) else None
 
 
 def restore(tensor: Tensor, values: Tensor) -> None:
@@ -135,13 +135,13 @@ def restore(tensor: Tensor, values: Tensor) -> None:
 def bring_back(tensors: Iterable[Tensor]) -> None:
     """Bring those back that are offloaded. Raises MemplanError, one line."""
     for tensor in tensors:
-        if isinstance(tensor, Away):
+        if isinstance(tensor, Offloaded):
             tensor._memplan.bring_back()
 
 
 @cache
-def _away(kind: type[Tensor]) -> type[Tensor]:
-    return type(f"{kind.__name__}Away", (Away, kind), {})
+def _offloaded_by(kind: type[Tensor]) -> type[Tensor]:
+    return type(f"{kind.__name__}Away", (Offloaded, kind), {})
 
 
 def _within(argument: Any) -> Iterator[Tensor]:
@@ -162,7 +162,7 @@ def _makes_way(tensor: Tensor) -> bool:
     """Prepare a tensor for other values; tell whether it was offloaded and is back, or was lost and has
     room for them.
     """
-    if not isinstance(tensor, Away):
+    if not isinstance(tensor, Offloaded):
         return False
     if not tensor._memplan.lost:
         with suppress(MemplanError):

@@ -55,7 +55,7 @@ def _pack(values: KnownValues, _func: Any, tensor: Tensor, lengths: Tensor, batc
     """Replace `_pack_padded_sequence`: the steps one after the other, each without the samples that have
     ended.
     """
-    known = values.told(lengths)
+    known = values.value_of(lengths)
     if known is None:
         return None
     samples, steps = (tensor.shape[0], tensor.shape[1]) if batch_first else (tensor.shape[1], tensor.shape[0])
@@ -71,7 +71,7 @@ def _pad(
     values: KnownValues, _func: Any, data: Tensor, sizes: Tensor, batch_first: bool, padding: Any, steps: int
 ) -> Any:
     """Replace `_pad_packed_sequence`, the inverse."""
-    known = values.told(sizes)
+    known = values.value_of(sizes)
     if known is None:
         return None
     there: list[int] = known.tolist()
@@ -96,7 +96,7 @@ def _ctc(
     zero_infinity: bool = False,
 ) -> Any:
     """Replace `ctc_loss`, which is made of other operators, with its lengths as numbers."""
-    found = [each if isinstance(each, list | tuple) else values.told(each) for each in (ends, lengths)]
+    found = [each if isinstance(each, list | tuple) else values.value_of(each) for each in (ends, lengths)]
     if found[0] is None or found[1] is None or scores.dim() != 3:
         return None
     numbers = [[int(number) for number in each] for each in found]
@@ -114,12 +114,12 @@ _MEAN, _SUM = (1, "mean"), (2, "sum")
 
 
 def _list(values: KnownValues, _func: Any, tensor: Tensor) -> Any:
-    known = values.told(tensor)
+    known = values.value_of(tensor)
     return None if known is None else known.tolist()
 
 
 def _array(values: KnownValues, _func: Any, tensor: Tensor, *_others: Any, **_more: Any) -> Any:
-    known = values.told(tensor)
+    known = values.value_of(tensor)
     if known is not None and not isinstance(tensor, FakeTensor):
         known.flags.writeable = False  # in eager PyTorch it is the tensor's own memory
     return known

@@ -127,7 +127,7 @@ class KnownValues(TorchDispatchMode):
         self._real[made] = None
         return made
 
-    def told(self, tensor: Any) -> Any:
+    def value_of(self, tensor: Any) -> Any:
         """Return what the tensor holds in every iteration of the plan, as an array.
 
         Returns None if that is unknown.
@@ -226,8 +226,8 @@ class KnownValues(TorchDispatchMode):
 
 def _is_outside(tensor: Tensor) -> bool:
     """Tell whether the tensor is a real one whose values are compared before each iteration."""
-    plain = type(tensor) is Tensor and tensor.layout is torch.strided and not tensor.is_quantized
-    return plain and tensor.device.type != "meta" and tensor.nbytes <= LARGEST_TENSOR
+    ordinary = type(tensor) is Tensor and tensor.layout is torch.strided and not tensor.is_quantized
+    return ordinary and tensor.device.type != "meta" and tensor.nbytes <= LARGEST_TENSOR
 
 
 def _is_small(made: Any) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..below_autograd import as_traced
 from ..calls.randomness import generators_kept, note_drawing, save_generator
-from ..measuring.synthetic_inputs import StandIns
+from ..measuring.synthetic_inputs import SyntheticInputs
 from ..model.iteration import Iteration, tensors_in
 from ..program.names import full_name
 from ..program.program import Operation, Program
@@ -28,7 +28,7 @@ from .trace import trace
 MOST_ROUNDS = 50
 
 
-def settled(iteration: Iteration, traced: Program | None = None) -> Program:
+def trace_real_layouts(iteration: Iteration, traced: Program | None = None) -> Program:
     """Trace an iteration until the forms of all results are those that kernels return here.
 
     iteration: of a model whose tensors are real, on the device on which it is to run.
@@ -69,7 +69,7 @@ class _Comparison:
         self.found: dict[Hashable, tuple[Form | None, ...]] = {}
         self.drawing: set[Any] = set()
         self._program, self._known = program, known
-        self._stand_ins = StandIns(program, tensors)
+        self._stand_ins = SyntheticInputs(program, tensors)
         self._seen: dict[Hashable, tuple[Form | None, ...]] = {}
         self._doubtful: set[int] = set()
         self._short: set[int] = set()

@@ -53,7 +53,7 @@ def not_called_fake() -> Generator[None]:
         module.is_fake_tensor = before
 
 
-def plain_tensors() -> AbstractContextManager[Any]:
+def ordinary_tensors() -> AbstractContextManager[Any]:
     """Return a context in which `as_subclass` stays within the trace's own tensors."""
     return fakes_retyped(_retyped)
 

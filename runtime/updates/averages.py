@@ -55,14 +55,14 @@ def with_averages(program: Program, processes: Processes) -> Program:
     """Return the program whose gradients are those of all ranks."""
     writer = _Writer(program, Average(processes))
     made = {x: place for place, one in enumerate(program.operations) for x in (*one.writes, *one.mutates)}
-    behind: dict[int, list[Operation]] = {}
+    later: dict[int, list[Operation]] = {}
     place = 0
     for name, local in reversed(list(program.gradients.items())):
         # Never before the previous average: all ranks must average in one order.
         place = max(place, made[program.values[local].storage])
-        behind.setdefault(place, []).append(writer.average(name, local))
+        later.setdefault(place, []).append(writer.average(name, local))
     operations = [
-        each for n, operation in enumerate(program.operations) for each in (operation, *behind.get(n, ()))
+        each for n, operation in enumerate(program.operations) for each in (operation, *later.get(n, ()))
     ]
     return replace(
         program,

@@ -44,11 +44,11 @@ def with_sums(program: Program, rules: Mapping[str, Rule]) -> Program:
     """Return the program whose gradients are their sums over several batches, for parameters that have a
     rule.
     """
-    writer, behind = _Writer(program), dict[int, list[Operation]]()
+    writer, later = _Writer(program), dict[int, list[Operation]]()
     updated = [name for name in program.gradients if name in rules]
     for name, place in _complete(program, updated).items():
-        behind.setdefault(place, []).append(writer.add(name))
-    return writer.program_with(behind, writer.gradients)
+        later.setdefault(place, []).append(writer.add(name))
+    return writer.program_with(later, writer.gradients)
 
 
 def with_updates(
@@ -75,7 +75,7 @@ def with_updates(
     writer = _Writer(program)
     updated = {name: rule for name, rule in rules.items() if name in program.gradients}
     made = _complete(program, updated)
-    behind: dict[int, list[Operation]] = {}
+    later: dict[int, list[Operation]] = {}
     all_made = -1
     if sums:
         updated = {name: with_sum(rule) for name, rule in updated.items()}
@@ -87,21 +87,21 @@ def with_updates(
             )
         all_made = max(made.values())
         for name, place in made.items():
-            own = behind.setdefault(place, [])
+            own = later.setdefault(place, [])
             if scaled:
                 own.append(writer.unscale(name, updated[name], divides=divides))
             if clip:
                 own.append(writer.norm(name))
         if scaled:
-            behind[all_made].append(writer.found())
+            later[all_made].append(writer.found())
         if clip:
-            behind[all_made].append(writer.clip())
+            later[all_made].append(writer.clip())
     early = _early(program, made)
     for name, rule in updated.items():
         place = max(early[name], all_made) if when == "in-backward" else len(program.operations) - 1
-        behind.setdefault(place, []).append(writer.update(name, rule))
+        later.setdefault(place, []).append(writer.update(name, rule))
     left = {name: value for name, value in program.gradients.items() if name not in updated}
-    return writer.program_with(behind, left)
+    return writer.program_with(later, left)
 
 
 def updates_weights(operation: Operation) -> bool:
@@ -160,16 +160,14 @@ class _Writer:
         for operation in program.operations:
             self.operations.unique(operation.name)
 
-    def program_with(self, behind: Mapping[int, Sequence[Operation]], gradients: dict[str, int]) -> Program:
+    def program_with(self, later: Mapping[int, Sequence[Operation]], gradients: dict[str, int]) -> Program:
         """Return the program with the new operations.
 
         behind: new operations, by the index of the one that they follow.
         gradients: the results that remain, by parameter.
         """
         operations = [
-            each
-            for place, one in enumerate(self.program.operations)
-            for each in (one, *behind.get(place, ()))
+            each for place, one in enumerate(self.program.operations) for each in (one, *later.get(place, ()))
         ]
         return replace(
             self.program,

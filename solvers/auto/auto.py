@@ -42,19 +42,19 @@ from threading import Event
 from joblib import cpu_count
 
 from ...graphs.machine import Machine
-from ...planner.bounds import memory_floor, once_floor, time_bound
+from ...planner.bounds import minimum_memory, minimum_memory_once, time_bound
 from ...planner.schedule.sequence import runs_of
 from ..bounds.lower_bounds import file_order, prove
 from ..bounds.offload.offload_bound import moves
-from ..candidates import device_limit, plain_candidate
+from ..candidates import baseline_candidate, device_limit
 from ..problem import (
-    Answer,
     Bound,
     InfeasibleError,
     NotAcceptedError,
     NotFoundError,
     Options,
     Problem,
+    SolverResult,
     Status,
 )
 from ..recomputation.checkpointing import rotor
@@ -109,21 +109,21 @@ class Settings(SolverSettings):
     seed: int = seed_setting()
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     workers = settings.workers or min(_MOST_LINES, cpu_count())
     machine = problem.machine or problem.graph.machine or Machine()
-    floor = memory_floor(problem.graph, machine)
-    if device_limit(problem) < floor:
+    min_memory = minimum_memory(problem.graph, machine)
+    if device_limit(problem) < min_memory:
         least = None if moves(machine) else _least(problem, options, settings)
-        raise InfeasibleError(NAME, device_limit(problem), least, floor)
+        raise InfeasibleError(NAME, device_limit(problem), least, min_memory)
     if moves(machine):
         own = settings.moves, settings.seed, settings.gap
         return auto_moving.solve(problem, options, NAME, workers, *own)
-    plain = plain_candidate(problem.graph)
-    if plain.peak <= device_limit(problem) and not has_faster_ways(problem.graph):
-        options.race.found(plain.time, "plain order")
-        return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
+    baseline = baseline_candidate(problem.graph)
+    if baseline.peak <= device_limit(problem) and not has_faster_ways(problem.graph):
+        options.race.found(baseline.time, "plain order")
+        return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(problem.graph))
     stop, loaded, race = Event(), Event(), options.race
 
     def have_it_loaded() -> None:
@@ -198,16 +198,16 @@ def _refusal(problem: Problem, outcomes: Outcomes) -> InfeasibleError:
 
     Members that were cut off at the time limit have none.
     """
-    cut_off = NotFoundError(NAME, device_limit(problem), memory_floor(problem.graph, problem.machine))
+    cut_off = NotFoundError(NAME, device_limit(problem), minimum_memory(problem.graph, problem.machine))
     refusals = outcomes.refusals or [cut_off]
     best = min(refusals, key=lambda refusal: (refusal.least is None, refusal.least or 0))
     if isinstance(best, NotFoundError):
         found = [
             each.found for each in refusals if isinstance(each, NotFoundError) and each.found is not None
         ]
-        refusal = NotFoundError(NAME, best.budget, best.floor, min(found, default=None))
+        refusal = NotFoundError(NAME, best.budget, best.min_memory, min(found, default=None))
     else:
-        refusal = InfeasibleError(NAME, best.budget, best.least, best.floor)
+        refusal = InfeasibleError(NAME, best.budget, best.least, best.min_memory)
     refusal.notes = tuple(outcomes.faults)
     return refusal
 
@@ -222,31 +222,31 @@ def _lines(problem: Problem, options: Options, settings: Settings, workers: int,
 
     def solved(
         share: float,
-        solver: Callable[[Options], Answer],
+        solver: Callable[[Options], SolverResult],
         cancelled: Cancelled,
         chosen: search.Settings | None,
-    ) -> Answer:
+    ) -> SolverResult:
         left = None if total is None else max(0.0, min(share * total, clock.left))
         return solver(replace(options, settings=chosen, time_limit=left, cancelled=cancelled))
 
-    def start(name: str, share: float, solver: Callable[[Problem, Options], Answer]) -> Line:
+    def start(name: str, share: float, solver: Callable[[Problem, Options], SolverResult]) -> Line:
         """Return a member that runs the solver, with a time limit; search from others waits for it."""
 
-        def solve(own: Options) -> Answer:
+        def solve(own: Options) -> SolverResult:
             limit = _START_SECONDS * _scale(problem) if own.time_limit is None else own.time_limit
             return solver(problem, replace(own, time_limit=limit))
 
         return starts.line(name, lambda cancelled: solved(share, solve, cancelled, None))
 
-    def line(name: str, share: float, solver: Callable[[Options], Answer], number: int = 0) -> Line:
+    def line(name: str, share: float, solver: Callable[[Options], SolverResult], number: int = 0) -> Line:
         chosen = search.Settings(settings.moves, settings.seed + number, 1 if number % 2 else _REPLICAS)
         return Line(name, lambda cancelled: solved(share, solver, cancelled, chosen))
 
-    def from_file(own: Options) -> Answer:
+    def from_file(own: Options) -> SolverResult:
         loaded.wait()
         return search.solve(problem, own)
 
-    def from_others(own: Options) -> Answer:
+    def from_others(own: Options) -> SolverResult:
         own_clock = own.clock()
         found = starts.all(own.cancelled)
         if race.within(settings.gap):  # another member has it
@@ -264,8 +264,8 @@ def _lines(problem: Problem, options: Options, settings: Settings, workers: int,
         rest = line("search from others", 1.0, from_others, 1)
         return [start("rounding", 2 * share, _rounding_or_rotor), rest]
     lines = [start("rounding", share, rounding.solve), start("rk-rotor", share, rk_rotor.solve)]
-    floor = once_floor(problem.graph, problem.machine)
-    if floor is not None and device_limit(problem) < floor:
+    min_memory = minimum_memory_once(problem.graph, problem.machine)
+    if min_memory is not None and device_limit(problem) < min_memory:
         lines.append(start("second pass", 2 * share, second_pass.solve))
     lines.append(line("search", 2 / 3 if alone else 1.0, from_file))
     if len(problem.graph.operations) <= _RESIDENCY_OPERATIONS:
@@ -278,7 +278,7 @@ def _scale(problem: Problem) -> float:
     return max(1.0, len(problem.graph.operations) / 10_000)
 
 
-def _rounding_or_rotor(problem: Problem, options: Options) -> Answer:
+def _rounding_or_rotor(problem: Problem, options: Options) -> SolverResult:
     """Solve with rounding, and only if that finds nothing with rotor: its Python would slow down bounds."""
     clock = options.clock()
     try:
@@ -287,8 +287,8 @@ def _rounding_or_rotor(problem: Problem, options: Options) -> Answer:
         return rotor.solve(problem, replace(options, time_limit=clock.limit))
 
 
-def _residency(problem: Problem, options: Options) -> Answer:
+def _residency(problem: Problem, options: Options) -> SolverResult:
     found = file_order(problem, options.time_limit or 0.0, options.cancelled).schedule
     if found is None:
         raise NotAcceptedError("the rounded residency program found no schedule")
-    return Answer(found.schedule, Status.HEURISTIC)
+    return SolverResult(found.schedule, Status.HEURISTIC)

@@ -17,15 +17,15 @@ from threading import Event
 from ...planner.simulator.simulate import Figures, figures_of
 from ..candidates import device_limit
 from ..clock import Clock
-from ..incumbent import Race
-from ..problem import Answer, InfeasibleError, NotAcceptedError, Problem
+from ..incumbent import Incumbent
+from ..problem import InfeasibleError, NotAcceptedError, Problem, SolverResult
 from ..workers import process
 
 Cancelled = Callable[[], bool]
 
 _LOOK_SECONDS = 0.1
 
-Found = tuple[Answer, Figures]
+Found = tuple[SolverResult, Figures]
 """An answer that the simulator has accepted."""
 
 
@@ -38,7 +38,7 @@ class Line:
     """
 
     name: str
-    solve: Callable[[Cancelled], Answer]
+    solve: Callable[[Cancelled], SolverResult]
     ended: Callable[[Found | None], None] = lambda _found: None
 
 
@@ -49,7 +49,7 @@ class Awaited:
         self._ends: list[Event] = []
         self._found: list[Found] = []
 
-    def line(self, name: str, solve: Callable[[Cancelled], Answer]) -> Line:
+    def line(self, name: str, solve: Callable[[Cancelled], SolverResult]) -> Line:
         end = Event()
         self._ends.append(end)
 
@@ -84,7 +84,7 @@ class Outcomes:
     interrupted: bool = False
 
     @property
-    def fastest(self) -> Answer:
+    def fastest(self) -> SolverResult:
         return self._fastest[0]
 
     @property
@@ -101,7 +101,7 @@ class PortfolioError(Exception):
     """All members failed: none has an answer or a refusal."""
 
 
-def told(name: str, error: BaseException) -> str:
+def described(name: str, error: BaseException) -> str:
     """Describe a fault in one line."""
     return f"{name} failed: {type(error).__name__}: {' '.join(str(error).split())}"
 
@@ -112,7 +112,7 @@ def run(
     workers: int,
     stop: Event,
     meanwhile: Callable[[], None] = lambda: None,
-    race: Race | None = None,
+    race: Incumbent | None = None,
     gap: float = 0.0,
     prove: Callable[[Cancelled], None] | None = None,
     clock: Clock | None = None,
@@ -130,14 +130,14 @@ def run(
 
     Raises KeyboardInterrupt if that leaves nothing, PortfolioError if all members fail.
     """
-    outcomes, race, done = Outcomes(), race or Race(), Event()
+    outcomes, race, done = Outcomes(), race or Incumbent(), Event()
 
     def cancelled() -> bool:
         late = clock is not None and clock.over and race.best < inf
         return late or stop.is_set() or race.within(gap)
 
-    pool, beside = ThreadPoolExecutor(workers), ThreadPoolExecutor(1)
-    proving = [beside.submit(prove, lambda: done.is_set() or cancelled())] if prove else []
+    pool, single = ThreadPoolExecutor(workers), ThreadPoolExecutor(1)
+    proving = [single.submit(prove, lambda: done.is_set() or cancelled())] if prove else []
     # each member in a copy of the context: what it skips is reported here (solvers/skipped.py)
     running = [
         pool.submit(copy_context().run, _attempt, problem, line, outcomes, race, cancelled) for line in lines
@@ -156,9 +156,9 @@ def run(
         # What is left running looks at these and ends soon; the interpreter joins its threads before it ends.
         done.set()
         pool.shutdown(wait=False)
-        beside.shutdown(wait=False)
+        single.shutdown(wait=False)
     outcomes.faults += [
-        told("bounds", error)
+        described("bounds", error)
         for each in wait(proving, process.LAST_SECONDS).done
         if (error := each.exception())
     ]
@@ -172,7 +172,7 @@ def run(
     return outcomes
 
 
-def _wait_for_last(running: Sequence[Future[Found | None]], race: Race) -> None:
+def _wait_for_last(running: Sequence[Future[Found | None]], race: Incumbent) -> None:
     """Wait until all have ended, for LAST_SECONDS; for the first answer longer, if a schedule is known."""
     last, kept = Clock(process.LAST_SECONDS), Clock(process.KEEP_SECONDS)
     while wait(running, timeout=_LOOK_SECONDS).not_done:
@@ -182,7 +182,7 @@ def _wait_for_last(running: Sequence[Future[Found | None]], race: Race) -> None:
 
 
 def _attempt(
-    problem: Problem, line: Line, outcomes: Outcomes, race: Race, cancelled: Cancelled
+    problem: Problem, line: Line, outcomes: Outcomes, race: Incumbent, cancelled: Cancelled
 ) -> Found | None:
     found = None
     try:
@@ -196,6 +196,6 @@ def _attempt(
     except (NotAcceptedError, KeyboardInterrupt):
         pass  # the member does not accept the graph, or had found nothing when it was asked to end
     except BaseException as error:  # whatever it is, the others go on
-        outcomes.faults.append(told(line.name, error))
+        outcomes.faults.append(described(line.name, error))
     line.ended(found)
     return found

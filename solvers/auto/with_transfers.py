@@ -21,14 +21,14 @@ from math import inf
 from threading import Event
 
 from ...graphs.machine import Machine
-from ...planner.bounds import memory_floor
+from ...planner.bounds import minimum_memory
 from ..bounds.lower_bounds import prove
 from ..candidates import device_limit
 from ..clock import Clock
-from ..incumbent import Race
+from ..incumbent import Incumbent
 from ..offloading.joint import compiling, joint
 from ..offloading.weight_offload import compiling as greedy_compiling
-from ..problem import Answer, Bound, InfeasibleError, NotFoundError, Options, Problem, Status
+from ..problem import Bound, InfeasibleError, NotFoundError, Options, Problem, SolverResult, Status
 from ..recomputation.search import compiling as search_compiling
 from ..registry.catalogue import entry, module_of
 from ..settings import parse_settings
@@ -83,7 +83,7 @@ _PROCESSES = 500
 
 def solve(
     problem: Problem, options: Options, name: str, workers: int, moves: int, seed: int, gap: float
-) -> Answer:
+) -> SolverResult:
     """Run the portfolio for a machine with links, and return the fastest answer.
 
     name: the solver that its errors name.
@@ -93,9 +93,9 @@ def solve(
 
     Raises NotFoundError or InfeasibleError if no member finds a schedule.
     """
-    plain = joint.plain_if_fastest(problem)
-    if plain is not None:
-        return plain
+    baseline = joint.baseline_if_fastest(problem)
+    if baseline is not None:
+        return baseline
     stop, race, total, bounds = Event(), options.race, options.time_limit, list[Bound]()
     if total is not None:  # compiling is not to take from it
         precompile((*CODES["joint"], *CODES["offload-greedy"]), options.report, options.cancelled)
@@ -133,8 +133,8 @@ def solve(
     )
 
 
-Solve = Callable[[Cancelled], Answer]
-Run = Callable[[str, Mapping[str, str], float, Cancelled], Answer]
+Solve = Callable[[Cancelled], SolverResult]
+Run = Callable[[str, Mapping[str, str], float, Cancelled], SolverResult]
 """Function that runs a solver by its name, with settings as text and seconds."""
 
 
@@ -153,7 +153,7 @@ def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: in
         return inf if total is None else max(0.0, clock.left - (1.0 - share) * total)
 
     def own(number: int) -> Solve:
-        def solve(cancelled: Cancelled) -> Answer:
+        def solve(cancelled: Cancelled) -> SolverResult:
             precompile(CODES["joint"], options.report, cancelled)
             seconds = left(_ALONE_SHARE if alone else _JOINT_SHARE)
             return run("joint", {"seed": str(seed + number)}, seconds, cancelled)
@@ -161,7 +161,7 @@ def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: in
         return solve
 
     def other(solver: str, share: float) -> Solve:
-        def solve(cancelled: Cancelled) -> Answer:
+        def solve(cancelled: Cancelled) -> SolverResult:
             precompile(CODES.get(solver, ()), options.report, cancelled)
             seconds = min(share * unit, left(_ALONE_OTHERS_SHARE if alone else _OTHERS_SHARE))
             clock = Clock(None if total is None else seconds + _GRACE_SECONDS)
@@ -173,7 +173,7 @@ def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: in
 
         return solve
 
-    def from_others(cancelled: Cancelled) -> Answer:
+    def from_others(cancelled: Cancelled) -> SolverResult:
         found = known.all(cancelled)
         if cancelled():  # another member has it
             raise KeyboardInterrupt
@@ -187,7 +187,7 @@ def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: in
 
     lines = [known.line("joint", own(0)) if alone else Line("joint", own(0))]
     for solver, share in OTHERS.items():
-        if solver != "search" or memory_floor(problem.graph, Machine()) <= device_limit(problem):
+        if solver != "search" or minimum_memory(problem.graph, Machine()) <= device_limit(problem):
             lines.append(known.line(solver, other(solver, share)))
     lines.append(Line("joint from others", from_others))
     return lines + [Line("joint, more", own(number)) for number in range(1, workers - 1)]
@@ -195,12 +195,12 @@ def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: in
 
 def _run(
     problem: Problem,
-    race: Race,
+    race: Incumbent,
     solver: str,
     settings: Mapping[str, str],
     seconds: float,
     cancelled: Cancelled,
-) -> Answer:
+) -> SolverResult:
     module = module_of(entry(solver))
     chosen = parse_settings(solver, module.Settings, settings)
     return module.solve(problem, Options(seconds, chosen, cancelled=cancelled, race=race))
@@ -212,13 +212,13 @@ def _notes(outcomes: Outcomes) -> tuple[str, ...]:
 
 def _refusal(problem: Problem, name: str, outcomes: Outcomes) -> InfeasibleError:
     """Return the error that names the smallest budget; NotFoundError if a member did not finish."""
-    floor, limit = memory_floor(problem.graph, problem.machine), device_limit(problem)
+    min_memory, limit = minimum_memory(problem.graph, problem.machine), device_limit(problem)
     least = min((refusal.least for refusal in outcomes.refusals if refusal.least is not None), default=None)
     unproven = [each.found for each in outcomes.refusals if isinstance(each, NotFoundError)]
     found = min((each for each in (least, *unproven) if each is not None and each > limit), default=None)
     if least is None or least <= limit:
-        refusal = NotFoundError(name, limit, floor, found)
+        refusal = NotFoundError(name, limit, min_memory, found)
     else:
-        refusal = InfeasibleError(name, limit, least, floor)
+        refusal = InfeasibleError(name, limit, least, min_memory)
     refusal.notes = tuple(outcomes.faults)
     return refusal

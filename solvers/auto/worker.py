@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from time import time
 
-from ..incumbent import Race
-from ..problem import Answer, Options, Problem
+from ..incumbent import Incumbent
+from ..problem import Options, Problem, SolverResult
 from ..registry.catalogue import entry, module_of
 from ..settings import parse_settings
 from ..skipped import collecting
@@ -23,7 +23,7 @@ def _problem(path: str) -> Problem:
         return pickle.load(file)
 
 
-def solve(call: Call, problem: str, solver: str, settings: Mapping[str, str], end: float) -> Answer:
+def solve(call: Call, problem: str, solver: str, settings: Mapping[str, str], end: float) -> SolverResult:
     """Solve. The seconds of each schedule that is found are reported as an event.
 
     problem: path of the pickled problem. settings: as text. end: moment of `time` at which the time is over.
@@ -31,8 +31,8 @@ def solve(call: Call, problem: str, solver: str, settings: Mapping[str, str], en
     known = _problem(problem)
     module = module_of(entry(solver))
     chosen = parse_settings(solver, module.Settings, settings)
-    race = Race()
+    race = Incumbent()
     race.listen = lambda standing: call.report(standing.best)
     with collecting() as skipped, call.interruptible():
-        answer: Answer = module.solve(known, Options(max(0.0, end - time()), chosen, race=race))
+        answer: SolverResult = module.solve(known, Options(max(0.0, end - time()), chosen, race=race))
     return replace(answer, notes=(*answer.notes, *skipped))

@@ -17,8 +17,8 @@ from time import monotonic, time
 from types import TracebackType
 
 from ...graphs.folders.scratch import Scratch
-from ..incumbent import Race
-from ..problem import Answer, Problem
+from ..incumbent import Incumbent
+from ..problem import Problem, SolverResult
 from ..workers import process
 from ..workers.worker import Pool, WorkerCrashedError, WorkerFaultError
 from .members import Cancelled
@@ -39,13 +39,13 @@ class ProcessFaultError(Exception):
 class SolverWorkers(AbstractContextManager["SolverWorkers"]):
     """The workers of one problem, as many as members run at once."""
 
-    def __init__(self, problem: Problem, niceness: int = 0, race: Race | None = None) -> None:
+    def __init__(self, problem: Problem, niceness: int = 0, race: Incumbent | None = None) -> None:
         """Prepare worker processes for one problem.
 
         niceness: by which the processes yield to others.
         race: gets schedules' seconds as the solvers find them.
         """
-        self._folder, self._race = Scratch("problem"), race or Race()
+        self._folder, self._race = Scratch("problem"), race or Incumbent()
         self.pool = Pool("solver", niceness)
         self._problem = Path(self._folder.name, "problem")
         machine = problem.machine or problem.graph.machine
@@ -54,7 +54,9 @@ class SolverWorkers(AbstractContextManager["SolverWorkers"]):
         with self._problem.open("wb") as file:
             pickle.dump(Problem(graph, problem.budget), file, pickle.HIGHEST_PROTOCOL)
 
-    def solve(self, solver: str, settings: Mapping[str, str], seconds: float, cancelled: Cancelled) -> Answer:
+    def solve(
+        self, solver: str, settings: Mapping[str, str], seconds: float, cancelled: Cancelled
+    ) -> SolverResult:
         """Solve with the solver of this name; its refusals are raised. settings: as text. Raises
         ProcessFaultError."""
         best = inf

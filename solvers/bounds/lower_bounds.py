@@ -29,7 +29,7 @@ from weakref import WeakKeyDictionary
 
 from ...graphs.graph import Graph, Phase
 from ...graphs.machine import Links, Machine
-from ...planner.bounds import backward_once, once_floor, time_bound, uses_host
+from ...planner.bounds import backward_once, minimum_memory_once, time_bound, uses_host
 from ...planner.schedule.schedule import Schedule, Verb
 from ..candidates import device_limit
 from ..clock import Clock
@@ -102,8 +102,8 @@ def lower_bounds(
             )
             bounds += [free.bound] if free else []
             if once and not (free and (free.interrupted or free.bound.seconds == inf)):
-                again = attempt("backward-once", lambda: _backward_once(problem, clock, time, fixed))
-                bounds += again or []
+                retried = attempt("backward-once", lambda: _backward_once(problem, clock, time, fixed))
+                bounds += retried or []
         found += [replace(bound, transfers=machine.links == Links()) for bound in bounds]
     return found
 
@@ -146,26 +146,28 @@ def proofs_of_none(problem: Problem, seconds: float) -> list[Bound]:
     seconds: the most to spend.
     """
     graph, limit = problem.graph, device_limit(problem)
-    floor = once_floor(graph, problem.machine)
-    if seconds <= 0.0 or floor is None or limit >= floor:
+    min_memory = minimum_memory_once(graph, problem.machine)
+    if seconds <= 0.0 or min_memory is None or limit >= min_memory:
         return []
     proofs = [Bound(inf, "once-floor", "file", backward_again=False)]
-    for again in (False, True):
-        asked = graph if again else backward_once(graph)
+    for retried in (False, True):
+        asked = graph if retried else backward_once(graph)
         bound = free_order_bound(asked, limit, seconds / 2, whole=False).bound
         if bound.seconds < inf:
             break
-        proofs.append(replace(bound, backward_again=again))
+        proofs.append(replace(bound, backward_again=retried))
     return proofs
 
 
 def _once_counts(problem: Problem, found: Residency) -> bool:
     """Tell whether a bound for schedules that run no backward operation twice is likely to be larger."""
     graph, limit = problem.graph, device_limit(problem)
-    floor = once_floor(graph, Machine())
-    again = found.reruns[graph.operations.phase >= Phase.BACKWARD]
+    min_memory = minimum_memory_once(graph, Machine())
+    retried = found.reruns[graph.operations.phase >= Phase.BACKWARD]
     seconds = graph.operations.time[graph.operations.phase >= Phase.BACKWARD]
-    return floor is not None and (limit < floor or float(again @ seconds) > WORTH * time_bound(graph))
+    return min_memory is not None and (
+        limit < min_memory or float(retried @ seconds) > WORTH * time_bound(graph)
+    )
 
 
 def _backward_once(problem: Problem, clock: Clock, time: float, fixed: Residency | None) -> list[Bound]:
@@ -174,8 +176,8 @@ def _backward_once(problem: Problem, clock: Clock, time: float, fixed: Residency
     One is for any order. Another is infinite and for the traced order, if the budget is below the minimum
     memory of such schedules.
     """
-    floor, bounds = once_floor(problem.graph, Machine()), list[Bound]()
-    if floor is not None and device_limit(problem) < floor:
+    min_memory, bounds = minimum_memory_once(problem.graph, Machine()), list[Bound]()
+    if min_memory is not None and device_limit(problem) < min_memory:
         bounds.append(Bound(inf, "once-floor", "file"))
     bounds.append(_residency(problem, "any", clock.left, time, fixed, once=True).bound)
     return [replace(bound, backward_again=False) for bound in bounds]

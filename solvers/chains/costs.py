@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from ...graphs.graph import Graph
 from ...graphs.structure.chain import Chain
-from ...planner.schedule.schedule import PLAIN
+from ...planner.schedule.schedule import DEFAULT_MODE
 from ...planner.schedule.sequence import Run
 from .runs import BlockRuns, last_reader
 
@@ -75,7 +75,7 @@ class ChainCosts:
 
 def chain_costs(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> ChainCosts:
     sizes: list[int] = graph.tensors.bytes.tolist()
-    made, last = first_makers(graph, chain), last_reader(graph, chain)
+    made, last = first_producers(graph, chain), last_reader(graph, chain)
     gradient = _crossing_bytes(sizes, made, last | _last_shared_use(graph, chain, last), len(runs))
     resident: list[int] = graph.resident.nonzero()[0].tolist()
     everywhere = chain.shared.union(resident)
@@ -174,12 +174,12 @@ def run_peak(
     return peak
 
 
-def written(graph: Graph, operation: int, mode: int = PLAIN) -> list[int]:
+def written(graph: Graph, operation: int, mode: int = DEFAULT_MODE) -> list[int]:
     """Return the tensors that a run makes or contributes to."""
     return [x for x, _bit in graph.contributions(operation, mode)]
 
 
-def first_makers(graph: Graph, chain: Chain) -> dict[int, int]:
+def first_producers(graph: Graph, chain: Chain) -> dict[int, int]:
     """Return, for each tensor that is made, the block in which it first exists in the backward sweep.
 
     Shared tensors exist before.

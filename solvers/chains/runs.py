@@ -21,8 +21,8 @@ from enum import IntEnum
 
 from ...graphs.graph import Graph
 from ...graphs.structure.chain import Chain
-from ...planner.schedule.schedule import PLAIN
-from ...planner.schedule.sequence import Run, in_plain_mode
+from ...planner.schedule.schedule import DEFAULT_MODE
+from ...planner.schedule.sequence import Run, in_default_mode
 
 
 class Pass(IntEnum):
@@ -66,8 +66,8 @@ def last_reader(graph: Graph, chain: Chain) -> dict[int, int]:
     for number in reversed(range(len(chain.blocks))):
         for operation in chain.blocks[number].backward:
             last.update(dict.fromkeys(graph.input_lists[operation], number))
-    behind = [x for o in chain.after for x in graph.input_lists[o]]
-    return last | dict.fromkeys([*behind, *graph.results], -1)
+    later = [x for o in chain.after for x in graph.input_lists[o]]
+    return last | dict.fromkeys([*later, *graph.results], -1)
 
 
 def sequence(chain: Chain, runs: Sequence[BlockRuns], moves: Iterable[Move]) -> list[Run]:
@@ -83,7 +83,7 @@ def sequence(chain: Chain, runs: Sequence[BlockRuns], moves: Iterable[Move]) -> 
         else:
             result += block.save if ran[number] else block.first_save
         ran[number] = True
-    return result + in_plain_mode(chain.after)
+    return result + in_default_mode(chain.after)
 
 
 def save_all(blocks: int) -> list[Move]:
@@ -98,23 +98,23 @@ def _runs_of(graph: Graph, chain: Chain, number: int, last: dict[int, int]) -> B
     output = set[int]() if block.output is None else {block.output}
     saved = {x for x in made if x in last} | output
     there = chain.shared
-    save = makers(graph, block.forward, saved, there)
-    turn = makers(graph, block.forward, {x for x in made if last.get(x, number + 1) <= number}, there)
-    advance = makers(graph, block.forward, output, there)
+    save = producers(graph, block.forward, saved, there)
+    turn = producers(graph, block.forward, {x for x in made if last.get(x, number + 1) <= number}, there)
+    advance = producers(graph, block.forward, output, there)
     at_first = {o for o in block.forward if o not in save or graph.operations.random[o]}
-    first_advance = makers(graph, block.forward, output | chain.shared, there, at_first)
+    first_advance = producers(graph, block.forward, output | chain.shared, there, at_first)
     return BlockRuns(
         [(o, lightest_mode(graph, o, wanted)) for o, wanted in first_advance.items()],
         [(o, lightest_mode(graph, o, wanted)) for o, wanted in advance.items()],
-        in_plain_mode(block.forward),
-        in_plain_mode(save),
-        in_plain_mode(turn),
-        in_plain_mode(block.backward),
+        in_default_mode(block.forward),
+        in_default_mode(save),
+        in_default_mode(turn),
+        in_default_mode(block.backward),
         frozenset(saved),
     )
 
 
-def makers(
+def producers(
     graph: Graph,
     operations: Sequence[int],
     targets: AbstractSet[int],
@@ -145,7 +145,7 @@ def lightest_mode(graph: Graph, operation: int, wanted: AbstractSet[int]) -> int
     """
     columns = graph.operations
     best, least = (
-        PLAIN,
+        DEFAULT_MODE,
         int(columns.workspace[operation] + graph.tensors.bytes[columns.writes[operation]].sum()),
     )
     for number, mode in enumerate(columns.modes.get(operation, ()), start=1):

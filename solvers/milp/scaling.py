@@ -89,8 +89,8 @@ def _scaled(program: Program) -> Scaled:
     columns = _far(_largest(values, program.columns, len(cost)))
     columns = np.where(program.integer, 0, np.clip(columns, -MOST, MOST))
     values = np.ldexp(values, columns[program.columns])
-    again = _far(_largest(values, row, count))
-    rows, values = rows + again, np.ldexp(values, again[row])
+    rescaled = _far(_largest(values, row, count))
+    rows, values = rows + rescaled, np.ldexp(values, rescaled[row])
     cost = np.ldexp(cost, columns)
     objective = _cost_exponent(cost, program)
     if not (rows.any() or columns.any() or objective or np.isinf(program.values).any()):

@@ -22,10 +22,10 @@ from ...graphs.units import format_bytes
 from ...planner.addresses.addresses import EFFORT, lay_out, rows_of
 from ...planner.addresses.layout import Layout
 from ...planner.addresses.room import least_room
-from ...planner.bounds import memory_floor
+from ...planner.bounds import minimum_memory
 from ...planner.budget import spelled
 from ...planner.simulator.simulate import Figures, simulate
-from ..problem import Answer, InfeasibleError, Problem, Status
+from ..problem import InfeasibleError, Problem, SolverResult, Status
 
 _TRIES = 4
 
@@ -40,7 +40,7 @@ class ArenaError(InfeasibleError):
     """No schedule was found whose addresses fit. least: bytes of the smallest arena that was."""
 
     def __init__(self, solver: str, problem: Problem, least: int) -> None:
-        super().__init__(solver, problem.budget, least, memory_floor(problem.graph, problem.machine))
+        super().__init__(solver, problem.budget, least, minimum_memory(problem.graph, problem.machine))
 
     def _verdict(self) -> str:
         return (
@@ -58,7 +58,7 @@ class Placed(NamedTuple):
     """
 
     seconds: float
-    answer: Answer
+    answer: SolverResult
     asked: Problem
     layout: Layout
 
@@ -66,10 +66,10 @@ class Placed(NamedTuple):
 def in_arena(
     solver: str,
     problem: Problem,
-    answer: Answer,
-    again: Callable[[Problem], Answer],
+    answer: SolverResult,
+    retry: Callable[[Problem], SolverResult],
     report: Callable[[str], None],
-) -> tuple[Answer, Problem, Layout]:
+) -> tuple[SolverResult, Problem, Layout]:
     """Return an answer with a layout within the budget, and the problem of fewer live bytes that it answers.
 
     answer: the solver's for the whole budget.
@@ -92,7 +92,7 @@ def in_arena(
         arena, less = format_bytes(placed.layout.size), format_bytes(asked.budget)
         report(f"{solver}: the arena has {arena}, solving for {less}")
         try:
-            answer = _for_less(again(asked))
+            answer = _for_less(retry(asked))
         except InfeasibleError:
             break
     if not fitting:
@@ -101,7 +101,7 @@ def in_arena(
     return best.answer, best.asked, best.layout
 
 
-def without_loss(asked: Problem, answer: Answer, figures: Figures, target: int) -> Placed:
+def without_loss(asked: Problem, answer: SolverResult, figures: Figures, target: int) -> Placed:
     """Place the copies in the target size if first fit is enough, else in the smallest that costs no time."""
     placed = _placed(asked, answer, target, effort=0)
     if placed.layout.size <= target:
@@ -132,16 +132,16 @@ def _with_less(placed: Placed, low: int, target: int) -> Iterator[Placed]:
             high = middle
 
 
-def _placed(asked: Problem, answer: Answer, target: int, effort: int) -> Placed:
+def _placed(asked: Problem, answer: SolverResult, target: int, effort: int) -> Placed:
     rows = rows_of(asked.graph, answer.schedule, budget=asked.budget, machine=asked.machine)
     return Placed(_figures(asked, answer).time, answer, asked, lay_out(rows, target, effort))
 
 
-def _figures(asked: Problem, answer: Answer) -> Figures:
+def _figures(asked: Problem, answer: SolverResult) -> Figures:
     return simulate(asked.graph, answer.schedule, budget=asked.budget, machine=asked.machine).figures
 
 
-def _for_less(answer: Answer) -> Answer:
+def _for_less(answer: SolverResult) -> SolverResult:
     """Return an answer that was found for fewer bytes, without claims that do not hold for the budget."""
     proven = answer.status in (Status.OPTIMAL, Status.WITHIN_GAP)
     status = Status.FEASIBLE if proven else answer.status

@@ -27,24 +27,24 @@ import numpy as np
 
 from ...graphs.errors import InputError, MemplanError
 from ...graphs.graph import Graph, Phase
-from ...planner.baseline import plain_schedule
-from ...planner.bounds import memory_floor, once_floor, uses_host
+from ...planner.baseline import baseline_schedule
+from ...planner.bounds import minimum_memory, minimum_memory_once, uses_host
 from ...planner.errors import InvalidScheduleError
 from ...planner.schedule.schedule import Schedule, Verb
 from ...planner.simulator.simulate import Figures, figures_of
 from ..bounds.lower_bounds import ALL_OPERATIONS, PROVEN, lower_bounds, proofs_of_none
 from ..candidates import device_limit
-from ..incumbent import Race
+from ..incumbent import Incumbent
 from ..problem import (
-    Answer,
     Bound,
     InfeasibleError,
     NotAcceptedError,
     NotFoundError,
     Options,
     Problem,
-    Solution,
+    SolverResult,
     Status,
+    ValidatedSolution,
 )
 from ..settings import declared, parse_settings
 from ..skipped import INTERNAL_ERROR, collecting, skipping
@@ -69,8 +69,8 @@ def solve(
     bound_seconds: float = BOUND_SECONDS,
     *,
     addresses: bool = False,
-    race: Race | None = None,
-) -> Solution:
+    race: Incumbent | None = None,
+) -> ValidatedSolution:
     """Run a solver; the simulator checks and times its answer.
 
     time_limit: seconds.
@@ -96,7 +96,7 @@ def solve(
                 report=report,
                 bound_seconds=bound_seconds,
                 addresses=addresses,
-                race=race or Race(),
+                race=race or Incumbent(),
             )
         except InfeasibleError as refusal:
             refusal.notes = (*refusal.notes, *skipped)
@@ -113,8 +113,8 @@ def _solve(
     report: Callable[[str], None],
     bound_seconds: float,
     addresses: bool,
-    race: Race,
-) -> Solution:
+    race: Incumbent,
+) -> ValidatedSolution:
     machine = problem.machine or problem.graph.machine
     if machine is not None and machine.unpinned and (field := _direct_access(problem)):
         raise InputError(
@@ -126,12 +126,12 @@ def _solve(
     options = Options(time_limit, chosen, report, race=race)
     asked, layout = problem, None
 
-    def for_less(less: Problem) -> Answer:
-        return sound(less, replace(options, race=Race()))[0]
+    def for_less(less: Problem) -> SolverResult:
+        return sound(less, replace(options, race=Incumbent()))[0]
 
-    def sound(asked: Problem, options: Options) -> tuple[Answer, Figures]:
+    def sound(asked: Problem, options: Options) -> tuple[SolverResult, Figures]:
         with skipping(name):
-            answer: Answer = module.solve(asked, options)
+            answer: SolverResult = module.solve(asked, options)
             return answer, _figures(asked, answer)
         return _baseline(name, asked)
 
@@ -141,8 +141,8 @@ def _solve(
             answer, asked, layout = in_arena(name, problem, answer, for_less, report)
     except InfeasibleError as refusal:
         refusal.seconds = perf_counter() - start
-        proven = [] if refusal.hopeless else proofs_of_none(problem, bound_seconds)
-        refusal.tell(once_floor(problem.graph, machine), proven, problem)
+        proven = [] if refusal.proven_infeasible else proofs_of_none(problem, bound_seconds)
+        refusal.tell(minimum_memory_once(problem.graph, machine), proven, problem)
         if not problem.graph.operations.recompute.any():
             refusal.args = (f"{refusal}; nothing of this graph may run again",)
         raise
@@ -159,7 +159,7 @@ def _solve(
     status = answer.status
     if status is Status.WITHIN_GAP and len(notes) > len(answer.notes):
         status = Status.FEASIBLE  # the gap may have been to a bound that was dropped
-    return Solution(
+    return ValidatedSolution(
         name,
         answer.schedule,
         figures,
@@ -186,8 +186,8 @@ def solve_or_unpin(
     bound_seconds: float = BOUND_SECONDS,
     *,
     addresses: bool = False,
-    race: Race | None = None,
-) -> Solution:
+    race: Incumbent | None = None,
+) -> ValidatedSolution:
     """Run a solver as `solve` does; if no schedule's copies fit what can be pinned, run it without pinning.
 
     The second run has as much time, and looks for a schedule that pins nothing, at the pageable rates of the
@@ -199,7 +199,11 @@ def solve_or_unpin(
     except (InfeasibleError, NotAcceptedError) as error:
         machine = problem.machine or problem.graph.machine
         unpinned = None if machine is None or machine.pinned is None else machine.without_pinned()
-        if machine is None or unpinned is None or (isinstance(error, InfeasibleError) and error.hopeless):
+        if (
+            machine is None
+            or unpinned is None
+            or (isinstance(error, InfeasibleError) and error.proven_infeasible)
+        ):
             raise
         report(f"{name}: with nothing pinned")
         try:
@@ -226,7 +230,7 @@ def _direct_access(problem: Problem) -> str | None:
 
 
 def _bounds(
-    name: str, problem: Problem, answer: Answer, figures: Figures, seconds: float, notes: list[str]
+    name: str, problem: Problem, answer: SolverResult, figures: Figures, seconds: float, notes: list[str]
 ) -> tuple[Bound, ...]:
     """Return the largest bound that holds for every schedule, then larger ones that hold for fewer, growing.
 
@@ -285,17 +289,17 @@ def chosen_settings(name: str, settings: Mapping[str, str]) -> dict[str, Any]:
     return asdict(parse_settings(name, module_of(entry(name)).Settings, settings))
 
 
-def _figures(problem: Problem, answer: Answer) -> Figures:
+def _figures(problem: Problem, answer: SolverResult) -> Figures:
     """Simulate an answer. Raises InvalidScheduleError if the schedule breaks a rule or the budget."""
     limit, machine = device_limit(problem), problem.machine
     return figures_of(problem.graph, answer.schedule, budget=limit, machine=machine)
 
 
-def _baseline(name: str, problem: Problem) -> tuple[Answer, Figures]:
+def _baseline(name: str, problem: Problem) -> tuple[SolverResult, Figures]:
     """Return the baseline schedule. Raises NotFoundError if it does not fit."""
-    answer = Answer(plain_schedule(problem.graph), Status.HEURISTIC)
+    answer = SolverResult(baseline_schedule(problem.graph), Status.HEURISTIC)
     try:
         return answer, _figures(problem, answer)
     except InvalidScheduleError:
-        floor = memory_floor(problem.graph, problem.machine)
-        raise NotFoundError(name, device_limit(problem), floor) from None
+        min_memory = minimum_memory(problem.graph, problem.machine)
+        raise NotFoundError(name, device_limit(problem), min_memory) from None

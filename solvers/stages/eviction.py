@@ -166,11 +166,11 @@ class _Eviction:
     def _missing(self, tensors: list[int], there: There, stage: int, without: int = -1) -> set[int] | None:
         """Return the operations to recompute to complete `tensors`; None if one may not run any more."""
 
-        def makers(x: int) -> set[int]:
+        def producers(x: int) -> set[int]:
             return self.producers[x] - there.get(x, set()) if x != without else self.producers[x]
 
         def before(operation: int) -> Iterator[int]:
-            return (producer for x in self.reads[operation] for producer in makers(x))
+            return (producer for x in self.reads[operation] for producer in producers(x))
 
-        runs = closure((producer for x in tensors for producer in makers(x)), before)
+        runs = closure((producer for x in tensors for producer in producers(x)), before)
         return None if any(self.last[producer] < stage for producer in runs) else runs

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...graphs.arrays import Floats
 from ...graphs.graph import Graph
-from ...planner.schedule.schedule import PLAIN
+from ...planner.schedule.schedule import DEFAULT_MODE
 from ...planner.schedule.sequence import Run
 
 Slot = tuple[int, int]
@@ -37,10 +37,10 @@ class Way:
 
 def ways_of(graph: Graph, operation: int) -> list[Way]:
     """Return the operation's execution variants on the device, the baseline one first."""
-    plain = graph.operation(operation)
-    return [Way(PLAIN, plain.time, plain.workspace, plain.writes, plain.launch)] + [
+    default = graph.operation(operation)
+    return [Way(DEFAULT_MODE, default.time, default.workspace, default.writes, default.launch)] + [
         Way(number, mode.time, mode.workspace, mode.writes, mode.launch)
-        for number, mode in enumerate(plain.modes, 1)
+        for number, mode in enumerate(default.modes, 1)
         if not mode.uses_host
     ]
 
@@ -51,10 +51,10 @@ def has_faster_ways(graph: Graph) -> bool:
     for operation in graph.operations.modes:
         ways = ways_of(graph, operation)
         needed = [x for x in ways[0].writes if is_needed[x]]
-        makers = [[way for way in ways if x in way.writes] for x in needed] or [ways]
-        if max(min(way.time for way in row) for row in makers) < ways[0].time:
+        producers = [[way for way in ways if x in way.writes] for x in needed] or [ways]
+        if max(min(way.time for way in row) for row in producers) < ways[0].time:
             return True
-        if max(min(way.launch for way in row) for row in makers) < ways[0].launch:
+        if max(min(way.launch for way in row) for row in producers) < ways[0].launch:
             return True
     return False
 

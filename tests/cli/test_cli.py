@@ -17,7 +17,7 @@ from memplan.graphs.generators import chain
 from memplan.planner.baseline import baseline
 from memplan.planner.schedule.file import load_schedule
 from memplan.planner.simulator.simulate import simulate
-from memplan.solvers.problem import Solution
+from memplan.solvers.problem import ValidatedSolution
 from memplan.solvers.registry import run as registry
 
 Plan = Callable[..., Result]
@@ -313,8 +313,8 @@ def test_an_unexpected_fault_is_ours(plan: Plan, monkeypatch: pytest.MonkeyPatch
 
 def test_flags_stand_before_the_command_too(plan: Plan) -> None:
     command = ("solve", "chain.json", "--budget", "60%", "--solver", "rotor")
-    before, behind = plan("--json", "-q", *command), plan(*command, "--json", "-q")
-    assert json.loads(before.stdout)["time"] == json.loads(behind.stdout)["time"]
+    before, later = plan("--json", "-q", *command), plan(*command, "--json", "-q")
+    assert json.loads(before.stdout)["time"] == json.loads(later.stdout)["time"]
     assert not before.stderr
 
 
@@ -348,7 +348,7 @@ def test_interrupted_without_a_schedule(plan: Plan, monkeypatch: pytest.MonkeyPa
 def test_an_interrupted_answer_is_written_and_says_so(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = registry.solve
 
-    def stopped(*args: Any, **more: Any) -> Solution:
+    def stopped(*args: Any, **more: Any) -> ValidatedSolution:
         return replace(whole(*args, **more), interrupted=True)
 
     monkeypatch.setattr("memplan.solvers.registry.run.solve", stopped)

@@ -30,10 +30,10 @@ def test_drawn_to_its_depth_it_is_the_forward_graph(graph: Graph) -> None:
     forward: set[int] = set(found.forward.tolist())
     assert sorted(names.values()) == sorted(graph.operations.name[o] for o in forward)
     wanted = {
-        (graph.operations.name[maker], graph.operations.name[reader])
-        for maker in forward
-        for reader in forward - {maker}
-        if set(graph.operation(maker).writes) & set(graph.operation(reader).reads)
+        (graph.operations.name[producer], graph.operations.name[reader])
+        for producer in forward
+        for reader in forward - {producer}
+        if set(graph.operation(producer).writes) & set(graph.operation(reader).reads)
     }
     assert {(names[a], names[b]) for a, b in EDGE.findall(text)} == wanted
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from command_line import write_files
 from memplan.cli.main import main
 from memplan.cli.printing.race_log import RaceLog
-from memplan.solvers.incumbent import Standing
+from memplan.solvers.incumbent import IncumbentState
 
 Plan = Callable[..., Result]
 
@@ -82,8 +82,8 @@ def test_a_log_that_cannot_be_written_after_all_lies_beside(plan: Plan) -> None:
     result = plan("solve", "chain.json", "--budget", "100%", "--log", "gone/no/log.csv")
     assert result.exit_code == 2
     assert "it is in memplan-" in result.stderr
-    (beside,) = Path().glob("memplan-*.csv")
-    assert beside.read_text().startswith("seconds,best,bound,gap,who\n")
+    (extra,) = Path().glob("memplan-*.csv")
+    assert extra.read_text().startswith("seconds,best,bound,gap,who\n")
 
 
 def test_where_nothing_fits_the_log_is_written_all_the_same(plan: Plan) -> None:
@@ -95,7 +95,7 @@ def test_lines_are_half_a_second_apart_and_show_something_new() -> None:
     lines = list[str]()
     log = RaceLog(lines.append)
     for elapsed, best in ((0.1, 9.0), (0.2, 8.0), (0.3, 7.0), (0.8, 7.0000001), (1.4, 6.0), (1.5, 5.0)):
-        log(Standing(elapsed, best, 4.0, "search"))
+        log(IncumbentState(elapsed, best, 4.0, "search"))
     assert [line.split()[1] for line in lines[1:]] == ["9.0000", "7.0000", "6.0000"]
     log.close()
     log.close()

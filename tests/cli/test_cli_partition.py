@@ -31,10 +31,10 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
 def test_json_tells_the_clusters(plan: Plan, name: str) -> None:
     result = plan(name, "--top", 6, "--lower", 5, "--depth", 9, "--json")
     assert result.exit_code == 0, result.stderr
-    told = json.loads(result.stdout)
+    reported = json.loads(result.stdout)
     graph = load_graph(name)
     found = partition(graph, top=6, lower=5)
-    rows = iter(told["clusters"])
+    rows = iter(reported["clusters"])
     letters: dict[str, str] = {}
     spans = Spans.of(found)
 
@@ -52,10 +52,10 @@ def test_json_tells_the_clusters(plan: Plan, name: str) -> None:
     assert next(rows, None) is None
     assert len(set(letters.values())) == len(letters)
     walked = list(found.root.walk())
-    assert told["count"] == len(walked)
-    assert told["distinct"] == len({cluster.identity for cluster in walked})
-    assert told["top_level"] == len(found.root.children) <= 6
-    assert (told["top"], told["lower"], told["alpha"], told["tolerance"]) == (6, 5, 0.5, 0.2)
+    assert reported["count"] == len(walked)
+    assert reported["distinct"] == len({cluster.identity for cluster in walked})
+    assert reported["top_level"] == len(found.root.children) <= 6
+    assert (reported["top"], reported["lower"], reported["alpha"], reported["tolerance"]) == (6, 5, 0.5, 0.2)
 
 
 def test_lines_for_people(plan: Plan) -> None:

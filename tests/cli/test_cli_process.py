@@ -13,7 +13,7 @@ import pytest
 from command_line import solved, write_files
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.generators import chain
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.file import load_schedule, save_schedule
 from memplan.planner.simulator.simulate import simulate
 
@@ -106,7 +106,7 @@ def test_a_terminal_without_block_characters() -> None:
 
 def test_a_closed_pipe_is_no_fault() -> None:
     graph = load_graph("chain.json")
-    save_schedule("p.json", graph, plain_schedule(graph))
+    save_schedule("p.json", graph, baseline_schedule(graph))
     call = [*PLAN, "show", "p.json", "--graph", "chain.json", "--json"]
     process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -21,10 +21,10 @@ from memplan.graphs.graph import Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.units import duration
 from memplan.planner.addresses.lifetimes import lifetimes
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.file import save_schedule
 from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete, offload, prefetch
-from memplan.planner.schedule.sequence import in_plain_mode, schedule_of
+from memplan.planner.schedule.sequence import in_default_mode, schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import InfeasibleError, Problem
 from memplan.solvers.registry import run as registry
@@ -34,18 +34,18 @@ from memplan.solvers.registry import run as registry
 def test_time_is_accounted_for(blocks: int, seed: int, slack: int) -> None:
     """By phase, and between first and later runs, modes included."""
     graph = chain(blocks, seed=seed)
-    plain = simulate(graph, plain_schedule(graph)).figures
+    plain = simulate(graph, baseline_schedule(graph)).figures
     budget = plain.peak * (100 - slack) // 100
     try:
         solution = registry.solve("rotor", Problem(graph, budget), bound_seconds=0)
     except InfeasibleError:
         return
     rows = account.phases(graph, solution.schedule)
-    again = account.recomputed(graph, solution.schedule)
+    recomputed = account.recomputed(graph, solution.schedule)
     assert sum(row["time"] for row in rows) == pytest.approx(solution.figures.time)
-    assert sum(row["again"] for row in rows) == pytest.approx(sum(row["again"] for row in again))
-    assert sum(row["runs"] - row["operations"] for row in rows) == sum(row["runs"] - 1 for row in again)
-    assert [row["again"] for row in again] == sorted((row["again"] for row in again), reverse=True)
+    assert sum(row["again"] for row in rows) == pytest.approx(sum(row["again"] for row in recomputed))
+    assert sum(row["runs"] - row["operations"] for row in rows) == sum(row["runs"] - 1 for row in recomputed)
+    assert [row["again"] for row in recomputed] == sorted((row["again"] for row in recomputed), reverse=True)
 
 
 @given(st.integers(1, 5), st.integers(0, 20))
@@ -54,7 +54,7 @@ def test_the_peak_is_accounted_for(depth: int, seed: int) -> None:
     graph = unet(depth, seed=seed)
     once = list(range(len(graph.operations)))
     first_half = [i for i in once if graph.operations.phase[i] == Phase.FORWARD]
-    schedule = schedule_of(graph, in_plain_mode([*first_half, *first_half, *once[len(first_half) :]]))
+    schedule = schedule_of(graph, in_default_mode([*first_half, *first_half, *once[len(first_half) :]]))
     replay = simulate(graph, schedule)
     found = account.peak(graph, schedule, lifetimes(graph, schedule))
     assert found["bytes"] == replay.figures.peak
@@ -169,7 +169,7 @@ def test_show_fills_the_terminal(width: int, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("COLUMNS", str(width))
     graph = unet(6)
     save_graph(graph, "graph.json")
-    save_schedule("s.json", graph, plain_schedule(graph))
+    save_schedule("s.json", graph, baseline_schedule(graph))
     shown = CliRunner().invoke(main, ["show", "s.json", "--graph", "graph.json"])
     assert shown.exit_code == 0, shown.stderr
     assert "0 operations recomputed" in shown.stdout
@@ -186,7 +186,7 @@ def test_an_empty_schedule_of_an_empty_graph(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     graph = Draft("nothing").graph()
     save_graph(graph, "graph.json")
-    save_schedule("s.json", graph, plain_schedule(graph))
+    save_schedule("s.json", graph, baseline_schedule(graph))
     for command in (["show"], ["check"], ["show", "--json"], ["check", "--json"]):
         result = CliRunner().invoke(main, [command[0], "s.json", "--graph", "graph.json", *command[1:]])
         assert result.exit_code == 0, result.stderr

@@ -81,12 +81,12 @@ def sized(plan: Plan, *arguments: object, model: str = "model.py") -> dict[str, 
 
 
 def test_the_largest_batch_is_the_last_whose_plain_peak_fits(plan: Plan) -> None:
-    told = sized(plan, "--budget", LITTLE)
-    trials = {one["batch"]: one for one in told["batches"]}
-    largest = told["largest_batch"]["batch"]
+    reported = sized(plan, "--budget", LITTLE)
+    trials = {one["batch"]: one for one in reported["batches"]}
+    largest = reported["largest_batch"]["batch"]
     assert largest > 8
     assert trials[largest]["fits"]
-    assert told["budget"] == 2_300_000 + told["constant"]
+    assert reported["budget"] == 2_300_000 + reported["constant"]
     assert trials[largest]["baseline_peak"] <= 2_300_000
     above = min(batch for batch in trials if batch > largest)
     assert above <= 1.03 * largest
@@ -111,13 +111,13 @@ def test_the_batch_to_train_with_is_the_one_of_most_samples_a_second() -> None:
 
 
 def test_the_smallest_budget_of_the_plain_schedule_is_its_peak(plan: Plan) -> None:
-    told = sized(plan, "--batch", "4, 2,16")
-    assert [one["batch"] for one in told["batches"]] == [2, 4, 16]
-    assert told["budget"] + told["reserve"] == find_preset("rtx3060").machine.device_capacity
-    assert told["smallest_budget"]["batch"] == 2
-    assert told["smallest_budget"]["budget"] == told["batches"][0]["baseline_peak"]
-    assert told["largest_batch"]["batch"] == 16
-    assert told["smallest_budget"]["overhead"] == 0
+    reported = sized(plan, "--batch", "4, 2,16")
+    assert [one["batch"] for one in reported["batches"]] == [2, 4, 16]
+    assert reported["budget"] + reported["reserve"] == find_preset("rtx3060").machine.device_capacity
+    assert reported["smallest_budget"]["batch"] == 2
+    assert reported["smallest_budget"]["budget"] == reported["batches"][0]["baseline_peak"]
+    assert reported["largest_batch"]["batch"] == 16
+    assert reported["smallest_budget"]["overhead"] == 0
 
 
 def test_an_optimizer_takes_memory_and_time(plan: Plan) -> None:
@@ -150,8 +150,8 @@ def test_rows_are_repeated_where_the_batch_is_no_parameter(plan: Plan) -> None:
 
 
 def test_the_search_starts_at_a_batch_that_can_be(plan: Plan) -> None:
-    told = sized(plan, "--budget", LITTLE, model="model.py:norm")
-    assert told["smallest_budget"]["batch"] == 2
+    reported = sized(plan, "--budget", LITTLE, model="model.py:norm")
+    assert reported["smallest_budget"]["batch"] == 2
 
 
 @pytest.mark.scripts
@@ -183,22 +183,22 @@ def test_the_table(plan: Plan) -> None:
 
 @pytest.mark.scripts
 def test_a_solver_reaches_below_the_plain_peak(plan: Plan) -> None:
-    told = sized(plan, "--solver", "tw-remat", "--batch", "2048", model="model.py:deep")
-    assert told["smallest_budget"]["floor"] <= told["smallest_budget"]["budget"]
-    assert told["smallest_budget"]["budget"] < told["batches"][0]["baseline_peak"]
+    reported = sized(plan, "--solver", "tw-remat", "--batch", "2048", model="model.py:deep")
+    assert reported["smallest_budget"]["floor"] <= reported["smallest_budget"]["budget"]
+    assert reported["smallest_budget"]["budget"] < reported["batches"][0]["baseline_peak"]
 
 
 def test_nothing_fits(plan: Plan) -> None:
     result = plan(
         "size", "model.py", "--gpu", "rtx3060", "--solver", "store-all", "--budget", "9MB", "--json"
     )
-    told = json.loads(result.stdout)
+    reported = json.loads(result.stdout)
     assert result.exit_code == 3
-    assert told["largest_batch"] is None
-    assert told["smallest_budget"]["budget"] + KEPT > 9_000_000
+    assert reported["largest_batch"] is None
+    assert reported["smallest_budget"]["budget"] + KEPT > 9_000_000
     line = result.stderr.strip()
     assert line.startswith("plan: error: batch 1 does not fit within 9,000,000 B")
-    assert f"the smallest budget found is {told['smallest_budget']['budget'] + KEPT:,} B" in line
+    assert f"the smallest budget found is {reported['smallest_budget']['budget'] + KEPT:,} B" in line
     assert "\n" not in line
 
 
@@ -222,17 +222,17 @@ def test_what_is_refused_agrees_with_the_smallest_budget(
     monkeypatch.setattr(registry, "solve", solve)
     words = ("--solver", "tw-remat", "--budget", budget, "--batch", "1024,2048,4096", "--json")
     result = plan("size", f"model.py:{entry}", "--gpu", "rtx3060", *words)
-    told = json.loads(result.stdout)
-    least, batches = told["smallest_budget"], told["batches"]
+    reported = json.loads(result.stdout)
+    least, batches = reported["smallest_budget"], reported["batches"]
     first = batches[0]
     assert result.exit_code == (0 if any(one["fits"] for one in batches) else 3)
     assert first["batch"] == least["batch"] == 1024
-    assert least["device_budget"] == least["budget"] + told["constant"] <= first["baseline_peak"] + KEPT
-    assert first["fits"] == (least["device_budget"] <= told["budget"])
+    assert least["device_budget"] == least["budget"] + reported["constant"] <= first["baseline_peak"] + KEPT
+    assert first["fits"] == (least["device_budget"] <= reported["budget"])
     if first["fits"]:
         assert least["device_budget"] <= first["peak"] + KEPT
         assert first["needs"]["expected"] == first["peak"] + KEPT
-        assert told["breakdown"] is not None
+        assert reported["breakdown"] is not None
     if result.exit_code:
         assert f"the smallest budget found is {least['device_budget']:,} B" in result.stderr
     fitting = [one["fits"] for one in batches]
@@ -278,12 +278,12 @@ def test_ctrl_c_tells_what_was_found(plan: Plan, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(registry, "solve", solve)
     words = ("--solver", "tw-remat", "--budget", f"{14_000_000 + KEPT}", "--batch", "8,1024,2048", "--json")
     result = plan("size", "model.py:deep", "--gpu", "rtx3060", *words)
-    told = json.loads(result.stdout)
+    reported = json.loads(result.stdout)
     assert result.exit_code == 130
-    assert told["interrupted"]
-    assert [one["batch"] for one in told["batches"]] == [8, 1024]
-    assert told["largest_batch"]["batch"] == 8
-    assert told["smallest_budget"] is None
+    assert reported["interrupted"]
+    assert [one["batch"] for one in reported["batches"]] == [8, 1024]
+    assert reported["largest_batch"]["batch"] == 8
+    assert reported["smallest_budget"] is None
 
 
 @pytest.mark.parametrize(
@@ -340,8 +340,8 @@ def test_a_wrong_call_is_one_line(plan: Plan, arguments: list[str], line: str) -
 def test_a_budget_above_the_capacity(plan: Plan) -> None:
     result = plan("size", "model.py", "--gpu", "rtx3060", "--solver", "store-all", "--batch", "1", "--json",
                   "--budget", "1TB")  # fmt: skip
-    told = json.loads(result.stdout)
-    assert told["budget"] == find_preset("rtx3060").machine.device_capacity
+    reported = json.loads(result.stdout)
+    assert reported["budget"] == find_preset("rtx3060").machine.device_capacity
     assert "above the device's capacity" in result.stderr
 
 
@@ -354,19 +354,19 @@ CONFIG = {
 @pytest.mark.scripts
 def test_a_configuration_instead_of_a_model_file(plan: Plan) -> None:
     Path("config.json").write_text(json.dumps(CONFIG))
-    told = sized(plan, "--batch", "2,4", "--seq-len", 32, "--dtype", "bfloat16", model="config.json")
-    assert told["model"] == "GPT2LMHeadModel, weights in bfloat16, 32 tokens a sample"
-    assert [one["fits"] for one in told["batches"]] == [True, True]
+    reported = sized(plan, "--batch", "2,4", "--seq-len", 32, "--dtype", "bfloat16", model="config.json")
+    assert reported["model"] == "GPT2LMHeadModel, weights in bfloat16, 32 tokens a sample"
+    assert [one["fits"] for one in reported["batches"]] == [True, True]
     folder = sized(plan, "--batch", "2,4", "--seq-len", 32, "--dtype", "bfloat16", model=".")
-    assert folder["batches"] == told["batches"]
+    assert folder["batches"] == reported["batches"]
     longer = sized(plan, "--batch", "2,4", model="config.json")
     assert longer["model"] == "GPT2LMHeadModel, weights in float32, 64 tokens a sample"
-    assert longer["batches"][0]["baseline_peak"] > told["batches"][0]["baseline_peak"]
+    assert longer["batches"][0]["baseline_peak"] > reported["batches"][0]["baseline_peak"]
 
 
 def test_the_ends_and_the_parts_of_a_batch(plan: Plan) -> None:
-    told = sized(plan, "--batch", 8)
-    (one,) = told["batches"]
+    reported = sized(plan, "--batch", 8)
+    (one,) = reported["batches"]
     low, expected, high = (one["needs"][name] for name in ("low", "expected", "high"))
     assert low == one["baseline_peak"]
     assert expected == low + KEPT
@@ -375,7 +375,7 @@ def test_the_ends_and_the_parts_of_a_batch(plan: Plan) -> None:
     assert one["times"]["low"] < one["time"] < one["times"]["high"]
     assert one["planned"] is False
     assert one["tight"] is False
-    whole, modules = told["breakdown"]["all"], told["breakdown"]["modules"]
+    whole, modules = reported["breakdown"]["all"], reported["breakdown"]["modules"]
     kinds = ("weights", "gradients", "optimizer_states", "activations", "workspace")
     assert sum(whole[kind] for kind in kinds) == one["baseline_peak"]
     for kind in (*kinds, "time"):
@@ -387,9 +387,9 @@ def test_a_reserve_is_left_free(plan: Plan) -> None:
     capacity = find_preset("rtx3060").machine.device_capacity
     assert capacity is not None
     assert sized(plan, "--batch", 1)["reserve"] == int(0.07 * capacity)
-    told = sized(plan, "--batch", 1, "--reserve", "2GiB")
-    assert told["reserve"] == 2**31
-    assert told["budget"] == capacity - 2**31
+    reported = sized(plan, "--batch", 1, "--reserve", "2GiB")
+    assert reported["reserve"] == 2**31
+    assert reported["budget"] == capacity - 2**31
     assert sized(plan, "--batch", 1, "--budget", "1GiB")["reserve"] == 0
 
 
@@ -401,9 +401,9 @@ def test_the_batches_in_between_are_not_traced(plan: Plan, monkeypatch: pytest.M
         return real(self, batch)
 
     monkeypatch.setattr(Estimates, "_trace", noted)
-    told = sized(plan, "--budget", "30MB")
-    marked = told["fastest_batch"]["batch"]
-    assert len(told["batches"]) > 10
+    reported = sized(plan, "--budget", "30MB")
+    marked = reported["fastest_batch"]["batch"]
+    assert len(reported["batches"]) > 10
     assert len(traced) <= 5
     assert set(traced) == {1, 2, 4, *([8] if 8 in traced else []), marked}
 
@@ -420,11 +420,11 @@ def test_a_batch_that_fits_is_no_question_to_the_solver(plan: Plan, monkeypatch:
 
 def test_a_batch_whose_high_end_is_above_the_limit_is_tight(plan: Plan) -> None:
     """Its tensors fit; the allocator's segments, of 20 MiB, don't."""
-    told = sized(plan, "--batch", 2048, "--budget", f"{18 * 2**20 + KEPT}")
-    (one,) = told["batches"]
+    reported = sized(plan, "--batch", 2048, "--budget", f"{18 * 2**20 + KEPT}")
+    (one,) = reported["batches"]
     assert one["fits"]
     assert one["tight"]
-    assert one["needs"]["expected"] <= told["budget"] < one["needs"]["high"]
+    assert one["needs"]["expected"] <= reported["budget"] < one["needs"]["high"]
 
 
 @pytest.mark.scripts
@@ -432,13 +432,13 @@ def test_all_gpus_in_one_table(plan: Plan) -> None:
     words = ("size", "model.py:deep", "--solver", "store-all", "--batch", "64,1024", "--gpu", "all")
     result = plan(*words, "--json", "-o", "all.html")
     assert result.exit_code == 0, result.stderr
-    told = json.loads(result.stdout)
-    names = [one["machine"] for one in told["gpus"]]
+    reported = json.loads(result.stdout)
+    names = [one["machine"] for one in reported["gpus"]]
     assert sorted(names) == sorted(presets())
-    limits = [one["budget"] for one in told["gpus"]]
+    limits = [one["budget"] for one in reported["gpus"]]
     assert limits == sorted(limits)
-    assert all(one["fastest_batch"]["batch"] == 1024 for one in told["gpus"])
-    assert told["page"] == "all.html"
+    assert all(one["fastest_batch"]["batch"] == 1024 for one in reported["gpus"])
+    assert reported["page"] == "all.html"
     page = Path("all.html").read_text()
     lines = plan(*words).stdout.splitlines()
     for name in presets():

@@ -74,11 +74,11 @@ def test_a_shell_completes(line: str, wanted: set[str], tmp_path: Path) -> None:
     words = line.split()
     asked = {"_PLAN_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     program = "import sys; sys.argv[0] = 'plan'; from memplan.cli.main import main; main()"
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, **asked},
         capture_output=True,
         text=True,
         cwd=tmp_path,
     )
-    assert {line.split(",", 1)[1] for line in told.stdout.splitlines()} >= wanted
+    assert {line.split(",", 1)[1] for line in reported.stdout.splitlines()} >= wanted

@@ -55,10 +55,10 @@ def test_a_schedule_that_cannot_be_written_lies_beside(plan: Plan, monkeypatch: 
             f"plan: error: {full}/s.json: cannot be written: No space left on device; it is in"
             in result.stderr
         )
-        beside = Path(result.stderr.split(" it is in ")[1].split(" instead")[0])
-        assert len(load_schedule(beside, load_graph("g.json")).schedule)
-        told = json.loads(result.stdout)["schedule"] if words else result.stdout
-        assert str(beside) in told
+        extra = Path(result.stderr.split(" it is in ")[1].split(" instead")[0])
+        assert len(load_schedule(extra, load_graph("g.json")).schedule)
+        reported = json.loads(result.stdout)["schedule"] if words else result.stdout
+        assert str(extra) in reported
 
 
 def test_a_schedule_that_can_be_written_nowhere_has_its_figures(

@@ -28,7 +28,7 @@ import sys, time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.solvers.problem import Answer, Status
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def solve(problem, options):
     except KeyboardInterrupt:
         if options.settings.fault:
             raise ImportError("numpy is half imported")
-    return Answer(plain_schedule(problem.graph), Status.FEASIBLE, interrupted=True)
+    return Answer(baseline_schedule(problem.graph), Status.FEASIBLE, interrupted=True)
 """
 
 

@@ -113,14 +113,25 @@ def test_bad_usage(place: Killed, tmp_path: Path) -> None:
         ended = run(place, "--model", model, *words)
         assert ended.exit_code == 2
         assert "go together" in ended.stderr
-    plain = tmp_path / "plain.json"
+    baseline = tmp_path / "plain.json"
     graph = tmp_path / "graph.json"
     for call in (
         ["profile", model, "-o", str(graph)],
-        ["solve", str(graph), "--budget", "100%", "--solver", "store-all", "-o", str(plain)],
+        ["solve", str(graph), "--budget", "100%", "--solver", "store-all", "-o", str(baseline)],
     ):
         assert CliRunner().invoke(main, call).exit_code == 0
-    words = ["run", str(plain), "--graph", str(graph), "--model", model, "--steps", "2", "--checkpoint", "c"]
+    words = [
+        "run",
+        str(baseline),
+        "--graph",
+        str(graph),
+        "--model",
+        model,
+        "--steps",
+        "2",
+        "--checkpoint",
+        "c",
+    ]
     ended = CliRunner().invoke(main, words)
     assert ended.exit_code == 2
     assert "updates no weights: profile the model with --optimizer" in ended.stderr

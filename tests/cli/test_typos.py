@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from memplan.cli.main import COMMANDS, main
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.generators import chain
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.file import save_schedule
 
 Plan = Callable[[list[str]], Result]
@@ -63,7 +63,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plan]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("typos"))
         save_graph(chain(4), "g.json")
-        save_schedule("s.json", graph := load_graph("g.json"), plain_schedule(graph))
+        save_schedule("s.json", graph := load_graph("g.json"), baseline_schedule(graph))
         Path("m.py").write_text("typo typo\n")
         yield lambda words: CliRunner().invoke(main, words)
 

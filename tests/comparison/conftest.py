@@ -19,7 +19,7 @@ from memplan.solvers.registry import run as registry
 FAKES = """
 import os, subprocess, sys, time
 from dataclasses import dataclass
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.schedule import Schedule
 from memplan.solvers.problem import Answer, Status
 
@@ -31,7 +31,7 @@ class Settings:
     seed: int = 0
 
 def solve(problem, options):
-    schedule, does = plain_schedule(problem.graph), options.settings.does
+    schedule, does = baseline_schedule(problem.graph), options.settings.does
     if problem.graph.name == "chain-8-seed0":
         does = "warms up"
     elif options.settings.note:

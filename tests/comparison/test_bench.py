@@ -28,7 +28,7 @@ from memplan.graphs.files.files import graph_digest
 from memplan.graphs.generators import chain, unet
 from memplan.instances.catalogue import FILES, corpora
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
 
@@ -43,9 +43,9 @@ def test_each_row_is_what_the_solver_finds_and_the_simulator_says(bench: Callabl
     result = bench(*words, "-o", "rows.csv", "--json")
     assert result.exit_code == 0, result.stderr
     assert "not graphs, left out: graphs/half.json, graphs/plan.json" in result.stderr
-    told = json.loads(result.stdout)
+    reported = json.loads(result.stdout)
     rows = {(row.graph, row.budget_text, row.solver): row for row in table()}
-    assert len(rows) == len(told["rows"]) == 2 * 3 * 2
+    assert len(rows) == len(reported["rows"]) == 2 * 3 * 2
     for graph in (chain(6), unet(2)):
         plain = baseline(graph)
         for percent in (100, 70, 20):
@@ -67,9 +67,9 @@ def test_each_row_is_what_the_solver_finds_and_the_simulator_says(bench: Callabl
             else:
                 assert row.outcome == Outcome.INFEASIBLE
                 assert row.least_budget is not None
-                assert max(budget, memory_floor(graph) - 1) < row.least_budget
+                assert max(budget, minimum_memory(graph) - 1) < row.least_budget
     assert sum(row.solved for row in rows.values()) >= 5
-    assert 20 * baseline(unet(2)).peak // 100 < memory_floor(unet(2))
+    assert 20 * baseline(unet(2)).peak // 100 < minimum_memory(unet(2))
     assert {rows[unet(2).name, "20%", solver].lower_bound for solver in ("rotor", "store-all")} == {inf}
     assert "Infinity" not in result.stdout
     assert rows[chain(6).name, "100%", "store-all"].overhead_percent == 0.0
@@ -312,8 +312,8 @@ def test_exact_searches_tell_how_far_they_came(rows: Callable[..., Row]) -> None
         replace(three, own_gap_percent=1.0),
         rows("other", "a", 60, 12.0),
     ]
-    (told,) = effort_tables(found)
-    assert told.rows == [["3", "1", "2.00%", "5.00%", "21.6", "90", "exact"]]
+    (reported,) = effort_tables(found)
+    assert reported.rows == [["3", "1", "2.00%", "5.00%", "21.6", "90", "exact"]]
     assert list(effort_tables(found[3:])) == []
     lines = [text.plain for text in comparison_lines(found, [])]
     assert sum(line.startswith("exact searches: own gap") for line in lines) == 1
@@ -335,9 +335,9 @@ def test_what_is_impossible_is_told(rows: Callable[..., Row]) -> None:
     """One row's proof holds for all at its place; a schedule that repeats backward operations stands."""
     a, b, c = rows("a", "g", 60, None), rows("b", "g", 60, None), rows("c", "g", 60, 20.0)
 
-    def cells(*told: Row) -> list[str]:
-        lines = [str(line).split() for line in comparison_lines(told, [])]
-        return [words[0] for words in lines[2 : 2 + len(told)]]
+    def cells(*reported: Row) -> list[str]:
+        lines = [str(line).split() for line in comparison_lines(reported, [])]
+        return [words[0] for words in lines[2 : 2 + len(reported)]]
 
     assert cells(a, b, c) == ["-", "-", "20.00*"]
     assert cells(replace(a, backward_once_bound=inf), b, c) == ["xb", "xb", "20.00*"]
@@ -385,6 +385,6 @@ def test_published_results_stand_beside_ours(rows: Callable[..., Row], tmp_path:
     found = matches([*ours, rows("a", "k", 60, 1.0)], load_published(path))
     assert [(one.graph, one.percent) for one in found] == [("g", 60.0), ("g", 50.0), ("h", 60.0)]
     assert [one.published.method for one in found] == ["exact", "slow", ""]
-    assert [one.ours and one.ours.solver for one in found] == ["a", "a", "a"]
+    assert [one.solved and one.solved.solver for one in found] == ["a", "a", "a"]
     assert [one.at_least_as_good for one in found] == [True, False, True]
     assert not matches([rows("a", "g", 60, None)], load_published(path))[0].at_least_as_good

@@ -138,8 +138,8 @@ def test_a_comparison_keeps_its_best_and_tells_what_beats_it(bench: Bench) -> No
     assert best.bound == row["lower_bound"]
     slow = replace(best, time=2 * best.time, solver="slow")
     save_best({slow.place: slow}, Path("best.yaml"))
-    (told,) = json.loads(bench(*words, "--solvers", "rotor").stdout)["beaten"]
-    assert (told["best_solver"], told["faster_percent"]) == ("slow", pytest.approx(50.0))
+    (reported,) = json.loads(bench(*words, "--solvers", "rotor").stdout)["beaten"]
+    assert (reported["best_solver"], reported["faster_percent"]) == ("slow", pytest.approx(50.0))
     assert load_best(Path("best.yaml"))[best.place].time == best.time
 
 

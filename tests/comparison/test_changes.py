@@ -57,9 +57,9 @@ def test_which_rows_meet(rows: Callable[..., Row]) -> None:
 def test_those_that_changed_most_are_told(rows: Callable[..., Row]) -> None:
     old = [rows("a", "g", 60, 10.0), rows("a", "g", 50, 10.0), rows("b", "g", 50, 10.0)]
     new = [rows("a", "g", 60, 21.0), rows("a", "g", 50, None)]
-    (told,) = change_tables(changes(old, new))
-    assert told.title == "against the earlier table: 0 better, 2 worse, 0 equal, 0 new, 1 gone"
-    assert told.rows == [
+    (reported,) = change_tables(changes(old, new))
+    assert reported.title == "against the earlier table: 0 better, 2 worse, 0 equal, 0 new, 1 gone"
+    assert reported.rows == [
         ["worse", "10.00%", "infeasible", "", "a on g at 50%"],
         ["worse", "10.00%", "21.00%", "+10.00%", "a on g at 60%"],
     ]
@@ -67,8 +67,8 @@ def test_those_that_changed_most_are_told(rows: Callable[..., Row]) -> None:
     many = changes(
         [rows("a", f"g{k}", 60, 10.0) for k in range(30)], [rows("a", f"g{k}", 60, 20.0) for k in range(30)]
     )
-    (told,) = change_tables(many)
-    assert (len(told.rows), told.hint) == (20, "and 10 more that are worse or better")
+    (reported,) = change_tables(many)
+    assert (len(reported.rows), reported.hint) == (20, "and 10 more that are worse or better")
 
 
 @pytest.mark.scripts

@@ -33,12 +33,12 @@ def test_it_gives_the_same_rows(bench: Bench) -> None:
     here, there = (bench("--json", "--backend", backend) for backend in ("loky", "dask"))
     assert (here.exit_code, there.exit_code) == (0, 0), there.output
     figures = ("graph", "budget", "solver", "outcome", "time", "peak", "lower_bound")
-    ours, theirs = (
+    solved, theirs = (
         [{name: row[name] for name in figures} for row in json.loads(one.stdout)["rows"]]
         for one in (here, there)
     )
-    assert len(ours) == 4
-    assert ours == theirs
+    assert len(solved) == 4
+    assert solved == theirs
 
 
 def test_one_that_does_not_answer(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from memplan.comparison.trials import Contender, Instance, Outcome, Row, Trial, 
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain, layered
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.planner.budget import Budget
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
@@ -120,11 +120,11 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resul
 def test_each_point_is_what_the_solver_finds(plan: Callable[..., Result]) -> None:
     result = plan("--points", 4, "--json")
     assert result.exit_code == 0, result.stderr
-    told, graph = json.loads(result.stdout), chain(8)
+    reported, graph = json.loads(result.stdout), chain(8)
     plain = baseline(graph)
-    assert (told["floor"], told["baseline_time"]) == (memory_floor(graph), plain.time)
-    assert len(told["points"]) == 5
-    solved = [one for one in told["points"] if one["time"] is not None and one["budget"] < plain.peak]
+    assert (reported["floor"], reported["baseline_time"]) == (minimum_memory(graph), plain.time)
+    assert len(reported["points"]) == 5
+    solved = [one for one in reported["points"] if one["time"] is not None and one["budget"] < plain.peak]
     assert solved
     for one in solved:
         figures = registry.solve("rotor", Problem(graph, one["budget"])).figures
@@ -140,8 +140,8 @@ def test_it_goes_on_where_it_stood(plan: Callable[..., Result]) -> None:
     assert plan("--points", 2, "-o", "parts.csv").exit_code == 0
     text = Path("parts.csv").read_bytes()
     Path("parts.csv").write_bytes(text + b"killed while it wr")
-    again = plan("--points", 4, "-o", "parts.csv")
-    assert "2 budgets are in parts.csv already" in again.stderr
+    recomputed = plan("--points", 4, "-o", "parts.csv")
+    assert "2 budgets are in parts.csv already" in recomputed.stderr
     budgets = [[one.budget for one in read_rows(Path(name)).values()] for name in ("whole.csv", "parts.csv")]
     assert budgets[0] == budgets[1]
     assert len(budgets[0]) == 4

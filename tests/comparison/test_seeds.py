@@ -66,9 +66,9 @@ def test_the_median_stands_for_a_solver(rows: Callable[..., Row]) -> None:
         (row,) = median_rows(seeded(rows, overheads))
         assert row.overhead_percent == median
     b = rows("b", "g", 60, 7.0)
-    told = {one.solver: one for one in standings([*seeded(rows, three), b])}
-    assert (told["a"].rows, told["a"].wins, told["a"].overhead) == (1, 0, 10.0)
-    assert told["b"].wins == 1
+    reported = {one.solver: one for one in standings([*seeded(rows, three), b])}
+    assert (reported["a"].rows, reported["a"].wins, reported["a"].overhead) == (1, 0, 10.0)
+    assert reported["b"].wins == 1
 
 
 def test_spread_is_in_the_table(rows: Callable[..., Row]) -> None:

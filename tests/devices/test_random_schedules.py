@@ -12,7 +12,7 @@ from memplan.runtime.model.iteration import on_device
 from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.output_layouts import residents, settled
+from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
 from not_none import not_none
 from transfers import (
     MACHINE,
@@ -48,7 +48,7 @@ def traceable(request, monkeypatch):
 def test_tensors_leave_for_host_and_disk(name, device):
     eager = train_eagerly(placed(name, None, device), 2)
     iteration = placed(name, None, device)
-    program = settled(iteration)
+    program = trace_real_layouts(iteration)
     graph = unmeasured(program)
     schedule = absent(graph, in_order(graph), random.Random(0))
     step = PlannedStep(iteration, program, schedule, Terms(graph, None, MACHINE))
@@ -60,7 +60,7 @@ def test_tensors_leave_for_host_and_disk(name, device):
 def test_recomputation_and_updates_anywhere(name, optimizer, device):
     """Runs of the CPU are left out on CUDA: its arithmetic is the CPU's own."""
     eager = train_eagerly(placed(name, optimizer, device), 3)
-    program = settled(placed(name, optimizer, device))
+    program = trace_real_layouts(placed(name, optimizer, device))
     for number in range(3):
         rng = random.Random(number)
         iteration = placed(name, optimizer, device)
@@ -75,7 +75,7 @@ def test_recomputation_and_updates_anywhere(name, optimizer, device):
 @pytest.mark.parametrize("name", ["unet", "resnet", "gpt2", "perceptron"])
 def test_peaks_are_the_planned_ones_to_the_byte(name, device):
     iteration = placed(name, None, device)
-    program = settled(iteration)
+    program = trace_real_layouts(iteration)
     graph = graph_from(program, measure_program(program, residents(program, iteration)), block_bytes=512)
     for number in range(2):
         rng = random.Random(number)
@@ -84,7 +84,7 @@ def test_peaks_are_the_planned_ones_to_the_byte(name, device):
         step = PlannedStep(iteration, program, schedule, Terms(graph, None, MACHINE))
         found = peaks(step, iteration.inputs)
         step.restore_to_device()
-        others = found.constant + found.beside
+        others = found.constant + found.extra
         if device == "cuda":
             assert found.device - others == figures.peak
         assert found.device <= figures.peak + others
@@ -102,24 +102,24 @@ def test_draws_from_the_other_generator_are_repeated(device):
             noise = torch.randn(x.shape).to(x.device)
             return self.last(self.first(x + noise).tanh()).square().mean()
 
-    from memplan.planner.schedule.sequence import in_plain_mode, schedule_of
+    from memplan.planner.schedule.sequence import in_default_mode, schedule_of
     from memplan.runtime.model.iteration import Iteration
 
     torch.manual_seed(0)
     module, x = Noisy().to(device), torch.randn(32, 64).to(device)
     iteration = Iteration(module, (x,))
-    program = settled(iteration)
+    program = trace_real_layouts(iteration)
     graph = unmeasured(program)
     count = len(program.operations)
     loss = next(i for i, each in enumerate(program.operations) if each.phase.name == "LOSS")
     noise = [i for i, each in enumerate(program.operations) if each.random or "noise" in each.name]
-    again = [*range(noise[0], noise[0] + (2 if device == "cpu" else 3))]
-    order = [*range(loss + 1), *again, *range(loss + 1, count)]
+    recomputed = [*range(noise[0], noise[0] + (2 if device == "cpu" else 3))]
+    order = [*range(loss + 1), *recomputed, *range(loss + 1, count)]
     torch.manual_seed(1)
     module(x).backward()
     eager = [parameter.grad for parameter in module.parameters()]
     module.zero_grad()
-    step = PlannedStep(iteration, program, schedule_of(graph, in_plain_mode(order)), Terms(graph))
+    step = PlannedStep(iteration, program, schedule_of(graph, in_default_mode(order)), Terms(graph))
     with generators_kept([torch.device(device)]):
         torch.manual_seed(1)
         step(x)

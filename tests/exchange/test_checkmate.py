@@ -45,18 +45,21 @@ def imported(value: object, folder: Path) -> Graph:
 def test_there_and_back(tmp_path: Path, drawn: list[Node], parameters: int) -> None:
     graph, path = graph_of_nodes("drawn", drawn, Options(), {}, 2 * parameters), tmp_path / "there.pkl"
     assert write("checkmate", graph, path, Options()) == []
-    again = read("checkmate", path, Options())
-    assert graph_digest(again) == graph_digest(graph)
-    assert baseline(again).peak == peak(drawn) + 2 * parameters
+    recomputed = read("checkmate", path, Options())
+    assert graph_digest(recomputed) == graph_digest(graph)
+    assert baseline(recomputed).peak == peak(drawn) + 2 * parameters
 
 
 @pytest.mark.parametrize("name", ["fcn8", "segnet"])
 def test_an_instance_there_and_back(name: str, tmp_path: Path) -> None:
     graph = entry(name).graph()
     write("checkmate", graph, tmp_path / "there.pkl", Options())
-    again = read("checkmate", tmp_path / "there.pkl", Options())
-    assert (baseline(again).peak, baseline(again).time) == (baseline(graph).peak, baseline(graph).time)
-    assert again.read_lists == [sorted(row) for row in graph.read_lists]
+    recomputed = read("checkmate", tmp_path / "there.pkl", Options())
+    assert (baseline(recomputed).peak, baseline(recomputed).time) == (
+        baseline(graph).peak,
+        baseline(graph).time,
+    )
+    assert recomputed.read_lists == [sorted(row) for row in graph.read_lists]
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -147,6 +150,6 @@ def test_what_has_no_place_is_refused(tmp_path: Path) -> None:
         write("checkmate", entry("gpt2-6").graph(), tmp_path / "g.pkl", Options())
     lost = write("checkmate", entry("gpt2-6").graph(), tmp_path / "g.pkl", Options(lossy=True))
     assert lost
-    again = read("checkmate", tmp_path / "g.pkl", Options(time_unit=1e-9))
+    recomputed = read("checkmate", tmp_path / "g.pkl", Options(time_unit=1e-9))
     plain = baseline(entry("gpt2-6").graph())
-    assert baseline(again).time == pytest.approx(plain.time, rel=1e-3)
+    assert baseline(recomputed).time == pytest.approx(plain.time, rel=1e-3)

@@ -121,11 +121,11 @@ def test_times_are_those_of_the_trace(net: Net, graph: Graph) -> None:
 
 def test_a_solved_schedule_and_the_file_again(graph: Graph, tmp_path: Path) -> None:
     save_graph(graph, tmp_path / "g.json")
-    again = load_graph(tmp_path / "g.json")
-    assert graph_digest(again) == graph_digest(graph)
-    plain = baseline(again)
+    recomputed = load_graph(tmp_path / "g.json")
+    assert graph_digest(recomputed) == graph_digest(graph)
+    plain = baseline(recomputed)
     budget = plain.peak - 2048
-    found = solve("search", Problem(again, budget), bound_seconds=0)
+    found = solve("search", Problem(recomputed, budget), bound_seconds=0)
     assert found.figures.peak <= budget
     assert found.figures.time >= plain.time
 

@@ -53,9 +53,9 @@ def imported(document: object, folder: Path) -> Graph:
 def test_there_and_back(tmp_path: Path, drawn: list[Node]) -> None:
     graph, path = graph_with(drawn), tmp_path / "there.json"
     assert write("moccasin", graph, path, Options()) == []
-    again = read("moccasin", path, Options())
-    assert graph_digest(again) == graph_digest(graph)
-    figures = baseline(again)
+    recomputed = read("moccasin", path, Options())
+    assert graph_digest(recomputed) == graph_digest(graph)
+    figures = baseline(recomputed)
     assert (figures.peak, figures.time) == (peak(drawn), sum(node.time for node in drawn))
 
 
@@ -63,11 +63,14 @@ def test_there_and_back(tmp_path: Path, drawn: list[Node]) -> None:
 def test_an_instance_there_and_back(name: str, tmp_path: Path) -> None:
     graph = entry(name).graph()
     write("moccasin", graph, tmp_path / "there.json", Options())
-    again = read("moccasin", tmp_path / "there.json", Options())
-    assert np.array_equal(again.tensors.bytes, graph.tensors.bytes)
-    assert np.array_equal(again.operations.time, graph.operations.time)
-    assert again.read_lists == [sorted(row) for row in graph.read_lists]
-    assert (baseline(again).peak, baseline(again).time) == (baseline(graph).peak, baseline(graph).time)
+    recomputed = read("moccasin", tmp_path / "there.json", Options())
+    assert np.array_equal(recomputed.tensors.bytes, graph.tensors.bytes)
+    assert np.array_equal(recomputed.operations.time, graph.operations.time)
+    assert recomputed.read_lists == [sorted(row) for row in graph.read_lists]
+    assert (baseline(recomputed).peak, baseline(recomputed).time) == (
+        baseline(graph).peak,
+        baseline(graph).time,
+    )
 
 
 def test_what_networkx_writes_is_read(tmp_path: Path) -> None:
@@ -94,11 +97,11 @@ def test_a_solved_schedule_by_the_simulator(tmp_path: Path) -> None:
     for seed in range(3):
         graph = graph_with(random_nodes(Random(seed), 6))
         write("moccasin", graph, tmp_path / "there.json", Options())
-        again = read("moccasin", tmp_path / "there.json", Options())
-        budget = baseline(again).peak - 1
+        recomputed = read("moccasin", tmp_path / "there.json", Options())
+        budget = baseline(recomputed).peak - 1
         best = optimal_time(graph, budget)
         assert best is not None
-        found = solve("search", Problem(again, budget))
+        found = solve("search", Problem(recomputed, budget))
         assert found.figures.peak <= budget
         assert found.lower_bound is not None
         assert found.lower_bound <= best <= found.figures.time
@@ -110,8 +113,8 @@ def test_times_in_microseconds(tmp_path: Path) -> None:
     graph = read("moccasin", path, Options(time_unit=1e-6))
     assert graph.operations.time.tolist() == pytest.approx([0, 2e-6, 4e-6, 7e-6])
     assert write("moccasin", graph, tmp_path / "there.json", Options(time_unit=1e-6)) == []
-    again = read("moccasin", tmp_path / "there.json", Options(time_unit=1e-6))
-    assert graph_digest(again) == graph_digest(graph)
+    recomputed = read("moccasin", tmp_path / "there.json", Options(time_unit=1e-6))
+    assert graph_digest(recomputed) == graph_digest(graph)
 
 
 def with_node(**fields: Any) -> Document:
@@ -155,9 +158,9 @@ def test_what_has_no_place_is_refused_or_named(tmp_path: Path) -> None:
     assert not path.exists()
     lost = write("moccasin", graph, path, Options(lossy=True))
     assert any("inputs and persistent" in line for line in lost)
-    again = read("moccasin", path, Options(time_unit=1e-9))
-    assert len(again.operations) == len(graph.operations)
-    assert baseline(again).time == pytest.approx(baseline(graph).time)
+    recomputed = read("moccasin", path, Options(time_unit=1e-9))
+    assert len(recomputed.operations) == len(graph.operations)
+    assert baseline(recomputed).time == pytest.approx(baseline(graph).time)
 
 
 def test_several_outputs_and_contributions_count_where_they_come(tmp_path: Path) -> None:
@@ -168,8 +171,8 @@ def test_several_outputs_and_contributions_count_where_they_come(tmp_path: Path)
     graph = replace(two, operations=written)
     lost = write("moccasin", graph, tmp_path / "there.json", Options(lossy=True))
     assert [line.split(" ", 1)[1][:20] for line in lost] == ["operations with seve", "tensors that are sum"]
-    again = read("moccasin", tmp_path / "there.json", Options())
-    assert again.tensors.bytes.tolist() == [7, 0, 5]
+    recomputed = read("moccasin", tmp_path / "there.json", Options())
+    assert recomputed.tensors.bytes.tolist() == [7, 0, 5]
 
 
 def test_import_and_export_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,10 +99,10 @@ def test_a_product_that_is_bound_by_its_flops(tmp_path: Path) -> None:
 def test_a_solved_schedule_and_the_file_again(tmp_path: Path) -> None:
     graph = imported(model(), tmp_path)
     save_graph(graph, tmp_path / "g.yaml")
-    again = load_graph(tmp_path / "g.yaml")
-    assert graph_digest(again) == graph_digest(graph)
-    plain = baseline(again)
-    found = solve("store-all", Problem(again, plain.peak), bound_seconds=0)
+    recomputed = load_graph(tmp_path / "g.yaml")
+    assert graph_digest(recomputed) == graph_digest(graph)
+    plain = baseline(recomputed)
+    found = solve("store-all", Problem(recomputed, plain.peak), bound_seconds=0)
     assert (found.figures.time, found.figures.peak) == (plain.time, plain.peak)
 
 

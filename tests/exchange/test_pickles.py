@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from memplan.exchange.formats import Options, read
 from memplan.exchange.pickle_bytes import is_plain
-from memplan.exchange.pickles import BOUNDED, PLAIN, told, unpickled
+from memplan.exchange.pickles import BOUNDED, DEFAULT_MODE, text_of, unpickled
 from memplan.graphs.errors import InputError
 
 
@@ -29,8 +29,8 @@ def key_of_tuples(make: bytes, times: int) -> bytes:
 
 def called(times: int) -> bytes:
     """The same tuples by calls of `tuple`."""
-    again = b"".join(b"cbuiltins\ntuple\n(](h%ch%cetRq%c" % (i, i, i + 1) for i in range(times))
-    return b"\x80\x04}(K\x01\x85q\x00" + again + b"K\x01u."
+    recomputed = b"".join(b"cbuiltins\ntuple\n(](h%ch%cetRq%c" % (i, i, i + 1) for i in range(times))
+    return b"\x80\x04}(K\x01\x85q\x00" + recomputed + b"K\x01u."
 
 
 HOSTILE = {
@@ -85,7 +85,7 @@ def test_numbers_that_are_too_large(field: str, power: int, tmp_path: Path) -> N
 
 def test_nothing_of_ours_is_changed(tmp_path: Path) -> None:
     """Attributes set on what a pickle names would stay for the next one."""
-    for module, name in (name.rsplit(".", 1) for name in (*PLAIN, *BOUNDED)):
+    for module, name in (name.rsplit(".", 1) for name in (*DEFAULT_MODE, *BOUNDED)):
         (tmp_path / "g.pkl").write_bytes(
             b"c%b\n%b\nN}(Vhidden\nK\x01u\x86b." % (module.encode(), name.encode())
         )
@@ -112,8 +112,8 @@ def test_what_is_read_is_what_was_written(protocol: int, tmp_path: Path) -> None
 
 
 def test_a_value_is_told_in_few_words() -> None:
-    assert told("a" * 100) == repr("a" * 60)
-    assert [told(value) for value in (3, -1, None, 2**70, [1])] == [
+    assert text_of("a" * 100) == repr("a" * 60)
+    assert [text_of(value) for value in (3, -1, None, 2**70, [1])] == [
         "3",
         "-1",
         "None",

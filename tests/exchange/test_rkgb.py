@@ -118,9 +118,9 @@ def test_a_chain(classes: dict[str, Any], tmp_path: Path, capsys: pytest.Capture
 def test_a_solved_schedule_and_the_file_again(classes: dict[str, Any], tmp_path: Path) -> None:
     graph = read("rkgb", written(chain(classes), tmp_path), Options())
     save_graph(graph, tmp_path / "g.yaml")
-    again = load_graph(tmp_path / "g.yaml")
-    assert graph_digest(again) == graph_digest(graph)
-    found = solve("search", Problem(again, baseline(again).peak - 1), bound_seconds=0)
+    recomputed = load_graph(tmp_path / "g.yaml")
+    assert graph_digest(recomputed) == graph_digest(graph)
+    found = solve("search", Problem(recomputed, baseline(recomputed).peak - 1), bound_seconds=0)
     assert found.figures.peak < baseline(graph).peak
     assert found.figures.time == pytest.approx(0.016)  # FWD[a] runs once more, for its phantoms
 

@@ -20,7 +20,7 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.solvers.problem import InfeasibleError, Problem
 from memplan.solvers.registry.run import solve
 
@@ -100,7 +100,7 @@ def test_nothing_of_a_snapshot_can_run_again_so_a_smaller_budget_is_refused_at_o
     trace += [entry("alloc", 300, 4, 50)]
     graph = imported(snapshot(trace, [(4, False), (124, True), (32, True), (100, True)]), tmp_path)
     peak = baseline(graph).peak
-    assert memory_floor(graph) == peak
+    assert minimum_memory(graph) == peak
     with pytest.raises(
         InfeasibleError,
         match=r"the budget is below the minimum memory of .* without offloading; with offloading",
@@ -108,7 +108,7 @@ def test_nothing_of_a_snapshot_can_run_again_so_a_smaller_budget_is_refused_at_o
         solve("auto", Problem(graph, peak - BLOCK), time_limit=5)
     assert solve("auto", Problem(graph, peak), time_limit=5).figures.peak == peak
     moving = Machine(links=Links(1e9, 1e9))
-    assert memory_floor(graph, moving) < peak
+    assert minimum_memory(graph, moving) < peak
 
 
 def test_a_snapshot_without_a_clock_says_so(tmp_path: Path) -> None:

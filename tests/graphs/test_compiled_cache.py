@@ -73,9 +73,9 @@ def test_what_is_broken_is_compiled_again_and_kept(
     assert twice()(21) == 42
     file = kept(tmp_path, ending)
     file.write_bytes(BROKEN[fault](file.read_bytes()))
-    again = twice()
-    assert again(21) == 42
-    assert hits(again) == 0
+    recomputed = twice()
+    assert recomputed(21) == 42
+    assert hits(recomputed) == 0
     after = twice()
     assert after(21) == 42
     assert hits(after) == 1
@@ -113,26 +113,26 @@ def test_what_compiled_code_alone_calls_is_compiled_once_for_all_numbers() -> No
     def called(x: int) -> int:
         return plus(x, 1) + plus(x, 2) + plus(3, x)
 
-    told = RecordingListener()
-    with install_listener("numba:compile", told):
+    reported = RecordingListener()
+    with install_listener("numba:compile", reported):
         assert called(4) == 18
-    names = [event.data["dispatcher"].py_func.__name__ for _at, event in told.buffer if event.is_start]
+    names = [event.data["dispatcher"].py_func.__name__ for _at, event in reported.buffer if event.is_start]
     assert names == ["called", "plus"]
     assert plus(1, 2) == 3
 
 
 @posix
 def test_a_folder_that_others_can_write_is_not_read(tmp_path: Path) -> None:
-    ours = tmp_path / "a" / "b"
-    assert private_folder(ours) == ours.resolve()
-    assert ours.stat().st_mode & 0o777 == 0o700
-    for place in (ours, ours.parent):
+    own = tmp_path / "a" / "b"
+    assert private_folder(own) == own.resolve()
+    assert own.stat().st_mode & 0o777 == 0o700
+    for place in (own, own.parent):
         for mode in (0o777, 0o722, 0o720):
             place.chmod(mode)
-            assert private_folder(ours) is None
+            assert private_folder(own) is None
         place.chmod(0o755)
-    ours.parent.chmod(0o1777)  # like /tmp
-    assert private_folder(ours) == ours.resolve()
+    own.parent.chmod(0o1777)  # like /tmp
+    assert private_folder(own) == own.resolve()
 
 
 @posix

@@ -17,18 +17,18 @@ from memplan.planner.simulator.simulate import simulate
 
 
 def test_every_operation_that_reads_weights_gets_the_mode() -> None:
-    plain = chain(4, seed=3)
-    graph = with_direct_access(plain, 1e6)
+    baseline = chain(4, seed=3)
+    graph = with_direct_access(baseline, 1e6)
     validate(graph)
     for index in range(len(graph.operations)):
-        operation, before = graph.operation(index), plain.operation(index)
+        operation, before = graph.operation(index), baseline.operation(index)
         weights = [x for x in operation.reads if graph.tensors.kind[x] == Kind.PARAMETER]
         assert operation.modes[: len(before.modes)] == before.modes
         direct = operation.modes[len(before.modes) :]
-        beside = [(DIRECT, operation.writes, operation.time)]
-        beside += [(f"{mode.name}-{DIRECT}", mode.writes, mode.time) for mode in before.modes]
-        assert len(direct) == (len(beside) if weights else 0)
-        for mode, (name, writes, time) in zip(direct, beside, strict=False):
+        extra = [(DIRECT, operation.writes, operation.time)]
+        extra += [(f"{mode.name}-{DIRECT}", mode.writes, mode.time) for mode in before.modes]
+        assert len(direct) == (len(extra) if weights else 0)
+        for mode, (name, writes, time) in zip(direct, extra, strict=False):
             assert (mode.name, list(mode.reads_host), mode.writes) == (name, weights, writes)
             assert not mode.on_host
             assert mode.time == max(time, graph.tensors.bytes[weights].sum() / 1e6)

@@ -224,19 +224,19 @@ def test_written_graphs_are_read_back(graph: Graph, suffix: str, tmp_path: Path)
     path = tmp_path / f"graph{suffix}"
     save_graph(graph, path)
     first = path.read_bytes()
-    again = load_graph(path)
-    assert same(graph, again)
-    assert graph_digest(graph) == graph_digest(again)
-    save_graph(again, path)
+    recomputed = load_graph(path)
+    assert same(graph, recomputed)
+    assert graph_digest(graph) == graph_digest(recomputed)
+    save_graph(recomputed, path)
     assert path.read_bytes() == first
 
 
 def test_the_digest_sees_what_a_schedule_depends_on() -> None:
-    plain = graph_digest(graph_from_document(GOOD, "a"))
-    assert plain == graph_digest(graph_from_document(changed("machine", ...), "b"))
-    assert plain == graph_digest(graph_from_document(changed("name", "other"), "c"))
-    assert plain != graph_digest(graph_from_document(changed("tensors.0.bytes", 11), "d"))
-    assert plain != graph_digest(graph_from_document(changed("operations.0.time", 0.6), "e"))
+    baseline = graph_digest(graph_from_document(GOOD, "a"))
+    assert baseline == graph_digest(graph_from_document(changed("machine", ...), "b"))
+    assert baseline == graph_digest(graph_from_document(changed("name", "other"), "c"))
+    assert baseline != graph_digest(graph_from_document(changed("tensors.0.bytes", 11), "d"))
+    assert baseline != graph_digest(graph_from_document(changed("operations.0.time", 0.6), "e"))
 
 
 def text_file(folder: Path, name: str, text: str | bytes) -> Path:
@@ -347,7 +347,7 @@ def test_a_hundred_thousand_operations_are_read_in_ten_times_what_json_takes(tmp
     pairs = (
         (seconds(lambda: load_graph(path)), seconds(lambda: json.loads(path.read_bytes()))) for _ in range(15)
     )
-    assert any(ours / plain < 10 for ours, plain in pairs)
+    assert any(own / baseline < 10 for own, baseline in pairs)
 
 
 def test_every_public_graph_is_read(public: Path) -> None:

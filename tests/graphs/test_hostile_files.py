@@ -21,7 +21,7 @@ from memplan.graphs.files.machine import load_machine
 from memplan.graphs.files.yaml_dialect import load_yaml
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph
-from memplan.planner.baseline import baseline, plain_schedule
+from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.schedule.file import load_schedule, save_schedule
 
 
@@ -98,7 +98,7 @@ def test_recorded_figures_that_are_no_numbers_are_not_believed(recorded: float, 
 
     graph = chain(4)
     save_graph(graph, tmp_path / "g.json")
-    save_schedule(tmp_path / "s.json", graph, plain_schedule(graph), predicted={"lower_bound": 0.125})
+    save_schedule(tmp_path / "s.json", graph, baseline_schedule(graph), predicted={"lower_bound": 0.125})
     text = (tmp_path / "s.json").read_text().replace("0.125", str(recorded).replace("inf", "1e999"))
     (tmp_path / "s.json").write_text(text)
     held = open_schedule(tmp_path / "s.json", tmp_path / "g.json")
@@ -151,7 +151,7 @@ def test_mutated_files_are_read_or_refused_in_one_line(tmp_path: Path) -> None:
     chance = random.Random(0)
     for suffix in (".json", ".yaml"):
         save_graph(graph, tmp_path / f"whole{suffix}")
-        save_schedule(tmp_path / f"plan{suffix}", graph, plain_schedule(graph))
+        save_schedule(tmp_path / f"plan{suffix}", graph, baseline_schedule(graph))
         texts = [(tmp_path / f"{name}{suffix}").read_bytes() for name in ("whole", "plan")]
         path = tmp_path / f"mutated{suffix}"
         for _ in range(400):

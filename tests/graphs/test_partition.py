@@ -124,9 +124,9 @@ def test_clusters_are_convex(graph: Graph, limit: dict[str, int]) -> None:
     before = reach(needs(graph))
     for cluster in clusters(partition(graph, **limit)):
         inside = set(cluster.forward.tolist())
-        behind = {o for o in range(len(before)) if before[o] & inside}
+        later = {o for o in range(len(before)) if before[o] & inside}
         ahead: set[int] = set().union(*(before[o] for o in inside))
-        assert behind & ahead <= inside
+        assert later & ahead <= inside
 
 
 @given(graphs(), limits())
@@ -208,10 +208,10 @@ def _reachable(rows: list[list[int]], x: int, without: int) -> bool:
 def test_names_and_their_order_do_not_matter(graph: Graph, limit: dict[str, int]) -> None:
     found = partition(graph, **limit)
     names = [f"o{i}" for i in range(len(graph.operations))]
-    again = partition(replace(graph, operations=replace(graph.operations, name=names)), **limit)
-    assert found.order() == again.order()
-    assert found.children.lists() == again.children.lists()
-    assert [c.identity for c in clusters(found)] == [c.identity for c in clusters(again)]
+    recomputed = partition(replace(graph, operations=replace(graph.operations, name=names)), **limit)
+    assert found.order() == recomputed.order()
+    assert found.children.lists() == recomputed.children.lists()
+    assert [c.identity for c in clusters(found)] == [c.identity for c in clusters(recomputed)]
 
 
 @given(st.integers(3, 40), st.integers(0, 10**6))

@@ -38,8 +38,8 @@ def test_measured_times_may_differ_a_little() -> None:
     exact, near = (partition(noisy, lower=12, tolerance=t).root.children for t in (0.0, 0.2))
     assert len({c.identity for c in exact}) == len(exact)
     assert len({c.identity for c in near}) < len(near) / 2
-    kind = next(c for c in near if len(near[0].partition.identities.alike(c.index)) > 1)
-    alike = [Cluster(kind.partition, i) for i in kind.partition.identities.alike(kind.index).tolist()]
-    times = [noisy.operations.time[c.canonical] for c in alike]
+    kind = next(c for c in near if len(near[0].partition.identities.identical(c.index)) > 1)
+    identical = [Cluster(kind.partition, i) for i in kind.partition.identities.identical(kind.index).tolist()]
+    times = [noisy.operations.time[c.canonical] for c in identical]
     assert kind.times() == pytest.approx(np.mean(times, axis=0))
-    assert kind.times() == pytest.approx(alike[-1].times())
+    assert kind.times() == pytest.approx(identical[-1].times())

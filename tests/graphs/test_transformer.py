@@ -90,8 +90,8 @@ def test_graphs_run_and_keep_through_a_file(tmp_path, tied: bool, update: str, o
     weights = int((graph.tensors.kind == Kind.PARAMETER).sum())
     assert len(updates) == (0 if optimizer == "none" else weights)
     assert all(graph.operation(u).modes[0].on_host for u in updates.tolist())
-    behind = len(graph.operations) - len(updates)
-    assert (update == "after") == bool(len(updates) and updates[0] == behind) or optimizer == "none"
+    later = len(graph.operations) - len(updates)
+    assert (update == "after") == bool(len(updates) and updates[0] == later) or optimizer == "none"
 
 
 def test_updates_in_backward_need_less_memory():

@@ -129,9 +129,9 @@ def test_states_and_workspace_by_scale_and_no_mode_without_a_host_rate() -> None
 def test_an_updated_graph_survives_its_file(tmp_path: Path) -> None:
     graph = updated(chain(3, seed=4))
     save_graph(graph, tmp_path / "graph.json")
-    again = load_graph(tmp_path / "graph.json")
-    assert again.operations.modes == graph.operations.modes
-    assert again.source["optimizer"] == {"name": "adamw", "update": "in-backward"}
+    recomputed = load_graph(tmp_path / "graph.json")
+    assert recomputed.operations.modes == graph.operations.modes
+    assert recomputed.source["optimizer"] == {"name": "adamw", "update": "in-backward"}
 
 
 def test_updates_on_the_host_by_hand() -> None:

@@ -18,7 +18,7 @@ from memplan.instances import checkpoints
 from memplan.instances.catalogue import BEST_KNOWN, FILES, Entry, Known, corpora, entries, entry, oracles
 from memplan.instances.families import decoder
 from memplan.instances.tiny import tiny_graph, tiny_graphs
-from memplan.planner.baseline import baseline, plain_schedule
+from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.budget import parse_budget
 from memplan.solvers.bounds.lower_bounds import lower_bounds
 from memplan.solvers.problem import Problem
@@ -90,7 +90,7 @@ def test_what_others_made_stands_under_their_licence() -> None:
 def test_no_bound_is_above_what_is_known(one: Entry, known: Known) -> None:
     """Rounded figures are rounded by half of their last digit at most."""
     problem, least = least_seconds(one, known)
-    bounds = lower_bounds(problem, plain_schedule(problem.graph), least, 1.0)
+    bounds = lower_bounds(problem, baseline_schedule(problem.graph), least, 1.0)
     for bound in bounds:
         if bound.general:
             assert bound.seconds <= least * (1 + 1e-4), bound
@@ -125,8 +125,8 @@ def test_tiny_graphs_say_what_exhaustive_search_found() -> None:
     for one in corpora()["tiny"].instances.values():
         tiny = found[one.name]
         assert tiny.whole
-        told = [(int(known.budget), known.seconds) for known in one.known]
-        assert told == [(budget, best) for budget, best in tiny.optima if best is not None]
+        reported = [(int(known.budget), known.seconds) for known in one.known]
+        assert reported == [(budget, best) for budget, best in tiny.optima if best is not None]
     for budget, best in found["chain_out_rand_15"].optima:
         assert optimal_time(found["chain_out_rand_15"].graph, budget) == best
 

@@ -88,9 +88,11 @@ class Tape:
         return self.draft.size_of(tensor) // ELEMENT
 
     def _tensor(self, elements: int, kind: Kind) -> int:
-        plain = kind in (Kind.PARAMETER, Kind.INPUT) or self.phases
+        baseline = kind in (Kind.PARAMETER, Kind.INPUT) or self.phases
         self._tensors += 1
-        return self.draft.tensor(f"t{self._tensors}", elements * ELEMENT, kind if plain else Kind.ACTIVATION)
+        return self.draft.tensor(
+            f"t{self._tensors}", elements * ELEMENT, kind if baseline else Kind.ACTIVATION
+        )
 
     # ── forward ─────────────────────────────────────────────────────────────────────────────────
 

@@ -25,7 +25,7 @@ from memplan.planner.residency.prefetch_placement import (
 from memplan.planner.residency.residency import Residency, TensorUse
 from memplan.planner.residency.tensor_transfers import AS_EARLY_AS_WANTED, MOVE, fetch_type
 from memplan.planner.schedule.schedule import Schedule, Verb
-from memplan.planner.schedule.sequence import in_plain_mode
+from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.joint.state import State
 from test_residency import HOST_MODE, LINKED, random_runs, training
@@ -296,9 +296,9 @@ def test_the_search_and_the_planner_place_alike(seed: int) -> None:
     for look_ahead, room in product(LOOK_AHEADS, (0, 4, ROOMY)):
         state.instance.limits[Memory.DEVICE] = transfers.device_peak + room
         outcome = state.evaluate(look_ahead)
-        ours = transfers.schedule(*transfers.steps(look_ahead, (transfers.device_peak + room, np.inf)))
-        assert as_lists(state.schedule(outcome)) == as_lists(ours)
-        figures = simulate(graph, ours, budget=transfers.device_peak + room, machine=LINKED).figures
+        own = transfers.schedule(*transfers.steps(look_ahead, (transfers.device_peak + room, np.inf)))
+        assert as_lists(state.schedule(outcome)) == as_lists(own)
+        figures = simulate(graph, own, budget=transfers.device_peak + room, machine=LINKED).figures
         assert figures.time == pytest.approx(outcome.seconds, rel=1e-6)
 
 
@@ -321,7 +321,7 @@ def read_twice() -> Graph:
 @pytest.mark.parametrize("look_ahead", LOOK_AHEADS)
 def test_a_fetch_waits_for_the_host_copy_that_another_run_reads(look_ahead: float) -> None:
     """The host copy comes from the disk for run 2; the fetch for run 5 can't stand before that."""
-    graph, runs = read_twice(), in_plain_mode(range(6))
+    graph, runs = read_twice(), in_default_mode(range(6))
     runs[2] = 2, HOST_MODE
     residency = Residency(runs, {(0, 2): Memory.DISK, (0, 5): Memory.DISK})
     machine = Machine(links=Links(1.0, 1.0, 4.0, 4.0))
@@ -335,7 +335,7 @@ def test_a_fetch_waits_for_the_host_copy_that_another_run_reads(look_ahead: floa
 
 def test_a_start_that_a_schedule_cannot_say_is_rejected() -> None:
     """A weight on the disk that is fetched in the iteration before would start on all three."""
-    graph, runs = read_twice(), in_plain_mode(range(6))
+    graph, runs = read_twice(), in_default_mode(range(6))
     residency = Residency(runs, {(0, 2): Memory.DISK, (0, 5): Memory.DISK}, prefetch_slots={(0, 2): 6})
     with pytest.raises(InvalidScheduleError, match="would start in more memories than one"):
         build_schedule(graph, residency)

@@ -13,23 +13,23 @@ from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.instances.tiny import tiny_graphs
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor, time_bound
-from memplan.planner.schedule.schedule import PLAIN, Initial, Schedule, compute
+from memplan.planner.bounds import minimum_memory, time_bound
+from memplan.planner.schedule.schedule import DEFAULT_MODE, Initial, Schedule, compute
 from memplan.planner.simulator.simulate import simulate
 
 
 def test_floor_equals_the_oracles() -> None:
     tiny = tiny_graphs()
     assert len(tiny) == 105
-    for graph, floor, seconds, optima, _whole in tiny:
-        assert memory_floor(graph) == floor <= optima[0][0]
+    for graph, min_memory, seconds, optima, _whole in tiny:
+        assert minimum_memory(graph) == min_memory <= optima[0][0]
         assert time_bound(graph) == seconds
 
 
 @pytest.mark.parametrize("graph", [chain(7), unet(4), layered(80)], ids=lambda graph: graph.name)
 def test_the_plain_schedule_is_above_both(graph: Graph) -> None:
     figures = baseline(graph)
-    assert memory_floor(graph) <= figures.peak
+    assert minimum_memory(graph) <= figures.peak
     assert time_bound(graph) == figures.time
 
 
@@ -49,11 +49,11 @@ def test_floor_counts_what_stays_and_what_a_mode_spares() -> None:
         modes=[Mode("cpu", 9, 0, (), on_host=True, launch=2.5)],
     )
     graph = draft.graph([g])
-    assert memory_floor(graph) == 1 + 10 + 1000 + 10_000, "the state may lie on the host, where U can run"
+    assert minimum_memory(graph) == 1 + 10 + 1000 + 10_000, "the state may lie on the host, where U can run"
     alone = replace(graph, operations=replace(graph.operations, modes={}))
-    assert memory_floor(alone) == 1 + 10 + 100 + 1000 + 10_000
+    assert minimum_memory(alone) == 1 + 10 + 100 + 1000 + 10_000
     linked = Machine(links=Links(d2h=1, h2d=1))
-    assert memory_floor(graph, linked) == 1 + 10 + 1000 + 10_000
+    assert minimum_memory(graph, linked) == 1 + 10 + 1000 + 10_000
     assert time_bound(graph) == 3
     slow = replace(graph, operations=replace(graph.operations, launch=np.array([0.75, 7])))
     assert time_bound(slow) == 0.75 + 2.5, "one thread launches all, for the CPU too"
@@ -66,10 +66,10 @@ def test_what_may_lie_on_the_host_from_the_start_is_no_floor() -> None:
         x, y = draft.tensor("x", 1, Kind.INPUT), draft.tensor("y", 1)
         w = draft.tensor("w", 100, Kind.PARAMETER)
         draft.operation("F", time=1, reads=[x, w] if modes else [x], writes=[y], modes=modes)
-        graph, away = draft.graph([y]), Initial(host=frozenset({w}))
-        schedule = Schedule.of([compute(0, 1 if modes else PLAIN)], away)
+        graph, offloaded = draft.graph([y]), Initial(host=frozenset({w}))
+        schedule = Schedule.of([compute(0, 1 if modes else DEFAULT_MODE)], offloaded)
         figures = simulate(graph, schedule, machine=Machine()).figures
-        assert memory_floor(graph) == figures.peak == 2
+        assert minimum_memory(graph) == figures.peak == 2
 
 
 def test_results_may_leave_where_there_is_a_link_down() -> None:
@@ -78,8 +78,8 @@ def test_results_may_leave_where_there_is_a_link_down() -> None:
     for k, tensor in enumerate(made):
         draft.operation(f"n{k}", time=1, writes=[tensor])
     graph, down = draft.graph(made), Machine(links=Links(d2h=1))
-    assert memory_floor(graph) == 200
-    assert memory_floor(graph, down) == 100
+    assert minimum_memory(graph) == 200
+    assert minimum_memory(graph, down) == 100
 
 
 def test_results_that_a_mode_makes_on_the_host_need_no_room() -> None:
@@ -92,7 +92,7 @@ def test_results_that_a_mode_makes_on_the_host_need_no_room() -> None:
         draft.operation("n1", time=1, writes=[second], modes=[Mode("below", 2, 0, (second,), **way)])
         graph = draft.graph([first, second])
         figures = simulate(graph, Schedule.of([compute(0), compute(1, 1)]), machine=Machine()).figures
-        assert memory_floor(graph) == figures.peak == 5
+        assert minimum_memory(graph) == figures.peak == 5
 
 
 def test_results_alone_can_set_the_floor() -> None:
@@ -100,4 +100,4 @@ def test_results_alone_can_set_the_floor() -> None:
     made = [draft.tensor(f"r{k}", 5) for k in range(4)]
     for k, tensor in enumerate(made):
         draft.operation(f"n{k}", time=1, writes=[tensor])
-    assert memory_floor(draft.graph(made)) == 20
+    assert minimum_memory(draft.graph(made)) == 20

@@ -15,7 +15,7 @@ from memplan.planner.addresses.caching_allocator import (
     segment_size,
 )
 from memplan.planner.addresses.lifetimes import Lifetimes, lifetimes
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 
 
 @pytest.fixture
@@ -153,6 +153,6 @@ def test_what_is_always_there_is_taken_once():
 
 def test_no_less_than_what_lives():
     graph = chain(12, seed=3)
-    found = lifetimes(graph, plain_schedule(graph))
+    found = lifetimes(graph, baseline_schedule(graph))
     large = found._replace(size=found.size * MIB)
     assert reserved_peak(large) >= large.live().max()

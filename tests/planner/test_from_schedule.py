@@ -14,7 +14,7 @@ from memplan.planner.residency.lifetimes import find_lifetimes
 from memplan.planner.residency.prefetch_placement import build_schedule, place_prefetches
 from memplan.planner.residency.residency import Residency, TensorUse
 from memplan.planner.schedule.schedule import Schedule, Verb, compute, delete, offload, prefetch
-from memplan.planner.schedule.sequence import in_plain_mode
+from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import simulate
 from strategies import Case
 from test_residency import LINKED, random_runs, training
@@ -56,9 +56,9 @@ def test_there_and_back(seed: int) -> None:
     simulate(graph, schedule, machine=LINKED)
     found = recover_residency(graph, schedule)
     assert list(found.runs) == runs
-    again = build_schedule(graph, found)
-    assert list(again) == list(schedule)
-    assert again.initial == schedule.initial
+    recomputed = build_schedule(graph, found)
+    assert list(recomputed) == list(schedule)
+    assert recomputed.initial == schedule.initial
 
 
 @pytest.mark.scripts
@@ -97,10 +97,10 @@ def test_there_and_back_through_many_memories(memories: int) -> None:
         reached += deepest == memories - 1
         if seed % 2:
             schedule = build_schedule(graph, Residency(runs, offloaded))
-            again = build_schedule(graph, recover_residency(graph, schedule))
-            assert again.initial == schedule.initial
-            assert again.memories == schedule.memories
-            simulate(graph, again, machine=machine)
+            recomputed = build_schedule(graph, recover_residency(graph, schedule))
+            assert recomputed.initial == schedule.initial
+            assert recomputed.memories == schedule.memories
+            simulate(graph, recomputed, machine=machine)
     assert reached > 30
 
 
@@ -114,7 +114,7 @@ def test_one_write_to_the_disk_serves_two_absences() -> None:
         draft.operation(f"o{i}", time=1, reads=[*used, *others[i - 1 : i]], writes=[y])
     graph = draft.graph(others[-1:])
     away = {(x, 0): Memory.DISK, (x, 4): Memory.DISK}
-    given = Residency(in_plain_mode(range(10)), away, {}, {(x, 9): 8}, {(x, 4): 3, (x, 9): 7})
+    given = Residency(in_default_mode(range(10)), away, {}, {(x, 9): 8}, {(x, 4): 3, (x, 9): 7})
     schedule = build_schedule(graph, given)
     simulate(graph, schedule, machine=LINKED)
     assert [(verb, where) for verb, target, where in schedule.rows() if target == x and verb > 1] == [

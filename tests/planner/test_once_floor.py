@@ -12,8 +12,8 @@ from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import backward_once, memory_floor, once_floor
-from memplan.planner.schedule.schedule import PLAIN
+from memplan.planner.bounds import backward_once, minimum_memory, minimum_memory_once
+from memplan.planner.schedule.schedule import DEFAULT_MODE
 from memplan.planner.schedule.sequence import schedule_of
 from memplan.planner.simulator.simulate import simulate
 from odd_graphs import odd_graph
@@ -29,10 +29,10 @@ def trained(random: Random) -> Graph:
     return graph
 
 
-def floor_of(graph: Graph) -> int:
-    floor = once_floor(graph)
-    assert floor is not None
-    return floor
+def minimum_of(graph: Graph) -> int:
+    min_memory = minimum_memory_once(graph)
+    assert min_memory is not None
+    return min_memory
 
 
 def by_definition(graph: Graph) -> int:
@@ -68,7 +68,7 @@ def by_definition(graph: Graph) -> int:
 
 def least_budget(graph: Graph) -> int | None:
     """Bytes of the smallest budget within which an exhaustive search finds a schedule in the file's order."""
-    low, high = memory_floor(graph), baseline(graph).peak
+    low, high = minimum_memory(graph), baseline(graph).peak
     return next((budget for budget in range(low, high + 1) if least_time(graph, budget) is not None), None)
 
 
@@ -78,17 +78,23 @@ def test_no_schedule_with_backward_once_is_below(seed: int) -> None:
     """Several contributions and outputs, changes in place, modes, workspaces: against all schedules."""
     graph = trained(Random(seed))
     least = least_budget(backward_once(graph))
-    assert least is None or memory_floor(graph) <= floor_of(graph) <= least
+    assert least is None or minimum_memory(graph) <= minimum_of(graph) <= least
 
 
 def test_it_is_often_reached_and_says_more() -> None:
     """The exhaustive search counts weights that nobody touches, so it is above at times."""
     graphs = [trained(Random(seed)) for seed in range(60)]
-    floors = [(floor_of(graph), memory_floor(graph), least_budget(backward_once(graph))) for graph in graphs]
-    assert sum(floor == least for floor, _any, least in floors) >= 30
-    assert sum(floor > general for floor, general, _least in floors) >= 15
-    repeated = [(graph, floor) for graph, (floor, _any, _least) in zip(graphs, floors, strict=True)]
-    assert any(least_time(graph, floor - 1) is not None for graph, floor in repeated), "backward runs again"
+    minimums = [
+        (minimum_of(graph), minimum_memory(graph), least_budget(backward_once(graph))) for graph in graphs
+    ]
+    assert sum(min_memory == least for min_memory, _any, least in minimums) >= 30
+    assert sum(min_memory > general for min_memory, general, _least in minimums) >= 15
+    repeated = [
+        (graph, min_memory) for graph, (min_memory, _any, _least) in zip(graphs, minimums, strict=True)
+    ]
+    assert any(least_time(graph, min_memory - 1) is not None for graph, min_memory in repeated), (
+        "backward runs again"
+    )
 
 
 @settings(max_examples=150)
@@ -97,20 +103,20 @@ def test_equals_its_definition(seed: int) -> None:
     random = Random(seed)
     graph = odd_graph(random)
     if not graph.operations.modes and (graph.operations.phase == Phase.BACKWARD).any():
-        assert floor_of(graph) == by_definition(graph)
+        assert minimum_of(graph) == by_definition(graph)
 
 
 @pytest.mark.parametrize("graph", [chain(9), unet(4), layered(60)], ids=lambda graph: graph.name)
 def test_random_recomputations_never_pass_it(graph: Graph) -> None:
     """Forward operations again at random places, backward ones once, as the simulator counts."""
     graph.operations.phase[len(graph.operations) // 2 :] = Phase.BACKWARD
-    again = [o for o, may in enumerate(backward_once(graph).operations.recompute.tolist()) if may]
-    random, floor = Random(0), floor_of(graph)
+    recomputed = [o for o, may in enumerate(backward_once(graph).operations.recompute.tolist()) if may]
+    random, min_memory = Random(0), minimum_of(graph)
     for _case in range(40):
-        runs = [(o, PLAIN) for o in range(len(graph.operations))]
-        for o in random.choices(again, k=random.randint(0, 2 * len(again))):
-            runs.insert(random.randint(runs.index((o, PLAIN)) + 1, len(runs)), (o, PLAIN))
-        assert simulate(graph, schedule_of(graph, runs)).figures.peak >= floor
+        runs = [(o, DEFAULT_MODE) for o in range(len(graph.operations))]
+        for o in random.choices(recomputed, k=random.randint(0, 2 * len(recomputed))):
+            runs.insert(random.randint(runs.index((o, DEFAULT_MODE)) + 1, len(runs)), (o, DEFAULT_MODE))
+        assert simulate(graph, schedule_of(graph, runs)).figures.peak >= min_memory
 
 
 def summed(modes: tuple[Mode, ...] = (), phase: Phase = Phase.BACKWARD) -> Graph:
@@ -126,15 +132,15 @@ def summed(modes: tuple[Mode, ...] = (), phase: Phase = Phase.BACKWARD) -> Graph
 
 
 def test_what_is_kept_counts_and_a_mode_that_needs_less() -> None:
-    assert once_floor(summed()) == 1 + 10 + 100 + 1 + 1000
-    assert memory_floor(summed()) == 1 + 1 + 1000
-    assert once_floor(summed((Mode("slow", 2, 50, (3,)),))) == 1 + 10 + 100 + 1 + 50
+    assert minimum_memory_once(summed()) == 1 + 10 + 100 + 1 + 1000
+    assert minimum_memory(summed()) == 1 + 1 + 1000
+    assert minimum_memory_once(summed((Mode("slow", 2, 50, (3,)),))) == 1 + 10 + 100 + 1 + 50
 
 
 def test_graphs_that_have_none() -> None:
-    assert once_floor(summed(phase=Phase.FORWARD)) is None, "nothing behind a loss"
-    assert once_floor(summed(), Machine(links=Links(d2h=1.0))) is None, "tensors may leave"
-    assert once_floor(summed((Mode("cpu", 2, 0, (3,), on_host=True),))) is None
+    assert minimum_memory_once(summed(phase=Phase.FORWARD)) is None, "nothing behind a loss"
+    assert minimum_memory_once(summed(), Machine(links=Links(d2h=1.0))) is None, "tensors may leave"
+    assert minimum_memory_once(summed((Mode("cpu", 2, 0, (3,), on_host=True),))) is None
 
 
 def test_a_weight_that_nobody_touches_may_lie_on_the_host() -> None:
@@ -143,4 +149,4 @@ def test_a_weight_that_nobody_touches_may_lie_on_the_host() -> None:
     draft.tensor("w", 100, Kind.PARAMETER)
     draft.operation("f", time=1, reads=[x], writes=[y])
     draft.operation("b", time=1, reads=[y], writes=[g], phase=Phase.BACKWARD)
-    assert once_floor(draft.graph([g])) == 7
+    assert minimum_memory_once(draft.graph([g])) == 7

@@ -10,7 +10,7 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind
 from memplan.graphs.machine import Machine
-from memplan.planner.baseline import baseline, plain_schedule
+from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.sizing.breakdown import KINDS, breakdown
 from memplan.planner.sizing.estimate_range import memory_span, time_span, usable
 
@@ -35,7 +35,7 @@ def network() -> Graph:
 def test_the_ends_of_memory() -> None:
     graph = network()
     worst = replace(graph, operations=replace(graph.operations, workspace=np.array([0, 50, 0])))
-    plain = plain_schedule(graph)
+    plain = baseline_schedule(graph)
     arguments = (graph, worst, plain, baseline(graph).peak, NOWHERE, 1000)
     assert memory_span(*arguments, None) == (225, 232 + 1000, 275 + 1000)
     assert memory_span(*arguments, lambda rows: 2 * int(rows.live().max())).high == 550 + 1000
@@ -51,7 +51,7 @@ def test_the_ends_of_time_and_the_reserve() -> None:
 
 def test_the_peak_by_kind_and_by_module() -> None:
     graph = network()
-    found = breakdown(graph, plain_schedule(graph), baseline(graph).peak, NOWHERE)
+    found = breakdown(graph, baseline_schedule(graph), baseline(graph).peak, NOWHERE)
     assert dict(zip(KINDS, found.whole.sizes, strict=True)) == {
         "weights": 20, "gradients": 0, "optimizer states": 0, "activations": 205, "workspace": 7,
     }  # fmt: skip
@@ -66,4 +66,4 @@ def test_the_peak_by_kind_and_by_module() -> None:
 def test_the_parts_are_the_peak(seed: int) -> None:
     graph = chain(9, seed=seed, parameters=True)
     peak = baseline(graph).peak
-    assert breakdown(graph, plain_schedule(graph), peak, NOWHERE).whole.total == peak
+    assert breakdown(graph, baseline_schedule(graph), peak, NOWHERE).whole.total == peak

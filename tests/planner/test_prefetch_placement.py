@@ -13,7 +13,7 @@ from memplan.planner.baseline import baseline
 from memplan.planner.residency.lifetimes import find_lifetimes
 from memplan.planner.residency.prefetch_placement import ResidencyTransfers, build_schedule, place_prefetches
 from memplan.planner.residency.residency import Residency, TensorUse
-from memplan.planner.schedule.sequence import in_plain_mode
+from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import simulate
 from test_residency import LINKED, random_runs, training
 
@@ -32,17 +32,17 @@ def chain_of_weights(layers: int, weight: int = 10) -> Graph:
     return draft.graph()
 
 
-def all_away(graph: Graph) -> Residency:
+def all_offloaded(graph: Graph) -> Residency:
     """Every weight leaves after each use but those whose next use is the next run."""
-    runs = in_plain_mode(range(len(graph.operations)))
-    away: dict[TensorUse, Memory] = {}
+    runs = in_default_mode(range(len(graph.operations)))
+    offloaded: dict[TensorUse, Memory] = {}
     for lifetime in find_lifetimes(graph, runs):
         positions = [use.moment // 2 for use in lifetime.uses]
         following = [*positions[1:], *(p + len(runs) for p in positions[:1])]
         for position, after in zip(positions, following, strict=True):
             if lifetime.persistent and after > position + 1:
-                away[lifetime.tensor, position] = HOST
-    return Residency(runs, away)
+                offloaded[lifetime.tensor, position] = HOST
+    return Residency(runs, offloaded)
 
 
 @pytest.mark.parametrize("layers", [3, 6])
@@ -50,19 +50,19 @@ def test_a_fast_link_hides_all(layers: int) -> None:
     """A weight takes 1 s, as long as an operation: two weights of room are enough, one is not."""
     graph = chain_of_weights(layers)
     machine = Machine(links=Links(d2h=10.0, h2d=10.0))
-    two = place_prefetches(graph, machine, 20, all_away(graph))
-    one = place_prefetches(graph, machine, 10, all_away(graph))
+    two = place_prefetches(graph, machine, 20, all_offloaded(graph))
+    one = place_prefetches(graph, machine, 10, all_offloaded(graph))
     assert two is not None
     assert one is not None
     assert two[1].time == pytest.approx(2 * layers)
     assert one[1].time > 2 * layers + 1
-    assert place_prefetches(graph, machine, 9, all_away(graph)) is None
+    assert place_prefetches(graph, machine, 9, all_offloaded(graph)) is None
 
 
 def test_a_slow_link_takes_its_time_and_no_more() -> None:
     """Each of the 2 L - 2 copies up takes 3 s: the link never rests."""
     graph = chain_of_weights(6)
-    found = place_prefetches(graph, Machine(links=Links(d2h=10.0, h2d=10 / 3)), 40, all_away(graph))
+    found = place_prefetches(graph, Machine(links=Links(d2h=10.0, h2d=10 / 3)), 40, all_offloaded(graph))
     assert found is not None
     assert found[1].time == pytest.approx(3 * 10)
 
@@ -73,7 +73,7 @@ def test_never_slower_than_just_in_time_and_never_above_the_budget(seed: int) ->
     random = Random(seed)
     graph = training(random.randint(2, 5), frozen=random.randint(0, 3))
     runs = random_runs(graph, random)
-    away: dict[TensorUse, Memory] = {
+    offloaded: dict[TensorUse, Memory] = {
         (lifetime.tensor, use.moment // 2): HOST
         for lifetime in find_lifetimes(graph, runs)
         for use in lifetime.uses
@@ -81,7 +81,7 @@ def test_never_slower_than_just_in_time_and_never_above_the_budget(seed: int) ->
         and random.random() < 0.5
         and lifetime.uses[0].changes == (not lifetime.persistent)
     }
-    residence = Residency(runs, away)
+    residence = Residency(runs, offloaded)
     late = simulate(graph, build_schedule(graph, residence), machine=LINKED).figures
     demand = ResidencyTransfers(graph, LINKED.hierarchy, residence)
     assert demand.device_peak == late.least_budget
@@ -102,7 +102,7 @@ def test_look_aheads_that_give_the_same_schedule_hide_no_other() -> None:
         graph, machine = chain_of_weights(layers), Machine(links=Links(d2h=8.0, h2d=8.0))
         for room in (20, 30):
             first, both, repeated = (
-                place_prefetches(graph, machine, room, all_away(graph), look_aheads)
+                place_prefetches(graph, machine, room, all_offloaded(graph), look_aheads)
                 for look_aheads in ((0.0,), (0.0, 4.0), (0.0, 0.0, 4.0))
             )
             assert first is not None

@@ -10,7 +10,7 @@ from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.planner.simulator.walk import Walk
-from memplan.runtime.codegen.dry_run import Rehearsal
+from memplan.runtime.codegen.dry_run import DryRun
 from random_schedules import random_initial, random_schedule
 from strategies import random_graph
 
@@ -33,7 +33,7 @@ def valid_case(rng):
 @given(st.integers(0, 10**6))
 def test_every_pending_delete_ends_once_and_in_time(seed):
     graph, schedule, budget = valid_case(random.Random(seed))
-    rehearsal = Rehearsal(graph, schedule, budget=budget, machine=MACHINE)
+    rehearsal = DryRun(graph, schedule, budget=budget, machine=MACHINE)
     turns = [rehearsal.rehearse() for _ in range(TURNS)]
     ended = [
         (number - ago, key)
@@ -51,7 +51,7 @@ def test_every_pending_delete_ends_once_and_in_time(seed):
 def test_no_wait_of_the_simulator_is_forgotten(seed):
     graph, schedule, budget = valid_case(random.Random(seed))
     walk = Walk(graph, schedule, budget=budget, machine=MACHINE)
-    rehearsal = Rehearsal(graph, schedule, budget=budget, machine=MACHINE)
+    rehearsal = DryRun(graph, schedule, budget=budget, machine=MACHINE)
     for _ in range(TURNS):
         walk.turn()
         turn = rehearsal.rehearse()
@@ -64,7 +64,7 @@ def test_no_wait_of_the_simulator_is_forgotten(seed):
 @given(st.integers(0, 10**6))
 def test_turns_that_leave_the_same_are_followed_by_the_same(seed):
     graph, schedule, budget = valid_case(random.Random(seed))
-    rehearsal = Rehearsal(graph, schedule, budget=budget, machine=MACHINE)
+    rehearsal = DryRun(graph, schedule, budget=budget, machine=MACHINE)
     turns = [rehearsal.rehearse() for _ in range(2 * TURNS)]
     following = {}
     for one, other in pairwise(turns):

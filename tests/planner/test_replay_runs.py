@@ -13,7 +13,7 @@ from memplan.graphs.graph import Graph, Mode
 from memplan.graphs.machine import Machine
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.replay.runs import figures_of_runs
-from memplan.planner.schedule.schedule import PLAIN
+from memplan.planner.schedule.schedule import DEFAULT_MODE
 from memplan.planner.schedule.sequence import Run, schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.candidates import judged, sequenced
@@ -22,11 +22,11 @@ from small_graphs import small_graphs
 
 def repeated(graph: Graph, random: Random, repeats: int) -> list[Run]:
     """The plain order, some operations again anywhere behind their first run, in any mode on the device."""
-    runs = [(k, PLAIN) for k in range(len(graph.operations))]
+    runs = [(k, DEFAULT_MODE) for k in range(len(graph.operations))]
     for _ in range(repeats):
         operation = random.randrange(len(graph.operations))
         mode = random.randint(0, len(graph.operations.modes.get(operation, ())))
-        place = random.randint(runs.index((operation, PLAIN)) + 1, len(runs))
+        place = random.randint(runs.index((operation, DEFAULT_MODE)) + 1, len(runs))
         runs.insert(place, (operation, mode))
     return runs
 
@@ -37,12 +37,12 @@ def agrees(graph: Graph, runs: list[Run]) -> bool:
         theirs = simulate(graph, schedule_of(graph, runs), machine=Machine()).figures
     except InvalidScheduleError:
         return False
-    ours = figures_of_runs(graph, runs)
+    own = figures_of_runs(graph, runs)
     if any(mode.on_host or mode.reads_host for modes in graph.operations.modes.values() for mode in modes):
-        assert ours is None
+        assert own is None
     else:
-        assert ours is not None
-        assert ours[:2] == (pytest.approx(theirs.time, rel=1e-12), theirs.peak)
+        assert own is not None
+        assert own[:2] == (pytest.approx(theirs.time, rel=1e-12), theirs.peak)
     return True
 
 
@@ -64,7 +64,7 @@ def test_many_sequences_with_repeats_hold(graph: Graph) -> None:
 
 def test_what_it_can_not_tell() -> None:
     graph = chain(4)
-    whole = [(k, PLAIN) for k in range(len(graph.operations))]
+    whole = [(k, DEFAULT_MODE) for k in range(len(graph.operations))]
     assert figures_of_runs(graph, whole) is not None
     assert figures_of_runs(graph, whole[1:]) is None
     with pytest.raises(InvalidScheduleError):
@@ -72,7 +72,7 @@ def test_what_it_can_not_tell() -> None:
     draft = Draft("host")
     y = draft.tensor("y", 1)
     draft.operation("F", time=1, writes=[y], modes=[Mode("cpu", 2, 0, (y,), on_host=True)])
-    assert figures_of_runs(draft.graph([y]), [(0, PLAIN)]) is None
+    assert figures_of_runs(draft.graph([y]), [(0, DEFAULT_MODE)]) is None
 
 
 def test_a_tensor_of_many_parts() -> None:
@@ -82,7 +82,7 @@ def test_a_tensor_of_many_parts() -> None:
     for k in range(70):
         draft.operation(f"add{k}", time=1, writes=[total])
     graph = draft.graph([total])
-    runs = [(k, PLAIN) for k in range(70)]
+    runs = [(k, DEFAULT_MODE) for k in range(70)]
     assert figures_of_runs(graph, runs) is None
     found = sequenced(graph, runs)
     assert (found.time, found.peak) == (70.0, 8)
@@ -90,7 +90,7 @@ def test_a_tensor_of_many_parts() -> None:
 
 def test_a_candidates_schedule_is_made_when_it_is_asked_for() -> None:
     graph = unet(2)
-    runs = [(k, PLAIN) for k in range(len(graph.operations))]
+    runs = [(k, DEFAULT_MODE) for k in range(len(graph.operations))]
     found, known = sequenced(graph, runs), judged(graph, schedule_of(graph, runs))
     assert (found.time, found.peak) == (pytest.approx(known.time), known.peak)
     assert list(found.schedule) == list(known.schedule)

@@ -16,7 +16,7 @@ from memplan.planner.residency.lifetimes import find_lifetimes
 from memplan.planner.residency.prefetch_placement import build_schedule
 from memplan.planner.residency.residency import Residency, TensorUse
 from memplan.planner.schedule.schedule import Initial, compute, delete, offload, prefetch
-from memplan.planner.schedule.sequence import Run, in_plain_mode, prune
+from memplan.planner.schedule.sequence import Run, in_default_mode, prune
 from memplan.planner.simulator.simulate import simulate
 
 HOST, DISK = Memory.HOST, Memory.DISK
@@ -66,17 +66,18 @@ def training(layers: int, *, frozen: int = 0, result: bool = False) -> Graph:
     return draft.graph(results)
 
 
-def named(graph: Graph, runs: list[Run], away: dict[tuple[str, str], Memory]) -> dict[TensorUse, Memory]:
+def named(graph: Graph, runs: list[Run], offloaded: dict[tuple[str, str], Memory]) -> dict[TensorUse, Memory]:
     """Absences by the names of the tensor and of the operation after whose (last) run it leaves."""
     last = {operation: position for position, (operation, _mode) in enumerate(runs)}
     return {
-        (graph.tensor_index[x], last[graph.operation_index[o]]): memory for (x, o), memory in away.items()
+        (graph.tensor_index[x], last[graph.operation_index[o]]): memory
+        for (x, o), memory in offloaded.items()
     }
 
 
 def test_nothing_away_is_the_plain_schedule() -> None:
     graph = training(3)
-    runs = in_plain_mode(range(len(graph.operations)))
+    runs = in_default_mode(range(len(graph.operations)))
     figures = simulate(graph, build_schedule(graph, Residency(runs))).figures
     assert figures == baseline(graph)
 
@@ -84,9 +85,9 @@ def test_nothing_away_is_the_plain_schedule() -> None:
 def test_one_offload_serves_two_absences() -> None:
     """w1 leaves after its update and again after F1: one copy out, two in; it starts on the host."""
     graph = training(2)
-    runs = in_plain_mode(range(len(graph.operations)))
-    w1, away = graph.tensor_index["w1"], {("w1", "U1"): HOST, ("w1", "F1"): HOST}
-    schedule = build_schedule(graph, Residency(runs, named(graph, runs, away)))
+    runs = in_default_mode(range(len(graph.operations)))
+    w1, offloaded = graph.tensor_index["w1"], {("w1", "U1"): HOST, ("w1", "F1"): HOST}
+    schedule = build_schedule(graph, Residency(runs, named(graph, runs, offloaded)))
     simulate(graph, schedule, machine=LINKED)
     of_w1 = [step for step in schedule if step.verb and step.target == w1]
     assert of_w1 == [
@@ -121,9 +122,9 @@ def test_an_update_on_the_host_brings_the_gradient_down_and_the_weight_up() -> N
 
 def test_a_frozen_weight_is_never_copied_out() -> None:
     graph = training(2, frozen=2)
-    runs = in_plain_mode(range(len(graph.operations)))
-    away = {("w2", "F2"): HOST, ("w2", "B2"): HOST}
-    schedule = build_schedule(graph, Residency(runs, named(graph, runs, away)))
+    runs = in_default_mode(range(len(graph.operations)))
+    offloaded = {("w2", "F2"): HOST, ("w2", "B2"): HOST}
+    schedule = build_schedule(graph, Residency(runs, named(graph, runs, offloaded)))
     simulate(graph, schedule, machine=LINKED)
     w2 = graph.tensor_index["w2"]
     assert offload(w2) not in list(schedule)
@@ -132,7 +133,7 @@ def test_a_frozen_weight_is_never_copied_out() -> None:
 
 def test_a_result_may_end_on_the_host() -> None:
     graph = training(1, result=True)
-    runs = in_plain_mode(range(len(graph.operations)))
+    runs = in_default_mode(range(len(graph.operations)))
     schedule = build_schedule(graph, Residency(runs, named(graph, runs, {("d1", "B1"): HOST})))
     d1 = graph.tensor_index["d1"]
     assert [step for step in schedule if step.verb and step.target == d1] == [offload(d1), delete(d1)]
@@ -145,7 +146,7 @@ def test_any_decision_makes_a_valid_schedule(seed: int) -> None:
     random = Random(seed)
     graph = training(random.randint(1, 4), frozen=random.randint(0, 3), result=random.random() < 0.3)
     runs = random_runs(graph, random)
-    away: dict[TensorUse, Memory] = {}
+    offloaded: dict[TensorUse, Memory] = {}
     leave: dict[TensorUse, int] = {}
     back: dict[TensorUse, int] = {}
     for lifetime in find_lifetimes(graph, runs):
@@ -155,15 +156,15 @@ def test_any_decision_makes_a_valid_schedule(seed: int) -> None:
         for use, after in zip(lifetime.uses, [*lifetime.uses[1:], None], strict=True):
             position = use.moment // 2
             if use.memory == HOST and lifetime.persistent and random.random() < 0.2:
-                away[x, position] = DISK
+                offloaded[x, position] = DISK
             if use.memory == HOST or random.random() < 0.4:
                 continue
-            away[x, position] = random.choice([HOST, HOST, DISK])
+            offloaded[x, position] = random.choice([HOST, HOST, DISK])
             if after is not None and after.memory == Memory.DEVICE:
                 leave[x, position] = random.randint(position + 1, after.moment // 2)
                 back[x, after.moment // 2] = random.randint(leave[x, position], after.moment // 2)
     try:
-        schedule = build_schedule(graph, Residency(runs, away, leave, back))
+        schedule = build_schedule(graph, Residency(runs, offloaded, leave, back))
     except InvalidScheduleError as refusal:
         if refusal.rule != "initial":
             raise

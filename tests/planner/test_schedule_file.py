@@ -14,7 +14,7 @@ from memplan.graphs.files.files import graph_digest
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind, Mode
 from memplan.graphs.machine import Link, Links, Machine, Memory, Tier
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.file import load_schedule, save_schedule
 from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete, offload, prefetch
 from memplan.planner.simulator.simulate import simulate
@@ -172,5 +172,5 @@ def test_malformed_schedule_is_refused(fault: str, tmp_path: Path) -> None:
 def test_same_schedule_same_bytes(tmp_path: Path) -> None:
     graph = chain(9)
     for name in ("a.json.gz", "b.json.gz"):
-        save_schedule(tmp_path / name, graph, plain_schedule(graph))
+        save_schedule(tmp_path / name, graph, baseline_schedule(graph))
     assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()

@@ -11,7 +11,7 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.planner.schedule.schedule import Verb, compute, delete
-from memplan.planner.schedule.sequence import Run, in_plain_mode, prune, schedule_of
+from memplan.planner.schedule.sequence import Run, in_default_mode, prune, schedule_of
 from memplan.planner.simulator.simulate import simulate
 
 
@@ -22,10 +22,10 @@ def with_repeats(graph: Graph, seed: int) -> list[Run]:
     for operation in range(len(graph.operations)):
         runs.append(operation)
         if random.random() < 0.3:
-            again = random.randrange(operation + 1)
-            if graph.operations.recompute[again]:
-                runs.append(again)
-    return in_plain_mode(runs)
+            recomputed = random.randrange(operation + 1)
+            if graph.operations.recompute[recomputed]:
+                runs.append(recomputed)
+    return in_default_mode(runs)
 
 
 def least_curve(graph: Graph, runs: list[Run]) -> list[int]:
@@ -81,7 +81,7 @@ def test_pruned_runs_are_valid_and_pruned_once(which: int, seed: int) -> None:
 
 @pytest.mark.parametrize("graph", SMALL, ids=lambda graph: graph.name)
 def test_a_useless_repeat_is_dropped(graph: Graph) -> None:
-    order = in_plain_mode(range(len(graph.operations)))
+    order = in_default_mode(range(len(graph.operations)))
     assert prune(graph, [*order, (0, 0)]) == order
 
 
@@ -98,7 +98,7 @@ def test_several_outputs_and_contributions() -> None:
     draft.operation("n2", time=1, reads=[q], writes=[s])
     draft.operation("n3", time=1, reads=[s, q], writes=[end])
     graph = draft.graph([end])
-    steps = list(schedule_of(graph, in_plain_mode([0, 1, 2, 0, 3])))
+    steps = list(schedule_of(graph, in_default_mode([0, 1, 2, 0, 3])))
     assert steps == [
         compute(0),
         compute(1),
@@ -111,4 +111,4 @@ def test_several_outputs_and_contributions() -> None:
         delete(s),
         delete(q),
     ]
-    assert simulate(graph, schedule_of(graph, in_plain_mode([0, 1, 2, 0, 3]))).figures.peak == 1110
+    assert simulate(graph, schedule_of(graph, in_default_mode([0, 1, 2, 0, 3]))).figures.peak == 1110

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Link, Links, Machine
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import Figures, figures_of, simulate
@@ -127,7 +127,7 @@ def test_figures_are_played_once_for_one_question(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Walk, "turn", counted)
     graph = chain(3)
-    schedule = plain_schedule(graph)
+    schedule = baseline_schedule(graph)
     figures = simulate(graph, schedule).figures
     budgets = [figures.peak, figures.peak, figures.peak + 1, figures.peak]
     assert [figures_of(graph, schedule, budget=budget) for budget in budgets] == [figures] * 4

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
-from memplan.planner.baseline import baseline, plain_schedule
-from memplan.planner.bounds import memory_floor
+from memplan.planner.baseline import baseline, baseline_schedule
+from memplan.planner.bounds import minimum_memory
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.planner.sizing.sizing import (
@@ -22,9 +22,9 @@ from memplan.planner.sizing.sizing import (
     Known,
     Solve,
     Trial,
-    floor_of,
     given_batches,
     largest_batch,
+    minimum_of,
     smallest_budget,
     trial,
 )
@@ -32,13 +32,13 @@ from memplan.solvers.problem import InfeasibleError, Problem
 from memplan.solvers.registry import run as registry
 
 GRAPH = chain(6, seed=1)
-PLAIN = baseline(GRAPH)
+DEFAULT_MODE = baseline(GRAPH)
 NOWHERE = Machine()
 
 
 def reaching(least: int) -> Solve:
     """A solver that has the plain schedule for every budget of at least `least` bytes."""
-    return lambda graph, budget: plain_schedule(graph) if budget >= least else None
+    return lambda graph, budget: baseline_schedule(graph) if budget >= least else None
 
 
 def rotor(graph: Graph, budget: int) -> Schedule | None:
@@ -51,8 +51,8 @@ def rotor(graph: Graph, budget: int) -> Schedule | None:
 def fits_up_to(limit: int, asked: list[int]) -> Callable[[int], Trial]:
     def attempt(batch: int) -> Trial:
         asked.append(batch)
-        schedule = plain_schedule(GRAPH) if batch <= limit else None
-        return Trial(batch, 100, 0, PLAIN, schedule, PLAIN if schedule else None)
+        schedule = baseline_schedule(GRAPH) if batch <= limit else None
+        return Trial(batch, 100, 0, DEFAULT_MODE, schedule, DEFAULT_MODE if schedule else None)
 
     return attempt
 
@@ -88,7 +88,7 @@ def test_no_batch_above_the_largest_is_tried() -> None:
 
 def test_given_batches_grow_until_one_is_hopeless() -> None:
     def attempt(batch: int) -> Trial:
-        return Trial(batch, 100, 30 * batch, PLAIN)
+        return Trial(batch, 100, 30 * batch, DEFAULT_MODE)
 
     assert [one.batch for one in given_batches(attempt, [8, 1, 4, 2, 4])] == [1, 2, 4]
 
@@ -98,8 +98,8 @@ def test_what_host_and_disk_cannot_hold_stays_on_the_device() -> None:
     resident = int(graph.tensors.bytes[graph.resident].sum())
     persistent = int(graph.tensors.bytes[graph.persistent].sum())
     assert persistent
-    floors = [
-        floor_of(graph, Machine(None, host, disk, links))
+    minimums = [
+        minimum_of(graph, Machine(None, host, disk, links))
         for host, disk, links in (
             (0, 0, Links()),
             (0, None, Links(1e9, 1e9)),
@@ -109,23 +109,23 @@ def test_what_host_and_disk_cannot_hold_stays_on_the_device() -> None:
             (None, None, Links(1e9, 1e9)),
         )
     ]
-    movable = memory_floor(graph, Machine(links=Links(1e9, 1e9)))
-    assert floors[0] == memory_floor(graph, NOWHERE) >= resident
+    movable = minimum_memory(graph, Machine(links=Links(1e9, 1e9)))
+    assert minimums[0] == minimum_memory(graph, NOWHERE) >= resident
     held = [resident, resident - persistent // 2, resident - persistent // 2 - persistent // 4]
-    assert floors[1:4] == [max(movable, rest) for rest in held]
-    assert floors[4:] == [movable, movable]
+    assert minimums[1:4] == [max(movable, rest) for rest in held]
+    assert minimums[4:] == [movable, movable]
 
 
 # ── the smallest budget ─────────────────────────────────────────────────────────────────────────────
 
 
 def test_below_the_floor_nobody_is_asked() -> None:
-    floor = memory_floor(GRAPH, NOWHERE)
-    found = trial(GRAPH, NOWHERE, 1, floor - 1, lambda _graph, _budget: pytest.fail("asked"))
-    assert found.hopeless
+    min_memory = minimum_memory(GRAPH, NOWHERE)
+    found = trial(GRAPH, NOWHERE, 1, min_memory - 1, lambda _graph, _budget: pytest.fail("asked"))
+    assert found.proven_infeasible
     assert found.figures is None
     assert found.samples_per_second is None
-    assert found.floor == floor
+    assert found.min_memory == min_memory
 
 
 @settings(max_examples=40)
@@ -136,14 +136,14 @@ def test_a_plain_schedule_needs_its_peak_however_it_is_asked_for(part: float) ->
 
     def solve(graph: Graph, budget: int) -> Schedule | None:
         asked.append(budget)
-        return plain_schedule(graph) if budget >= PLAIN.peak else None
+        return baseline_schedule(graph) if budget >= DEFAULT_MODE.peak else None
 
-    first = trial(GRAPH, NOWHERE, 3, PLAIN.peak + int(part * 10**9), solve)
+    first = trial(GRAPH, NOWHERE, 3, DEFAULT_MODE.peak + int(part * 10**9), solve)
     *_worse, best = smallest_budget(GRAPH, NOWHERE, first, solve)
-    assert best.budget == PLAIN.peak
-    assert best.figures == PLAIN
-    assert best.samples_per_second == pytest.approx(3 / PLAIN.time)
-    assert all(budget < PLAIN.peak for budget in asked[1:])
+    assert best.budget == DEFAULT_MODE.peak
+    assert best.figures == DEFAULT_MODE
+    assert best.samples_per_second == pytest.approx(3 / DEFAULT_MODE.time)
+    assert all(budget < DEFAULT_MODE.peak for budget in asked[1:])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -151,9 +151,9 @@ def test_a_plain_schedule_needs_its_peak_however_it_is_asked_for(part: float) ->
 def test_as_small_as_the_solver_can_reach(seed: int, tolerance: float) -> None:
     """Rotor names its least budget when it refuses one: the oracle."""
     graph = chain(8, seed=seed)
-    floor = memory_floor(graph, NOWHERE)
+    min_memory = minimum_memory(graph, NOWHERE)
     with pytest.raises(InfeasibleError) as refusal:
-        registry.solve("rotor", Problem(graph, floor - 1))
+        registry.solve("rotor", Problem(graph, min_memory - 1))
     least = refusal.value.least
     assert least is not None
     first = trial(graph, NOWHERE, 1, baseline(graph).peak, rotor)
@@ -182,13 +182,13 @@ def test_a_schedule_of_one_batch_answers_for_another() -> None:
         return rotor(graph, budget)
 
     answer = known.before(NOWHERE, solve)
-    least = int(0.8 * PLAIN.peak)
-    assert answer(GRAPH, PLAIN.peak) is not None
+    least = int(0.8 * DEFAULT_MODE.peak)
+    assert answer(GRAPH, DEFAULT_MODE.peak) is not None
     assert asked == []
     first = answer(GRAPH, least)
     assert asked == [least]
     assert answer(scaled(GRAPH, 3), 3 * least) is first
-    assert answer(scaled(GRAPH, 3), 3 * PLAIN.peak) is not first
+    assert answer(scaled(GRAPH, 3), 3 * DEFAULT_MODE.peak) is not first
     assert asked == [least]
     assert answer(chain(5, seed=1), 1) is None
     assert asked == [least, 1]
@@ -196,9 +196,9 @@ def test_a_schedule_of_one_batch_answers_for_another() -> None:
 
 def test_the_faster_of_solver_and_known() -> None:
     known = Known()
-    known.add(GRAPH, plain_schedule(GRAPH))
-    slow = rotor(GRAPH, int(0.8 * PLAIN.peak))
+    known.add(GRAPH, baseline_schedule(GRAPH))
+    slow = rotor(GRAPH, int(0.8 * DEFAULT_MODE.peak))
     assert slow is not None
-    found = known.beside(NOWHERE, lambda _graph, _budget: slow)(GRAPH, PLAIN.peak)
+    found = known.alongside(NOWHERE, lambda _graph, _budget: slow)(GRAPH, DEFAULT_MODE.peak)
     assert found is not None
-    assert simulate(GRAPH, found).figures.time == PLAIN.time < simulate(GRAPH, slow).figures.time
+    assert simulate(GRAPH, found).figures.time == DEFAULT_MODE.time < simulate(GRAPH, slow).figures.time

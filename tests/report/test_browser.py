@@ -15,7 +15,7 @@ from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind
 from memplan.graphs.machine import Link, Links, Machine, Memory, Tier
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.file import save_schedule
 from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete, offload, prefetch
 
@@ -41,7 +41,7 @@ const waiting = setInterval(() => {
 """
 
 
-def away() -> tuple[Graph, Schedule, Machine]:
+def offloaded() -> tuple[Graph, Schedule, Machine]:
     """A weight and an activation go to the host and come back, one run is made again."""
     draft = Draft("</script><i>there & back")
     w = draft.tensor("w<b>", 6, kind=Kind.PARAMETER, layer="a.b")
@@ -80,7 +80,7 @@ def report(
 def test_what_is_pointed_at_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
-    page = report(tmp_path, monkeypatch, *away())
+    page = report(tmp_path, monkeypatch, *offloaded())
     page.write_text(page.read_text() + POINT)
     document, console = opened(page, *options)
     assert console == ""
@@ -112,7 +112,7 @@ def test_in_a_small_window_what_is_told_leaves_room_and_scrolls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
 ) -> None:
     graph = chain(60)
-    page = report(tmp_path, monkeypatch, graph, plain_schedule(graph), Machine())
+    page = report(tmp_path, monkeypatch, graph, baseline_schedule(graph), Machine())
     page.write_text(page.read_text() + PANEL)
     document, console = opened(page, f"--window-size={size}")
     assert console == ""
@@ -126,7 +126,7 @@ def test_in_a_small_window_what_is_told_leaves_room_and_scrolls(
 def test_eight_thousand_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under 5 MB, and the page is there in time: 2 s on a machine of its own, here with others beside it."""
     graph = chain(4000, seed=1)
-    page = report(tmp_path, monkeypatch, graph, plain_schedule(graph), Machine())
+    page = report(tmp_path, monkeypatch, graph, baseline_schedule(graph), Machine())
     assert page.stat().st_size < 5_000_000
     document, console = opened(page)
     assert document.count("<tr>") < 100  # of its 4,000 modules
@@ -167,7 +167,7 @@ const waiting = setInterval(() => {
 def test_what_is_moved_to_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nowhere between the edges is the ground seen, and times on the axis differ however near they are."""
     graph = chain(60)
-    page = report(tmp_path, monkeypatch, graph, plain_schedule(graph), Machine())
+    page = report(tmp_path, monkeypatch, graph, baseline_schedule(graph), Machine())
     page.write_text(page.read_text() + MOVED)
     document, console = opened(page, "--window-size=800,900")
     assert console == ""
@@ -184,7 +184,7 @@ def test_who_reads_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     draft.operation("F", time=2, writes=[x])
     draft.operation("G", time=4, reads=[x], writes=[y])
     draft.operation("H", time=1, reads=[y], writes=[z])
-    page = report(tmp_path, monkeypatch, draft.graph(), plain_schedule(draft.graph()), Machine())
+    page = report(tmp_path, monkeypatch, draft.graph(), baseline_schedule(draft.graph()), Machine())
     page.write_text(page.read_text() + POINT)
     document, console = opened(page)
     assert console == ""
@@ -240,7 +240,7 @@ def test_of_rows_thinner_than_a_pixel_the_one_that_is_drawn_is_told(
     for k in range(1000):
         draft.operation(f"F{k}", time=1, writes=[draft.tensor(f"x{k}", 93 if k % 2 else 3)])
     draft.operation("B", time=1, reads=list(range(1000)))
-    page = report(tmp_path, monkeypatch, draft.graph(), plain_schedule(draft.graph()), Machine())
+    page = report(tmp_path, monkeypatch, draft.graph(), baseline_schedule(draft.graph()), Machine())
     page.write_text(page.read_text() + CROWDED)
     document, console = opened(page)
     assert console == ""

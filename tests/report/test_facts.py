@@ -13,7 +13,7 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Kind
 from memplan.graphs.machine import Links, Machine, Memory
 from memplan.planner.addresses.lifetimes import WORKSPACE, lifetimes
-from memplan.planner.baseline import baseline, plain_schedule
+from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.report import Report
 from memplan.planner.schedule.schedule import Initial, Schedule, Verb, compute, delete, offload, prefetch
@@ -40,7 +40,7 @@ def cases(first: int, count: int) -> list[Case]:
     return found
 
 
-def told(case: Case) -> Document:
+def reported(case: Case) -> Document:
     figures = simulate(case.graph, case.schedule, budget=case.budget, machine=case.machine).figures
     return facts(
         Subject(case.graph, case.schedule, Report(figures, baseline(case.graph)), case.budget, case.machine)
@@ -155,7 +155,7 @@ def test_fates_and_modules_by_hand() -> None:
 def test_all_parts_of_a_document_fit_together() -> None:
     moved = 0
     for case in cases(400, 150):
-        document = told(case)
+        document = reported(case)
         count = len(document["steps"]["step"])
         assert {len(column) for column in document["steps"].values()} == {count}
         assert {len(column) for column in document["tensors"].values()} == {len(case.graph.tensors)}
@@ -178,7 +178,7 @@ def test_an_empty_schedule_and_names_that_attack() -> None:
     draft = Draft("</script><b>")
     draft.tensor("</script><script>alert(1)</script>", 1, kind=Kind.PARAMETER)
     graph = draft.graph()
-    schedule = plain_schedule(graph)
+    schedule = baseline_schedule(graph)
     figures = simulate(graph, schedule).figures
     document = {**facts(Subject(graph, schedule, Report(figures, figures))), "title": graph.name}
     html = page(document, graph.name)

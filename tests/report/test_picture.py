@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from memplan.cli.main import main
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain
-from memplan.planner.baseline import baseline, plain_schedule
+from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.report import Report
 from memplan.planner.schedule.file import save_schedule
 from memplan.report.picture import busy, folded, highest, picture
@@ -64,22 +64,22 @@ def test_the_highest_area_ends_at_the_peak() -> None:
     subject, svg = drawn(70)
     areas = [node for node in svg.iter() if node.tag.endswith("path") and node.get("fill")]
     tops = [float(y) for node in areas for y in re.findall(r"V([\d.]+)", node.get("d") or "")]
-    floor, plain_peak = max(tops), baseline(subject.graph).peak
-    assert abs((floor - min(tops)) / 280 - subject.report.figures.peak / plain_peak) < 0.002
+    min_memory, plain_peak = max(tops), baseline(subject.graph).peak
+    assert abs((min_memory - min(tops)) / 280 - subject.report.figures.peak / plain_peak) < 0.002
     words = " ".join(node.text or "" for node in svg.iter() if node.tag.endswith("text"))
     assert "compute" in words
     assert "budget" in words
 
 
 def test_what_runs_again_has_its_colour() -> None:
-    again = "#d1495b"
+    recomputed = "#d1495b"
     _subject, tight = drawn(60)
-    assert sum(node.get("fill") == again for node in tight.iter()) > 1  # the legend and more
+    assert sum(node.get("fill") == recomputed for node in tight.iter()) > 1  # the legend and more
     graph = chain(12)
-    schedule = plain_schedule(graph)
+    schedule = baseline_schedule(graph)
     figures = solve("store-all", Problem(graph, baseline(graph).peak)).figures
     plain = picture(Subject(graph, schedule, Report(figures, baseline(graph))))
-    assert plain.count(again) == 1  # the style of a budget's line
+    assert plain.count(recomputed) == 1  # the style of a budget's line
 
 
 def test_what_goes_on_in_the_next_iteration_is_drawn_at_the_start_of_this_one() -> None:
@@ -97,14 +97,14 @@ def test_how_far_it_is_above_the_bound_is_told() -> None:
     figures = replace(plain, time=3.0)
     assert Report(figures, plain, 2.0).above == 0.5
     assert Report(figures, plain, 0.0).above is None
-    svg = picture(Subject(graph, plain_schedule(graph), Report(figures, plain, 2.0)))
+    svg = picture(Subject(graph, baseline_schedule(graph), Report(figures, plain, 2.0)))
     assert "at most 50.0% above the fastest there can be" in svg
 
 
 def test_plan_show_writes_it(tmp_path: Path) -> None:
     graph = chain(4)
     save_graph(graph, tmp_path / "g.json")
-    save_schedule(tmp_path / "s.json", graph, plain_schedule(graph))
+    save_schedule(tmp_path / "s.json", graph, baseline_schedule(graph))
     words = ["show", str(tmp_path / "s.json"), "--graph", str(tmp_path / "g.json"), "--svg"]
     assert CliRunner().invoke(main, [*words, str(tmp_path / "p.svg")]).exit_code == 0
     assert ElementTree.parse(tmp_path / "p.svg").getroot().tag.endswith("svg")

@@ -141,8 +141,8 @@ def test_another_hash_seed_finds_the_same_fingerprint():
     """One that puts a set of the kinds of attention in another order than this process does."""
     order = f"print(*{{*{ATTENTION}}})"
     seed = next(seed for seed in range(64) if in_another_process(seed, order).split() != [*{*ATTENTION}])
-    told = in_another_process(seed, "import test_canonical; print(test_canonical.found())")
-    assert ast.literal_eval(told) == found()
+    reported = in_another_process(seed, "import test_canonical; print(test_canonical.found())")
+    assert ast.literal_eval(reported) == found()
 
 
 # ── graphs that were changed by hand ────────────────────────────────────────────────────────────────

@@ -20,9 +20,9 @@ def test_a_fingerprint_covers_the_optimizer_but_not_its_rate():
     def fingerprint(**changes):
         return trace(updated(seeded("perceptron"), Choice("adamw", **changes))).fingerprint
 
-    plain = trace(seeded("perceptron")).fingerprint
+    baseline = trace(seeded("perceptron")).fingerprint
     known = [
-        plain,
+        baseline,
         fingerprint(),
         fingerprint(weight_decay=0.0),
         fingerprint(betas=(0.9, 0.95)),

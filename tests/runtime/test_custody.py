@@ -14,12 +14,12 @@ import torch
 from memplan.graphs.errors import InputError, MemplanError, MismatchError
 from memplan.graphs.graph import Mode
 from memplan.graphs.machine import Memory
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.runtime.compare.peaks import peaks
 from memplan.runtime.program.program import Value
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.storage.offloaded import Away, put_away, restore
+from memplan.runtime.storage.offloaded import Offloaded, offload_value, restore
 from memplan.runtime.trace.trace import trace
 from not_none import not_none
 from torch import nn
@@ -64,11 +64,11 @@ def form_of(tensor):
     return Value(0, tuple(tensor.shape), tensor.stride(), 0, tensor.dtype, tensor.device)
 
 
-def away(iteration):
+def offloaded(iteration):
     there = [*iteration.module.parameters(), *iteration.module.buffers()]
     if iteration.updates is not None:
         there += [t for row in iteration.updates.optimizer.state.values() for t in row.values()]
-    return sum(isinstance(tensor, Away) for tensor in there)
+    return sum(isinstance(tensor, Offloaded) for tensor in there)
 
 
 def saved(thing):
@@ -119,10 +119,10 @@ def test_no_address_of_what_is_away_is_given_to_others():
     """PyTorch does not tell of `to_dlpack`, which would export an empty tensor."""
     weight = torch.randn(4, 8)
     true = weight.clone()
-    put_away(weight, form_of(weight), lambda: restore(weight, true), lambda: [true])
+    offload_value(weight, form_of(weight), lambda: restore(weight, true), lambda: [true])
     with pytest.raises(RuntimeError, match="Cannot access data pointer"):
         dlpack.to_dlpack(weight)  # pyright: ignore[reportPrivateImportUsage]
-    assert isinstance(weight, Away)
+    assert isinstance(weight, Offloaded)
     assert torch.equal(torch.from_dlpack(weight), true)
     assert type(weight) is torch.Tensor
 
@@ -130,7 +130,7 @@ def test_no_address_of_what_is_away_is_given_to_others():
 def test_what_undo_keeps_counts_on_the_host():
     iteration = seeded("perceptron", adamw)
     program = trace(iteration)
-    schedule = plain_schedule(unmeasured(program))
+    schedule = baseline_schedule(unmeasured(program))
     taken = list[int]()
     for undo in (False, True):
         step = PlannedStep(iteration, program, schedule, undo=undo)
@@ -161,7 +161,7 @@ def test_who_reads_what_is_away_gets_the_true_values(read):
     for turn in range(2):
         torch.manual_seed(turn)
         step.run(iteration.inputs)
-    assert away(iteration) > 3
+    assert offloaded(iteration) > 3
     found = READS[read](iteration)
     assert found.keys() == expected.keys()
     for name, tensor in found.items():
@@ -178,23 +178,23 @@ def test_form_and_gradients_are_asked_for_without_bringing_anything_back():
     forms = [(p.shape, p.stride(), p.numel(), p.nbytes, p.device) for p in iteration.module.parameters()]
     step = moving(iteration)
     step.run(iteration.inputs)
-    before = away(iteration)
+    before = offloaded(iteration)
     iteration.module.zero_grad()
     not_none(iteration.updates).optimizer.zero_grad()
     assert [p.grad for p in iteration.module.parameters() if p.requires_grad] == [None] * len(forms)
     assert [
         (p.shape, p.stride(), p.numel(), p.nbytes, p.device) for p in iteration.module.parameters()
     ] == forms
-    assert before == away(iteration) > 3
+    assert before == offloaded(iteration) > 3
 
 
 def test_one_that_is_read_comes_back_alone():
     iteration = seeded("perceptron", adamw)
     step = moving(iteration)
     step.run(iteration.inputs)
-    before = away(iteration)
-    next(p for p in iteration.module.parameters() if isinstance(p, Away)).sum()
-    assert away(iteration) == before - 1
+    before = offloaded(iteration)
+    next(p for p in iteration.module.parameters() if isinstance(p, Offloaded)).sum()
+    assert offloaded(iteration) == before - 1
 
 
 def test_two_steps_that_move_the_same_weights_train_as_one():
@@ -202,8 +202,8 @@ def test_two_steps_that_move_the_same_weights_train_as_one():
     eager = train_eagerly(seeded("perceptron", adamw), 6)
     iteration = seeded("perceptron", adamw)
     program = trace(iteration)
-    plain = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
-    steps = [moving(iteration), moving(iteration, 20), plain]
+    baseline = PlannedStep(iteration, program, baseline_schedule(unmeasured(program)))
+    steps = [moving(iteration), moving(iteration, 20), baseline]
     assert_equal(trained(iteration, steps, 6), eager)
 
 

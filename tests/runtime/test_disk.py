@@ -143,10 +143,12 @@ def test_bytes_that_are_not_those_written_are_refused(tmp_path: Path) -> None:
     file.write(source)
     overwrite(file, bytes(PAGE))
     for look in (file.mapped, lambda: file.read(torch.empty(2 * MIB, dtype=torch.uint8))):
-        with pytest.raises(MemplanError, match="comes back with other bytes: give another folder") as told:
+        with pytest.raises(
+            MemplanError, match="comes back with other bytes: give another folder"
+        ) as reported:
             look()
-        assert str(tmp_path) in str(told.value)
-        assert "\n" not in str(told.value)
+        assert str(tmp_path) in str(reported.value)
+        assert "\n" not in str(reported.value)
     file.write(source)
     assert torch.equal(file.mapped(), source)
 

@@ -11,8 +11,8 @@ from iterations import ITERATIONS, gpt2, seeded
 from memplan.graphs.errors import MismatchError
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Kind
-from memplan.planner.baseline import plain_schedule
-from memplan.planner.schedule.sequence import in_plain_mode, schedule_of
+from memplan.planner.baseline import baseline_schedule
+from memplan.planner.schedule.sequence import in_default_mode, schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.comparison import compare
 from memplan.runtime.compare.eager import run_eager
@@ -58,7 +58,7 @@ def test_bitwise_equal_to_eager_however_much_is_recomputed(name):
     graph = unmeasured(program)
     rng = random.Random(name)
     schedules = [
-        plain_schedule(graph),
+        baseline_schedule(graph),
         recomputing(graph, rng),
         recomputing(graph, rng, share=0.1, window=30),
     ]
@@ -97,7 +97,7 @@ def test_the_peak_is_the_simulated_one(name):
     graph = graph_of(program, ProgramReplay(program, iteration).run().costs())
     resident = int(graph.tensors.bytes[graph.resident].sum())
     rng = random.Random(1)
-    for schedule in (plain_schedule(graph), recomputing(graph, rng), recomputing(graph, rng, window=20)):
+    for schedule in (baseline_schedule(graph), recomputing(graph, rng), recomputing(graph, rng, window=20)):
         predicted = simulate(graph, schedule).figures.peak - resident
         step = PlannedStep(iteration, program, schedule)
         measured = live_peak(lambda step=step: step.run(iteration.inputs)).peak_bytes
@@ -120,7 +120,10 @@ def test_the_generator_goes_on_as_after_eager():
     torch.manual_seed(7)
     run_eager(iteration)
     after_eager = torch.rand(4)
-    for schedule in (plain_schedule(unmeasured(program)), recomputing(unmeasured(program), random.Random(3))):
+    for schedule in (
+        baseline_schedule(unmeasured(program)),
+        recomputing(unmeasured(program), random.Random(3)),
+    ):
         step = PlannedStep(iteration, program, schedule)
         torch.manual_seed(7)
         step.run(iteration.inputs)
@@ -167,7 +170,7 @@ def test_steps_train_as_eager_does(simulated):
 def test_gradients_are_added_to_those_there():
     iteration = seeded("perceptron")
     program = trace(iteration)
-    step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
+    step = PlannedStep(iteration, program, baseline_schedule(unmeasured(program)))
     torch.manual_seed(1)
     step(*iteration.inputs)
     first = [not_none(parameter.grad).clone() for parameter in iteration.module.parameters()]
@@ -181,7 +184,7 @@ def test_gradients_do_not_share_memory_unseen():
     """Scaling one in place, as gradient clipping does, must leave the others alone."""
     iteration = seeded("shared_gradients")
     program = trace(iteration)
-    outcome = PlannedStep(iteration, program, plain_schedule(unmeasured(program))).run(iteration.inputs)
+    outcome = PlannedStep(iteration, program, baseline_schedule(unmeasured(program))).run(iteration.inputs)
     copies = {name: gradient.clone() for name, gradient in outcome.gradients.items()}
     for gradient in outcome.gradients.values():
         gradient.mul_(0.5)
@@ -198,7 +201,7 @@ def test_comparing_leaves_no_trace():
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     objects = dict(module.named_buffers())
     state = torch.get_rng_state()
-    assert compare(iteration, PlannedStep(iteration, program, plain_schedule(unmeasured(program)))).equal
+    assert compare(iteration, PlannedStep(iteration, program, baseline_schedule(unmeasured(program)))).equal
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
     assert all(objects[name] is tensor for name, tensor in module.named_buffers())
@@ -210,7 +213,7 @@ def test_a_difference_is_named():
     """A weight that changes behind the plan's back: here the plan is made for another number."""
     iteration = seeded("frozen")
     program = trace(iteration)
-    step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
+    step = PlannedStep(iteration, program, baseline_schedule(unmeasured(program)))
     assert isinstance(iteration.inputs, dict)
     inputs = {**iteration.inputs, "scale": 3.0}
     other = Iteration(iteration.module, inputs)
@@ -238,7 +241,7 @@ def test_a_difference_is_named():
 def test_inputs_of_another_form_are_refused(change, message):
     iteration = seeded("frozen")
     program = trace(iteration)
-    step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
+    step = PlannedStep(iteration, program, baseline_schedule(unmeasured(program)))
     assert isinstance(iteration.inputs, dict)
     with pytest.raises(MismatchError, match=message):
         step(**{**iteration.inputs, **change})
@@ -249,7 +252,7 @@ def test_inputs_of_another_form_are_refused(change, message):
 def test_modules_that_replace_their_buffers_are_followed():
     iteration = seeded("in_place")
     program = trace(iteration)
-    step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
+    step = PlannedStep(iteration, program, baseline_schedule(unmeasured(program)))
     iteration.module.average = torch.full((8,), 5.0)
     assert compare(iteration, step).equal
     step.run(iteration.inputs)
@@ -275,7 +278,7 @@ def test_the_code():
     graph = unmeasured(program)
     order = list(range(len(graph.operations)))
     tanh, first_use = graph.operation_index["1/tanh"], graph.operation_index["2/backward/mm"]
-    schedule = schedule_of(graph, in_plain_mode([*order[:first_use], tanh, *order[first_use:]]))
+    schedule = schedule_of(graph, in_default_mode([*order[:first_use], tanh, *order[first_use:]]))
     step = PlannedStep(iteration, program, schedule)
     lines = [line.strip() for line in step.source.splitlines()]
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from memplan.graphs.graph import Kind, Mode
 from memplan.graphs.machine import Memory
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.schedule import Schedule, compute, delete, offload, prefetch
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.comparison import compare
@@ -25,7 +25,7 @@ from memplan.runtime.run import queues
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.storage import blocks
-from memplan.runtime.storage.offloaded import Away
+from memplan.runtime.storage.offloaded import Offloaded
 from memplan.runtime.trace.trace import trace
 from not_none import not_none
 from program_replay import ProgramReplay
@@ -171,7 +171,7 @@ def test_compare_and_recall():
     step.run(iteration.inputs)
     storages = {program.values[value].storage for value in program.parameters.values()}
     moved = storages & not_none(step.cycle).moved
-    assert sum(isinstance(parameter, Away) for parameter in objects.values()) == len(moved) > 0
+    assert sum(isinstance(parameter, Offloaded) for parameter in objects.values()) == len(moved) > 0
     step.restore_to_device()
     step.restore_to_device()
     for name, tensor in iteration.module.state_dict().items():
@@ -262,7 +262,7 @@ def swapping(graph):
     index = graph.operation_index
     mm, tanh = (graph.tensor_index[name] for name in ("0/mm", "1/tanh"))
     steps = []
-    for step in plain_schedule(graph):
+    for step in baseline_schedule(graph):
         if step == delete(mm):
             continue
         steps.append(step)
@@ -279,7 +279,7 @@ def test_the_code():
     graph = unmeasured(program)
     tanh = graph.tensor_index["1/tanh"]
     steps = []
-    for step in plain_schedule(graph):
+    for step in baseline_schedule(graph):
         steps.append(step)
         if step == compute(graph.operation_index["2/mm"]):
             steps += [offload(tanh), delete(tanh), prefetch(tanh), delete(tanh, HOST)]

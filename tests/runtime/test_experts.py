@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.comparison import compare
 from memplan.runtime.compare.peaks import peaks
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.output_layouts import residents, settled
+from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
 from torch import nn
 
 TOKENS, WIDTH, EXPERTS = 60, 32, 4
@@ -45,9 +45,9 @@ def experts(dtype):
 def test_the_budget_holds_wherever_the_tokens_go(dtype):
     """PyTorch's fake kernel refuses float32, the real one does not."""
     iteration = experts(dtype)
-    program = settled(iteration)
+    program = trace_real_layouts(iteration)
     graph = graph_from(program, measure_program(program, residents(program, iteration)))
-    step = PlannedStep(iteration, program, plain_schedule(graph))
+    step = PlannedStep(iteration, program, baseline_schedule(graph))
     assert compare(iteration, step).equal
     x, shift = iteration.inputs
     taken = [peaks(step, (x, shift)).device]
@@ -55,5 +55,5 @@ def test_the_budget_holds_wherever_the_tokens_go(dtype):
         shift = torch.zeros(EXPERTS, dtype=dtype)
         shift[favourite] = 9
         taken.append(peaks(step, (x, shift)).device)
-    assert max(taken) == simulate(graph, plain_schedule(graph)).figures.peak
+    assert max(taken) == simulate(graph, baseline_schedule(graph)).figures.peak
     assert (len(set(taken)) > 1) == (dtype == torch.bfloat16)

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 import torch
 from memplan.graphs.errors import MemplanError
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.run import queues
 from memplan.runtime.run.cycle import Terms
@@ -64,7 +64,7 @@ def faulty(iteration, kind, *, undo=False, when="calls"):
         ]
         program = replace(program, operations=operations)
     if kind == "plain":
-        return PlannedStep(iteration, program, plain_schedule(graph), undo=undo), fault
+        return PlannedStep(iteration, program, baseline_schedule(graph), undo=undo), fault
     if kind == "cpu":
         graph, runs = with_updates_on_cpu(graph, program)
     for number in range(50):

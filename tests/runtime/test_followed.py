@@ -151,9 +151,9 @@ def check_trains_as_eager(module, plans=None):
     step = memplan.optimize(module, batches[0], budget="100%", solver="store-all", cache=False)
     found = [train(module, step, batch) for batch in batches]
     assert torch.equal(torch.get_rng_state(), state)
-    for ours, theirs in zip(found, known, strict=True):
-        assert ours.keys() == theirs.keys()
-        assert all(torch.equal(ours[each], theirs[each]) for each in ours)
+    for own, theirs in zip(found, known, strict=True):
+        assert own.keys() == theirs.keys()
+        assert all(torch.equal(own[each], theirs[each]) for each in own)
 
 
 def train(module, run, batch):

@@ -6,12 +6,12 @@ import memplan
 import pytest
 import torch
 from memplan.graphs.machines.presets import find_preset
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.below_autograd import as_traced
 from memplan.runtime.compare.comparison import compare
 from memplan.runtime.compare.peaks import peaks
-from memplan.runtime.measuring.synthetic_inputs import StandIns, substitute
+from memplan.runtime.measuring.synthetic_inputs import SyntheticInputs, substitute
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.profile.estimate import estimate_program
 from memplan.runtime.profile.profile import graph_from, measure_program
@@ -20,7 +20,7 @@ from memplan.runtime.program.program import values_read
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.trace.layouts import results_of
-from memplan.runtime.trace.output_layouts import residents, settled
+from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
 from memplan.runtime.trace.trace import trace
 from memplan.runtime.unsupported import TraceError
 from recomputing import recomputing
@@ -32,7 +32,7 @@ NAMES = list(UNUSUAL)
 
 
 def profiled(iteration):
-    program = settled(iteration)
+    program = trace_real_layouts(iteration)
     return program, graph_from(program, measure_program(program, residents(program, iteration)))
 
 
@@ -77,7 +77,7 @@ def test_optimize(name):
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"bands"}))
 def test_every_result_of_every_operation_has_the_form_of_its_value(name):
     iteration = seeded(name)
-    program = settled(iteration)
+    program = trace_real_layouts(iteration)
     assert program.fingerprint != trace(iteration).fingerprint, "the fakes are right: this shows nothing"
     check_forms(program, iteration)
 
@@ -86,7 +86,7 @@ def test_every_result_of_every_operation_has_the_form_of_its_value(name):
 @pytest.mark.parametrize("name", NORMS_FIRST)
 def test_a_gradient_that_nobody_asked_for_has_no_memory(name):
     iteration = seeded(name)
-    program = settled(iteration)
+    program = trace_real_layouts(iteration)
     assert program.fingerprint == trace(iteration).fingerprint
     backward = next(o for o in program.operations if "native_batch_norm_backward" in o.name)
     assert len(backward.writes) == 2  # of weight and bias
@@ -104,14 +104,14 @@ def test_a_kernel_that_returns_nothing_where_its_fake_returns_a_tensor(request):
         return (torch.ops.memplan_forms.one_of_two(output.detach())[0] + output).sum()
 
     iteration = Iteration(nn.Linear(2, 2), (torch.randn(3, 2),), loss)
-    program = settled(iteration)
+    program = trace_real_layouts(iteration)
     graph = graph_of(program, [Cost(1.0)] * len(program.operations))
-    assert compare(iteration, PlannedStep(iteration, program, plain_schedule(graph))).equal
+    assert compare(iteration, PlannedStep(iteration, program, baseline_schedule(graph))).equal
     check_forms(program, iteration)
 
 
 def check_forms(program, iteration):
-    stand_ins = StandIns(program, residents(program, iteration))
+    stand_ins = SyntheticInputs(program, residents(program, iteration))
     with as_traced(program.device):
         for operation in program.operations:
             for output, result in zip(operation.call.outputs, results_of(stand_ins.call()()), strict=False):
@@ -144,7 +144,7 @@ def test_a_kernel_that_can_not_be_planned(kernel, line, request):
         return (torch.ops.memplan_forms.odd(output.detach()) + output).sum()
 
     with pytest.raises(TraceError, match=line):
-        settled(Iteration(nn.Linear(2, 2), (torch.randn(3, 2),), loss))
+        trace_real_layouts(Iteration(nn.Linear(2, 2), (torch.randn(3, 2),), loss))
 
 
 def test_changes_in_place_of_parts_of_a_block():
@@ -152,18 +152,18 @@ def test_changes_in_place_of_parts_of_a_block():
     torch.manual_seed(0)
     gru, x = nn.GRU(8, 16, batch_first=True), torch.randn(4, 6, 8)
     iteration = Iteration(gru, (x,), lambda output: output[0].square().mean())
-    program = settled(iteration)
+    program = trace_real_layouts(iteration)
     graph = graph_of(program, [Cost(1.0)] * len(program.operations))
-    assert compare(iteration, PlannedStep(iteration, program, plain_schedule(graph))).equal
+    assert compare(iteration, PlannedStep(iteration, program, baseline_schedule(graph))).equal
     assert len(estimate_program(program, find_preset("rtx3060").gpu)) == len(program.operations)
 
 
 def test_a_view_of_one_image_has_the_strides_of_the_kernel():
     torch.manual_seed(0)
     iteration = patches()
-    program = settled(iteration)
+    program = trace_real_layouts(iteration)
     graph = graph_of(program, [Cost(1.0)] * len(program.operations))
-    assert compare(iteration, PlannedStep(iteration, program, plain_schedule(graph))).equal
+    assert compare(iteration, PlannedStep(iteration, program, baseline_schedule(graph))).equal
     for output, call in program.views.items():
         tensors = {v: torch.empty_strided(*program.values[v][1:3]) for v in values_read(call)}
         result = call.target(*substitute(call.arguments, tensors), **call.keywords)
@@ -178,5 +178,5 @@ def test_a_view_of_what_was_copied_into_a_tensor():
         made.copy_(output.exp())
         return made.view(-1).exp().sum()
 
-    program = settled(Iteration(nn.Linear(5, 3), (torch.randn(4, 5),), loss))
+    program = trace_real_layouts(Iteration(nn.Linear(5, 3), (torch.randn(4, 5),), loss))
     assert not [operation for operation in program.operations if "view" in operation.name]

@@ -17,7 +17,7 @@ from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.output_layouts import residents, settled
+from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
 from memplan.runtime.trace.trace import trace
 from memplan.runtime.unsupported import TraceError
 from not_none import not_none
@@ -77,16 +77,16 @@ def test_three_steps_are_eagers(name):
         planned.backward()
         assert torch.equal(planned, loss)
     assert all(map(torch.equal, states(module), left))
-    for ours, theirs in zip(module.parameters(), other.parameters(), strict=True):
+    for own, theirs in zip(module.parameters(), other.parameters(), strict=True):
         # Summed in another order; `compare` has them bitwise.
-        assert torch.allclose(not_none(ours.grad), not_none(theirs.grad))
+        assert torch.allclose(not_none(own.grad), not_none(theirs.grad))
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", DRAWS)
 def test_recomputing(name):
     iteration = Iteration(Noisy(DRAWS[name]), (torch.randn(4, 6),))
-    program = settled(iteration)
+    program = trace_real_layouts(iteration)
     graph = graph_from(program, measure_program(program, residents(program, iteration)))
     schedule = recomputing(graph, random.Random(0), share=0.8)
     drawing = [index for index, operation in enumerate(program.operations) if operation.random]
@@ -95,7 +95,7 @@ def test_recomputing(name):
     step = PlannedStep(iteration, program, schedule, Terms(graph))
     assert compare(iteration, step).equal
     measured = peaks(step, iteration.inputs)  # with the state that PyTorch hands out as a tensor
-    assert measured.device - measured.beside <= simulate(graph, schedule).figures.peak <= measured.device
+    assert measured.device - measured.extra <= simulate(graph, schedule).figures.peak <= measured.device
 
 
 @pytest.mark.scripts

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from memplan.graphs.errors import InputError, MemplanError, MismatchError
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.runtime.compare.comparison import compare
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.run.execute import PlannedStep
@@ -191,7 +191,7 @@ def test_a_loss_that_is_a_module_is_looked_at_too():
     module = nn.Linear(8, 4)
     iteration = Iteration(module, (torch.ones(3, 8),), lambda_of(loss))
     program = trace(iteration)
-    step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
+    step = PlannedStep(iteration, program, baseline_schedule(unmeasured(program)))
     step(*iteration.inputs)
     loss.label_smoothing = 0.1
     with pytest.raises(MismatchError, match=r"label_smoothing is 0.1; the plan is for 0.0"):

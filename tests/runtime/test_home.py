@@ -13,7 +13,7 @@ from memplan.graphs.machine import Memory
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.storage.disk import File
 from memplan.runtime.storage.host_access import at_home, at_home_value, replace_at_home
-from memplan.runtime.storage.offloaded import Away
+from memplan.runtime.storage.offloaded import Offloaded
 from test_custody import moving
 from test_disk import overwrite
 from transfers import adamw, everything, seeded, train_eagerly
@@ -43,7 +43,7 @@ def test_values_are_read_and_written_where_they_lie(name: str, memory: Memory) -
     torch.manual_seed(5)
     step.run(iteration.inputs)
     there = tensors(iteration)
-    moved = {key: tensor for key, tensor in there.items() if isinstance(tensor, Away)}
+    moved = {key: tensor for key, tensor in there.items() if isinstance(tensor, Offloaded)}
     assert len(moved) >= len(step.program.parameters)
     for key, value in everything(other).items():
         replace_at_home(there[key], value)
@@ -52,7 +52,7 @@ def test_values_are_read_and_written_where_they_lie(name: str, memory: Memory) -
             found = {key: tensor.cpu() for key, tensor in tensors(iteration).items()}
         assert found.keys() == everything(other).keys()
         assert all(torch.equal(found[key], value) for key, value in everything(other).items()), turn
-        assert all(isinstance(tensor, Away) for tensor in moved.values())
+        assert all(isinstance(tensor, Offloaded) for tensor in moved.values())
         torch.manual_seed(turn)
         step.run(iteration.inputs)
         step.place()
@@ -75,7 +75,7 @@ def test_on_a_device_of_its_own_nothing_of_it_is_taken(number: int) -> None:
         device.synchronize()
         taken = device.requested_bytes()
         device.reset_peak()
-        away = {
+        offloaded = {
             key: at_home_value(x).clone()
             for key, x in tensors(made.iteration).items()
             if type(x) is not torch.Tensor
@@ -85,7 +85,7 @@ def test_on_a_device_of_its_own_nothing_of_it_is_taken(number: int) -> None:
         device.synchronize()
         found = everything(made.iteration)
     expected = hostile.eagerly(name, optimizer, 3)[1]
-    for key, value in away.items():
+    for key, value in offloaded.items():
         assert torch.equal(value, expected[key]), key
         assert torch.equal(found[key], expected[key]), key
 

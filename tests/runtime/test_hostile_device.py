@@ -30,7 +30,7 @@ from hostile import (
 from iterations import mean_square
 from memplan.graphs.graph import Kind
 from memplan.graphs.machine import Memory
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.peaks import peaks
 from memplan.runtime.compare.timing import Run, window, windows
@@ -96,10 +96,10 @@ def test_memory_has_no_content_when_it_is_handed_out_and_none_when_it_is_given_b
     assert device.allocated_bytes() == 0
     device.synchronize()
     assert is_poison(alias)
-    again = device.room(8)
+    recomputed = device.room(8)
     device.synchronize()
-    assert again.data_ptr() == alias.data_ptr()
-    assert is_poison(again)
+    assert recomputed.data_ptr() == alias.data_ptr()
+    assert is_poison(recomputed)
 
 
 def test_memory_is_free_at_once_and_poisoned_in_the_order_of_the_stream(device):
@@ -279,7 +279,7 @@ def test_a_plain_schedule_is_queued_and_right(device):
     planned = iteration()
     program = trace(planned)
     graph = unmeasured(program)
-    step = PlannedStep(planned, program, plain_schedule(graph), Terms(graph, device=device))
+    step = PlannedStep(planned, program, baseline_schedule(graph), Terms(graph, device=device))
     step.run(planned.inputs)
     device.synchronize()
     gate = Gate(device, device.current_stream())
@@ -384,13 +384,13 @@ def test_an_iteration_that_takes_more_than_planned_tells_once():
     sizes = made.graph.tensors.bytes.copy()
     sizes[made.graph.tensors.kind == Kind.ACTIVATION] //= 2
     graph = replace(made.graph, tensors=replace(made.graph.tensors, bytes=sizes))
-    schedule = plain_schedule(graph)
+    schedule = baseline_schedule(graph)
     step = PlannedStep(made.iteration, made.program, schedule, Terms(graph, device=device))
     with pytest.warns(
         UserWarning, match="a fault of ours: .* bytes on the device, .* more than planned"
-    ) as told:
+    ) as reported:
         outcomes = [step.run(made.iteration.inputs) for _turn in range(2)]
-    assert (len(outcomes), len(told)) == (2, 1)
+    assert (len(outcomes), len(reported)) == (2, 1)
 
 
 # ── measured beside plain PyTorch ───────────────────────────────────────────────────────────────────

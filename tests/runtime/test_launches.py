@@ -8,7 +8,7 @@ from time import perf_counter, sleep
 import pytest
 import torch
 from iterations import mean_square
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.device import device as devices
 from memplan.runtime.fusion import choice
@@ -119,7 +119,7 @@ def test_many_tiny_operations_take_what_the_thread_takes() -> None:
     program = trace(iteration)
     costs = [Cost(1e-5, launch_seconds=4 * MS)] * len(program.operations)
     graph = graph_of(program, costs, block_bytes=512)
-    schedule = plain_schedule(graph)
+    schedule = baseline_schedule(graph)
     planned = simulate(graph, schedule).figures.time
     assert planned == pytest.approx(len(program.operations) * 4 * MS)
     step = PlannedStep(iteration, program, schedule, Terms(graph, device=device))

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.cli.optimizer_options import OPTIMIZER_NAMES
 from memplan.graphs.errors import InputError, MismatchError
-from memplan.planner.baseline import plain_schedule
-from memplan.planner.schedule.schedule import PLAIN, Verb
+from memplan.planner.baseline import baseline_schedule
+from memplan.planner.schedule.schedule import DEFAULT_MODE, Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.model.iteration import Iteration, Updates
 from memplan.runtime.program.graph import Cost, graph_of
@@ -100,7 +100,7 @@ def planned_step(module, optimizer, x):
     iteration = Iteration(module, (x,), None, Updates(optimizer))
     program = trace(iteration)
     graph = graph_of(program, [Cost(1.0)] * len(program.operations))
-    return PlannedStep(iteration, program, plain_schedule(graph))
+    return PlannedStep(iteration, program, baseline_schedule(graph))
 
 
 def assert_same(one, other, optimizer, eager):
@@ -174,7 +174,7 @@ def test_random_schedules_with_updates_on_the_host_give_what_eager_gives(name):
         step = PlannedStep(iteration, program, schedule, Terms(graph, None, machine))
         assert_equal(train_by_plan(iteration, step, turns), eager)
         rows = ((operation, mode) for verb, operation, mode in schedule.rows() if verb == Verb.COMPUTE)
-        on_host += sum(mode != PLAIN and graph.on_host(operation, mode) for operation, mode in rows)
+        on_host += sum(mode != DEFAULT_MODE and graph.on_host(operation, mode) for operation, mode in rows)
     assert on_host
 
 

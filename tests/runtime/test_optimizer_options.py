@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, note, settings
 from hypothesis import strategies as some
 from memplan.graphs.errors import InputError, MismatchError
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.runtime.model.iteration import Iteration, Updates
 from memplan.runtime.program.graph import Cost, graph_of
 from memplan.runtime.run.execute import PlannedStep
@@ -35,7 +35,7 @@ def step_of(module, optimizer, x):
     iteration = Iteration(module, (x,), None, Updates(optimizer))
     program = trace(iteration)
     graph = graph_of(program, [Cost(1.0)] * len(program.operations))
-    return PlannedStep(iteration, program, plain_schedule(graph))
+    return PlannedStep(iteration, program, baseline_schedule(graph))
 
 
 @some.composite
@@ -71,8 +71,8 @@ def test_four_steps_are_those_of_torch_optim(make, dtype):
     module = Odd(dtype)
     x = torch.randn(4, 5, dtype=dtype)
     other = copy.deepcopy(module)
-    ours, theirs = make(module.parameters()), make(other.parameters())
-    step = step_of(module, ours, x)
+    own, theirs = make(module.parameters()), make(other.parameters())
+    step = step_of(module, own, x)
     for _ in range(4):
         planned = step(x)
         theirs.zero_grad()
@@ -80,16 +80,16 @@ def test_four_steps_are_those_of_torch_optim(make, dtype):
         loss.backward()
         theirs.step()
         assert torch.equal(planned, loss)
-    for mine, plain in zip(module.parameters(), other.parameters(), strict=True):
-        assert torch.equal(mine, plain)
-        mine_states, plain_states = ours.state[mine], theirs.state[plain]
+    for mine, baseline in zip(module.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, baseline)
+        mine_states, plain_states = own.state[mine], theirs.state[baseline]
         assert mine_states.keys() == plain_states.keys()
         for name, state in plain_states.items():
             if state is not None:
                 assert torch.equal(mine_states[name], state), name
                 assert (mine_states[name].dtype, mine_states[name].stride()) == (state.dtype, state.stride())
     loaded = make(module.parameters())
-    loaded.load_state_dict(ours.state_dict())
+    loaded.load_state_dict(own.state_dict())
 
 
 def test_complex_weights_have_moments_of_both_parts():
@@ -104,8 +104,8 @@ def test_complex_weights_have_moments_of_both_parts():
     torch.manual_seed(0)
     module = Turn()
     x, other = torch.randn(2, 3, dtype=torch.complex64), copy.deepcopy(module)
-    ours, theirs = (torch.optim.Adam(m.parameters(), amsgrad=True) for m in (module, other))
-    step = step_of(module, ours, x)
+    own, theirs = (torch.optim.Adam(m.parameters(), amsgrad=True) for m in (module, other))
+    step = step_of(module, own, x)
     for _ in range(3):
         step(x)
         theirs.zero_grad()
@@ -138,7 +138,7 @@ def test_a_rate_that_becomes_a_tensor_rounds_otherwise_and_is_refused():
     iteration = Iteration(module, (x,), torch.sum, Updates(optimizer))
     program = trace(iteration)
     graph = graph_of(program, [Cost(1.0)] * len(program.operations))
-    step = PlannedStep(iteration, program, plain_schedule(graph))
+    step = PlannedStep(iteration, program, baseline_schedule(graph))
     optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
     with pytest.raises(MismatchError, match=r"lr is a tensor of torch.float32 in group 0.* is for a number"):
         step(x)

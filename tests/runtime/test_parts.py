@@ -66,7 +66,7 @@ def test_parts_of_random_schedules(seed: int) -> None:
     rng = random.Random(seed)
     make, when = rng.choice((adamw, momentum)), rng.choice(("in-backward", "in-backward", "after"))
     clipping = Clipping(0.05) if rng.random() < 0.4 else None
-    iteration, plain = seeded(make, when, clipping), seeded(make, when, clipping)
+    iteration, baseline = seeded(make, when, clipping), seeded(make, when, clipping)
     program = in_blocks(trace(iteration))
     graph = graph_of(program, costs(program), block_bytes=512)
     modes = with_modes(graph, program, rng).operations.modes
@@ -95,7 +95,7 @@ def test_parts_of_random_schedules(seed: int) -> None:
         terms = Terms(own, whole.least_budget, MACHINE, device=device)
         given = iteration._replace(inputs=()) if name == "rest" else iteration
         steps[name], peaks[name] = PlannedStep(given, part.program, cut, terms), figures.peak
-    assert plain.updates is not None
+    assert baseline.updates is not None
     sums: dict[str, Tensor] = {}
     for turn, name in enumerate(("add", "add", "last", "add", "rest", "add", "add", "last", "add")):
         torch.manual_seed(turn)
@@ -103,16 +103,16 @@ def test_parts_of_random_schedules(seed: int) -> None:
         device.synchronize()
         torch.manual_seed(turn)
         if name == "rest":
-            parameters = dict(plain.module.named_parameters())
+            parameters = dict(baseline.module.named_parameters())
             for weight, total in sums.items():
                 parameters[weight].grad = total
             if clipping is not None:
                 nn.utils.clip_grad_norm_(parameters.values(), clipping.max_norm)
-            plain.updates.optimizer.step()
-            plain.updates.optimizer.zero_grad()
+            baseline.updates.optimizer.step()
+            baseline.updates.optimizer.zero_grad()
             sums.clear()
             continue
-        eager = run_eager(plain, sums, last=name == "last")
+        eager = run_eager(baseline, sums, last=name == "last")
         assert outcome.loss is not None
         assert eager.loss is not None
         assert torch.equal(outcome.loss.cpu(), eager.loss)
@@ -122,7 +122,7 @@ def test_parts_of_random_schedules(seed: int) -> None:
     for step in steps.values():
         step.restore_to_device()
     device.synchronize()
-    for name, weight in plain.module.named_parameters():
+    for name, weight in baseline.module.named_parameters():
         assert torch.equal(iteration.module.get_parameter(name), weight), name
     for name, step in steps.items():
         step.place()

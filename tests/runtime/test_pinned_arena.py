@@ -32,8 +32,8 @@ def moving(seed: int) -> Case:
     return made._replace(machine=Machine(links=made.machine.links))
 
 
-def lines_of(told: list[warnings.WarningMessage]) -> list[str]:
-    return [str(each.message) for each in told if each.category is UserWarning]
+def lines_of(reported: list[warnings.WarningMessage]) -> list[str]:
+    return [str(each.message) for each in reported if each.category is UserWarning]
 
 
 def test_less_is_pinned_at_no_cost_in_time() -> None:
@@ -106,10 +106,10 @@ def test_memory_that_can_not_be_pinned_is_told_in_one_line(limit: int) -> None:
     made, device = moving(0), SimulatedDevice(0, pinned_limit=limit)
     with pytest.warns(
         UserWarning, match="can't be pinned: .* bytes of pinned memory are all .*ulimit -l"
-    ) as told:
+    ) as reported:
         step = planned_step(made, device)
-    assert len(told) == 1
-    assert "\n" not in str(told[0].message)
+    assert len(reported) == 1
+    assert "\n" not in str(reported[0].message)
     assert step.cycle is not None
     assert step.cycle.host.arena is None
     assert_equal(train(made, step, device), eagerly(*BLOCKS, 3))
@@ -137,14 +137,14 @@ def test_with_little_to_pin_late_copies_keep_their_places() -> None:
         made = moving(seed)
         figures = simulate(made.graph, made.schedule, budget=made.budget, machine=made.machine).figures
         made = made._replace(machine=replace(made.machine, pinned=figures.least_pinned))
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as reported:
             warnings.simplefilter("always")
             step, refused = planned_step(made, SimulatedDevice()), SimulatedDevice(pinned_limit=0)
             assert step.cycle is not None
             assert step.cycle.addresses is not None
             planned = step.cycle.addresses.size
             del step
-            cuts = lines_of(told)
+            cuts = lines_of(reported)
             planned_step(made, refused)
             check_case(*BLOCKS, made, Lateness(seed))
         above = planned > figures.least_pinned
@@ -153,8 +153,8 @@ def test_with_little_to_pin_late_copies_keep_their_places() -> None:
         for line in cuts:
             assert f"{planned:,} bytes of pinned memory" in line
             assert f"host.pinned is {figures.least_pinned:,}: those above are not pinned" in line
-        assert sum("can't be pinned" in line for line in lines_of(told)) == 1
-        assert len(lines_of(told)) == 1 + 2 * above
+        assert sum("can't be pinned" in line for line in lines_of(reported)) == 1
+        assert len(lines_of(reported)) == 1 + 2 * above
     assert 0 < cut < 3
 
 

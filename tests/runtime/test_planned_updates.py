@@ -14,13 +14,13 @@ from memplan.graphs.errors import MismatchError
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Kind
 from memplan.graphs.transformations.updates import ADAMW, When, with_updates
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.comparison import compare
 from memplan.runtime.compare.side_by_side import side_by_side
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.measuring.measure import measure
-from memplan.runtime.measuring.synthetic_inputs import StandIns
+from memplan.runtime.measuring.synthetic_inputs import SyntheticInputs
 from memplan.runtime.model.clipping import Clipping
 from memplan.runtime.model.iteration import Iteration, Updates
 from memplan.runtime.profile.profile import graph_from, measure_program
@@ -113,7 +113,7 @@ def test_bitwise_equal_to_eager_however_much_is_recomputed(name):
     iteration = updating(seeded(name), optimizer, when, norm)
     program = trace(iteration)
     graph = unmeasured(program)
-    for schedule in (plain_schedule(graph), recomputing(graph, rng)):
+    for schedule in (baseline_schedule(graph), recomputing(graph, rng)):
         simulate(graph, schedule)
         comparison = compare(iteration, PlannedStep(iteration, program, schedule))
         assert comparison.equal, comparison
@@ -154,7 +154,7 @@ def test_gradients_of_negative_zeros_make_the_first_momentum():
         Iteration(module, (torch.zeros(2, 4),), lambda y: -(y.square().sum() + y.sum())), "momentum"
     )
     program = trace(iteration)
-    assert compare(iteration, PlannedStep(iteration, program, plain_schedule(unmeasured(program)))).equal
+    assert compare(iteration, PlannedStep(iteration, program, baseline_schedule(unmeasured(program)))).equal
 
 
 @pytest.mark.filterwarnings("error")
@@ -176,7 +176,7 @@ def test_groups_schedules_and_checkpoints_go_on_in_the_optimizer():
 
     iteration, optimizer, rates = made()
     program = trace(iteration)
-    step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
+    step = PlannedStep(iteration, program, baseline_schedule(unmeasured(program)))
     left = {"2.bias", "3.weight", "3.bias"}
     assert program.gradients.keys() == left
     losses = []
@@ -192,7 +192,7 @@ def test_groups_schedules_and_checkpoints_go_on_in_the_optimizer():
     third, resumed, _ = made()
     third.module.load_state_dict(iteration.module.state_dict())
     resumed.load_state_dict(optimizer.state_dict())
-    step = PlannedStep(third, program, plain_schedule(unmeasured(program)))
+    step = PlannedStep(third, program, baseline_schedule(unmeasured(program)))
     assert step(*third.inputs).item() == eagerly(other, eager, 1)[0]
     same(state_of(third.module, resumed), state_of(other.module, eager))
 
@@ -219,7 +219,7 @@ def test_every_number_of_the_optimizer_is_followed(optimizer):
 
     iteration, change = made()
     program = trace(iteration)
-    step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
+    step = PlannedStep(iteration, program, baseline_schedule(unmeasured(program)))
     torch.manual_seed(5)
     losses = []
     for _ in range(4):
@@ -250,7 +250,7 @@ def test_every_number_of_the_optimizer_is_followed(optimizer):
 def test_what_changes_the_operations_of_an_update_is_refused(optimizer, change, line):
     iteration = updating(seeded("perceptron"), optimizer)
     program = trace(iteration)
-    step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
+    step = PlannedStep(iteration, program, baseline_schedule(unmeasured(program)))
     step(*iteration.inputs)
     if change is None:
         not_none(iteration.updates).optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
@@ -263,7 +263,7 @@ def test_what_changes_the_operations_of_an_update_is_refused(optimizer, change, 
 def test_comparing_leaves_no_trace():
     iteration = updating(seeded("in_place"))
     program = trace(iteration)
-    step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
+    step = PlannedStep(iteration, program, baseline_schedule(unmeasured(program)))
     optimizer = not_none(iteration.updates).optimizer
     before = state_of(iteration.module, optimizer)
     assert compare(iteration, step).equal
@@ -280,7 +280,7 @@ def test_comparing_leaves_no_trace():
 def test_an_update_that_differs_is_named(monkeypatch):
     iteration = updating(seeded("perceptron"))
     program = trace(iteration)
-    step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
+    step = PlannedStep(iteration, program, baseline_schedule(unmeasured(program)))
     optimizer = not_none(iteration.updates).optimizer
     stepping = type(optimizer).step
 
@@ -311,7 +311,7 @@ def test_the_simulated_peak_is_the_allocators(name, optimizer, when):
     iteration = updating(seeded(name), optimizer, when)
     program = trace(iteration)
     graph = graph_from(program, measure_program(program, residents(program, iteration)))
-    for schedule in (plain_schedule(graph), recomputing(graph, random.Random(2))):
+    for schedule in (baseline_schedule(graph), recomputing(graph, random.Random(2))):
         figures = simulate(graph, schedule).figures
         measured = side_by_side(iteration, PlannedStep(iteration, program, schedule), repeats=1)
         assert not_none(measured.comparison).equal
@@ -323,7 +323,7 @@ def test_updates_are_measured_in_host_memory_too():
     """As on a machine with a GPU, whose updates run on the CPU beside it: all forms, none of them true."""
     iteration = updating(seeded("half_precision"), "nesterov", "after")
     program = trace(iteration)
-    stand_ins = StandIns(program, residents(program, iteration))
+    stand_ins = SyntheticInputs(program, residents(program, iteration))
     measured = 0
     for operation in program.operations:
         if updates_weights(operation):
@@ -342,7 +342,7 @@ def updates_in(graph):
 def test_only_the_loss_is_left_and_weights_stay_in_place():
     iteration = updating(seeded("gpt2"))
     program = trace(iteration)
-    step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
+    step = PlannedStep(iteration, program, baseline_schedule(unmeasured(program)))
     step.run(iteration.inputs)
     places = {name: p.data_ptr() for name, p in iteration.module.named_parameters()}
     assert live_peak(lambda: step.run(iteration.inputs)).left_bytes == 4
@@ -356,12 +356,12 @@ def test_only_the_loss_is_left_and_weights_stay_in_place():
 def test_updates_in_the_program_are_those_of_the_graph(name, when, norm):
     """graphs/transformations/updates.py adds the same operations at the same places to the plain program's
     graph."""
-    plain = unmeasured(trace(seeded(name)))
+    baseline = unmeasured(trace(seeded(name)))
     rates = {"device_rate": 1.0, "host_rate": 1.0, "clip_rate": norm}
-    other = with_updates(plain, optimizer=ADAMW, when=when, **rates)
+    other = with_updates(baseline, optimizer=ADAMW, when=when, **rates)
     graph = unmeasured(trace(updating(seeded(name), "adamw", when, norm)))
 
-    def told(graph):
+    def reported(graph):
         of = graph.tensors.name
         operations = (graph.operation(o) for o in range(len(graph.operations)))
         return [
@@ -369,7 +369,7 @@ def test_updates_in_the_program_are_those_of_the_graph(name, when, norm):
             for o in operations
         ]
 
-    assert told(graph) == told(other)
+    assert reported(graph) == reported(other)
     assert set(graph.tensors.name) == set(other.tensors.name)
     assert [graph.tensors.name[x] for x in graph.results] == ["loss", *(["grad_norm"] if norm else [])]
     for state in (x for x in range(len(graph.tensors)) if graph.tensors.kind[x] == Kind.OPTIMIZER_STATE):
@@ -380,7 +380,7 @@ def test_updates_in_the_program_are_those_of_the_graph(name, when, norm):
 def test_parameters_updated_unequally_often_are_refused():
     iteration = updating(seeded("perceptron"))
     program = trace(iteration)
-    step = PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
+    step = PlannedStep(iteration, program, baseline_schedule(unmeasured(program)))
     step(*iteration.inputs)
     next(iter(not_none(iteration.updates).optimizer.state.values()))["step"] += 1
     with pytest.raises(MismatchError, match="more often than others"):

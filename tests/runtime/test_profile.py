@@ -6,11 +6,16 @@ from collections import Counter
 import pytest
 import torch
 from iterations import example, seeded
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.measuring.measure import Measurement
-from memplan.runtime.measuring.synthetic_inputs import StandIns, elements_spanned, signature, substitute
+from memplan.runtime.measuring.synthetic_inputs import (
+    SyntheticInputs,
+    elements_spanned,
+    signature,
+    substitute,
+)
 from memplan.runtime.model.iteration import Iteration, call, loss_of
 from memplan.runtime.profile import profile as module
 from memplan.runtime.profile.profile import graph_from, measure_program, quality
@@ -118,7 +123,7 @@ def test_arguments_have_the_layouts_and_integers_the_values_of_training(build):
     known = residents(program, iteration)
     parameters = dict(iteration.module.named_parameters())
     truth = execute(program, known | {v: parameters[name].data for name, v in program.parameters.items()})
-    stand_ins = StandIns(program, known)
+    stand_ins = SyntheticInputs(program, known)
     compared = 0
     for operation in program.operations:
         for bound in stand_ins.calls()[:2]:
@@ -151,7 +156,7 @@ def test_nothing_of_the_model_changes(build):
 def test_only_what_is_needed_later_is_kept():
     iteration = kitchen()
     program = trace(iteration)
-    stand_ins = StandIns(program, residents(program, iteration))
+    stand_ins = SyntheticInputs(program, residents(program, iteration))
     kept = []
     for _operation in program.operations:
         stand_ins.advance()
@@ -167,7 +172,7 @@ def test_a_call_on_a_copy_touches_no_other_copy():
     iteration = kitchen()
     program = trace(iteration)
     known = residents(program, iteration)
-    stand_ins = StandIns(program, known)
+    stand_ins = SyntheticInputs(program, known)
     before = {value: tensor.clone() for value, tensor in known.items()}
     changes = 0
     with torch.no_grad():
@@ -304,7 +309,7 @@ def test_a_storage_larger_than_its_tensor_counts_whole():
 def test_a_stand_in_lies_in_memory_of_its_own_size():
     """Some kernels copy all of the memory that a tensor lies in."""
     iteration = Iteration(nn.Linear(300, 400), (torch.ones(2, 300),), lambda y: y.sum())
-    call = StandIns(trace(iteration), {}).call()
+    call = SyntheticInputs(trace(iteration), {}).call()
     tensors = [leaf for leaf in call.args if isinstance(leaf, torch.Tensor)]
     assert {(300, 400), (2, 300), (400,)} == {tuple(tensor.shape) for tensor in tensors}
     assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in tensors)
@@ -318,7 +323,7 @@ def test_the_plain_peak_is_predicted_to_the_byte(build):
     iteration = build()
     program = trace(iteration)
     graph = graph_from(program, measure_program(program, residents(program, iteration)))
-    schedule = plain_schedule(graph)
+    schedule = baseline_schedule(graph)
     step = PlannedStep(iteration, program, schedule)
     resident = int(graph.tensors.bytes[graph.resident].sum())
     measured = live_peak(lambda: step.run(iteration.inputs)).peak_bytes + resident

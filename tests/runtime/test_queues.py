@@ -52,9 +52,9 @@ def test_what_fails_in_a_thread_is_raised_by_who_waits_for_it():
         raise ZeroDivisionError
 
     failed = queue.add(fail, (), (), ())
-    behind = other.add(lambda: None, (), (failed,), ())
+    later = other.add(lambda: None, (), (failed,), ())
     with pytest.raises(ZeroDivisionError):
-        behind.wait()
+        later.wait()
     queue.add(lambda: None, (), (), ()).wait()
     queue.close()
     other.close()

@@ -104,8 +104,8 @@ def test_flops_of_a_whole_forward_equal_the_counter_of_torch():
     with FlopCounterMode(display=False) as counter:
         torch.addmm(b, x, w)
         torch.bmm(x[None], w[None])
-    ours = call(aten.addmm.default, b, x, w).flops + call(aten.bmm.default, x[None], w[None]).flops
-    assert ours == counter.get_total_flops() == 2 * (2 * 4 * 5 * 6)
+    own = call(aten.addmm.default, b, x, w).flops + call(aten.bmm.default, x[None], w[None]).flops
+    assert own == counter.get_total_flops() == 2 * (2 * 4 * 5 * 6)
 
 
 def test_only_the_rows_that_are_picked_are_read():

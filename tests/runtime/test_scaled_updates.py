@@ -15,7 +15,7 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.comparison import compare
 from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.compare.side_by_side import side_by_side
-from memplan.runtime.measuring.synthetic_inputs import StandIns
+from memplan.runtime.measuring.synthetic_inputs import SyntheticInputs
 from memplan.runtime.model.clipping import Clipping
 from memplan.runtime.model.iteration import Iteration, Scaled, Updates
 from memplan.runtime.profile.profile import graph_from, measure_program
@@ -60,21 +60,21 @@ def test_any_schedule_has_the_bits_of_a_loop_with_a_scaler(name: str) -> None:
 def test_a_late_device_waits_for_what_was_found(scale: float) -> None:
     """2 ** 140 is infinite in float32."""
     iteration = scaled("perceptron", scale)
-    plain = iteration._replace(module=copy.deepcopy(iteration.module))
-    plain = plain._replace(updates=Updates(AdamW(plain.module.parameters(), 1e-2)))
+    baseline = iteration._replace(module=copy.deepcopy(iteration.module))
+    baseline = baseline._replace(updates=Updates(AdamW(baseline.module.parameters(), 1e-2)))
     program = trace(iteration)
     graph = graph_of(program, [Cost(1.0)] * len(program.operations))
     device = SimulatedDevice(seed=1)
     step = PlannedStep(iteration, program, recomputing(graph, random.Random(1)), Terms(graph, device=device))
-    before = weights(plain.module)
+    before = weights(baseline.module)
     for _ in range(2):
         torch.manual_seed(5)
         outcome = step.run(iteration.inputs)
         torch.manual_seed(5)
-        assert outcome.infinite == run_eager(plain).infinite == (scale > 2.0**127)
+        assert outcome.infinite == run_eager(baseline).infinite == (scale > 2.0**127)
     device.synchronize()
-    assert all(map(torch.equal, weights(iteration.module), weights(plain.module)))
-    assert outcome.infinite == all(map(torch.equal, before, weights(plain.module)))
+    assert all(map(torch.equal, weights(iteration.module), weights(baseline.module)))
+    assert outcome.infinite == all(map(torch.equal, before, weights(baseline.module)))
 
 
 @pytest.mark.parametrize("norm", [None, 0.1])
@@ -92,8 +92,8 @@ def test_the_peak_is_as_planned(norm: float | None) -> None:
 def test_on_an_emulated_device_with_weights_in_host_memory() -> None:
     """Updates on the CPU beside it read what was found there."""
     iteration = scaled("perceptron", 100.0)
-    plain = iteration._replace(module=copy.deepcopy(iteration.module))
-    plain = plain._replace(updates=Updates(AdamW(plain.module.parameters(), 1e-2)))
+    baseline = iteration._replace(module=copy.deepcopy(iteration.module))
+    baseline = baseline._replace(updates=Updates(AdamW(baseline.module.parameters(), 1e-2)))
     program = trace(iteration)
     costs = [Cost(1e-3, host_seconds=1e-6 if updates_weights(o) else None) for o in program.operations]
     graph = graph_of(program, costs, block_bytes=512)
@@ -109,19 +109,19 @@ def test_on_an_emulated_device_with_weights_in_host_memory() -> None:
         torch.manual_seed(5)
         infinite = step.run(inputs).infinite
         torch.manual_seed(5)
-        assert infinite == run_eager(plain._replace(inputs=inputs)).infinite
+        assert infinite == run_eager(baseline._replace(inputs=inputs)).infinite
     device.synchronize()
     assert device.peak_bytes() <= budget
     step.restore_to_device()
     device.synchronize()
-    assert all(map(torch.equal, weights(iteration.module), weights(plain.module)))
+    assert all(map(torch.equal, weights(iteration.module), weights(baseline.module)))
 
 
 def test_updates_are_measured_where_nothing_is_infinite() -> None:
     """In host memory too: one that is skipped takes no time."""
     iteration = scaled("perceptron", 100.0)
     program = trace(iteration)
-    stand_ins = StandIns(program, residents(program, iteration))
+    stand_ins = SyntheticInputs(program, residents(program, iteration))
     seen = 0
     for operation in program.operations:
         if updates_weights(operation):

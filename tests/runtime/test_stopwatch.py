@@ -70,7 +70,7 @@ def test_a_plain_schedule_times_each_operation(slow: dict[str, float]) -> None:
     step = PlannedStep(made, program, schedule, Terms(graph))
     slow |= {operation.name: 0.01 * (1 + index % 3) for index, operation in enumerate(program.operations)}
     assert step.end_timing() is None
-    source, plain = step.source, step.run(made.inputs)
+    source, baseline = step.source, step.run(made.inputs)
     step.begin_timing()
     assert step.end_timing() is None
     step.begin_timing()
@@ -89,7 +89,7 @@ def test_a_plain_schedule_times_each_operation(slow: dict[str, float]) -> None:
         name = program.operations[schedule.targets.item(span.step)].name
         assert slow[name] <= span.end - span.start < slow[name] + 0.02
     for each in (*timed, step.run(made.inputs)):
-        assert torch.equal(not_none(each.loss), not_none(plain.loss))
+        assert torch.equal(not_none(each.loss), not_none(baseline.loss))
     assert step.source == source
 
 
@@ -100,8 +100,8 @@ def test_waits_belong_to_no_operation_and_copies_have_their_rate(slow: dict[str,
     runs = in_order(graph)
     weight = next(x for x in range(len(graph.tensors)) if graph.tensors.bytes[x] == 40 * 40 * 4)
     uses = [place for place, (operation, _mode) in enumerate(runs) if weight in graph.read_lists[operation]]
-    away = {(weight, use): Memory.HOST for use in uses}
-    schedule = build_schedule(graph, Residency(runs, away))
+    offloaded = {(weight, use): Memory.HOST for use in uses}
+    schedule = build_schedule(graph, Residency(runs, offloaded))
     machine = Machine(links=Links(RATE, RATE))
     step = PlannedStep(made, program, schedule, Terms(graph, machine=machine))
     slow |= {operation.name: 0.001 for operation in program.operations}

@@ -55,9 +55,9 @@ def test_behind_one_that_a_thread_gives_all_are_until_it_is_through(queues):
     last = queues.add(Queue.H2D, seen.give, ("two",), (), ())
     queues.add(Queue.D2H, seen.give, ("other",), (), ())
     assert seen.names == ["other here"]
-    behind = queues.add(Queue.D2H, seen.give, ("behind",), (last,), ())
+    later = queues.add(Queue.D2H, seen.give, ("behind",), (last,), ())
     late.end()
-    behind.wait()
+    later.wait()
     queues.add(Queue.H2D, seen.give, ("three",), (last,), ()).wait()
     assert seen.names == ["other here", "one there", "two there", "behind there", "three here"]
 
@@ -80,10 +80,10 @@ def test_what_fails_is_told_by_its_ticket_and_stops_what_waits_for_it(queues):
         raise KeyboardInterrupt("by choice")
 
     failed = queues.add(Queue.D2H, fail, ("source", "target"), (), ())
-    behind = queues.add(Queue.H2D, seen.give, ("behind",), (failed,), ())
+    later = queues.add(Queue.H2D, seen.give, ("behind",), (failed,), ())
     free = queues.add(Queue.D2H, seen.give, ("free",), (), ())
     with pytest.raises(KeyboardInterrupt, match="by choice"):
-        queues.wait(behind)
+        queues.wait(later)
     assert failed.left == ("source", "target")
     free.wait()
     queues.drain()

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from hostile import NETS, Lateness, case, eagerly, planned_step
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.peaks import peaks
@@ -32,8 +32,8 @@ def test_a_step_takes_over_from_another(number: int) -> None:
     first = case(net, optimizer, random.Random(f"{number} first"))
     second = case(net, optimizer, random.Random(f"{number} second"))._replace(iteration=first.iteration)
     if number % 3 == 1:
-        plain = recomputing(second.graph, random.Random(number))
-        second = second._replace(schedule=plain, budget=None)
+        baseline = recomputing(second.graph, random.Random(number))
+        second = second._replace(schedule=baseline, budget=None)
         first, second = (first, second) if number % 2 else (second, first)
     peak = simulate(second.graph, second.schedule, budget=second.budget, machine=second.machine).figures.peak
     late = Lateness(number)
@@ -79,7 +79,7 @@ def test_what_another_step_has_counts_once(moves: bool) -> None:
     program = trace(iteration)
     graph = unmeasured(program)
     first = wandering(graph, random.Random(1))
-    after = wandering(graph, random.Random(2)) if moves else plain_schedule(graph)
+    after = wandering(graph, random.Random(2)) if moves else baseline_schedule(graph)
 
     def step_by(schedule: Schedule, iteration: Iteration = iteration) -> PlannedStep:
         return PlannedStep(iteration, program, schedule, Terms(graph, None, MACHINE))

@@ -11,7 +11,7 @@ from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.model.file import load_model_file
 from memplan.runtime.model.iteration import Iteration, Labelled, with_targets
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.output_layouts import settled
+from memplan.runtime.trace.output_layouts import trace_real_layouts
 from memplan.runtime.trace.trace import trace
 from memplan.runtime.unsupported import TraceError
 from not_none import not_none
@@ -253,7 +253,7 @@ class Positions(nn.Linear):
 
 def test_a_view_of_a_table_lies_in_the_table():
     iteration = Iteration(Positions(changes=False), (torch.randn(2, 3),))
-    program = settled(iteration)
+    program = trace_real_layouts(iteration)
     assert not [operation for operation in program.operations if "slice" in operation.name]
     assert compare(iteration, planned(iteration)).equal
 

@@ -48,8 +48,8 @@ def test_a_rate_is_the_median_of_the_repeats() -> None:
     rate = rate_of("copy", 40, taken)
     assert (rate.low, rate.median, rate.high) == (8.0, 10.0, 20.0)
     assert rate.spread == pytest.approx(1.2)
-    again = iter([100.0, *taken])
-    assert repeated("copy", 40, lambda: next(again)) == rate  # the first, the warm-up, does not count
+    recomputed = iter([100.0, *taken])
+    assert repeated("copy", 40, lambda: next(recomputed)) == rate  # the first, the warm-up, does not count
 
 
 @pytest.mark.parametrize(("seconds", "found"), [((3.0, 5.0), 2.5), ((3.0, 3.0), 3.0), ((1.0, 9.0), 0.0)])
@@ -211,9 +211,9 @@ def test_the_measured_machine_is_one_to_solve_for(plan: Plan) -> None:
     Path("there").mkdir()
     result = plan("machine", "--disk", "there", "-o", "machine.yaml", "--json")
     assert result.exit_code == 0, result.stderr
-    told, machine = json.loads(result.stdout), load_machine(Path("machine.yaml"))
-    rates_of = {one["what"]: one for one in told["measured"]}  # the last is of the largest size
-    assert told["device"] == "cpu"
+    reported, machine = json.loads(result.stdout), load_machine(Path("machine.yaml"))
+    rates_of = {one["what"]: one for one in reported["measured"]}  # the last is of the largest size
+    assert reported["device"] == "cpu"
     assert machine.device_capacity == machine.host_capacity == host_capacity.host_memory().bytes
     assert machine.pinned is None
     assert "pinned: cpu copies from any host memory alike" in result.stderr

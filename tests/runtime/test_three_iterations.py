@@ -152,7 +152,7 @@ def test_checkpoints_that_change_results_are_told():
     iteration = Iteration(CountedTwice(), (torch.randn(5, 4),))
     comparison = compare(iteration, planned(iteration))
     assert comparison.equal
-    assert comparison.plain
+    assert comparison.checkpoints_off
     assert "without the model's own checkpoints" in str(comparison)
 
 

@@ -10,7 +10,7 @@ import torch
 from memplan.graphs.errors import InputError, MemplanError
 from memplan.graphs.graph import Mode
 from memplan.graphs.machine import Link, Machine, Memory, Tier
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.schedule.schedule import Initial, Schedule, delete, offload
 from memplan.runtime.codegen.host_calls import check_mode
@@ -55,7 +55,7 @@ def test_a_schedule_that_does_not_hold_is_refused():
     iteration = seeded("perceptron")
     program = trace(iteration)
     graph = unmeasured(program)
-    schedule = Schedule.of([*plain_schedule(graph)], Initial(host=frozenset([0])))
+    schedule = Schedule.of([*baseline_schedule(graph)], Initial(host=frozenset([0])))
     with pytest.raises(InvalidScheduleError, match="reads-present"):
         PlannedStep(iteration, program, schedule)
     schedule = absent(graph, in_order(graph), random.Random(1))
@@ -70,7 +70,7 @@ def test_a_memory_that_the_runtime_has_not():
     graph = unmeasured(program)
     x = int(graph.persistent.nonzero()[0][0])
     steps = [offload(x), offload(x, 2), offload(x, 3), *(delete(x, memory) for memory in (1, 2, 3))]
-    schedule = Schedule.of([*steps, *plain_schedule(graph)])
+    schedule = Schedule.of([*steps, *baseline_schedule(graph)])
     machine = replace(MACHINE, deeper=(Tier("archive", None, Link(1e9), Link(1e9)),))
     with pytest.raises(
         MemplanError, match=r"uses the memory 'archive' is not supported: .* without 'archive'"
@@ -125,19 +125,19 @@ def test_host_memory_is_counted_while_a_block_lives():
 def test_modes_that_can_not_be_run():
     program = trace(seeded("perceptron"))
     dropout = next(operation for operation in program.operations if operation.random)
-    plain = next(operation for operation in program.operations if not operation.random)
-    on_cuda = replace(plain.call, keywords={"device": torch.device("cuda")})
-    host = Mode("host", 1.0, 0, plain.writes, on_host=True)
-    direct = Mode("dha", 1.0, 0, plain.writes, reads_host=plain.reads)
-    below = Mode("go", 1.0, 0, plain.writes, writes_host=plain.writes)
+    baseline = next(operation for operation in program.operations if not operation.random)
+    on_cuda = replace(baseline.call, keywords={"device": torch.device("cuda")})
+    host = Mode("host", 1.0, 0, baseline.writes, on_host=True)
+    direct = Mode("dha", 1.0, 0, baseline.writes, reads_host=baseline.reads)
+    below = Mode("go", 1.0, 0, baseline.writes, writes_host=baseline.writes)
     cpu, cuda = device_of("cpu"), device_of("cuda")
     for operation, mode, device, why in (
         (dropout, host, cpu, "it draws random numbers"),
-        (plain._replace(call=on_cuda), host, cuda, "its call names the device"),
-        (plain, direct, cuda, "PyTorch reads no host memory from cuda"),
-        (plain, below, cpu, "PyTorch's kernels write no host memory; solve the graph without its modes"),
+        (baseline._replace(call=on_cuda), host, cuda, "its call names the device"),
+        (baseline, direct, cuda, "PyTorch reads no host memory from cuda"),
+        (baseline, below, cpu, "PyTorch's kernels write no host memory; solve the graph without its modes"),
     ):
         with pytest.raises(MemplanError, match=rf"can't run in mode {mode.name} here: {why}"):
             check_mode(operation, mode, device)
     for mode in (host, direct):
-        check_mode(plain, mode, cpu)
+        check_mode(baseline, mode, cpu)

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from memplan.planner.schedule.sequence import in_plain_mode, schedule_of
+from memplan.planner.schedule.sequence import in_default_mode, schedule_of
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.program.graph import Cost, graph_of
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.output_layouts import settled
+from memplan.runtime.trace.output_layouts import trace_real_layouts
 from memplan.runtime.trace.trace import trace
 from torch import nn
 
@@ -47,12 +47,12 @@ def iteration():
 
 
 def test_a_recomputed_draw_is_the_same(iteration):
-    program = settled(iteration)
+    program = trace_real_layouts(iteration)
     (dropout,) = [i for i, each in enumerate(program.operations) if each.random]
     graph = graph_of(program, [Cost(1e-6)] * len(program.operations))
     loss = next(i for i, each in enumerate(program.operations) if each.phase.name == "LOSS")
     order = [*range(loss + 1), dropout, *range(loss + 1, len(program.operations))]
-    step = PlannedStep(iteration, program, schedule_of(graph, in_plain_mode(order)), Terms(graph))
+    step = PlannedStep(iteration, program, schedule_of(graph, in_default_mode(order)), Terms(graph))
     torch.manual_seed(1)
     iteration.module(*iteration.inputs).backward()
     expected = [parameter.grad for parameter in iteration.module.parameters()]
@@ -68,13 +68,13 @@ def test_a_recomputed_draw_is_the_same(iteration):
 
 
 def test_an_operator_that_draws_is_known_from_then_on(iteration):
-    settled(iteration)
+    trace_real_layouts(iteration)
     assert any(operation.random for operation in trace(iteration).operations)
 
 
 def test_a_draw_on_the_cpu_in_a_program_of_another_device(iteration):
     """A diffusion loop draws its noise on the CPU and moves it: the CPU's generator has to be put back."""
-    program = settled(iteration)
+    program = trace_real_layouts(iteration)
     elsewhere = replace(program, device=torch.device("cuda", 0))
     (dropout,) = [each for each in elsewhere.operations if each.random]
     assert elsewhere.source_of(dropout) == torch.device("cpu")

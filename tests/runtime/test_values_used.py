@@ -7,13 +7,13 @@ import torch
 from iterations import mean_square
 from memplan import optimize
 from memplan.graphs.errors import MismatchError
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.runtime.compare.comparison import compare
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.run.inputs import OtherShapeError
-from memplan.runtime.trace.output_layouts import residents, settled
+from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
 from memplan.runtime.trace.trace import trace
 from memplan.runtime.unsupported import TraceError
 from not_none import not_none
@@ -41,9 +41,9 @@ def step_of(run, *inputs, layer=None):
     torch.manual_seed(0)
     model = Model(run, layer)
     iteration = Iteration(model, inputs, mean_square)
-    program = settled(iteration)
+    program = trace_real_layouts(iteration)
     graph = graph_from(program, measure_program(program, residents(program, iteration)))
-    step = PlannedStep(iteration, program, plain_schedule(graph))
+    step = PlannedStep(iteration, program, baseline_schedule(graph))
     assert compare(iteration, step).equal
     return model, step
 
@@ -108,11 +108,11 @@ CASES = {
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", CASES)
 def test_a_batch_with_other_answers_is_not_run(name):
-    run, x, first, alike, other = CASES[name]
+    run, x, first, identical, other = CASES[name]
     layer = nn.LSTM(8, 4, num_layers=2, batch_first=True, bidirectional=True) if run is packed else None
     model, step = step_of(run, x, first, layer=layer or (nn.Linear(8, 7) if run is aligned else None))
-    eager = mean_square(model(x, alike))
-    assert float(step(x, alike)) == float(eager)
+    eager = mean_square(model(x, identical))
+    assert float(step(x, identical)) == float(eager)
     with pytest.raises(
         OtherShapeError, match=r"test_values_used.py:\d+: uses values that .* input 1; they differ"
     ):

@@ -6,7 +6,7 @@ from iterations import EXAMPLES, example
 from memplan.graphs.errors import DifferenceError, InputError
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.files.validate import validate
-from memplan.planner.baseline import baseline, plain_schedule
+from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare import verdict as verdicts
 from memplan.runtime.compare.comparison import Comparison
@@ -68,7 +68,7 @@ def test_an_example_is_equal_to_eager_and_its_times_add_up(name):
     validate(graph)
     assert graph.source["eager"]["equal"] is True
     assert graph.source["measured"]["signatures"] < len(graph.operations) / 2
-    figures = simulate(graph, plain_schedule(graph)).figures
+    figures = simulate(graph, baseline_schedule(graph)).figures
     assert figures.time == pytest.approx(graph.operations.time.sum())
 
 
@@ -83,7 +83,7 @@ def test_an_example_is_equal_to_eager_and_its_times_add_up(name):
             "only under",
         ),
         (
-            Comparison(None, 0.0, 9, plain=True),
+            Comparison(None, 0.0, 9, checkpoints_off=True),
             {"equal": True, "tensors": 9, "plain": True},
             "own checkpoints",
         ),

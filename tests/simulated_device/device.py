@@ -34,7 +34,7 @@ from memplan.planner.addresses.caching_allocator import MIB, CachingAllocator, C
 from memplan.runtime.device.device import Event, Stamp, Stream, StreamDevice, Unpin
 from memplan.runtime.program.program import Operation, Program, Target
 from memplan.runtime.storage.copies import raw
-from memplan.runtime.storage.offloaded import Away
+from memplan.runtime.storage.offloaded import Offloaded
 from torch import Tensor
 
 from .arena import Arena
@@ -301,7 +301,7 @@ class SimulatedDevice(StreamDevice):
         """Those that are elsewhere move, their objects stay."""
         moved: dict[int, Tensor] = {}
         for tensor in residents:
-            if isinstance(tensor, Away):
+            if isinstance(tensor, Offloaded):
                 continue
             storage = tensor.untyped_storage()
             if not storage.nbytes() or self.has(tensor):

@@ -23,7 +23,7 @@ from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor, once_floor, time_bound
+from memplan.planner.bounds import minimum_memory, minimum_memory_once, time_bound
 from memplan.solvers.bounds.offload.offload_bound import moves, offload_bound
 from memplan.solvers.bounds.residency.residency import free_order_bound, residency_bound
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem
@@ -101,7 +101,7 @@ def problems(seed: int) -> Iterator[Problem]:
 
 def within(graph: Graph, random: Random, machine: Machine | None = None) -> Problem:
     """Return the problem with a budget between the minimum memory and the baseline's peak."""
-    low, high = memory_floor(graph, machine), baseline(graph).peak
+    low, high = minimum_memory(graph, machine), baseline(graph).peak
     return Problem(graph, random.randint(low, max(low, high)), machine)
 
 
@@ -167,8 +167,8 @@ def bounds(problem: Problem) -> dict[str, float]:
     """Return all lower bounds, in bytes or seconds, by name; those of any order begin with that."""
     graph, budget, machine = problem.graph, problem.budget, problem.machine
     found = {
-        "any order, bytes": float(memory_floor(graph, machine)),
-        "traced order, bytes": float(once_floor(graph, machine) or 0),
+        "any order, bytes": float(minimum_memory(graph, machine)),
+        "traced order, bytes": float(minimum_memory_once(graph, machine) or 0),
         "any order, operations": time_bound(graph),
         "any order, residency": free_order_bound(graph, budget).bound.seconds,
         "traced order, residency": residency_bound(graph, budget).bound.seconds,
@@ -220,5 +220,5 @@ def test_independent_operations_in_another_order_change_no_optimum(seed: int) ->
         assert found is not None
         assert found.seconds >= fastest * (1 - TOLERANCE)
         assert free_order_bound(one.graph, one.budget).bound.seconds <= fastest * (1 + TOLERANCE)
-    assert memory_floor(problem.graph) == memory_floor(permuted.graph)
+    assert minimum_memory(problem.graph) == minimum_memory(permuted.graph)
     assert time_bound(problem.graph) == pytest.approx(time_bound(permuted.graph))

@@ -8,7 +8,7 @@ from math import inf
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memplan.solvers.incumbent import Race
+from memplan.solvers.incumbent import Incumbent
 
 SECONDS = st.floats(1.0, 100.0)
 NEWS = st.lists(st.tuples(SECONDS, st.booleans()), max_size=12)
@@ -18,7 +18,7 @@ NEWS = st.lists(st.tuples(SECONDS, st.booleans()), max_size=12)
 @given(NEWS, st.floats(0.0, 0.9))
 def test_best_and_bound_are_those_of_all_news_so_far(news: list[tuple[float, bool]], share: float) -> None:
     """News: seconds, and whether a schedule takes them or they are a bound."""
-    race = Race()
+    race = Incumbent()
     for count, (seconds, schedule) in enumerate(news, start=1):
         (race.found if schedule else race.proved)(seconds, "who")
         best = min((s for s, found in news[:count] if found), default=inf)
@@ -35,7 +35,7 @@ def test_best_and_bound_are_those_of_all_news_so_far(news: list[tuple[float, boo
 
 
 def test_it_takes_news_from_many_threads_and_passes_them_on_in_order() -> None:
-    race, heard = Race(), []
+    race, heard = Incumbent(), []
     race.listen = heard.append
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: race.found(float(number), "solver"), range(400, 0, -1)))

@@ -8,9 +8,9 @@ import pytest
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Links, Machine
-from memplan.planner.bounds import least_memory, memory_floor
+from memplan.planner.bounds import least_memory, minimum_memory
 from memplan.planner.budget import spelled
-from memplan.solvers.problem import Bound, Effort, InfeasibleError, NotFoundError, Problem
+from memplan.solvers.problem import Bound, InfeasibleError, NotFoundError, Problem, SearchStats
 from memplan.solvers.registry import run as registry
 
 
@@ -18,8 +18,8 @@ def test_a_refusal_beside_other_bytes_keeps_what_it_knows() -> None:
     refusal = InfeasibleError("rotor", 100, 150, 90)
     refusal.notes = ("a note",)
     refusal.tell(120, ())
-    more = refusal.beside(1000)
-    assert (more.budget, more.least, more.floor, more.once_floor) == (1100, 1150, 1090, 1120)
+    more = refusal.with_extra_bytes(1000)
+    assert (more.budget, more.least, more.min_memory, more.min_memory_once) == (1100, 1150, 1090, 1120)
     assert more.notes == ("a note",)
     assert str(more).endswith("unless a backward operation runs twice")
     assert "1,120 B" in str(more)
@@ -28,9 +28,9 @@ def test_a_refusal_beside_other_bytes_keeps_what_it_knows() -> None:
 def test_one_that_found_nothing_stays_one() -> None:
     refusal = NotFoundError("search", 100, 90, 110)
     refusal.tell(None, [Bound(inf, "residency", "any")])
-    more = refusal.beside(1000)
+    more = refusal.with_extra_bytes(1000)
     assert isinstance(more, NotFoundError)
-    assert (more.budget, more.floor, more.found, more.least) == (1100, 1090, 1110, None)
+    assert (more.budget, more.min_memory, more.found, more.least) == (1100, 1090, 1110, None)
     assert "is 1,110 B" in str(more)
     assert str(more).endswith("it is proven that there is none without offloading, in any order")
 
@@ -38,7 +38,7 @@ def test_one_that_found_nothing_stays_one() -> None:
 def test_a_minimum_says_for_which_schedules_and_what_goes_below() -> None:
     """A chain with weights: without offloading they stay on the device."""
     graph = chain(6, parameters=True)
-    alone, offloaded = memory_floor(graph), least_memory(graph)
+    alone, offloaded = minimum_memory(graph), least_memory(graph)
     assert offloaded < alone
     with pytest.raises(InfeasibleError) as refused:
         registry.solve("auto", Problem(graph, alone - 1), 1.0, bound_seconds=0.0)
@@ -59,5 +59,5 @@ def test_a_budget_is_a_whole_number() -> None:
 
 
 def test_the_effort_for_a_schedule_of_no_seconds_has_no_gap() -> None:
-    assert Effort.of(3, 0.0, -1e-11) == Effort(3, 0.0)
-    assert Effort.of(3, 2.0, 1.0) == Effort(3, 0.5)
+    assert SearchStats.of(3, 0.0, -1e-11) == SearchStats(3, 0.0)
+    assert SearchStats.of(3, 2.0, 1.0) == SearchStats(3, 0.5)

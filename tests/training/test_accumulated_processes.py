@@ -185,9 +185,9 @@ def test_several_batches_for_one_update_are_those_of_no_sync(name: str, found: l
     """With batch norm's buffers, which ranks have of their own within an update; one rank alone evaluates,
     each plans for a second shape when it comes."""
     for result in found:
-        planned, plain = result[name]
-        assert planned.keys() == plain.keys()
-        assert [each for each in plain if not torch.equal(planned[each], plain[each])] == []
+        planned, baseline = result[name]
+        assert planned.keys() == baseline.keys()
+        assert [each for each in baseline if not torch.equal(planned[each], baseline[each])] == []
     first, second = (result[name][0] for result in found)
     names = [name for name, _parameter in model().named_parameters()]
     assert [each for each in names if not torch.equal(first[each], second[each])] == []

@@ -72,8 +72,8 @@ def planned(module: nn.Module, optimizer: Any, batch: Any = None, **options: Any
 )
 def test_several_batches_for_one_update_are_those_of_plain_pytorch(make: Any, options: Any) -> None:
     module, data = model(), batches()
-    plain = copy.deepcopy(module)
-    optimizer, other = make(module), make(plain)
+    baseline = copy.deepcopy(module)
+    optimizer, other = make(module), make(baseline)
     step = planned(module, optimizer, **options)
     rates, others = OneCycleLR(optimizer, 0.02, total_steps=8), OneCycleLR(other, 0.02, total_steps=8)
     torch.manual_seed(11)
@@ -92,12 +92,12 @@ def test_several_batches_for_one_update_are_those_of_plain_pytorch(make: Any, op
     torch.manual_seed(11)
     expected: list[Any] = []
     for number, (x, labels) in enumerate(data, start=1):
-        loss = functional.cross_entropy(plain(x), labels)
+        loss = functional.cross_entropy(baseline(x), labels)
         (loss / MANY).backward()
         expected.append(loss.detach())
         if number % MANY == 0 or number == len(data):
             clipped = options.get("max_grad_norm", 0.3) is not None
-            expected.append(nn.utils.clip_grad_norm_(plain.parameters(), 0.3) if clipped else None)
+            expected.append(nn.utils.clip_grad_norm_(baseline.parameters(), 0.3) if clipped else None)
             other.step()
             other.zero_grad()
             if number % MANY == 0:
@@ -105,13 +105,13 @@ def test_several_batches_for_one_update_are_those_of_plain_pytorch(make: Any, op
     step.restore_to_device()
     for mine, theirs in zip(seen, expected, strict=True):
         assert mine is theirs if theirs is None else torch.equal(mine, theirs)
-    assert all(map(torch.equal, module.parameters(), plain.parameters()))
+    assert all(map(torch.equal, module.parameters(), baseline.parameters()))
 
 
 def test_a_batch_that_is_refused_adds_nothing() -> None:
     module = model()
-    plain = copy.deepcopy(module)
-    step, other = planned(module, sgd(module), max_plans=1), sgd(plain)
+    baseline = copy.deepcopy(module)
+    step, other = planned(module, sgd(module), max_plans=1), sgd(baseline)
     whole = [(x, labels) for x, labels in batches() if len(x) == 48][:MANY]
     torch.manual_seed(11)
     for number, (x, labels) in enumerate(whole):
@@ -122,10 +122,10 @@ def test_a_batch_that_is_refused_adds_nothing() -> None:
     assert step.optimizer_stepped
     torch.manual_seed(11)
     for x, labels in whole:
-        (functional.cross_entropy(plain(x), labels) / MANY).backward()
-    nn.utils.clip_grad_norm_(plain.parameters(), 0.3)
+        (functional.cross_entropy(baseline(x), labels) / MANY).backward()
+    nn.utils.clip_grad_norm_(baseline.parameters(), 0.3)
     other.step()
-    assert all(map(torch.equal, module.parameters(), plain.parameters()))
+    assert all(map(torch.equal, module.parameters(), baseline.parameters()))
 
 
 @pytest.mark.parametrize(
@@ -183,8 +183,8 @@ def fault(monkeypatch: pytest.MonkeyPatch) -> Fault:
 def test_a_call_that_fails_adds_nothing_or_the_update_begins_anew(options: Any, fault: Fault) -> None:
     """Each third call fails somewhere: as if it had not been, or as if the sums had then been made zero."""
     module = model()
-    plain = copy.deepcopy(module)
-    optimizer, other = sgd(module), sgd(plain)
+    baseline = copy.deepcopy(module)
+    optimizer, other = sgd(module), sgd(baseline)
     options = {"max_grad_norm": 0.3, **options}
     step = planned(module, optimizer, verify=False, **options)
     numbers = random.Random(1)
@@ -214,7 +214,7 @@ def test_a_call_that_fails_adds_nothing_or_the_update_begins_anew(options: Any, 
         loss = step(x, targets=labels)
         after = torch.get_rng_state()
         torch.set_rng_state(before)
-        expected = functional.cross_entropy(plain(x), labels)
+        expected = functional.cross_entropy(baseline(x), labels)
         assert torch.equal(loss, expected)
         assert torch.equal(after, torch.get_rng_state())
         (expected / MANY).backward()
@@ -222,12 +222,12 @@ def test_a_call_that_fails_adds_nothing_or_the_update_begins_anew(options: Any, 
         if waiting == MANY:
             waiting = 0
             if options["max_grad_norm"]:
-                assert torch.equal(step.grad_norm, nn.utils.clip_grad_norm_(plain.parameters(), 0.3))  # pyright: ignore[reportArgumentType]
+                assert torch.equal(step.grad_norm, nn.utils.clip_grad_norm_(baseline.parameters(), 0.3))  # pyright: ignore[reportArgumentType]
             other.step()
             other.zero_grad()
         assert step.optimizer_stepped == (waiting == 0)
     step.restore_to_device()
-    assert all(map(torch.equal, module.parameters(), plain.parameters()))
+    assert all(map(torch.equal, module.parameters(), baseline.parameters()))
     assert set(notes) == {UNDONE} if options.get("rollback_on_error") else {UNDONE, BEGINS_ANEW}
 
 
@@ -314,8 +314,8 @@ def test_all_that_updates_can(
     """Masters, averages, clipping, shapes, outputs, rates that move, an evaluation between two batches."""
     dtype = torch.bfloat16 if low else torch.float32
     module = nn.Sequential(model(), nn.BatchNorm1d(3)).to(dtype)
-    plain = copy.deepcopy(module)
-    weights = list(plain.parameters())
+    baseline = copy.deepcopy(module)
+    weights = list(baseline.parameters())
     masters = [nn.Parameter(weight.detach().float()) if low else weight for weight in weights]
     averages = [master.detach().clone() for master in masters]
     optimizer, other = make(module.parameters()), make(masters)
@@ -334,7 +334,7 @@ def test_all_that_updates_can(
         torch.manual_seed(number)
         loss = step(x[:length], targets=labels[:length])
         torch.manual_seed(number)
-        returned = plain(x[:length])
+        returned = baseline(x[:length])
         expected = functional.cross_entropy(returned, labels[:length])
         assert torch.equal(loss, expected)
         assert torch.equal(step.output, returned)
@@ -356,15 +356,15 @@ def test_all_that_updates_can(
             rates.step()
             others.step()
         elif number == 2:
-            plain.eval()
+            baseline.eval()
             assert torch.equal(
-                step.evaluate(x, targets=labels).loss, functional.cross_entropy(plain(x), labels)
+                step.evaluate(x, targets=labels).loss, functional.cross_entropy(baseline(x), labels)
             )
-            plain.train()
+            baseline.train()
     if ema is not None:
         found = step.ema_state_dict()
-        for (name, _), average in zip(plain.named_parameters(), averages, strict=True):
+        for (name, _), average in zip(baseline.named_parameters(), averages, strict=True):
             assert torch.equal(found[name], average.to(dtype)), name
     step.restore_to_device()
-    for name, tensor in plain.state_dict().items():
+    for name, tensor in baseline.state_dict().items():
         assert torch.equal(module.state_dict()[name], tensor), name

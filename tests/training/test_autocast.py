@@ -29,28 +29,28 @@ def planned(module: nn.Module, **options: Any) -> memplan.Step:
 @pytest.mark.scripts
 def test_training_is_that_under_autocast() -> None:
     module = model()
-    plain = copy.deepcopy(module)
-    optimizer, other = (torch.optim.AdamW(m.parameters(), lr=0.01) for m in (module, plain))
+    baseline = copy.deepcopy(module)
+    optimizer, other = (torch.optim.AdamW(m.parameters(), lr=0.01) for m in (module, baseline))
     step = planned(module, optimizer=optimizer, autocast=BFLOAT16, return_outputs=True)
     assert any(value.dtype == BFLOAT16 for value in step.plans[0].program.values)
     torch.manual_seed(5)
     for rows in (24, 24, 10):
         x, labels = torch.randn(rows, 6), torch.randint(3, (rows,))
-        ours = step(x, targets=labels)
+        own = step(x, targets=labels)
         with torch.autocast("cpu", dtype=BFLOAT16):
-            output = plain(x)
+            output = baseline(x)
             loss = functional.cross_entropy(output, labels)
         loss.backward()
         other.step()
         other.zero_grad()
-        assert torch.equal(ours, loss)
+        assert torch.equal(own, loss)
         assert step.output.dtype == BFLOAT16
         assert torch.equal(step.output, output)
     with torch.no_grad(), torch.autocast("cpu", dtype=BFLOAT16):
-        expected = functional.cross_entropy(plain.eval()(x), labels)
+        expected = functional.cross_entropy(baseline.eval()(x), labels)
     module.eval()
     assert torch.equal(step.evaluate(x, targets=labels).loss, expected)
-    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), plain.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), baseline.parameters(), strict=True))
 
 
 def test_a_step_has_its_own_autocast_or_that_around_optimize() -> None:
@@ -109,13 +109,13 @@ def test_an_autocast_around_optimize_is_of_forward_and_loss() -> None:
     """As in a loop whose `loss.backward()` stands outside. What is float32 by itself, like attention's
     products, is not cast again in the trace."""
     module, tokens = Attention(), torch.randint(16, (2, 8))
-    plain = copy.deepcopy(module)
+    baseline = copy.deepcopy(module)
     with torch.autocast("cpu", dtype=BFLOAT16):
         step = memplan.optimize(module, tokens, budget="100%", solver="store-all", cache=False)
         loss = step(tokens)
-        expected = plain(tokens)
+        expected = baseline(tokens)
     assert torch.equal(loss, expected)
     loss.backward()
     expected.backward()
-    for (name, ours), theirs in zip(module.named_parameters(), plain.parameters(), strict=True):
-        assert torch.equal(not_none(ours.grad), not_none(theirs.grad)), name
+    for (name, own), theirs in zip(module.named_parameters(), baseline.parameters(), strict=True):
+        assert torch.equal(not_none(own.grad), not_none(theirs.grad)), name

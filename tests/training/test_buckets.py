@@ -56,9 +56,9 @@ def planned(module: nn.Module, **options: Any) -> Any:
 @pytest.mark.scripts
 def test_padded_batches_train_as_plain_pytorch_on_them() -> None:
     module = Model()
-    plain = copy.deepcopy(module)
-    ours, theirs = (torch.optim.AdamW(each.parameters(), lr=0.01) for each in (module, plain))
-    step = planned(module, optimizer=ours)
+    baseline = copy.deepcopy(module)
+    own, theirs = (torch.optim.AdamW(each.parameters(), lr=0.01) for each in (module, baseline))
+    step = planned(module, optimizer=own)
     torch.manual_seed(11)
     losses = [step(batch(length)) for length in LENGTHS]
     assert sorted(plan.program.values[plan.program.inputs["tokens"]].shape for plan in step.plans) == [
@@ -67,16 +67,16 @@ def test_padded_batches_train_as_plain_pytorch_on_them() -> None:
     ]
     torch.manual_seed(11)
     for length, loss in zip(LENGTHS, losses, strict=True):
-        expected = plain(**padded(batch(length), 8 if length <= 8 else 16))["loss"]
+        expected = baseline(**padded(batch(length), 8 if length <= 8 else 16))["loss"]
         expected.backward()
         theirs.step()
         theirs.zero_grad()
         assert torch.equal(loss, expected.detach())
-    for one, other in zip(module.parameters(), plain.parameters(), strict=True):
+    for one, other in zip(module.parameters(), baseline.parameters(), strict=True):
         assert torch.equal(one, other)
     evaluated = step.evaluate(batch(5)).loss
     with torch.no_grad():
-        expected = plain.eval()(**batch(5))["loss"]
+        expected = baseline.eval()(**batch(5))["loss"]
     assert torch.allclose(evaluated, expected, rtol=1e-5)
 
 

@@ -240,20 +240,20 @@ def test_a_hook_on_the_optimizers_steps_is_refused(before: bool) -> None:
 def test_weights_that_become_parts_of_one_vector() -> None:
     """Each that the plan moves has memory of its own again, with the vector's values."""
     links = Machine(links=Links(1e9, 1e9))
-    plain, module = model(), model()
-    theirs, ours = (torch.optim.SGD(each.parameters(), 0.1) for each in (plain, module))
-    step = planned(module, optimizer=ours, machine=links, solver="l2l", budget="90%")
+    baseline, module = model(), model()
+    theirs, own = (torch.optim.SGD(each.parameters(), 0.1) for each in (baseline, module))
+    step = planned(module, optimizer=own, machine=links, solver="l2l", budget="90%")
     for turn in range(3):
         torch.manual_seed(turn)
-        loss = functional.cross_entropy(plain(X), LABELS)
+        loss = functional.cross_entropy(baseline(X), LABELS)
         loss.backward()
         theirs.step()
         theirs.zero_grad()
         torch.manual_seed(turn)
         assert torch.equal(step(X, targets=LABELS), loss)
-        for each in (plain, module):
+        for each in (baseline, module):
             vector_to_parameters(parameters_to_vector(each.parameters()) * 0.9, each.parameters())
-    for one, other in zip(plain.parameters(), module.parameters(), strict=True):
+    for one, other in zip(baseline.parameters(), module.parameters(), strict=True):
         assert torch.equal(one, other)
 
 

@@ -58,8 +58,8 @@ def trained_plainly(module, optimizer, given):
 @pytest.mark.parametrize("moved", [False, True], ids=["device alone", "weights moved"])
 def test_clipped_updates_are_those_of_plain_pytorch(make, moved: bool) -> None:
     module, given = model(), batches()
-    plain = copy.deepcopy(module)
-    optimizer, other = make(module), make(plain)
+    baseline = copy.deepcopy(module)
+    optimizer, other = make(module), make(baseline)
     step = memplan.optimize(
         module,
         given[0][0],
@@ -81,17 +81,17 @@ def test_clipped_updates_are_those_of_plain_pytorch(make, moved: bool) -> None:
         step.max_grad_norm = norm
         seen += [step(x, targets=labels), step.grad_norm]
         rates.step()
-    expected = trained_plainly(plain, other, given)
+    expected = trained_plainly(baseline, other, given)
     assert [norm > most for norm, most in zip(expected[1::2], NORMS, strict=True)] == [
         True,
         True,
         False,
         True,
     ]
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(seen, expected, strict=True))
-    for (name, ours), theirs in zip(module.named_parameters(), plain.parameters(), strict=True):
-        assert torch.equal(ours, theirs), name
-        row, states = other.state[theirs], optimizer.state[ours]
+    assert all(torch.equal(own, theirs) for own, theirs in zip(seen, expected, strict=True))
+    for (name, own), theirs in zip(module.named_parameters(), baseline.parameters(), strict=True):
+        assert torch.equal(own, theirs), name
+        row, states = other.state[theirs], optimizer.state[own]
         assert row.keys() == states.keys()
         assert all(torch.equal(row[state], states[state]) for state in row), name
 
@@ -131,36 +131,36 @@ class Odd(nn.Module):
 def test_the_norm_is_torchs_of_odd_sets_of_parameters(kinds) -> None:
     """Those of one type together, in torch's order: the comparison within `optimize` sees each bit."""
     module, x = Odd(*kinds), torch.randn(5, 7)
-    plain = copy.deepcopy(module)
+    baseline = copy.deepcopy(module)
     optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], 0.1)
     step = memplan.optimize(
         module, x, budget="100%", optimizer=optimizer, max_grad_norm=0.25, solver="store-all", cache=False
     )
     step(x)
-    plain(x).backward()
-    norm = nn.utils.clip_grad_norm_(plain.parameters(), 0.25)
-    torch.optim.SGD(plain.parameters(), 0.1).step()
+    baseline(x).backward()
+    norm = nn.utils.clip_grad_norm_(baseline.parameters(), 0.25)
+    torch.optim.SGD(baseline.parameters(), 0.1).step()
     assert step.grad_norm is not None
     assert torch.equal(step.grad_norm, norm)
     assert norm > 0.25
-    assert all(map(torch.equal, module.parameters(), plain.parameters()))
+    assert all(map(torch.equal, module.parameters(), baseline.parameters()))
 
 
 @pytest.mark.filterwarnings("ignore:Adafactor is not in the plan")
 def test_an_optimizer_that_steps_behind_the_plan_is_given_clipped_gradients() -> None:
     module, x = Odd("plain", "frozen", "plain"), torch.randn(5, 7)
-    plain = copy.deepcopy(module)
-    ours, theirs = torch.optim.Adafactor(module.parameters()), torch.optim.Adafactor(plain.parameters())
-    step = memplan.optimize(module, x, budget="200%", optimizer=ours, max_grad_norm=0.25, cache=False)
+    baseline = copy.deepcopy(module)
+    own, theirs = torch.optim.Adafactor(module.parameters()), torch.optim.Adafactor(baseline.parameters())
+    step = memplan.optimize(module, x, budget="200%", optimizer=own, max_grad_norm=0.25, cache=False)
     for _turn in range(2):
         step(x)
-        plain(x).backward()
-        norm = nn.utils.clip_grad_norm_(plain.parameters(), 0.25)
+        baseline(x).backward()
+        norm = nn.utils.clip_grad_norm_(baseline.parameters(), 0.25)
         theirs.step()
         theirs.zero_grad()
         assert step.grad_norm is not None
         assert torch.equal(step.grad_norm, norm)
-    assert all(map(torch.equal, module.parameters(), plain.parameters()))
+    assert all(map(torch.equal, module.parameters(), baseline.parameters()))
 
 
 def small_step(**options):

@@ -16,7 +16,7 @@ import memplan
 import pytest
 import torch
 from memplan.runtime.compare import signature, verdict
-from memplan.runtime.trace.output_layouts import settled
+from memplan.runtime.trace.output_layouts import trace_real_layouts
 from memplan.training import plan as planning
 from memplan.training.progress import ProgressEvent
 from torch import Tensor, nn
@@ -80,7 +80,7 @@ def test_calls_run_by_themselves_where_the_plan_is_compared(
 ) -> None:
     """Else the forms of their results are known, with all that the comparison found."""
     forms: list[bool] = []
-    monkeypatch.setattr(planning, "settled", lambda *given: forms.append(True) or settled(*given))
+    monkeypatch.setattr(planning, "settled", lambda *given: forms.append(True) or trace_real_layouts(*given))
     for compare, times in ((None, 1), (None, 1), (False, 2), (True, 3), (None, 3)):
         start(tmp_path, verify=compare)
         assert len(forms) == times
@@ -90,13 +90,13 @@ def test_calls_run_by_themselves_where_the_plan_is_compared(
 
 
 def test_a_second_start_does_not_compare_and_says_so(tmp_path: Path, compared: list[bool]) -> None:
-    first, told = start(tmp_path), list[ProgressEvent]()
+    first, reported = start(tmp_path), list[ProgressEvent]()
     assert not first.report().plans[0].compared_before
-    second = start(tmp_path, progress=told.append)
+    second = start(tmp_path, progress=reported.append)
     assert len(compared) == 1
     assert second.report().plans[0].compared_before
     assert "compared before" in str(second.report())
-    assert [str(each) for each in told] == ["trace", "compare, compared before"]
+    assert [str(each) for each in reported] == ["trace", "compare, compared before"]
     other = Model()
     other.inner.weight.data.mul_(2)  # values of weights do not decide
     start(tmp_path, other)
@@ -240,7 +240,7 @@ print(step.report().plans[0].compared_before)
 
 @pytest.mark.scripts
 def test_another_process_does_not_compare(tmp_path: Path) -> None:
-    script, told = tmp_path / "train.py", list[str]()
+    script, reported = tmp_path / "train.py", list[str]()
     script.write_text(SCRIPT)
     os.utime(script, (1e9, 1e9))
     for seed in ("1", "2"):
@@ -249,5 +249,5 @@ def test_another_process_does_not_compare(tmp_path: Path) -> None:
         run = subprocess.run(
             command, env=environment, capture_output=True, text=True, check=True, timeout=300
         )
-        told.append(run.stdout.split()[0])
-    assert told == ["False", "True"]
+        reported.append(run.stdout.split()[0])
+    assert reported == ["False", "True"]

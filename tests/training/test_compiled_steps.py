@@ -112,11 +112,11 @@ def test_losses_are_eagers_but_for_roundings(trained: tuple[Any, list[Tensor], n
     step, losses, module = trained
     assert step.plan.graph.source["compiled"]
     assert any("fused" in operation.name for operation in step.plans[0].program.operations)
-    plain = model()
-    expected = eager(plain, momentum(plain))
+    uncompiled = model()
+    expected = eager(uncompiled, momentum(uncompiled))
     assert float(expected[-1]) < float(expected[0]) - 0.1
     torch.testing.assert_close(losses, expected, rtol=1e-4, atol=0)
-    for name, tensor in plain.state_dict().items():
+    for name, tensor in uncompiled.state_dict().items():
         torch.testing.assert_close(module.state_dict()[name], tensor, rtol=1e-3, atol=1e-4)
 
 

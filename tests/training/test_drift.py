@@ -87,9 +87,9 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> Emulated:
     return Emulated(monkeypatch)
 
 
-def optimized(module: nn.Module, told: list[ProgressEvent], **options: Any) -> Any:
+def optimized(module: nn.Module, reported: list[ProgressEvent], **options: Any) -> Any:
     chosen = {"machine": Machine(links=Links(RATE, RATE)), "solver": "l2l", "budget": "60%", **options}
-    given = {"loss_fn": loss_of, "optimizer": sgd(module), "progress": told.append, "verify": False}
+    given = {"loss_fn": loss_of, "optimizer": sgd(module), "progress": reported.append, "verify": False}
     return memplan.optimize(module, INPUTS, cache=chosen.pop("cache", False), **given, **chosen)
 
 
@@ -103,21 +103,21 @@ def taken(step: Any, turns: int) -> float:
     return median(seconds)
 
 
-def lines(told: list[ProgressEvent]) -> list[str]:
-    return [each.text for each in told if each.phase == "train" and each.text]
+def lines(reported: list[ProgressEvent]) -> list[str]:
+    return [each.text for each in reported if each.phase == "train" and each.text]
 
 
 def assert_plain(step: Any, module: nn.Module, turns: int) -> None:
     """Bitwise as plain PyTorch after so many turns."""
-    plain = model()
-    optimizer = sgd(plain)
+    baseline = model()
+    optimizer = sgd(baseline)
     for _turn in range(turns):
         optimizer.zero_grad()
-        loss_of(plain(INPUTS)).backward()
+        loss_of(baseline(INPUTS)).backward()
         optimizer.step()
     step.restore_to_device()
-    for ours, theirs in zip(module.parameters(), plain.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
+    for own, theirs in zip(module.parameters(), baseline.parameters(), strict=True):
+        assert torch.equal(own, theirs)
 
 
 @pytest.mark.scripts
@@ -125,15 +125,15 @@ def test_transfers_move_where_a_link_is_half_as_fast(
     emulated: Emulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The host has room for one plan alone: the next has what the first one leaves."""
-    module, told = model(), list[ProgressEvent]()
-    step = optimized(module, told, cache=tmp_path)
+    module, reported = model(), list[ProgressEvent]()
+    step = optimized(module, reported, cache=tmp_path)
     planned = step.plan
     monkeypatch.setattr(host_buffers, "available_bytes", lambda: planned.figures.host_peak // 2)
     emulated.rate = RATE / 2
     before = taken(step, ENOUGH + 2)
     assert before > 1.1 * planned.figures.time
     step._planner.solver = "store-all"  # which finds nothing within the budget
-    while not any("transfers moved" in line for line in lines(told)):
+    while not any("transfers moved" in line for line in lines(reported)):
         step(INPUTS)
     assert step.plan.schedule is not planned.schedule
     assert step.plan.figures.peak <= planned.budget
@@ -143,15 +143,15 @@ def test_transfers_move_where_a_link_is_half_as_fast(
     after = taken(step, 10)
     assert after < 0.9 * before
     assert after == pytest.approx(step.plan.figures.time, rel=0.2)
-    said = lines(told)
+    said = lines(reported)
     assert "against the plan's" in said[0]
     assert "h2d" in said[1]
     assert all(line in str(step.report()) for line in said)
     assert_plain(step, module, step.report().plans[0].iterations)
     monkeypatch.undo()
-    again = optimized(model(), [], cache=tmp_path)  # the next start has the schedule and the rates
-    assert again.plan.figures == step.plan.figures
-    assert again.plan.graph.machine.links == links
+    recomputed = optimized(model(), [], cache=tmp_path)  # the next start has the schedule and the rates
+    assert recomputed.plan.figures == step.plan.figures
+    assert recomputed.plan.graph.machine.links == links
 
 
 @pytest.mark.scripts
@@ -160,15 +160,15 @@ def test_a_plan_is_solved_again_in_the_background(
 ) -> None:
     """Though the transfers can't be moved, by a fault that is told."""
     monkeypatch.setattr(adapt, "place_prefetches", lambda *_given: {}["fault"])
-    module, told = model(), list[ProgressEvent]()
-    step = optimized(module, told, time_limit=1)
+    module, reported = model(), list[ProgressEvent]()
+    step = optimized(module, reported, time_limit=1)
     emulated.rate = RATE / 2
     before = taken(step, ENOUGH + 2)
     object.__setattr__(step._planner.options, "solver", "greedy-star")
-    while not (done := [line for line in lines(told) if line.startswith("solved again")]):
+    while not (done := [line for line in lines(reported) if line.startswith("solved again")]):
         step(INPUTS)
     assert "expected" in done[0]
-    assert "transfers stay, KeyError: 'fault'" in lines(told)[1]
+    assert "transfers stay, KeyError: 'fault'" in lines(reported)[1]
     plan = step.plan
     assert simulate(plan.graph, plan.schedule, budget=plan.budget).figures == plan.figures
     assert plan.figures.time < 0.9 * before
@@ -178,12 +178,12 @@ def test_a_plan_is_solved_again_in_the_background(
 
 @pytest.mark.scripts
 def test_without_adapting_it_is_told_once_and_nothing_changes(emulated: Emulated) -> None:
-    module, told = model(), list[ProgressEvent]()
-    step = optimized(module, told, replan_on_drift=False)
+    module, reported = model(), list[ProgressEvent]()
+    step = optimized(module, reported, replan_on_drift=False)
     schedule = step.plan.schedule
     emulated.rate = RATE / 2
     taken(step, ENOUGH + 2 + TURNS)
-    assert len(lines(told)) == 1
+    assert len(lines(reported)) == 1
     assert step.plan.schedule is schedule
 
 

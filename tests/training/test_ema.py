@@ -53,18 +53,18 @@ def sgd(module: nn.Module) -> torch.optim.Optimizer:
 def test_averages_are_those_of_a_loop(make: Any, options: dict[str, Any]) -> None:
     """The second half by another step, whose optimizer has loaded the first one's states."""
     module = model()
-    plain, other = copy.deepcopy(module), copy.deepcopy(module)
-    optimizer, theirs, later = make(module), make(plain), make(other)
+    baseline, other = copy.deepcopy(module), copy.deepcopy(module)
+    optimizer, theirs, later = make(module), make(baseline), make(other)
     step = planned(module, optimizer, **options)
-    shadow = {name: p.detach().clone() for name, p in plain.named_parameters()}
+    shadow = {name: p.detach().clone() for name, p in baseline.named_parameters()}
     torch.manual_seed(11)
     for x, labels in batches():
-        functional.cross_entropy(plain(x), labels).backward()
+        functional.cross_entropy(baseline(x), labels).backward()
         if "max_grad_norm" in options:
-            nn.utils.clip_grad_norm_(plain.parameters(), options["max_grad_norm"])
+            nn.utils.clip_grad_norm_(baseline.parameters(), options["max_grad_norm"])
         theirs.step()
         theirs.zero_grad()
-        for name, p in plain.named_parameters():
+        for name, p in baseline.named_parameters():
             shadow[name].lerp_(p.detach(), 1 - DECAY)
     torch.manual_seed(11)
     for number, (x, labels) in enumerate(batches()):
@@ -76,11 +76,11 @@ def test_averages_are_those_of_a_loop(make: Any, options: dict[str, Any]) -> Non
             torch.set_rng_state(drawn)
         step(x, targets=labels)
     found = step.ema_state_dict()
-    assert found.keys() == plain.state_dict().keys()
-    expected = plain.state_dict() | shadow
+    assert found.keys() == baseline.state_dict().keys()
+    expected = baseline.state_dict() | shadow
     assert [name for name in expected if not torch.equal(found[name], expected[name])] == []
     assert [
-        name for name, p in other.named_parameters() if not torch.equal(p, plain.get_parameter(name))
+        name for name, p in other.named_parameters() if not torch.equal(p, baseline.get_parameter(name))
     ] == []
     assert not torch.equal(found["0.weight"], other.get_parameter("0.weight"))
 

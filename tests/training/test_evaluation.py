@@ -73,8 +73,8 @@ def plainly(module: nn.Module, x: Tensor) -> dict[str, Tensor]:
 @pytest.mark.parametrize(("updates", "moved"), [(True, True), (False, False)], ids=["moved", "gradients"])
 def test_evaluation_between_training_iterations(updates: bool, moved: bool) -> None:
     module = Model()
-    plain, optimizer = copy.deepcopy(module), adamw(module)
-    theirs, given = adamw(plain), batches(24, 10, 24)
+    baseline, optimizer = copy.deepcopy(module), adamw(module)
+    theirs, given = adamw(baseline), batches(24, 10, 24)
     step = planned(
         module,
         return_outputs="logits",
@@ -103,26 +103,26 @@ def test_evaluation_between_training_iterations(updates: bool, moved: bool) -> N
     expected: list[Tensor] = []
     checked = iter(seen)
     for number, (x, labels) in enumerate(given):
-        loss = loss_of(plain(x), labels)
+        loss = loss_of(baseline(x), labels)
         loss.backward()
         expected.append(loss.detach())
         if number + 1 < len(given):
             theirs.step()
             theirs.zero_grad()
             y, more = given[number + 1]
-            evaluation, output = next(checked), plainly(plain, y)
+            evaluation, output = next(checked), plainly(baseline, y)
             assert torch.equal(evaluation.loss, loss_of(output, more))
             assert torch.equal(evaluation.output["logits"], output["logits"])
-            assert torch.equal(next(checked)["logits"], plainly(plain, x)["logits"])
-    assert all(torch.equal(ours, other) for ours, other in zip(losses, expected, strict=True))
-    for (name, ours), other in zip(module.named_buffers(), plain.buffers(), strict=True):
-        assert torch.equal(ours, other), name
+            assert torch.equal(next(checked)["logits"], plainly(baseline, x)["logits"])
+    assert all(torch.equal(own, other) for own, other in zip(losses, expected, strict=True))
+    for (name, own), other in zip(module.named_buffers(), baseline.buffers(), strict=True):
+        assert torch.equal(own, other), name
     assert not any(parameter.is_inference() for parameter in module.parameters())
     if not updates:
         return
     theirs.step()
-    for (name, ours), other in zip(module.named_parameters(), plain.parameters(), strict=True):
-        assert torch.equal(ours, other), name
+    for (name, own), other in zip(module.named_parameters(), baseline.parameters(), strict=True):
+        assert torch.equal(own, other), name
 
 
 @pytest.mark.scripts
@@ -197,25 +197,25 @@ def test_generation_takes_weights_back_and_training_goes_on() -> None:
         n_layer=2, n_head=2, n_embd=32, vocab_size=50, n_positions=32, bos_token_id=0, eos_token_id=0
     )
     module = transformers.GPT2LMHeadModel(config)
-    plain, tokens = copy.deepcopy(module), torch.randint(1, 50, (2, 16))
-    batch, optimizer, theirs = {"input_ids": tokens, "labels": tokens}, adamw(module), adamw(plain)
+    baseline, tokens = copy.deepcopy(module), torch.randint(1, 50, (2, 16))
+    batch, optimizer, theirs = {"input_ids": tokens, "labels": tokens}, adamw(module), adamw(baseline)
     step = memplan.optimize(
         module, batch, budget="70%", optimizer=optimizer, machine=LINKS, solver="offload-greedy"
     )
     torch.manual_seed(11)
-    ours: list[Tensor] = []
+    own: list[Tensor] = []
     for _ in range(2):
         step(**batch)
         step.restore_to_device()
         module.eval()
-        ours.append(module.generate(tokens[:, :4], max_new_tokens=4, do_sample=False, pad_token_id=0))
+        own.append(module.generate(tokens[:, :4], max_new_tokens=4, do_sample=False, pad_token_id=0))
         module.train()
     torch.manual_seed(11)
-    for generated in ours:
-        plain(**batch).loss.backward()
+    for generated in own:
+        baseline(**batch).loss.backward()
         theirs.step()
         theirs.zero_grad()
-        plain.eval()
-        expected = plain.generate(tokens[:, :4], max_new_tokens=4, do_sample=False, pad_token_id=0)
-        plain.train()
+        baseline.eval()
+        expected = baseline.generate(tokens[:, :4], max_new_tokens=4, do_sample=False, pad_token_id=0)
+        baseline.train()
         assert torch.equal(generated, expected)

@@ -34,10 +34,10 @@ def test_a_planned_loop_is_the_packages_own(
     monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
     monkeypatch.chdir(tmp_path)
     train: Callable[..., Any] = import_module(name).train
-    (ours, losses), (plain, expected) = (fresh(train, planned, options) for planned in (True, False))
+    (own, losses), (baseline, expected) = (fresh(train, planned, options) for planned in (True, False))
     assert losses == expected
     assert len(losses) > 4
-    for (parameter, mine), theirs in zip(ours.named_parameters(), plain.parameters(), strict=True):
+    for (parameter, mine), theirs in zip(own.named_parameters(), baseline.parameters(), strict=True):
         assert torch.equal(mine, theirs), parameter
 
 

@@ -66,10 +66,10 @@ def test_other_questions_have_other_plans(tmp_path: Path, counted: list[str]) ->
 def test_a_gap_is_the_solver_s_and_part_of_the_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, told = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)), list[object]()
+    module, reported = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3)), list[object]()
 
     def solve(*given: Any, **more: Any) -> object:
-        told.append(given[3])
+        reported.append(given[3])
         return solve_or_unpin(*given, **more)
 
     monkeypatch.setattr(planning, "solve", solve)
@@ -80,7 +80,7 @@ def test_a_gap_is_the_solver_s_and_part_of_the_question(
     }
     for gap in (None, "1%", "1%", 0.02):
         memplan.optimize(module, torch.randn(32, 6), cache=tmp_path, verify=False, gap=gap, **given)
-    assert told == [{}, {"gap": "1%"}, {"gap": "0.02"}]
+    assert reported == [{}, {"gap": "1%"}, {"gap": "0.02"}]
 
 
 @pytest.mark.parametrize(
@@ -196,9 +196,9 @@ def test_a_plan_that_pins_nothing_is_told_when_it_is_made_and_kept(tmp_path: Pat
         given = {"optimizer": optimizer, "loss_fn": lambda output: output.square().mean(), "solver": "l2l"}
         return memplan.optimize(module, batch, budget="90%", machine=machine, cache=tmp_path, **given)
 
-    with pytest.warns(UserWarning, match=r"fit host.pinned \(1 bytes\): this one pins nothing") as told:
+    with pytest.warns(UserWarning, match=r"fit host.pinned \(1 bytes\): this one pins nothing") as reported:
         first = step()
-    assert len(told) == 1
+    assert len(reported) == 1
     with warnings.catch_warnings(action="error"):
         second = step()
     assert torch.equal(first(torch.ones(4, 16)), second(torch.ones(4, 16)))

@@ -97,7 +97,7 @@ class Loop:
 def test_a_loop_with_all_that_people_do(moved: bool, updates: bool) -> None:
     """The second half by another loop, which loads what the first has saved."""
     given, module = batches(), model()
-    plain, other = copy.deepcopy(module), copy.deepcopy(module)
+    baseline, other = copy.deepcopy(module), copy.deepcopy(module)
     options: dict[str, Any] = {
         "inputs": given[0][0],
         "targets": given[0][1],
@@ -107,7 +107,7 @@ def test_a_loop_with_all_that_people_do(moved: bool, updates: bool) -> None:
         "time_limit": 0.5,
     }
     eager, first, second = (
-        Loop(plain, updates),
+        Loop(baseline, updates),
         Loop(module, updates, **options),
         Loop(other, updates, **options),
     )
@@ -120,6 +120,6 @@ def test_a_loop_with_all_that_people_do(moved: bool, updates: bool) -> None:
 
     seen = first.seen + second.seen
     assert len(seen) == len(eager.seen)
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(seen, eager.seen, strict=True))
-    for (name, ours), theirs in zip(other.named_parameters(), plain.parameters(), strict=True):
-        assert torch.equal(ours, theirs), name
+    assert all(torch.equal(own, theirs) for own, theirs in zip(seen, eager.seen, strict=True))
+    for (name, own), theirs in zip(other.named_parameters(), baseline.parameters(), strict=True):
+        assert torch.equal(own, theirs), name

@@ -56,9 +56,9 @@ def gradients(module: nn.Module) -> dict[str, Tensor | None]:
     return {name: parameter.grad for name, parameter in module.named_parameters()}
 
 
-def assert_same(ours: nn.Module, plain: nn.Module) -> None:
-    expected = gradients(plain)
-    for name, gradient in gradients(ours).items():
+def assert_same(own: nn.Module, baseline: nn.Module) -> None:
+    expected = gradients(baseline)
+    for name, gradient in gradients(own).items():
         other = expected[name]
         assert (gradient is None) == (other is None), name
         if gradient is not None and other is not None:
@@ -75,37 +75,37 @@ MOVED = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "l2l"}
 def test_backward_leaves_what_plain_backward_leaves(options: dict[str, Any]) -> None:
     """Once, again beside what is there, a quarter of it, two losses at once, and after another shape."""
     module = model()
-    plain = copy.deepcopy(module)
+    baseline = copy.deepcopy(module)
     step = planned(module, **options)
     assert set(gradients(module).values()) == {None}
 
     def iteration(seed: int, length: int = 6) -> tuple[Tensor, Tensor]:
         words, labels = batch(seed, length)
-        loss, other = step(words, targets=labels), loss_fn(plain(words), labels)
+        loss, other = step(words, targets=labels), loss_fn(baseline(words), labels)
         assert torch.equal(loss, other)
         return loss, other
 
     for length in (6, 6, 4, 6):
         for loss in iteration(length, length):
             loss.backward()
-        assert_same(module, plain)
+        assert_same(module, baseline)
     for loss in iteration(7):
         (loss / 4).backward()
-    assert_same(module, plain)
+    assert_same(module, baseline)
     for loss in iteration(8):
         loss *= 2
         loss.backward()
-    assert_same(module, plain)
-    for each in (module, plain):
+    assert_same(module, baseline)
+    for each in (module, baseline):
         each.zero_grad()
     with pytest.warns(UserWarning, match="gradients of the step before"):
         pairs = zip(iteration(9), iteration(10, 4), strict=True)
     for first, second in pairs:
         (first + second).backward()
-    tied, expected = module.embedding.weight, plain.embedding.weight  # plain adds its four parts otherwise
+    tied, expected = module.embedding.weight, baseline.embedding.weight  # plain adds its four parts otherwise
     assert torch.allclose(not_none(tied.grad), not_none(expected.grad), rtol=1e-5)
     tied.grad = expected.grad
-    assert_same(module, plain)
+    assert_same(module, baseline)
 
 
 def test_gradients_are_taken_over_where_there_are_none_and_never_copied() -> None:
@@ -158,13 +158,13 @@ def test_backward_without_its_gradients_is_autograds_own_error() -> None:
 
 def test_backward_twice_where_the_graph_is_kept() -> None:
     module = model()
-    plain = copy.deepcopy(module)
+    baseline = copy.deepcopy(module)
     words, labels = batch(1)
-    for loss in (planned(module)(words, targets=labels), loss_fn(plain(words), labels)):
+    for loss in (planned(module)(words, targets=labels), loss_fn(baseline(words), labels)):
         loss.backward(retain_graph=True)
         loss.backward(torch.tensor(2.0), retain_graph=True)
         loss.backward()
-    assert_same(module, plain)
+    assert_same(module, baseline)
 
 
 def test_what_else_autograd_does_with_a_loss() -> None:
@@ -191,11 +191,11 @@ def test_what_else_autograd_does_with_a_loss() -> None:
 
 def test_a_third_is_rounded_once_more() -> None:
     module = model()
-    plain = copy.deepcopy(module)
+    baseline = copy.deepcopy(module)
     words, labels = batch(1)
     (planned(module)(words, targets=labels) / 3).backward()
-    (loss_fn(plain(words), labels) / 3).backward()
-    for name, gradient in gradients(plain).items():
+    (loss_fn(baseline(words), labels) / 3).backward()
+    for name, gradient in gradients(baseline).items():
         if gradient is not None:
             assert torch.allclose(
                 not_none(module.get_parameter(name).grad), gradient, rtol=1e-5, atol=1e-8

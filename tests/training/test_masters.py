@@ -73,9 +73,9 @@ def planned(module: nn.Module, optimizer: torch.optim.Optimizer, **options: Any)
     )
 
 
-def assert_same(module: nn.Module, optimizer: Any, plain: nn.Module, other: Any) -> None:
+def assert_same(module: nn.Module, optimizer: Any, baseline: nn.Module, other: Any) -> None:
     (masters,) = (group["params"] for group in other.param_groups)
-    for weight, theirs, master in zip(module.parameters(), plain.parameters(), masters, strict=True):
+    for weight, theirs, master in zip(module.parameters(), baseline.parameters(), masters, strict=True):
         assert torch.equal(weight, theirs)
         own = dict(optimizer.state[weight])
         assert ("master" in own) == (weight.dtype == torch.bfloat16)
@@ -91,8 +91,8 @@ def assert_same(module: nn.Module, optimizer: Any, plain: nn.Module, other: Any)
 def test_training_is_that_with_masters_by_hand(make: Any) -> None:
     """States on the host; the second half by another step, which loads what the first has saved."""
     module = model()
-    plain, other = copy.deepcopy(module), copy.deepcopy(module)
-    expected = trained_by_hand(plain, make)
+    baseline, other = copy.deepcopy(module), copy.deepcopy(module)
+    expected = trained_by_hand(baseline, make)
     optimizer, second = make(module.parameters()), make(other.parameters())
     moved = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "zero-offload", "budget": "100%"}
     step = planned(module, optimizer, **(moved if make is adamw else {"max_grad_norm": CLIP}))
@@ -107,7 +107,7 @@ def test_training_is_that_with_masters_by_hand(make: Any) -> None:
     second.load_state_dict(states)
     for x, labels in batches()[3:]:
         step(x, targets=labels)
-    assert_same(other, second, plain, expected)
+    assert_same(other, second, baseline, expected)
 
 
 @pytest.mark.parametrize(

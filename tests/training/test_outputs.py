@@ -61,22 +61,22 @@ def planned(module: nn.Module, **options: Any) -> Any:
     return memplan.optimize(module, x, **(given | options))
 
 
-def assert_same(ours: Any, theirs: Any) -> None:
+def assert_same(own: Any, theirs: Any) -> None:
     """The same nest, the same bits."""
-    assert type(ours) is type(theirs)
+    assert type(own) is type(theirs)
     if isinstance(theirs, Tensor):
-        assert torch.equal(ours, theirs)
-        assert not ours.requires_grad
+        assert torch.equal(own, theirs)
+        assert not own.requires_grad
     elif isinstance(theirs, dict):
-        assert ours.keys() == theirs.keys()
+        assert own.keys() == theirs.keys()
         for name, part in theirs.items():
-            assert_same(ours[name], part)
+            assert_same(own[name], part)
     elif isinstance(theirs, list | tuple):
-        assert len(ours) == len(theirs)
-        for one, other in zip(ours, theirs, strict=True):
+        assert len(own) == len(theirs)
+        for one, other in zip(own, theirs, strict=True):
             assert_same(one, other)
     else:
-        assert ours == theirs
+        assert own == theirs
 
 
 @pytest.mark.scripts
@@ -86,8 +86,8 @@ def assert_same(ours: Any, theirs: Any) -> None:
 )
 def test_outputs_in_training_are_plain_pytorchs(solver: str, updates: bool, moved: bool) -> None:
     module = Model()
-    plain, optimizer = copy.deepcopy(module), torch.optim.AdamW(module.parameters(), lr=0.01)
-    theirs = torch.optim.AdamW(plain.parameters(), lr=0.01)
+    baseline, optimizer = copy.deepcopy(module), torch.optim.AdamW(module.parameters(), lr=0.01)
+    theirs = torch.optim.AdamW(baseline.parameters(), lr=0.01)
     machine = Machine(links=Links(1e9, 1e9)) if moved else None
     more = {"machine": machine, "optimizer": optimizer if updates else None, "time_limit": 0.5}
     step = planned(module, return_outputs=True, budget="75%", solver=solver, **more)
@@ -101,8 +101,8 @@ def test_outputs_in_training_are_plain_pytorchs(solver: str, updates: bool, move
             optimizer.step()
             optimizer.zero_grad()
     torch.manual_seed(11)
-    for (x, labels), ours in zip(batches(), seen, strict=True):
-        output = plain(x)
+    for (x, labels), own in zip(batches(), seen, strict=True):
+        output = baseline(x)
         loss_of(output, labels).backward()
         theirs.step()
         theirs.zero_grad()
@@ -111,10 +111,10 @@ def test_outputs_in_training_are_plain_pytorchs(solver: str, updates: bool, move
             output.logits.detach(),
             {**output.best, "first": output.best["first"].detach()},
         )
-        assert_same(ours, detached)
-        assert ours.best["first"].data_ptr() == ours.logits.data_ptr()
-    for ours, other in zip(module.parameters(), plain.parameters(), strict=True):
-        assert torch.equal(ours, other)
+        assert_same(own, detached)
+        assert own.best["first"].data_ptr() == own.logits.data_ptr()
+    for own, other in zip(module.parameters(), baseline.parameters(), strict=True):
+        assert torch.equal(own, other)
 
 
 @pytest.mark.scripts

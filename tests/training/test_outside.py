@@ -65,8 +65,8 @@ def planned(module: nn.Module, optimizer: torch.optim.Optimizer, **options: Any)
 @pytest.mark.parametrize(("make", "moved"), [(adafactor, False), (Lion, True)])
 def test_training_is_that_of_plain_pytorch(make: Any, moved: bool) -> None:
     module = model()
-    plain = copy.deepcopy(module)
-    optimizer, other = make(module.parameters()), make(plain.parameters())
+    baseline = copy.deepcopy(module)
+    optimizer, other = make(module.parameters()), make(baseline.parameters())
     rates, others = (torch.optim.lr_scheduler.ExponentialLR(o, 0.7) for o in (optimizer, other))
     more: dict[str, Any] = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "joint", "time_limit": 0.5}
     step = planned(module, optimizer, **(more if moved else {}))
@@ -77,14 +77,14 @@ def test_training_is_that_of_plain_pytorch(make: Any, moved: bool) -> None:
         losses.append(step(x, targets=labels).detach())
         rates.step()
     torch.manual_seed(11)
-    for (x, labels), ours in zip(batches(), losses, strict=True):
-        loss = functional.cross_entropy(plain(x), labels)
+    for (x, labels), own in zip(batches(), losses, strict=True):
+        loss = functional.cross_entropy(baseline(x), labels)
         loss.backward()
         other.step()
         other.zero_grad()
         others.step()
-        assert torch.equal(loss, ours)
-    for mine, theirs in zip(module.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(loss, own)
+    for mine, theirs in zip(module.parameters(), baseline.parameters(), strict=True):
         assert torch.equal(mine, theirs)
         assert mine.grad is None
         for name, state in other.state[theirs].items():
@@ -183,9 +183,9 @@ def test_a_checkpoint_has_its_states(tmp_path: Any) -> None:
     step(x, targets=labels)
     step.save(tmp_path)
     other = model()
-    again = planned(other, Lion(other.parameters()))
-    again.load(tmp_path)
-    for each in (step, again):
+    recomputed = planned(other, Lion(other.parameters()))
+    recomputed.load(tmp_path)
+    for each in (step, recomputed):
         torch.manual_seed(2)
         each(x, targets=labels)
     assert all(torch.equal(a, b) for a, b in zip(module.parameters(), other.parameters(), strict=True))

@@ -86,8 +86,8 @@ def test_ranks_train_as_in_distributed_data_parallel(tmp_path: Path) -> None:
     results = ranks(both, tmp_path)
     for result in results:
         assert not isinstance(result, str), result
-        planned, plain = result
-        assert [name for name in plain if not torch.equal(planned[name], plain[name])] == []
+        planned, baseline = result
+        assert [name for name in baseline if not torch.equal(planned[name], baseline[name])] == []
     (first, _), (second, _) = results
     names = ["norms", *(name for name, _parameter in model().named_parameters())]
     assert (first["norms"] > NORM).any()

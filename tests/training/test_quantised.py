@@ -60,16 +60,16 @@ class Low(nn.Module):
 
 def test_a_weight_of_two_buffers_is_planned() -> None:
     module = Low()
-    plain, x = copy.deepcopy(module), torch.randn(64, 16)
-    optimizer, other = (torch.optim.AdamW(m.parameters(), lr=0.01) for m in (module, plain))
+    baseline, x = copy.deepcopy(module), torch.randn(64, 16)
+    optimizer, other = (torch.optim.AdamW(m.parameters(), lr=0.01) for m in (module, baseline))
     step = memplan.optimize(module, (x,), budget="1MB", optimizer=optimizer, solver="store-all")
     for _ in range(2):
-        loss = plain(x)
+        loss = baseline(x)
         loss.backward()
         other.step()
         other.zero_grad()
         assert torch.equal(step(x), loss)
-    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), plain.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(module.parameters(), baseline.parameters(), strict=True))
 
 
 class Parts(nn.Module):
@@ -94,21 +94,21 @@ class Mean(nn.Module):
 
 
 def trained_alike(module: nn.Module, x: Tensor, **options: Any) -> memplan.Step:
-    plain = copy.deepcopy(module)
+    baseline = copy.deepcopy(module)
     optimizers = [
-        torch.optim.AdamW([p for p in m.parameters() if p.requires_grad], lr=0.01) for m in (module, plain)
+        torch.optim.AdamW([p for p in m.parameters() if p.requires_grad], lr=0.01) for m in (module, baseline)
     ]
     given: dict[str, Any] = {"budget": "100%", "solver": "store-all", "cache": False}
     step = memplan.optimize(module, (x,), optimizer=optimizers[0], **(given | options))
     for _ in range(3):
-        loss = plain(x)
+        loss = baseline(x)
         loss.backward()
         optimizers[1].step()
         optimizers[1].zero_grad()
         assert torch.equal(step(x), loss)
     step.restore_to_device()
-    for ours, theirs in zip(module.parameters(), plain.parameters(), strict=True):
-        assert torch.equal(ours.float(), theirs.float())
+    for own, theirs in zip(module.parameters(), baseline.parameters(), strict=True):
+        assert torch.equal(own.float(), theirs.float())
     return step
 
 

@@ -21,16 +21,16 @@ from memplan.training.report import ENOUGH
 
 
 def test_every_phase_is_told_and_timed() -> None:
-    module, told = model(), list[ProgressEvent]()
-    step = optimized(module, adamw(module), progress=told.append, verify=True)
-    phases = list(dict.fromkeys(each.phase for each in told))
+    module, reported = model(), list[ProgressEvent]()
+    step = optimized(module, adamw(module), progress=reported.append, verify=True)
+    phases = list(dict.fromkeys(each.phase for each in reported))
     assert phases == ["trace", "measure", "solve", "compare"]
-    measured = [each for each in told if each.phase == "measure" and each.done]
+    measured = [each for each in reported if each.phase == "measure" and each.done]
     assert measured[-1].done == measured[-1].total == len(step.plans[0].program.operations)
     step(INPUTS)
     step(INPUTS)
     step(INPUTS[:5])
-    trained = [each for each in told if each.phase == "train"]
+    trained = [each for each in reported if each.phase == "train"]
     assert [each.done for each in trained] == [1, 2, 3]
     assert all(each.loss is not None and f"loss {each.loss.item():.6g}" in str(each) for each in trained)
     report = step.report()
@@ -83,20 +83,20 @@ def test_a_plan_is_there_to_be_read_and_saved(tmp_path: Path) -> None:
 def test_a_plan_with_moves_reports_its_host_memory() -> None:
     module = model()
     options = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "l2l", "rollback_on_error": True}
-    told: list[ProgressEvent] = []
-    step = optimized(module, adamw(module), progress=told.append, **options)
+    reported: list[ProgressEvent] = []
+    step = optimized(module, adamw(module), progress=reported.append, **options)
     step(INPUTS)
     plan = step.report().plans[0]
     states = 3 * sum(parameter.nbytes for parameter in module.parameters())
     assert plan.host > states
     assert plan.predicted_host > 0
-    line = str(told[-1])
+    line = str(reported[-1])
     assert f"device {format_bytes(plan.predicted_peak)} planned" in line  # nobody counts on the CPU
     assert f" of {format_bytes(plan.predicted_host)}" in line
-    assert 2**24 < (told[-1].process or 2**25) < 2**40
+    assert 2**24 < (reported[-1].process or 2**25) < 2**40
     assert "process" in line
     assert "device 1.00 of 2.00 KiB, host 5 B of 1.00 MiB" in str(
-        replace(told[-1], planned=(2048, 2**20), used=(1024, 5))
+        replace(reported[-1], planned=(2048, 2**20), used=(1024, 5))
     )
 
 
@@ -106,32 +106,32 @@ def test_updates_on_the_host_without_fused_kernels_are_told_of(fused: bool) -> N
     """And done as the optimizer does them."""
     made: dict[str, Any] = {"fused": True} if fused else {"foreach": False}
     mine, other = model(), model()
-    optimizer, plain = (torch.optim.AdamW(m.parameters(), 0.01, **made) for m in (mine, other))
-    told: list[ProgressEvent] = []
+    optimizer, baseline = (torch.optim.AdamW(m.parameters(), 0.01, **made) for m in (mine, other))
+    reported: list[ProgressEvent] = []
     options = {"machine": Machine(links=Links(1e12, 1e12)), "solver": "zero-offload", "budget": "100%"}
-    step = optimized(mine, optimizer, progress=told.append, **options)
+    step = optimized(mine, optimizer, progress=reported.append, **options)
     line = "12 weights are updated on the host: AdamW(…, fused=True) does that"
-    assert (line in str(step.report())) == any(line in each.text for each in told) == (not fused)
+    assert (line in str(step.report())) == any(line in each.text for each in reported) == (not fused)
     for _ in range(2):
         torch.manual_seed(1)
         step(INPUTS)
-        plain.zero_grad()
+        baseline.zero_grad()
         torch.manual_seed(1)
         loss_of(other(INPUTS)).backward()
-        plain.step()
+        baseline.step()
     for name, weight in other.state_dict().items():
         assert torch.equal(mine.state_dict()[name], weight), name
 
 
 def test_a_time_that_is_not_the_plan_s_is_told_once() -> None:
-    module, told = model(), list[ProgressEvent]()
-    step = optimized(module, adamw(module), progress=told.append)
+    module, reported = model(), list[ProgressEvent]()
+    step = optimized(module, adamw(module), progress=reported.append)
     book = step._book
     record = next(iter(book._records.values()))
     record.figures = replace(record.figures, time=1e-9)
     for _turn in range(ENOUGH + 5):
         step(INPUTS)
-    lines = [str(each) for each in told if "against the plan's" in each.text]
+    lines = [str(each) for each in reported if "against the plan's" in each.text]
     assert len(lines) == 1
 
 

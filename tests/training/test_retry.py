@@ -46,8 +46,8 @@ def test_an_iteration_without_memory_is_repeated_by_a_plan_for_less(
     moved: bool, undo: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever it failed, twice running too, with the results of plain PyTorch."""
-    module, plain = model(), model()
-    optimizer, eager = adamw(module), adamw(plain)
+    module, baseline = model(), model()
+    optimizer, eager = adamw(module), adamw(baseline)
     full = Full(monkeypatch)
     options: dict[str, Any] = {"rollback_on_error": undo}
     if moved:
@@ -72,7 +72,7 @@ def test_an_iteration_without_memory_is_repeated_by_a_plan_for_less(
     assert step.plans[0].budget == int(0.9 * int(0.95 * budget))
     assert step.report().plans[0].iterations == 1
     step.restore_to_device()
-    assert_same(module, trained(plain, eager, 3))
+    assert_same(module, trained(baseline, eager, 3))
 
 
 def test_a_plan_for_less_is_kept_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_a_plan_for_less_is_kept_too(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 @pytest.mark.parametrize("batch", [0, 1], ids=["a batch that adds", "the last batch"])
 def test_a_batch_of_an_update_without_memory_is_repeated(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sums are states of both plans: the next one goes on with them."""
-    module, plain = model(), model()
-    optimizer, eager = adamw(module), adamw(plain)
+    module, baseline = model(), model()
+    optimizer, eager = adamw(module), adamw(baseline)
     full = Full(monkeypatch)
     step = optimized(module, optimizer, gradient_accumulation_steps=2)
     torch.manual_seed(1)
@@ -106,7 +106,7 @@ def test_a_batch_of_an_update_without_memory_is_repeated(batch: int, monkeypatch
         else:
             step(INPUTS)
         assert step.optimizer_stepped == bool(turn % 2)
-    assert_same(module, trained(plain, eager, 4, gradient_accumulation_steps=2))
+    assert_same(module, trained(baseline, eager, 4, gradient_accumulation_steps=2))
 
 
 def test_what_can_not_be_repeated_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,8 +145,8 @@ def trained(
     return module
 
 
-def assert_same(ours: nn.Module, theirs: nn.Module) -> None:
-    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+def assert_same(own: nn.Module, theirs: nn.Module) -> None:
+    for mine, other in zip(own.parameters(), theirs.parameters(), strict=True):
         assert torch.equal(mine, other)
 
 
@@ -168,8 +168,8 @@ def test_behind_the_plan_the_optimizer_steps_once_for_an_iteration_that_is_repea
         with pytest.warns(UserWarning, match=r"repeated by a plan for 95% of the budget"):
             step(INPUTS)
     assert step.plans[0].budget == int(0.95 * budget)
-    plain = model()
-    assert_same(module, trained(plain, adafactor(plain), 4, accumulate))
+    baseline = model()
+    assert_same(module, trained(baseline, adafactor(baseline), 4, accumulate))
 
 
 @pytest.mark.scripts
@@ -186,11 +186,11 @@ def test_an_evaluation_is_repeated_too(make: Any, monkeypatch: pytest.MonkeyPatc
     held = step._forward["evaluate"].plans.steps[0].budget
     full.at = {full.calls + 3, full.calls + 5}
     with pytest.warns(UserWarning, match=r"repeated by a plan for 9[05]% of the budget") as warned:
-        loss, again = step.evaluate(INPUTS)
+        loss, recomputed = step.evaluate(INPUTS)
     assert len(warned) == 2
     assert warned[0].filename == __file__
     assert torch.equal(loss, expected)
-    assert torch.equal(again, output)
+    assert torch.equal(recomputed, output)
     assert torch.equal(torch.get_rng_state(), before)
     assert [plan.budget for plan in step._forward["evaluate"].plans.steps] == [int(0.9 * held)]
     assert module.training
@@ -221,5 +221,5 @@ def test_on_a_device_whose_memory_is_full_for_a_moment(moved: bool, monkeypatch:
     device.synchronize()
     step.restore_to_device()
     device.synchronize()
-    plain = model()
-    assert_same(module, trained(plain, adamw(plain), 5))
+    baseline = model()
+    assert_same(module, trained(baseline, adamw(baseline), 5))

@@ -19,7 +19,7 @@ import torch
 from memplan.graphs.errors import InputError, MismatchError
 from memplan.graphs.machine import Links, Machine
 from memplan.runtime.storage.host_access import at_home_value
-from memplan.runtime.storage.offloaded import Away
+from memplan.runtime.storage.offloaded import Offloaded
 from memplan.training import checkpoint
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -77,9 +77,9 @@ class Run:
             self.schedule.step()
         return losses
 
-    def away(self) -> int:
+    def offloaded(self) -> int:
         states = (value for row in self.optimizer.state.values() for value in row.values())
-        return sum(isinstance(each, Away) for each in (*self.module.parameters(), *states))
+        return sum(isinstance(each, Offloaded) for each in (*self.module.parameters(), *states))
 
 
 @pytest.fixture(autouse=True)
@@ -127,21 +127,21 @@ WAYS: list[Callable[[nn.Module, Path], dict[str, Tensor]]] = [
 
 def test_plain_ways_save_the_true_values(tmp_path: Path) -> None:
     """As they are, which brings weights back to the device, and where they lie, which leaves them there."""
-    plain, ours = Run(False), Run(True)
-    assert ours.step is not None
+    baseline, own = Run(False), Run(True)
+    assert own.step is not None
     for turn, way in enumerate(WAYS):
-        for run in (plain, ours):
+        for run in (baseline, own):
             torch.manual_seed(turn)
             run.train(1)
-        moved = ours.away()
+        moved = own.offloaded()
         assert moved > 10
-        with ours.step.state_on_cpu():
-            assert same(way(ours.module, tmp_path), plain.module.state_dict())
-            states = torch.load(saved(ours.optimizer.state_dict()))
-        assert ours.away() == moved
-        assert same(by_index(states), by_index(plain.optimizer.state_dict()))
-        assert same(way(ours.module, tmp_path), plain.module.state_dict())
-        assert ours.away() < moved
+        with own.step.state_on_cpu():
+            assert same(way(own.module, tmp_path), baseline.module.state_dict())
+            states = torch.load(saved(own.optimizer.state_dict()))
+        assert own.offloaded() == moved
+        assert same(by_index(states), by_index(baseline.optimizer.state_dict()))
+        assert same(way(own.module, tmp_path), baseline.module.state_dict())
+        assert own.offloaded() < moved
 
 
 def saved(thing: Any) -> io.BytesIO:
@@ -157,43 +157,43 @@ def by_index(state: dict[str, Any]) -> dict[str, Tensor]:
 
 def test_what_is_written_at_home_is_what_training_goes_on_with(tmp_path: Path) -> None:
     """As torch.distributed.checkpoint.load does, in place."""
-    plain, ours = Run(False), Run(True)
-    ours.train(2)
-    assert ours.step is not None
-    moved = ours.away()
-    with ours.step.state_on_cpu():
-        state = {"model": ours.module.state_dict()}
-        save({"model": plain.module.state_dict()}, checkpoint_id=tmp_path)
+    baseline, own = Run(False), Run(True)
+    own.train(2)
+    assert own.step is not None
+    moved = own.offloaded()
+    with own.step.state_on_cpu():
+        state = {"model": own.module.state_dict()}
+        save({"model": baseline.module.state_dict()}, checkpoint_id=tmp_path)
         load(state, checkpoint_id=tmp_path)
-    assert ours.away() == moved
-    assert same(ours.module.state_dict(), plain.module.state_dict())
+    assert own.offloaded() == moved
+    assert same(own.module.state_dict(), baseline.module.state_dict())
 
 
 @pytest.mark.scripts
 @pytest.mark.parametrize("before", [0, 2], ids=["into a new one", "where weights lie on the host"])
 def test_a_run_goes_on_from_a_checkpoint_as_if_it_had_not_ended(before: int, tmp_path: Path) -> None:
-    plain, first, second = Run(False), Run(True), Run(True)
-    losses = plain.train(6)
+    baseline, first, second = Run(False), Run(True), Run(True)
+    losses = baseline.train(6)
     assert first.step is not None
     assert second.step is not None
     torch.manual_seed(1)
     found = first.train(3)
     random.seed(5)
     np.random.seed(5)
-    moved = first.away()
+    moved = first.offloaded()
     first.step.save(tmp_path / "c", extra={"schedule": first.schedule, "epoch": 7})
-    assert first.away() == moved
+    assert first.offloaded() == moved
     drawn = random.random(), np.random.rand()
     second.train(before)
-    at_home = second.away()
+    at_home = second.offloaded()
     assert second.step.load(tmp_path / "c", extra={"schedule": second.schedule}) == {"epoch": 7}
-    assert second.away() == at_home
+    assert second.offloaded() == at_home
     assert (random.random(), np.random.rand()) == drawn
     found += second.train(3)
     assert all(torch.equal(one, other) for one, other in zip(found, losses, strict=True))
-    assert same(second.module.state_dict(), plain.module.state_dict())
-    assert same(by_index(second.optimizer.state_dict()), by_index(plain.optimizer.state_dict()))
-    assert second.schedule.state_dict() == plain.schedule.state_dict()
+    assert same(second.module.state_dict(), baseline.module.state_dict())
+    assert same(by_index(second.optimizer.state_dict()), by_index(baseline.optimizer.state_dict()))
+    assert second.schedule.state_dict() == baseline.schedule.state_dict()
     weights = safetensors.torch.load_file(tmp_path / "c" / "00000001" / "model.safetensors")
     assert "out.weight" not in weights or "embed.weight" not in weights
     assert weights["back.weight"].shape == (16, 64)
@@ -284,6 +284,6 @@ def test_weights_that_are_lost_are_loaded_again(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(memplan.MemplanError, match="load the weights"):
         run.step.save(tmp_path)
     run.step.load(tmp_path)
-    plain = Run(False)
-    plain.train(1)
-    assert same(run.module.state_dict(), plain.module.state_dict())
+    baseline = Run(False)
+    baseline.train(1)
+    assert same(run.module.state_dict(), baseline.module.state_dict())

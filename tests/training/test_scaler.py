@@ -81,8 +81,8 @@ def same(ours: list[Any], theirs: list[Any]) -> bool:
     )
 
 
-def assert_same(module: nn.Module, optimizer: Any, plain: nn.Module, other: Any) -> None:
-    for (name, ours), theirs in zip(module.named_parameters(), plain.parameters(), strict=True):
+def assert_same(module: nn.Module, optimizer: Any, baseline: nn.Module, other: Any) -> None:
+    for (name, ours), theirs in zip(module.named_parameters(), baseline.parameters(), strict=True):
         assert torch.equal(ours, theirs), name
         row, states = other.state[theirs], optimizer.state[ours]
         assert row.keys() == states.keys()
@@ -100,17 +100,17 @@ def assert_falls_and_grows(scales: list[float]) -> None:
 @pytest.mark.parametrize("norm", [None, 0.3])
 def test_a_loop_around_a_step_scales_as_ever(norm: float | None) -> None:
     module = model()
-    plain = copy.deepcopy(module)
-    optimizer, other = adamw(module), adamw(plain)
+    baseline = copy.deepcopy(module)
+    optimizer, other = adamw(module), adamw(baseline)
     own, scales = scaler(), scaler()
-    expected = loop(plain, other, scales, norm)
+    expected = loop(baseline, other, scales, norm)
     assert_falls_and_grows(expected[2 if norm else 1 :: 3 if norm else 2])
     step = planned(module, scaler=own)
     assert own.state_dict() == scaler().state_dict()
     assert same(loop(module, optimizer, own, norm, step), expected)
     assert own.state_dict() == scales.state_dict()
     assert len(step.plans) == 2
-    assert_same(module, optimizer, plain, other)
+    assert_same(module, optimizer, baseline, other)
 
 
 @pytest.mark.scripts
@@ -151,10 +151,10 @@ def test_accelerates_loop_over_two_batches_with_its_scaler() -> None:
             seen += [loss.detach(), accelerator.scaler.get_scale()]
         return module, seen
 
-    (plain, expected), (ours, seen) = trained(planning=False), trained(planning=True)
+    (baseline, expected), (ours, seen) = trained(planning=False), trained(planning=True)
     assert expected[-1] < 2.0**22
     assert same(seen, expected)
-    assert all(map(torch.equal, ours.parameters(), plain.parameters()))
+    assert all(map(torch.equal, ours.parameters(), baseline.parameters()))
 
 
 class Summed(nn.Module):
@@ -197,10 +197,10 @@ def test_updates_of_a_scaled_loss_are_those_of_plain_pytorch(
     make: Any, norm: float | None, options: dict[str, Any]
 ) -> None:
     module = model()
-    plain = copy.deepcopy(module)
-    optimizer, other = make(module), make(plain)
+    baseline = copy.deepcopy(module)
+    optimizer, other = make(module), make(baseline)
     own, scales = scaler(), scaler()
-    expected = loop(plain, other, scales, norm)
+    expected = loop(baseline, other, scales, norm)
     step = planned(module, scaler=own, optimizer=optimizer, max_grad_norm=norm, **options)
     assert own.state_dict() == scaler().state_dict()
     rates = OneCycleLR(optimizer, 0.02, total_steps=20)
@@ -215,7 +215,7 @@ def test_updates_of_a_scaled_loss_are_those_of_plain_pytorch(
     assert_falls_and_grows(seen[2 if norm else 1 :: 3 if norm else 2])
     assert same(seen, expected)
     assert own.state_dict() == scales.state_dict()
-    assert_same(module, optimizer, plain, other)
+    assert_same(module, optimizer, baseline, other)
 
 
 @pytest.mark.scripts
@@ -251,8 +251,8 @@ def test_a_skipped_update_leaves_all_as_it_is() -> None:
 def test_updates_behind_the_plan_share_a_scale_over_several_batches(tmp_path: Path) -> None:
     """And go on from a checkpoint, with the scaler's growth."""
     module = model().eval()
-    plain = copy.deepcopy(module)
-    optimizer, other = radam(module), radam(plain)
+    baseline = copy.deepcopy(module)
+    optimizer, other = radam(module), radam(baseline)
     own, scales = scaler(2.0**21), scaler(2.0**21)
     step = planned(
         module,
@@ -266,12 +266,12 @@ def test_updates_behind_the_plan_share_a_scale_over_several_batches(tmp_path: Pa
     for number, (x, labels) in enumerate(batches(16), start=1):
         loss = step(x, targets=labels)
         with torch.autocast("cpu", dtype=HALF):
-            expected = functional.cross_entropy(plain(x), labels)
+            expected = functional.cross_entropy(baseline(x), labels)
         scales.scale(expected / 2).backward()
         assert torch.equal(loss, expected)
         if number % 2 == 0:
             scales.unscale_(other)
-            norm = nn.utils.clip_grad_norm_(plain.parameters(), 0.3)
+            norm = nn.utils.clip_grad_norm_(baseline.parameters(), 0.3)
             before = scales.get_scale()
             scales.step(other)
             scales.update()
@@ -286,7 +286,7 @@ def test_updates_behind_the_plan_share_a_scale_over_several_batches(tmp_path: Pa
             step.load(tmp_path, extra={"scaler": own})
             assert own.state_dict() == scales.state_dict()
     assert set(updated) == {True, False}
-    assert_same(module, optimizer, plain, other)
+    assert_same(module, optimizer, baseline, other)
 
 
 def copies(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -300,9 +300,9 @@ def copies(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Ten
 def test_float16_weights_with_masters_are_those_of_a_loop_by_hand() -> None:
     """The masters have the gradients in float32, unscaled and clipped there."""
     module = model().half().eval()
-    plain = copy.deepcopy(module)
+    baseline = copy.deepcopy(module)
     optimizer, own, scales = adamw(module), scaler(), scaler()
-    masters = [nn.Parameter(p.detach().float()) for p in plain.parameters()]
+    masters = [nn.Parameter(p.detach().float()) for p in baseline.parameters()]
     other = torch.optim.AdamW(masters, lr=0.01)
     given = [(x.half(), labels) for x, labels in batches()]
     step = planned(
@@ -317,9 +317,9 @@ def test_float16_weights_with_masters_are_those_of_a_loop_by_hand() -> None:
         max_grad_norm=0.3,
     )
     for x, labels in given:
-        loss = in_float(plain(x), labels)
+        loss = in_float(baseline(x), labels)
         scales.scale(loss).backward()
-        for weight, master in zip(plain.parameters(), masters, strict=True):
+        for weight, master in zip(baseline.parameters(), masters, strict=True):
             assert weight.grad is not None
             master.grad, weight.grad = weight.grad.float(), None
         scales.unscale_(other)
@@ -327,13 +327,13 @@ def test_float16_weights_with_masters_are_those_of_a_loop_by_hand() -> None:
         scales.step(other)
         scales.update()
         with torch.no_grad():
-            for weight, master in zip(plain.parameters(), masters, strict=True):
+            for weight, master in zip(baseline.parameters(), masters, strict=True):
                 weight.copy_(master)
         assert torch.equal(step(x, targets=labels), loss)
         assert own.state_dict() == scales.state_dict()
         assert same([step.grad_norm], [total])
     assert scales.get_scale() < 2.0**20
-    for ours, theirs, master in zip(module.parameters(), plain.parameters(), masters, strict=True):
+    for ours, theirs, master in zip(module.parameters(), baseline.parameters(), masters, strict=True):
         assert torch.equal(ours, theirs)
         assert torch.equal(optimizer.state[ours]["master"], master)
 

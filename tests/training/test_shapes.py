@@ -43,10 +43,10 @@ def trained_plainly(module, optimizer, given):
     return losses
 
 
-def assert_same(module, plain, losses, expected):
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(losses, expected, strict=True))
-    for (name, ours), theirs in zip(module.named_parameters(), plain.parameters(), strict=True):
-        assert torch.equal(ours, theirs), name
+def assert_same(module, baseline, losses, expected):
+    assert all(torch.equal(own, theirs) for own, theirs in zip(losses, expected, strict=True))
+    for (name, own), theirs in zip(module.named_parameters(), baseline.parameters(), strict=True):
+        assert torch.equal(own, theirs), name
 
 
 @pytest.mark.sampled(1)
@@ -54,7 +54,7 @@ def assert_same(module, plain, losses, expected):
 @pytest.mark.parametrize("moved", [False, True], ids=["device alone", "weights moved"])
 def test_batches_of_any_shape_train_as_plain_pytorch(planned_updates: bool, moved: bool) -> None:
     module = model()
-    plain = copy.deepcopy(module)
+    baseline = copy.deepcopy(module)
     optimizer, given = adamw(module), batches()
     x, labels = given[0]
     step = memplan.optimize(
@@ -77,7 +77,7 @@ def test_batches_of_any_shape_train_as_plain_pytorch(planned_updates: bool, move
             optimizer.step()
             optimizer.zero_grad()
     assert len(step.plans) == 3
-    assert_same(module, plain, losses, trained_plainly(plain, adamw(plain), given))
+    assert_same(module, baseline, losses, trained_plainly(baseline, adamw(baseline), given))
 
 
 def small_step(**options):

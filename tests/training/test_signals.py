@@ -66,8 +66,8 @@ class RaisingAt:
 
     def called(self, frame, _event, _argument):
         name = frame.f_code.co_filename
-        ours = "/runtime/" in name or "/training/" in name or name.startswith("<")
-        return self.line if ours and "/tests/" not in name and not name.endswith("interrupts.py") else None
+        own = "/runtime/" in name or "/training/" in name or name.startswith("<")
+        return self.line if own and "/tests/" not in name and not name.endswith("interrupts.py") else None
 
     def line(self, _frame, event, _argument):
         if event == "line":

@@ -74,8 +74,8 @@ def result(trained: Any) -> tuple[list[float], list[Tensor]]:
     return losses, list(trained.model.parameters())
 
 
-def assert_same(planned: Any, plain: Any) -> None:
-    (losses, weights), (expected, theirs) = result(planned), result(plain)
+def assert_same(planned: Any, baseline: Any) -> None:
+    (losses, weights), (expected, theirs) = result(planned), result(baseline)
     assert losses == expected
     assert len(losses) > 4
     assert all(torch.equal(mine, other) for mine, other in zip(weights, theirs, strict=True))
@@ -100,11 +100,11 @@ def token_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> 
     ids=["accumulation, evaluation", "a loss function, float16"],
 )
 def test_a_planned_trainer_is_the_trainer_bit_by_bit(options: dict[str, Any], tmp_path: Path) -> None:
-    plain = train(trainer(tmp_path, **options))
+    baseline = train(trainer(tmp_path, **options))
     AcceleratorState._reset_state(True)
     planned = trainer(tmp_path, **options)
     loss = memplan.optimize_trainer(planned, **PLAN)
-    assert_same(train(planned), plain)
+    assert_same(train(planned), baseline)
     assert len(not_none(loss.step).plans) == 2
     assert (
         sum(plan.iterations for plan in not_none(loss.step).report().plans)
@@ -122,11 +122,11 @@ def test_a_run_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     }
     first = trainer(tmp_path / "planned", **saving)
     memplan.optimize_trainer(first, **PLAN)
-    plain = trainer(tmp_path / "plain", **saving)
-    assert_same(train(first), train(plain))
+    baseline = trainer(tmp_path / "plain", **saving)
+    assert_same(train(first), train(baseline))
     second = trainer(tmp_path / "again", **saving)
     memplan.optimize_trainer(second, **PLAN)
-    assert_same(train(second, resume_from_checkpoint=str(tmp_path / "plain" / "checkpoint-2")), plain)
+    assert_same(train(second, resume_from_checkpoint=str(tmp_path / "plain" / "checkpoint-2")), baseline)
     saved, other = (
         transformers.GPT2LMHeadModel.from_pretrained(tmp_path / name / "checkpoint-4").state_dict()
         for name in ("planned", "plain")
@@ -155,11 +155,11 @@ class Taught(transformers.Trainer):
 
 
 def test_a_loss_that_a_trainer_overrides_is_planned_too(tmp_path: Path) -> None:
-    planned, plain = (
+    planned, baseline = (
         trainer(tmp_path, kind=Taught, num_train_epochs=3, per_device_train_batch_size=5) for _ in range(2)
     )
     memplan.optimize_trainer(planned, **PLAN)
-    assert_same(train(planned), train(plain))
+    assert_same(train(planned), train(baseline))
 
 
 def test_what_a_plan_would_leave_out_is_refused(tmp_path: Path) -> None:

@@ -90,14 +90,14 @@ def test_a_model_that_never_was_whole_on_the_device(tmp_path: Path, monkeypatch:
     assert budget / 2 < found.peak_bytes <= budget
     optimizer = torch.optim.AdamW(real.parameters(), lr=0.01, foreach=False)
     for each, loss in zip(x, found.result, strict=True):
-        plain = real(each)
-        assert torch.equal(loss, plain)
-        plain.backward()
+        baseline = real(each)
+        assert torch.equal(loss, baseline)
+        baseline.backward()
         optimizer.step()
         optimizer.zero_grad()
-    assert all(ours is then for ours, then in zip(module.parameters(), parameters, strict=True))
-    for (name, ours), theirs in zip(module.named_parameters(), real.parameters(), strict=True):
-        assert torch.equal(ours, theirs), name
+    assert all(own is then for own, then in zip(module.parameters(), parameters, strict=True))
+    for (name, own), theirs in zip(module.named_parameters(), real.parameters(), strict=True):
+        assert torch.equal(own, theirs), name
     assert torch.equal(module.get_buffer("scale"), real.get_buffer("scale"))
 
 
@@ -122,14 +122,14 @@ def test_masters_and_averages_begin_as_the_weights_of_the_files(
         **options(module),
         **extra,
     )
-    plain = memplan.optimize(real, x[0], budget="100%", **options(real, solver="store-all"), **extra)
-    assert moved.plan.schedule != plain.plan.schedule
+    baseline = memplan.optimize(real, x[0], budget="100%", **options(real, solver="store-all"), **extra)
+    assert moved.plan.schedule != baseline.plan.schedule
     for each in x:
-        assert torch.equal(moved(each), plain(each))
+        assert torch.equal(moved(each), baseline(each))
     assert all(torch.equal(a, b) for a, b in zip(module.parameters(), real.parameters(), strict=True))
     if "ema" in extra:
-        ours, theirs = moved.ema_state_dict(), plain.ema_state_dict()
-        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+        own, theirs = moved.ema_state_dict(), baseline.ema_state_dict()
+        assert all(torch.equal(own[name], theirs[name]) for name in theirs)
 
 
 def test_without_room_to_move_weights_are_read_to_the_device(tmp_path: Path) -> None:
@@ -161,9 +161,11 @@ def test_what_is_saved_before_the_first_iteration(tmp_path: Path) -> None:
         module, x, budget="90%", machine=Machine(links=Links(1e9, 1e9)), weights=folder, **chosen
     )
     step.save(tmp_path / "own")
-    again = Layers()
-    memplan.optimize(again, x, budget="100%", **options(again, solver="store-all")).load(tmp_path / "own")
-    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), real.parameters(), strict=True))
+    recomputed = Layers()
+    memplan.optimize(recomputed, x, budget="100%", **options(recomputed, solver="store-all")).load(
+        tmp_path / "own"
+    )
+    assert all(torch.equal(a, b) for a, b in zip(recomputed.parameters(), real.parameters(), strict=True))
 
     theirs = options(other, solver="store-all")
     memplan.optimize(other, x, budget="100%", **theirs).save(tmp_path / "other")

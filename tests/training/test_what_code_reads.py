@@ -29,7 +29,7 @@ import numpy as np
 import pytest
 import torch
 from kinds_of_values import KINDS, THREAD, VARIABLE, Data, Slotted
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.reads.recorder import Recording
 from memplan.runtime.run.execute import PlannedStep
@@ -69,7 +69,7 @@ def model() -> Model:
 def traced(module: nn.Module) -> PlannedStep:
     iteration = Iteration(module, (X,))
     program = trace(iteration)
-    return PlannedStep(iteration, program, plain_schedule(unmeasured(program)))
+    return PlannedStep(iteration, program, baseline_schedule(unmeasured(program)))
 
 
 def codes() -> list[CodeType]:

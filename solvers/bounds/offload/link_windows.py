@@ -99,8 +99,8 @@ def link_bound(
     """
     seconds, links, host = time_bound(graph), machine.links, machine.host_capacity
     operations = graph.operations
-    again = operations.recompute & (operations.mutates.counts() == 0)
-    if operations.modes or again.any() or links.d2h is None or links.h2d is None:
+    recomputed = operations.recompute & (operations.mutates.counts() == 0)
+    if operations.modes or recomputed.any() or links.d2h is None or links.h2d is None:
         return seconds
     touches = _touches(graph)
     level = _level(graph, touches)
@@ -175,8 +175,8 @@ def _absences(graph: Graph, touches: _Touches) -> _Absences:
     of_turn_before = _latest(changes, tensor * count + count - 1, tensor, count) - count
     made = np.where(made > 0, made, np.where(of_turn_before > -count, of_turn_before, -never))
     rows = np.column_stack([graph.tensors.bytes[tensor], after, before, made])
-    away = stays & (before > after + 1)
-    turns = ((-1, away & cyclic), (0, away), (1, away))
+    offloaded = stays & (before > after + 1)
+    turns = ((-1, offloaded & cyclic), (0, offloaded), (1, offloaded))
     shifts = [rows[chosen] + np.array([0, k, k, k]) * count for k, chosen in turns]
     return _Absences(*np.concatenate(shifts).astype(np.int64).T)
 

@@ -37,7 +37,7 @@ import numpy as np
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine
 from ....graphs.outward import product_below
-from ....planner.baseline import plain_schedule
+from ....planner.baseline import baseline_schedule
 from ....planner.bounds import time_bound
 from ....planner.schedule.schedule import Verb
 from ....planner.simulator.simulate import simulate
@@ -175,7 +175,7 @@ def chosen_moments(graph: Graph, able: Sequence[int], most: int) -> Sequence[int
 
 def _levels(graph: Graph) -> list[int]:
     """Return per operation the bytes of the baseline while it runs."""
-    schedule = plain_schedule(graph)
+    schedule = baseline_schedule(graph)
     curve = simulate(graph, schedule, machine=Machine()).device_curve
     levels: list[int] = curve[schedule.verbs == Verb.COMPUTE].tolist()
     return levels

@@ -183,12 +183,12 @@ class _UseRows:
         """Write rows (7)."""
         columns = self.columns
         for operation in sorted({*columns.firsts[s], *columns.recomputed[s]}):
-            ways, again = columns.ways[operation], columns.column(columns.recomputed[s], operation)
+            ways, recomputed = columns.ways[operation], columns.column(columns.recomputed[s], operation)
             for x in {x for way in ways for x in way.device} - columns.batch:
                 numbers = columns.numbers(operation, lambda way, x=x: x in way.device)
                 needed = columns.first(operation, s, numbers)
                 if all(x in way.device for way in ways if not way.on_host):
-                    needed = needed + again
+                    needed = needed + recomputed
                 for producer in columns.facts.producers[x] if not columns.persistent[x] else [-1]:
                     made = columns.made_by(producer, s) if producer >= 0 else ZERO
                     columns.require(columns.come(x, s) + made >= needed)

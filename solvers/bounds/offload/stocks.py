@@ -67,8 +67,8 @@ class StockRows:
 
     def _transient_rows(self, x: int, s: int) -> None:
         columns = self.columns
-        makers = columns.facts.producers[x]
-        made = total(columns.made_by(producer, s) for producer in makers)
+        producers = columns.facts.producers[x]
+        made = total(columns.made_by(producer, s) for producer in producers)
         down, up = columns.column(columns.down[s], x), columns.column(columns.up[s], x)
         if x in columns.alive[s]:
             self._wanted(x, s)
@@ -97,21 +97,21 @@ class StockRows:
         for producer in columns.facts.producers[x]:
             if side[producer] == AFTER:
                 continue
-            again, made = columns.column(columns.again[s], producer), columns.before(producer, s)
+            recomputed, made = columns.column(columns.recomputed[s], producer), columns.before(producer, s)
             if surely and not said:
-                columns.require(lies + again >= made)
+                columns.require(lies + recomputed >= made)
             for use in uses:
                 less = columns.before(use, s)
                 if not surely and not (last and use in direct):
-                    columns.require(lies + again + less >= made)
+                    columns.require(lies + recomputed + less >= made)
                 if use in direct and not (last or columns.turn.known(use)):
-                    columns.require(comes + again + less >= made)
+                    columns.require(comes + recomputed + less >= made)
             for use in columns.facts.uses[x]:
-                repeated = columns.column(columns.again[s], use)
+                repeated = columns.column(columns.recomputed[s], use)
                 if not (last and use in direct):
-                    columns.require(lies + again >= repeated)
+                    columns.require(lies + recomputed >= repeated)
                 if use in direct and not last:
-                    columns.require(comes + again >= repeated)
+                    columns.require(comes + recomputed >= repeated)
 
     def _whole_tensors(self) -> None:
         """Write the paper's (7) and (8)."""

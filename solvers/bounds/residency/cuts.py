@@ -60,7 +60,7 @@ class Cut:
 
     bound: float
     excess: Floats
-    again: NDArray[np.bool_]
+    recomputed: NDArray[np.bool_]
 
 
 class Part(NamedTuple):
@@ -107,8 +107,8 @@ def part_of(facts: Facts, moment: Moment, limit: int) -> Part:
         nodes += count
         return numbers
 
-    again = numbered(may, -1)
-    makes = np.where(may, again, numbered(open_, -1))
+    recomputed = numbered(may, -1)
+    makes = np.where(may, recomputed, numbered(open_, -1))
     needed = numbered(live & ~surely, SOURCE)
     keeps = numbered(live & ~stuck & (counts > 1), SINK)
     alone = made[(live & ~stuck & (counts == 1))[made[:, 0]]]
@@ -118,7 +118,7 @@ def part_of(facts: Facts, moment: Moment, limit: int) -> Part:
     reruns = np.flatnonzero(may)
     asked = reads[(live & ~surely)[reads[:, 0]] & (makes[reads[:, 1]] >= 0)]
     late = facts.order[(open_ & pairs.once)[facts.order[:, 0]] & open_[facts.order[:, 1]]]
-    tails = [needed[kept], keeps[several[:, 0]], makes[asked[:, 1]], again[reruns], makes[late[:, 0]]]
+    tails = [needed[kept], keeps[several[:, 0]], makes[asked[:, 1]], recomputed[reruns], makes[late[:, 0]]]
     heads = [keeps[kept], makes[several[:, 1]], needed[asked[:, 0]], 2 + reruns, makes[late[:, 1]]]
     room = limit - facts.least_bytes(moment.operation)
     tail, head = (np.concatenate(ends, dtype=np.int32) for ends in (tails, heads))
@@ -168,14 +168,14 @@ class Network:
         capacities = self._capacities(prices)
         bits = MOST_BITS - int(np.frexp(capacities.sum())[1])
         # capacities are rounded down, the rent that is subtracted up: rounding only makes the bound lower
-        flow, ours = self._minimum_cut(np.floor(np.ldexp(capacities * LOWER, bits)))
+        flow, own_row = self._minimum_cut(np.floor(np.ldexp(capacities * LOWER, bits)))
         scale = Fraction(2) ** bits
         rooms = (Fraction(part.room, self.limit) for part in self.parts)
         rent = sum(
             ceil(Fraction(price) * room * scale) for price, room in zip(prices.tolist(), rooms, strict=True)
         )
         bound = float_below((flow - rent) / scale)
-        return Cut(bound, self._kept(ours) - self.room, ours[2 : 2 + self.operations])
+        return Cut(bound, self._kept(own_row) - self.room, own_row[2 : 2 + self.operations])
 
     def fits(self) -> bool:
         """Tell whether the memory of each moment would be enough if recomputation cost nothing.
@@ -189,10 +189,10 @@ class Network:
         )
         sizes = [part.size >> bits for part in self.parts]
         free = np.zeros(self.operations, np.int64)
-        _flow, ours = self._minimum_cut(np.concatenate([free, *sizes]))
+        _flow, own_row = self._minimum_cut(np.concatenate([free, *sizes]))
         return all(
             int(size[chosen].sum()) <= part.room >> bits
-            for part, size, chosen in zip(self.parts, sizes, self._cut_arcs(ours), strict=True)
+            for part, size, chosen in zip(self.parts, sizes, self._cut_arcs(own_row), strict=True)
         )
 
     def _minimum_cut(self, capacities: Floats | Ints) -> tuple[int, NDArray[np.bool_]]:
@@ -211,11 +211,11 @@ class Network:
         )
         return np.concatenate([self.cost, *priced])
 
-    def _cut_arcs(self, ours: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
+    def _cut_arcs(self, own_row: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
         """Return per moment which of its priced arcs the cut goes through."""
-        return [ours[self.tail[arcs]] & ~ours[self.head[arcs]] for arcs in self.priced]
+        return [own_row[self.tail[arcs]] & ~own_row[self.head[arcs]] for arcs in self.priced]
 
-    def _kept(self, ours: NDArray[np.bool_]) -> Floats:
+    def _kept(self, own_row: NDArray[np.bool_]) -> Floats:
         """Return per moment what the cut keeps, as a share of the limit."""
-        cut = zip(self.parts, self._cut_arcs(ours), strict=True)
+        cut = zip(self.parts, self._cut_arcs(own_row), strict=True)
         return np.array([float((part.size[chosen] / self.limit).sum()) for part, chosen in cut])

@@ -165,9 +165,9 @@ class Facts:
         changed: list[int] = self.graph.operations.mutates.columns.tolist()
         for x in set(changed):
             changes: list[int] = self.graph.mutators[x].tolist()
-            makers: list[int] = self.graph.producers[x].tolist()
+            producers: list[int] = self.graph.producers[x].tolist()
             readers: list[int] = self.graph.consumers[x].tolist()
-            for user in {*makers, *readers}:
+            for user in {*producers, *readers}:
                 ends.setdefault(user, []).extend(change for change in changes if change > user)
         return ends
 
@@ -186,7 +186,7 @@ class Facts:
         return slice(*self.graph.operations.writes.start[operation : operation + 2])
 
     @property
-    def floor(self) -> int:
+    def minimum(self) -> int:
         """Bytes that some operation, or having all results at the end, needs."""
         results = self.always + int(self.graph.tensors.bytes[list(self.results)].sum())
         return int(self._least.max(initial=results))

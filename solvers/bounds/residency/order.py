@@ -78,8 +78,8 @@ def predecessors(graph: Graph) -> Adjacency:
     All come before it in traced order; what follows from these through others is left out.
     """
     operations, count = graph.operations, len(graph.operations)
-    makers = graph.inputs.through(graph.producers)
-    pairs = [makers.rows() * count + makers.columns]
+    producers = graph.inputs.through(graph.producers)
+    pairs = [producers.rows() * count + producers.columns]
     changed: list[int] = np.unique(operations.mutates.columns).tolist()
     for x in changed:
         changes: list[int] = graph.mutators[x].tolist()

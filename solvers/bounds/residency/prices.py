@@ -44,7 +44,7 @@ class Priced:
 
     bound: float
     prices: Floats
-    again: Floats
+    recomputed: Floats
 
 
 def best_prices(
@@ -77,8 +77,8 @@ def best_prices(
                 planes.limit(highest)
                 top = planes.highest()
         except BackendError:
-            return Priced(max(bound, 0.0), best, cut.again.astype(np.float64))
+            return Priced(max(bound, 0.0), best, cut.recomputed.astype(np.float64))
         if top.value - bound <= NEAR or bound >= goal or len(cuts) == MOST_CUTS or not proceed():
-            again = np.average([cut.again for cut in cuts], axis=0, weights=top.weights)
-            return Priced(max(bound, 0.0), best, again)
+            recomputed = np.average([cut.recomputed for cut in cuts], axis=0, weights=top.weights)
+            return Priced(max(bound, 0.0), best, recomputed)
         prices = (best + top.prices) / 2

@@ -128,7 +128,7 @@ class Search:
         self.crowded: dict[int, set[int]] = {}
         self.parts: dict[int, Part] = {}
         self.prices: dict[int, float] = {}
-        if self.facts.floor > budget:
+        if self.facts.minimum > budget:
             self.best = replace(self.best, extra=inf)
             return
         most = min(MOST_CANDIDATES, max(ALL_AT_ONCE, MOST_LOOKS // max(1, len(graph.operations))))
@@ -242,7 +242,7 @@ class Search:
     def _in_fractions(self, more: Sequence[int]) -> bool:
         """Price the memory of more moments; tell whether the bound rises."""
         answer = self._priced(more, self.budget, (self.goal - self.time_of_all) / self.seconds)
-        return self._take(product_below(answer.bound, self.seconds), Later.of(answer.again))
+        return self._take(product_below(answer.bound, self.seconds), Later.of(answer.recomputed))
 
     def again_within(self, budget: int, more: Sequence[int], weights: Floats) -> Floats | None:
         """Return what is recomputed, in fractions, for another budget and weights; None if nothing fits.
@@ -254,7 +254,7 @@ class Search:
         weights: per operation, a factor on its seconds.
         """
         answer = self._priced(more, budget, weights=weights)
-        return None if answer.bound == inf else answer.again
+        return None if answer.bound == inf else answer.recomputed
 
     def _priced(
         self, more: Sequence[int], budget: int, goal: float = inf, weights: Floats | float = 1.0

@@ -15,7 +15,7 @@ from ....graphs.arrays import Floats
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine
 from ....planner.errors import InvalidScheduleError
-from ....planner.schedule.schedule import PLAIN, Verb
+from ....planner.schedule.schedule import DEFAULT_MODE, Verb
 from ....planner.schedule.sequence import Run, schedule_of
 from ....planner.simulator.simulate import simulate
 from ...candidates import Candidate
@@ -64,6 +64,6 @@ def sequence_of(later: Later) -> list[Run]:
             recomputations[int(later.when[row, operation])].append(operation)
     runs: list[Run] = []
     for first, operations in enumerate(recomputations):
-        runs += [(operation, PLAIN) for operation in sorted(operations)]
-        runs += [(first, PLAIN)] if first < count else []
+        runs += [(operation, DEFAULT_MODE) for operation in sorted(operations)]
+        runs += [(first, DEFAULT_MODE)] if first < count else []
     return runs

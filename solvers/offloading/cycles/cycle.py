@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine
-from ....planner.baseline import plain_schedule
+from ....planner.baseline import baseline_schedule
 from ....planner.schedule.schedule import Verb
 from ....planner.simulator.simulate import simulate
 from ...candidates import device_limit
@@ -103,7 +103,7 @@ class Cycle:
             until[a.before] - until[a.after + 1] + until[-1] * (a.before <= a.after) for a in self.absences
         ]
 
-    def away(self, chosen: Iterable[int]) -> list[int]:
+    def offloaded(self, chosen: Iterable[int]) -> list[int]:
         """Return per run the bytes of offloaded weights, if these intervals are chosen."""
         change = [0] * (self.runs + 1)
         for number in chosen:
@@ -128,8 +128,8 @@ class Cycle:
     def least_budget(self) -> int:
         """Return the bytes with which every weight can be offloaded whenever no run uses it: no order needs
         less."""
-        away = self.away(range(len(self.absences)))
-        least = max((need - gone for need, gone in zip(self.need, away, strict=True)), default=self.idle)
+        offloaded = self.offloaded(range(len(self.absences)))
+        least = max((need - gone for need, gone in zip(self.need, offloaded, strict=True)), default=self.idle)
         return least + sum(self.sizes)
 
     def covered(self, absence: Absence) -> list[range]:
@@ -222,7 +222,7 @@ def _absences(
 
 def _device_bytes(graph: Graph) -> tuple[list[int], list[int], list[list[int]]]:
     """Return need, rest and deaths of the baseline, without the persistent tensors."""
-    schedule = plain_schedule(graph)
+    schedule = baseline_schedule(graph)
     curve = simulate(graph, schedule, machine=Machine()).device_curve
     curve = (curve - int(graph.tensors.bytes[graph.persistent].sum())).tolist()
     need: list[int] = []

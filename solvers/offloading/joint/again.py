@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from random import Random
 
-from ....planner.schedule.schedule import PLAIN
+from ....planner.schedule.schedule import DEFAULT_MODE
 from .lineup import ABSENT
 from .parts import Absence
 from .slots import optional
@@ -40,7 +40,7 @@ class Again:
             self._slots.setdefault(state.runs[position][0], []).append(position)
         writes, producers = state.graph.operations.writes, state.graph.producers
         self._written = {operation: writes[operation].tolist() for operation in self._slots}
-        self._makers = {x: producers[x].tolist() for made in self._written.values() for x in made}
+        self._producers = {x: producers[x].tolist() for made in self._written.values() for x in made}
 
     def change(self, instead: Absence | None = None) -> set[int]:
         """Add or remove a recomputation, and return the tensors whose lifetimes changed; none if nothing did.
@@ -55,8 +55,8 @@ class Again:
 
     def _within(self, absence: Absence) -> list[int]:
         """Return the slots in which the interval's tensor could be recomputed before its end."""
-        makers = self._makers.get(absence.tensor, ())
-        slots = [slot for maker in makers for slot in self._slots[maker]]
+        producers = self._producers.get(absence.tensor, ())
+        slots = [slot for producer in producers for slot in self._slots[producer]]
         return [slot for slot in slots if absence.after < slot < absence.before]
 
     def _run_again(self, position: int) -> set[int]:
@@ -64,7 +64,7 @@ class Again:
         while rest and count < _MOST:
             position, count = rest.pop(), count + 1
             operation = self.state.runs[position][0]
-            self.state.switch({position: PLAIN})
+            self.state.switch({position: DEFAULT_MODE})
             changed.update(self._written[operation])
             for x in self.state.graph.read_lists[operation]:
                 slot = self._slot(x, position)
@@ -86,8 +86,8 @@ class Again:
             return None
         slots = [
             slot
-            for maker in self._makers.get(x, ())
-            for slot in self._slots.get(maker, ())
+            for producer in self._producers.get(x, ())
+            for slot in self._slots.get(producer, ())
             if before < slot < position and self.state.runs[slot][1] == ABSENT
         ]
         return max(slots, default=None)
@@ -102,9 +102,9 @@ class Again:
             state.switch({last: ABSENT})
             changed.update(self._written[operation])
             for x in state.graph.read_lists[operation]:
-                makers = [other for other, touch in state.present(x) if other < last and touch.bits]
-                if makers and makers[-1] in self._chosen:
-                    rest.append(makers[-1])
+                producers = [other for other, touch in state.present(x) if other < last and touch.bits]
+                if producers and producers[-1] in self._chosen:
+                    rest.append(producers[-1])
         if self.random.random() < _AWAY:
             around = [each for x in changed for each in state.absences_of(x)]
             state.send([each.place for each in around if each.after < position < each.before])

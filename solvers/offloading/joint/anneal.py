@@ -94,9 +94,9 @@ class Anneal:
 
     def __init__(self, state: State, outcome: Outcome, modes: dict[int, int], seed: int) -> None:
         self.state, self.now, self.random = state, outcome, Random(seed)
-        self.disk = has_disk(state) and any(to >= Memory.DISK for to in state.away.values())
-        self.again, self.stalls = Again(state, self.random), Stalls(state, self.random)
-        places = [p for p in range(len(state.runs)) if p not in self.again.optional]
+        self.disk = has_disk(state) and any(to >= Memory.DISK for to in state.offloaded.values())
+        self.recomputed, self.stalls = Again(state, self.random), Stalls(state, self.random)
+        places = [p for p in range(len(state.runs)) if p not in self.recomputed.optional]
         self.switchable = {p: modes[o] for p in places if (o := state.runs[p][0]) in modes}
         absent = state.absence_rows["tensor"]
         self.largest = float(state.graph.tensors.bytes[absent].max(initial=0))
@@ -106,7 +106,7 @@ class Anneal:
 
     def run(self, progress: Callable[[], float]) -> None:
         """Anneal until `progress` reaches 1. The best is then in `state`."""
-        if self.again.optional:
+        if self.recomputed.optional:
             self.cool(progress)
             return
         first = self.snapshot()
@@ -122,7 +122,7 @@ class Anneal:
         """
         change, period = self._usual_change, self.now.seconds
         hot = warm * change
-        if self.again.optional:
+        if self.recomputed.optional:
             hot = min(HOT_IF_MADE_AGAIN * change, _HOTTEST_IF_MADE_AGAIN * period)
         self._cool(progress, hot, min(COLD * change, _HOTTEST_COLD * period))
         self.restore(self.best)
@@ -132,7 +132,7 @@ class Anneal:
 
         progress: of this cooling alone. hot, cold: seconds, at first and at last.
         """
-        while (done := progress()) < 1.0 and (len(self.state.absence_rows) or self.again.optional):
+        while (done := progress()) < 1.0 and (len(self.state.absence_rows) or self.recomputed.optional):
             self.tried += 1
             temperature = hot * (cold / hot) ** done
             before = self.now
@@ -187,7 +187,7 @@ class Anneal:
         for share, move in (
             (_TIME, self._time),
             (_UPDATE * bool(self.switchable), self._switch),
-            (_AGAIN * bool(self.again.optional), self._make_again),
+            (_AGAIN * bool(self.recomputed.optional), self._recompute_more),
             (_DISK * self.disk, self._lie_elsewhere),
             (_PLACE, self._place_otherwise),
         ):
@@ -219,9 +219,9 @@ class Anneal:
                 self._send(state.absences_of(x))
         return self._fit({*changed, *state.graph.read_lists[operation]})
 
-    def _make_again(self) -> bool:
+    def _recompute_more(self) -> bool:
         """Add or remove a recomputation; in the memory that becomes free other tensors stay."""
-        changed = self.again.change(self._stalling())
+        changed = self.recomputed.change(self._stalling())
         return bool(changed) and self._fit(changed) and self._fill(changed)
 
     def _leave_or_stay(self) -> bool:
@@ -235,7 +235,7 @@ class Anneal:
             return False
         draw = self.random.random()
         moved = state.absences_of(absence.tensor) if draw < _WHOLE else [absence]
-        if absence.place not in state.away:
+        if absence.place not in state.offloaded:
             self._send(moved)
             return True
         if draw < _EXCHANGE:  # another tensor leaves for as much
@@ -247,16 +247,16 @@ class Anneal:
         """Offload the tensors of these intervals that are not offloaded yet."""
         deeper = self.disk and self.random.random() < _DEEPER
         for each in absences:
-            if each.place not in self.state.away:
+            if each.place not in self.state.offloaded:
                 to_disk = deeper and not self.state.cyclic[each.tensor]
                 self.state.send([each.place], Memory.DISK if to_disk else Memory.HOST)
 
     def _lie_elsewhere(self) -> bool:
         """Move an offloaded tensor from the host to the disk, or the reverse."""
         absence, state = self._any_absence(), self.state
-        if absence is None or absence.place not in state.away:
+        if absence is None or absence.place not in state.offloaded:
             return False
-        on_disk = state.away[absence.place] == Memory.DISK
+        on_disk = state.offloaded[absence.place] == Memory.DISK
         state.send([absence.place], Memory.HOST if on_disk else Memory.DISK)
         return on_disk or may_lie_below(state, absence.tensor)
 
@@ -264,7 +264,7 @@ class Anneal:
         """Move a copy down, a fetch, or a read from the disk to another slot."""
         state = self.state
         absence = self._any_absence()
-        if absence is None or absence.place not in state.away:
+        if absence is None or absence.place not in state.offloaded:
             return False
         runs, farther = len(state.runs), self.random.randint(-_FARTHEST, _FARTHEST)
         if self.random.random() < _WIDE:
@@ -276,7 +276,7 @@ class Anneal:
             return False
         else:
             back = (absence.tensor, absence.before % runs)
-            if state.away[absence.place] >= Memory.DISK and self.random.random() < _READ:
+            if state.offloaded[absence.place] >= Memory.DISK and self.random.random() < _READ:
                 state.read_at(back, (state.decided.read_shift.get(back, 0) + farther) or None)
             else:
                 state.move(back, (state.decided.shift.get(back, 0) + farther) or None)
@@ -305,7 +305,7 @@ class Anneal:
         state = self.state
         for _ in range(_VICTIMS):
             absence = self._any_absence()
-            if absence is None or absence.place not in state.away or absence.tensor in changed:
+            if absence is None or absence.place not in state.offloaded or absence.tensor in changed:
                 continue
             mark = state.mark()
             state.keep([absence.place])
@@ -333,7 +333,7 @@ class Anneal:
         last = None
         while there:
             absence = Absence(*rows[there.pop(self.random.randrange(len(there)))].item())
-            if absence.place not in state.away:
+            if absence.place not in state.offloaded:
                 if absence.tensor not in staying:
                     return absence
                 last = absence

@@ -11,7 +11,7 @@ from ....graphs.machine import Machine
 from ....planner.replay.clock import TURNS
 from ....planner.replay.replay import UNASKED, figures_for, replay
 from ....planner.residency.assembly import assemble
-from ....planner.schedule.sequence import in_plain_mode
+from ....planner.schedule.sequence import in_default_mode
 from ...problem import Options
 from ...workers.precompile import COMPILING, Code, precompile
 from .fill import fill
@@ -36,7 +36,7 @@ def load(options: Options) -> None:
 
 def _state() -> State:
     graph = chain(2)
-    return State(graph, Machine(), 1, in_plain_mode(range(len(graph.operations))))
+    return State(graph, Machine(), 1, in_default_mode(range(len(graph.operations))))
 
 
 def compile_replay() -> None:

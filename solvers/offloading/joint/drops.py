@@ -16,7 +16,7 @@ import numpy as np
 
 from ....graphs.graph import Graph, Phase
 from ....graphs.structure.chain import chain_of
-from ....planner.schedule.sequence import Run, in_plain_mode
+from ....planner.schedule.sequence import Run, in_default_mode
 
 
 class Drops:
@@ -29,18 +29,18 @@ class Drops:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        behind = np.flatnonzero(graph.operations.phase != Phase.FORWARD)
-        self.boundary = int(behind[0]) if len(behind) else _fullest(graph)
+        later = np.flatnonzero(graph.operations.phase != Phase.FORWARD)
+        self.boundary = int(later[0]) if len(later) else _fullest(graph)
         self.movable = _movable(graph)
         results, resident = set(graph.results), graph.resident
         changed = graph.mutators.counts() > 0
-        self.makers: dict[int, int] = {}
+        self.producers: dict[int, int] = {}
         for x, producers in enumerate(graph.producers.lists()):
             if len(producers) != 1 or x in results or resident[x] or changed[x]:
                 continue
-            maker = producers[0]
-            if maker < self.boundary and self._recomputable(maker):
-                self.makers[x] = maker
+            producer = producers[0]
+            if producer < self.boundary and self._recomputable(producer):
+                self.producers[x] = producer
 
     def _recomputable(self, operation: int) -> bool:
         """Tell whether it may run a second time: nothing that it touches is changed in place by then."""
@@ -54,19 +54,19 @@ class Drops:
     def passing(self) -> frozenset[int]:
         """Return the tensors that may be dropped and that backward needs only to recompute others."""
         last = self._last_readers
-        return frozenset(x for x in self.makers if last[x] < self.boundary and x not in self.crossing)
+        return frozenset(x for x in self.producers if last[x] < self.boundary and x not in self.crossing)
 
     @cached_property
     def saved(self) -> list[int]:
         """Return the tensors that may be dropped and that backward needs: those inside blocks first, by
         price."""
         graph, last = self.graph, self._last_readers
-        across = [x for x in self.makers if last[x] >= self.boundary and graph.tensors.bytes[x] > 0]
+        across = [x for x in self.producers if last[x] >= self.boundary and graph.tensors.bytes[x] > 0]
         return sorted(across, key=lambda x: (x in self.crossing, self.price(x), x))
 
     def price(self, x: int) -> float:
         """Return the seconds per byte of recomputing x from its producer's inputs."""
-        return float(self.graph.repeat_seconds[self.makers[x]]) / float(self.graph.tensors.bytes[x])
+        return float(self.graph.repeat_seconds[self.producers[x]]) / float(self.graph.tensors.bytes[x])
 
     @cached_property
     def crossing(self) -> frozenset[int]:
@@ -87,14 +87,14 @@ class Drops:
         for position, operation in enumerate(runs):
             for x in (*graph.input_lists[operation], *graph.operations.writes[operation].tolist()):
                 last[x] = position
-        behind: dict[int, list[int]] = {}
+        later: dict[int, list[int]] = {}
         for update in sorted(self.movable):
             position = max((last[x] for x in graph.input_lists[update]), default=len(runs) - 1)
-            behind.setdefault(position, []).append(update)
-        order = [*behind.get(-1, ())]
+            later.setdefault(position, []).append(update)
+        order = [*later.get(-1, ())]
         for position, operation in enumerate(runs):
-            order += [operation, *behind.get(position, ())]
-        return in_plain_mode(order)
+            order += [operation, *later.get(position, ())]
+        return in_default_mode(order)
 
     def needed(self, operation: int, missing: set[int]) -> Iterator[int]:
         """Yield the operations to recompute before an operation, in order; their results leave `missing`."""
@@ -103,9 +103,9 @@ class Drops:
             reader, rest = stack[-1]
             x = next((x for x in rest if x in missing), None)
             if x is not None:
-                maker = self.makers[x]
+                producer = self.producers[x]
                 missing.discard(x)
-                stack.append((maker, iter(self.graph.read_lists[maker])))
+                stack.append((producer, iter(self.graph.read_lists[producer])))
                 continue
             stack.pop()
             if stack:

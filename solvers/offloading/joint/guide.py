@@ -82,7 +82,7 @@ class Guide:
         drops, parts = self.drops, np.nan_to_num(self._there) + np.nan_to_num(self._below)
         found: dict[int, float] = {}
         for x in drops.saved:
-            users = [drops.makers[x], *drops.graph.consumers[x].tolist()]
+            users = [drops.producers[x], *drops.graph.consumers[x].tolist()]
             forward = max(self._place[o] for o in users if o < drops.boundary)
             backward = min(self._place[o] for o in users if o >= drops.boundary)
             inside = (forward < self._moments) & (self._moments < backward)

@@ -35,13 +35,21 @@ from math import inf
 from time import monotonic
 
 from ....graphs.machine import Machine
-from ....planner.bounds import memory_floor, time_bound
+from ....planner.bounds import minimum_memory, time_bound
 from ....planner.residency.from_schedule import recover_residency
 from ....planner.schedule.schedule import Schedule
 from ....planner.simulator.simulate import simulate
-from ...candidates import device_limit, plain_candidate
-from ...incumbent import Race
-from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
+from ...candidates import baseline_candidate, device_limit
+from ...incumbent import Incumbent
+from ...problem import (
+    InfeasibleError,
+    NotAcceptedError,
+    NotFoundError,
+    Options,
+    Problem,
+    SolverResult,
+    Status,
+)
 from ...settings import SolverSettings, setting
 from .anneal import Anneal, part_of
 from .compiling import load
@@ -84,11 +92,11 @@ class Settings(SolverSettings):
     seed: int = setting(0, "seed of the random numbers")
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     machine = require_links(NAME, problem)
-    plain = plain_if_fastest(problem)
-    if plain is not None:
-        return plain
+    baseline = baseline_if_fastest(problem)
+    if baseline is not None:
+        return baseline
     load(options)
     clock, limit, drops = _Clock(options), device_limit(problem), Drops(problem.graph)
     starts = Starts(drops, machine, limit, lambda: _go_on(clock, starts, options.race))
@@ -111,7 +119,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     return _answer(problem, found, clock, interrupted)
 
 
-def improved(problem: Problem, options: Options, known: Iterable[tuple[Schedule, float]]) -> Answer:
+def improved(problem: Problem, options: Options, known: Iterable[tuple[Schedule, float]]) -> SolverResult:
     """Anneal the fastest of these schedules; the answer is never slower than that.
 
     known: with their seconds.
@@ -138,10 +146,10 @@ def require_links(name: str, problem: Problem) -> Machine:
     return machine
 
 
-def plain_if_fastest(problem: Problem) -> Answer | None:
-    plain, bound = plain_candidate(problem.graph), time_bound(problem.graph)
-    if plain.peak <= device_limit(problem) and plain.time <= bound * (1 + _ENOUGH):
-        return Answer(plain.schedule, Status.OPTIMAL, bound)
+def baseline_if_fastest(problem: Problem) -> SolverResult | None:
+    baseline, bound = baseline_candidate(problem.graph), time_bound(problem.graph)
+    if baseline.peak <= device_limit(problem) and baseline.time <= bound * (1 + _ENOUGH):
+        return SolverResult(baseline.schedule, Status.OPTIMAL, bound)
     return None
 
 
@@ -199,7 +207,7 @@ def _annealed(
     return anneal.state.schedule(anneal.best.outcome), interrupted
 
 
-def _go_on(clock: _Clock, starts: Starts, race: Race) -> bool:
+def _go_on(clock: _Clock, starts: Starts, race: Incumbent) -> bool:
     if starts.best is not None:
         race.found(starts.best.outcome.seconds, NAME)
     return clock.share < _START_SHARE and (clock.limit < inf or starts.tried < _MOST_CHOICES)
@@ -210,15 +218,15 @@ def _seconds(problem: Problem, schedule: Schedule) -> float:
     return simulate(problem.graph, schedule, budget=limit, machine=machine).figures.time
 
 
-def _answer(problem: Problem, schedule: Schedule, clock: _Clock, interrupted: bool) -> Answer:
+def _answer(problem: Problem, schedule: Schedule, clock: _Clock, interrupted: bool) -> SolverResult:
     status = Status.FEASIBLE if clock.share >= 1.0 or interrupted else Status.HEURISTIC
-    return Answer(schedule, status, time_bound(problem.graph), interrupted)
+    return SolverResult(schedule, status, time_bound(problem.graph), interrupted)
 
 
 def _refusal(problem: Problem, limit: int, starts: Starts, interrupted: bool) -> BaseException:
-    floor = memory_floor(problem.graph, problem.machine)
+    min_memory = minimum_memory(problem.graph, problem.machine)
     if interrupted:
         return KeyboardInterrupt()
     if starts.least <= limit or not starts.complete:
-        return NotFoundError(NAME, limit, floor, None if starts.least == inf else int(starts.least))
-    return InfeasibleError(NAME, limit, None if starts.least == inf else int(starts.least), floor)
+        return NotFoundError(NAME, limit, min_memory, None if starts.least == inf else int(starts.least))
+    return InfeasibleError(NAME, limit, None if starts.least == inf else int(starts.least), min_memory)

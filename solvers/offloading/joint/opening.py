@@ -62,10 +62,10 @@ def _read(
     assert machine is not None, "it has links"
     state = State(graph, machine, device_limit(problem), runs)
     inside = [*places, -1]  # the last for what no run uses
-    away = {(x, inside[after]): memory for (x, after), memory in residence.offloaded.items()}
-    state.send_as(away)
+    offloaded = {(x, inside[after]): memory for (x, after), memory in residence.offloaded.items()}
+    state.send_as(offloaded)
     sizes = graph.tensors.bytes
-    state.smallest = min([worth_moving(machine), *(int(sizes[x]) for x, _position in away)])
+    state.smallest = min([worth_moving(machine), *(int(sizes[x]) for x, _position in offloaded)])
     best = _best(state)
     if residence.prefetch_slots or residence.offload_slots:
         kept = state.mark()

@@ -48,13 +48,13 @@ class Decisions(NamedTuple):
     later than look-ahead and order of need say.
     """
 
-    away: dict[TensorUse, int]
+    offloaded: dict[TensorUse, int]
     leave: dict[TensorUse, int]
     shift: dict[TensorUse, int]
     read_shift: dict[TensorUse, int]
 
     def copy(self) -> Decisions:
-        return Decisions(dict(self.away), dict(self.leave), dict(self.shift), dict(self.read_shift))
+        return Decisions(dict(self.offloaded), dict(self.leave), dict(self.shift), dict(self.read_shift))
 
 
 class Part(NamedTuple):
@@ -81,13 +81,13 @@ class Parts:
         positions, runs = self.lineup.touched[x], self.lineup.runs
         places = [(x, position) for position in positions] or [(x, -1)]
         modes = tuple([runs[position][1] for position in positions])
-        away, leave, shift, read_shift = decided
-        wishes = tuple([(away.get(w), leave.get(w), shift.get(w), read_shift.get(w)) for w in places])
+        offloaded, leave, shift, read_shift = decided
+        wishes = tuple([(offloaded.get(w), leave.get(w), shift.get(w), read_shift.get(w)) for w in places])
         key = (x, modes, wishes)
         if key not in self._kept:
             if len(self._kept) == _MOST_KEPT:
                 self._kept.clear()
-            said = {place: away[place] for place in places if place in away}
+            said = {place: offloaded[place] for place in places if place in offloaded}
             slots = {place: leave[place] for place in places if place in leave}
             self._kept[key] = self._make(x, Residency(runs, said, slots), decided)
         return self._kept[key]

@@ -15,7 +15,7 @@ from itertools import chain
 import numpy as np
 
 from ....graphs.graph import Graph
-from ....planner.schedule.schedule import PLAIN
+from ....planner.schedule.schedule import DEFAULT_MODE
 from ....planner.schedule.sequence import Run
 from .drops import Drops
 from .lineup import ABSENT
@@ -36,31 +36,31 @@ class Slots:
         slots: list[set[int]] = [set() for _ in runs]
         waits = _waits(drops, runs)
         for x, (_after, before) in waits.items():
-            slots[before].add(drops.makers[x])
+            slots[before].add(drops.producers[x])
         made = [self._again(dropped) for dropped in choices]
-        leaving = (drops.makers.keys() - drops.crossing, drops.makers.keys())
-        made += [_made_again(drops, runs, self._at_once(tensors, waits)) for tensors in leaving]
-        for position, maker in chain(*made):
-            slots[position].add(maker)
+        leaving = (drops.producers.keys() - drops.crossing, drops.producers.keys())
+        made += [_recomputed_for(drops, runs, self._at_once(tensors, waits)) for tensors in leaving]
+        for position, producer in chain(*made):
+            slots[position].add(producer)
         until = _until(drops.graph, runs)
         self.runs: list[Run] = []
         self.places: list[int] = []
         self._of: dict[int, list[tuple[int, int]]] = {}
         for position, run in enumerate(runs):
-            for maker in sorted(slots[position]):
+            for producer in sorted(slots[position]):
                 # After a change in place of what it touches, the operation would compute something else.
-                if position <= until[maker]:
-                    self._of.setdefault(maker, []).append((position, len(self.runs)))
-                    self.runs.append((maker, ABSENT))
+                if position <= until[producer]:
+                    self._of.setdefault(producer, []).append((position, len(self.runs)))
+                    self.runs.append((producer, ABSENT))
             self.places.append(len(self.runs))
             self.runs.append(run)
 
-    def again(self, dropped: AbstractSet[int]) -> list[int]:
+    def recomputed(self, dropped: AbstractSet[int]) -> list[int]:
         """Return the ABSENT runs that take place if these tensors are dropped: where they are needed, or
         before."""
         found = [
-            max((slot for slot in self._of.get(maker, ()) if slot[0] <= position), default=None)
-            for position, maker in self._again(dropped)
+            max((slot for slot in self._of.get(producer, ()) if slot[0] <= position), default=None)
+            for position, producer in self._again(dropped)
         ]
         return [slot[1] for slot in found if slot]
 
@@ -71,7 +71,7 @@ class Slots:
         """
         boundary = [position for position, run in enumerate(self._given) if run[0] == self._drops.boundary]
         going = dict.fromkeys(boundary[:1], dropped | self._drops.passing)
-        return _made_again(self._drops, self._given, going)
+        return _recomputed_for(self._drops, self._given, going)
 
     def _at_once(
         self, tensors: AbstractSet[int], waits: Mapping[int, tuple[int, int]]
@@ -95,7 +95,7 @@ def _waits(drops: Drops, runs: Sequence[Run]) -> dict[int, tuple[int, int]]:
     for position, (operation, _mode) in enumerate(runs):
         read = graph.read_lists[operation]
         for x in read:
-            if x in drops.makers and x in last and position - last[x] >= _LONG:
+            if x in drops.producers and x in last and position - last[x] >= _LONG:
                 before, after = longest.get(x, (0, 0))
                 if position - last[x] > after - before:
                     longest[x] = (last[x], position)
@@ -103,7 +103,7 @@ def _waits(drops: Drops, runs: Sequence[Run]) -> dict[int, tuple[int, int]]:
     return longest
 
 
-def _made_again(
+def _recomputed_for(
     drops: Drops, runs: Sequence[Run], going: Mapping[int, AbstractSet[int]]
 ) -> Iterator[tuple[int, int]]:
     """Yield pairs (position, producer): the operations to recompute before each run.
@@ -113,8 +113,8 @@ def _made_again(
     missing = set[int]()
     for position, (operation, _mode) in enumerate(runs):
         missing |= going.get(position, set())
-        for maker in drops.needed(operation, missing):
-            yield position, maker
+        for producer in drops.needed(operation, missing):
+            yield position, producer
         missing.difference_update(drops.graph.operations.writes[operation].tolist())
 
 
@@ -143,7 +143,7 @@ def optional(graph: Graph, runs: Sequence[Run]) -> list[int]:
     done, found = set[int](), list[int]()
     for position, (operation, mode) in enumerate(runs):
         changed = any(len(graph.mutators[x]) for x in graph.operations.writes[operation].tolist())
-        if mode == ABSENT or (operation in done and mode == PLAIN and not changed):
+        if mode == ABSENT or (operation in done and mode == DEFAULT_MODE and not changed):
             found.append(position)
         else:
             done.add(operation)

@@ -59,7 +59,7 @@ def _longest(state: State, memory: int) -> list[TensorUse]:
     chosen = [
         each
         for each in state.absences
-        if state.away.get(each.place, Memory.DEVICE) in _ends(memory)
+        if state.offloaded.get(each.place, Memory.DEVICE) in _ends(memory)
         and (each.before >= runs or not state.cyclic[each.tensor])
     ]
     seconds = durations(state, chosen) if chosen else ()

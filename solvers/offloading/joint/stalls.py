@@ -54,6 +54,6 @@ class Stalls:
         near = np.flatnonzero((position - side) % runs < reach)
         for number in self.random.sample(near.tolist(), min(len(near), _TRIES)):
             found = Absence(*rows[number].item())
-            if found.place in state.away:
+            if found.place in state.offloaded:
                 return found
         return None

@@ -13,7 +13,7 @@ import numpy as np
 from ....graphs.graph import Graph, Phase
 from ....graphs.machine import Machine, Memory
 from ....planner.residency.residency import Residency, TensorUse
-from ....planner.schedule.schedule import PLAIN
+from ....planner.schedule.schedule import DEFAULT_MODE
 from ...links import worth_moving
 from ..layers.host_ways import ways_on_host
 from .drops import Drops
@@ -191,24 +191,26 @@ class Starts:
     def _worth(self, choice: Choice) -> Start | None:
         state = self.state
         state.forget()
-        state.keep(list(state.away))
+        state.keep(list(state.offloaded))
         modes = dict.fromkeys(range(len(state.runs)), ABSENT)
-        modes.update((place, self.modes[o] if o in choice.on_host else PLAIN) for o, place in self._places)
-        modes.update(dict.fromkeys(self.slots.again(choice.dropped), PLAIN))
+        modes.update(
+            (place, self.modes[o] if o in choice.on_host else DEFAULT_MODE) for o, place in self._places
+        )
+        modes.update(dict.fromkeys(self.slots.recomputed(choice.dropped), DEFAULT_MODE))
         state.switch(modes)
         self._send_all()
         if state.demand > self.budget:
             least = self._least()
             if least == inf and self.least == inf:
-                state.keep(list(state.away))
+                state.keep(list(state.offloaded))
                 least = self._least()
             self.least = min(self.least, least)
             return None
-        outcome, away = min(self._fillings(), key=lambda found: (found[0].excess, found[0].seconds))
-        state.keep([where for where in state.away if where not in away])
-        state.send_as(away)
+        outcome, offloaded = min(self._fillings(), key=lambda found: (found[0].excess, found[0].seconds))
+        state.keep([where for where in state.offloaded if where not in offloaded])
+        state.send_as(offloaded)
         if outcome.excess:  # the host is too small: perhaps nothing has to leave
-            state.keep(list(away))
+            state.keep(list(offloaded))
             self.least = min(self.least, self._least())
             outcome = state.evaluate(LOOK_AHEADS[0])
         return None if outcome.excess else Start(choice, outcome, state.residence)
@@ -238,7 +240,7 @@ class Starts:
                 fill(state, order, max(state.demand, self.budget - room * largest))
                 spill(state)
                 for look_ahead in LOOK_AHEADS:
-                    yield state.evaluate(look_ahead), dict(state.away)
+                    yield state.evaluate(look_ahead), dict(state.offloaded)
 
     def _least(self) -> float:
         """Return the device bytes with which the state holds as it is; ∞ if another memory is too small."""

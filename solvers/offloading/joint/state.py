@@ -61,7 +61,7 @@ class State:
         budget: int,
         runs: Iterable[Run],
         *,
-        all_away: bool = False,
+        all_offloaded: bool = False,
         smallest: int = 1,
     ) -> None:
         self.graph, self.machine, self.budget = graph, machine, budget
@@ -75,22 +75,22 @@ class State:
         self.turn = count_moments(len(self.runs))
         self._journal: list[tuple[dict[TensorUse, Any] | None, TensorUse, Any]] = []
         self.reset(self.runs, Decisions({}, {}, {}, {}))
-        if all_away:
+        if all_offloaded:
             self.send_all()
 
     # ── changes ─────────────────────────────────────────────────────────────────────────────────
 
     def send(self, places: Iterable[TensorUse], to: int = Memory.HOST) -> None:
         """Let tensors leave after these uses."""
-        self._change(self.decided.away, dict.fromkeys(places, to))
+        self._change(self.decided.offloaded, dict.fromkeys(places, to))
 
-    def send_as(self, away: Mapping[TensorUse, int]) -> None:
+    def send_as(self, offloaded: Mapping[TensorUse, int]) -> None:
         """Let tensors leave after these uses, each to the memory given."""
-        self._change(self.decided.away, away)
+        self._change(self.decided.offloaded, offloaded)
 
     def keep(self, places: Iterable[TensorUse]) -> None:
         """Let tensors stay after these uses."""
-        self._change(self.decided.away, dict.fromkeys(places))
+        self._change(self.decided.offloaded, dict.fromkeys(places))
 
     def delay(self, where: TensorUse, slot: int | None) -> None:
         """Let the copy down for this interval run before another run; None: at once."""
@@ -178,8 +178,8 @@ class State:
         return self._lineup.runs
 
     @property
-    def away(self) -> dict[TensorUse, int]:
-        return self.decided.away
+    def offloaded(self) -> dict[TensorUse, int]:
+        return self.decided.offloaded
 
     @property
     def curve(self) -> Ints:
@@ -306,8 +306,8 @@ class State:
         """Return the decisions alone, by the runs that take place."""
         present = [position for position, run in enumerate(self.runs) if run[1] != ABSENT]
         number = {-1: -1, **{position: index for index, position in enumerate(present)}}
-        away = {(x, number[after]): to for (x, after), to in self.away.items() if after in number}
-        return Residency([self.runs[position] for position in present], away)
+        offloaded = {(x, number[after]): to for (x, after), to in self.offloaded.items() if after in number}
+        return Residency([self.runs[position] for position in present], offloaded)
 
 
 def _put(table: dict[TensorUse, Any], where: TensorUse, value: Any) -> None:

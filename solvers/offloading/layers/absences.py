@@ -57,14 +57,14 @@ def weight_absences(
 
     before_update: the memory in which they are from backward to an update on the CPU.
     """
-    away: dict[TensorUse, Memory] = {}
+    offloaded: dict[TensorUse, Memory] = {}
     for x in layers.weights:
         updates = uses.host.get(x, [])
         ends = uses.section_ends(x)
         for end, following in zip(ends, [*ends[1:], len(uses.plan.runs)], strict=True):
-            away[x, end] = before_update if any(end < update < following for update in updates) else to
-        away |= {(x, update): to for update in updates}
-    return away
+            offloaded[x, end] = before_update if any(end < update < following for update in updates) else to
+        offloaded |= {(x, update): to for update in updates}
+    return offloaded
 
 
 def state_absences(layers: TrainingLayers, uses: Uses, to: Memory) -> dict[TensorUse, Memory]:
@@ -86,9 +86,9 @@ def activation_absences(uses: Uses, swapped: Mapping[int, Memory]) -> dict[Tenso
     """
     plan = uses.plan
     boundary = plan.starts[plan.turn]
-    away: dict[TensorUse, Memory] = {}
+    offloaded: dict[TensorUse, Memory] = {}
     for x, memory in swapped.items():
         before = [position for position in uses.device.get(x, ()) if position < boundary]
         if before and uses.device[x][-1] > boundary:
-            away[x, before[-1]] = memory
-    return away
+            offloaded[x, before[-1]] = memory
+    return offloaded

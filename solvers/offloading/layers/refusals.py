@@ -37,7 +37,7 @@ def first_that_fits(
 
 
 def refused(
-    solver: str, problem: Problem, machine: Machine, ways: Iterable[Residency], beside: int = 0
+    solver: str, problem: Problem, machine: Machine, ways: Iterable[Residency], extra: int = 0
 ) -> MemplanError:
     """Return the error that says why none of these ways fits. beside: device bytes that they leave out."""
     graph, tried = problem.graph, list(ways)
@@ -45,7 +45,7 @@ def refused(
     held = [simulate_residency(graph, endless, 2**62, way) for way in tried]
     least = [found[1].least_budget for found in held if found]
     if least:
-        return infeasible(solver, problem, min(least) + beside)
+        return infeasible(solver, problem, min(least) + extra)
     roomy = replace(endless, host_capacity=None, disk_capacity=None, pinned=None)
     needed = [found for way in tried if (found := _room_of(problem, roomy, way))]
     room = _spelled(machine.host_capacity, machine.disk_capacity, machine.pinned)

@@ -16,9 +16,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from ....graphs.graph import Graph, Phase
-from ....planner.schedule.schedule import PLAIN
-from ....planner.schedule.sequence import Run, in_plain_mode
-from ...chains.runs import lightest_mode, makers
+from ....planner.schedule.schedule import DEFAULT_MODE
+from ....planner.schedule.sequence import Run, in_default_mode
+from ...chains.runs import lightest_mode, producers
 from .early_updates import early_updates
 from .training import TrainingLayers
 
@@ -60,22 +60,22 @@ def always_kept(layers: TrainingLayers) -> set[int]:
     """
     graph = layers.graph
     kept = set(layers.chain.shared)
-    maker: dict[int, int] = {}
+    producer: dict[int, int] = {}
     for number, layer in enumerate(layers.layers):
         if layer.output is not None:
             kept.add(layer.output)
         for operation in layer.forward:
             made = [x for x, _bit in graph.contributions(operation)]
-            maker |= dict.fromkeys(made, number)
+            producer |= dict.fromkeys(made, number)
             if not graph.operations.recompute[operation] or graph.mutate_lists[operation]:
                 kept.update(made)
     inside = {o for layer in layers.layers for o in layer.forward}
     for number, layer in enumerate(layers.layers):
         inside.update(layer.backward)
         for operation in layer.backward:
-            kept.update(x for x in graph.read_lists[operation] if maker.get(x, number) != number)
+            kept.update(x for x in graph.read_lists[operation] if producer.get(x, number) != number)
     for operation in set(layers.order) - inside:
-        kept.update(x for x in graph.read_lists[operation] if x in maker)
+        kept.update(x for x in graph.read_lists[operation] if x in producer)
     return kept
 
 
@@ -89,7 +89,7 @@ def recomputed(layers: TrainingLayers, number: int, kept: AbstractSet[int]) -> d
     """Return the forward operations that a layer's backward recomputes, in order, with the results needed of
     each."""
     graph, layer = layers.graph, layers.layers[number]
-    return makers(
+    return producers(
         graph, layer.forward, {x for o in layer.backward for x in graph.read_lists[o] if x not in kept}, kept
     )
 
@@ -109,11 +109,11 @@ def layer_runs(
         starts.append(len(runs))
         runs += _first_runs(layers, number, kept)
     starts.append(len(runs))
-    runs += in_plain_mode((*layers.layers[-1].forward, *layers.layers[-1].backward))
+    runs += in_default_mode((*layers.layers[-1].forward, *layers.layers[-1].backward))
     for number in reversed(range(count - 1)):
         starts.append(len(runs))
         runs += [(o, lightest_mode(graph, o, x)) for o, x in recomputed(layers, number, kept).items()]
-        runs += in_plain_mode(layers.layers[number].backward)
+        runs += in_default_mode(layers.layers[number].backward)
     own = {operation for operation, _mode in runs}
     rest = _rest(layers, own, host=host)
     whole = [*runs, *_by_first_use(graph, runs, rest)] if after else early_updates(graph, [*runs, *rest])
@@ -133,7 +133,7 @@ def _first_runs(layers: TrainingLayers, number: int, kept: AbstractSet[int]) -> 
     later = recomputed(layers, number, kept)
     always = {o for o in forward if o not in later or graph.operations.random[o]}
     targets = {x for o in forward for x, _bit in graph.contributions(o) if x in kept}
-    wanted = makers(graph, forward, targets, frozenset(), always)
+    wanted = producers(graph, forward, targets, frozenset(), always)
     return [(o, lightest_mode(graph, o, x)) for o, x in wanted.items()]
 
 
@@ -141,7 +141,7 @@ def _rest(layers: TrainingLayers, there: AbstractSet[int], *, host: bool) -> lis
     """Return the runs of the operations that are missing in `there`, in traced order."""
     rest = sorted(o for o in layers.order if o not in there)
     on_host = {o: layers.host_modes([o]) if host else None for o in rest}
-    return [(on_host[o] or [(o, PLAIN)])[0] for o in rest]
+    return [(on_host[o] or [(o, DEFAULT_MODE)])[0] for o in rest]
 
 
 def _by_first_use(graph: Graph, runs: Sequence[Run], rest: list[Run]) -> list[Run]:

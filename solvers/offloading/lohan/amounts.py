@@ -56,7 +56,7 @@ class Amounts:
         self.problem, self.machine, self.order, self.states = problem, machine, order, states
         self.late, self.on_host = late, on_host
         self.room = int(keep * device_limit(problem))
-        bare = ResidencyTransfers(problem.graph, machine.hierarchy, next(self._all_away(0))).device_peak
+        bare = ResidencyTransfers(problem.graph, machine.hierarchy, next(self._all_offloaded(0))).device_peak
         traffic = traffic_of(
             order.layers,
             machine,
@@ -77,7 +77,7 @@ class Amounts:
         first, last = self.prefixes[0].bytes, self.prefixes[-1].bytes
         return sum(prefix.bytes <= first + share * (last - first) for prefix in self.prefixes) - 1
 
-    def estimate_told(self) -> str:
+    def estimate_text(self) -> str:
         chosen = self.estimate
         return (
             f"by its own estimate {chosen.seconds:.6g} s, swapping {chosen.count} of "
@@ -85,7 +85,7 @@ class Amounts:
             f"{chosen.bytes:,} B, and recomputing the rest in {chosen.recomputed:.6g} s"
         )
 
-    def best_told(self) -> str:
+    def best_text(self) -> str:
         if self.best is None:
             return "no amount fits"
         seconds, _schedule, count = self.best
@@ -134,22 +134,24 @@ class Amounts:
 
         What the device has room for stays there.
         """
-        for way in self._all_away(count):
+        for way in self._all_offloaded(count):
             graph, swapped = self.order.layers.graph, self.order.tensors(count)
             yield kept_on_device(graph, self.machine, way, swapped, self.room)
 
-    def _all_away(self, count: int) -> Iterator[Residency]:
+    def _all_offloaded(self, count: int) -> Iterator[Residency]:
         layers = self.order.layers
         swapped = self.order.tensors(count)
         plan = layer_runs(layers, self.order.kept | swapped, host=True, after=self.late)
         uses = Uses(layers.graph, plan)
         waiting = self.states if self.late else Memory.HOST
-        away = weight_absences(layers, uses, self.states, waiting) | state_absences(layers, uses, self.states)
-        away |= gradient_absences(layers.gradients, uses.device)
+        offloads = weight_absences(layers, uses, self.states, waiting) | state_absences(
+            layers, uses, self.states
+        )
+        offloads |= gradient_absences(layers.gradients, uses.device)
         limited = self.states == Memory.DISK and self.machine.host_capacity is not None
         for in_flight in _IN_FLIGHT if limited else _IN_FLIGHT[:1]:
             room = traffic_of(layers, self.machine, self.states, in_flight).room
-            yield Residency(plan.runs, away | activation_absences(uses, self._where(uses, swapped, room)))
+            yield Residency(plan.runs, offloads | activation_absences(uses, self._where(uses, swapped, room)))
 
     def _where(self, uses: Uses, swapped: set[int], room: float) -> dict[int, Memory]:
         """Return per swapped activation its memory: the last ones in host memory, as far as there is room,
@@ -172,7 +174,7 @@ def kept_on_device(
     room, with all fetches just before their uses. Linear in the swapped tensors times the runs.
     """
     transfers = ResidencyTransfers(graph, machine.hierarchy, way)
-    curve, away = transfers.device_curve, dict(way.offloaded)
+    curve, offloads = transfers.device_curve, dict(way.offloaded)
     fetches = transfers.fetches[["tensor", "use"]].tolist()
     back = {x: use for x, use in sorted(fetches, key=lambda fetch: fetch[1]) if x in swapped}
     for x, position in sorted(way.offloaded, key=lambda place: -place[1]):
@@ -180,5 +182,5 @@ def kept_on_device(
             absence = slice(run_moment(position) + 1, back[x])
             if int(curve[absence].max(initial=0)) + int(graph.tensors.bytes[x]) <= room:
                 curve[absence] += graph.tensors.bytes[x]
-                del away[x, position]
-    return replace(way, offloaded=away)
+                del offloads[x, position]
+    return replace(way, offloaded=offloads)

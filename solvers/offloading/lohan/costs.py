@@ -112,8 +112,8 @@ def traffic_of(
     runs = layers.host_modes(layers.updates) or []
     kept = [*layers.weights, *layers.states]
     largest = max(layers.size((*layer.weights, *layer.states, *layer.gradients)) for layer in layers.layers)
-    beside = in_flight * largest + (layers.size(kept) if states == Memory.HOST else 0)
-    room = inf if machine.host_capacity is None else max(0, machine.host_capacity - beside)
+    extra = in_flight * largest + (layers.size(kept) if states == Memory.HOST else 0)
+    room = inf if machine.host_capacity is None else max(0, machine.host_capacity - extra)
     room = room if machine.pinned is None else min(room, machine.pinned)
     on_disk = states == Memory.DISK
 

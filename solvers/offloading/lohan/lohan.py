@@ -42,9 +42,9 @@ from dataclasses import dataclass
 
 from ....graphs.errors import InputError
 from ....planner.residency.prefetch_placement import LOOK_AHEADS
-from ...candidates import device_limit, plain_candidate
+from ...candidates import baseline_candidate, device_limit
 from ...links import linked_machine
-from ...problem import Answer, Options, Problem, Status
+from ...problem import Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, setting
 from ..layers.cpu_updates import STATES, check_updates_wait, layers_updated_on_cpu, states_memory
 from ..layers.refusals import refused
@@ -99,7 +99,7 @@ class Settings(SolverSettings):
     )
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     clock = options.clock()
     machine = linked_machine(NAME, problem, "weights, gradients, optimizer states and activations").machine
@@ -108,9 +108,9 @@ def solve(problem: Problem, options: Options) -> Answer:
     late = settings.updates == "late"
     if late:
         check_updates_wait(NAME, layers)
-    plain = plain_candidate(problem.graph)
-    if settings.swap is None and plain.peak <= device_limit(problem):
-        return Answer(plain.schedule, Status.HEURISTIC)
+    baseline = baseline_candidate(problem.graph)
+    if settings.swap is None and baseline.peak <= device_limit(problem):
+        return SolverResult(baseline.schedule, Status.HEURISTIC)
     amounts = Amounts(
         problem,
         machine,
@@ -122,7 +122,7 @@ def solve(problem: Problem, options: Options) -> Answer:
         forced=settings.swap,
         on_host=settings.activations == "host",
     )
-    options.report(amounts.estimate_told())
+    options.report(amounts.estimate_text())
     interrupted = False
     try:
         while len(amounts.tried) < settings.amounts and (count := amounts.next_count()) is not None:
@@ -136,7 +136,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     if amounts.best is None:
         ways = (way for count in amounts.tried for way in amounts.ways(count))
         raise refused(NAME, problem, machine, ways)
-    options.report(amounts.best_told())
+    options.report(amounts.best_text())
     stopped = interrupted or clock.over
     status = Status.FEASIBLE if stopped else Status.HEURISTIC
-    return Answer(amounts.best[1], status, interrupted=interrupted)
+    return SolverResult(amounts.best[1], status, interrupted=interrupted)

@@ -24,7 +24,7 @@ from math import gcd
 import numpy as np
 
 from ....graphs.graph import Graph, Kind
-from ....planner.schedule.schedule import PLAIN
+from ....planner.schedule.schedule import DEFAULT_MODE
 from ....planner.schedule.sequence import Run
 from .layers import groups, variant
 
@@ -40,7 +40,7 @@ class GradientLayer:
 
     gradients: tuple[int, ...]
     size: int
-    makers: tuple[int, ...]
+    producers: tuple[int, ...]
     direct: bool
     gain: float
 
@@ -53,22 +53,22 @@ def gradient_layers(graph: Graph) -> list[GradientLayer]:
         if (row := [x for x in written if graph.tensors.kind[x] == Kind.PARAMETER_GRADIENT])
     }
     group = groups(made.values())
-    makers: dict[int, list[int]] = {}
+    producers: dict[int, list[int]] = {}
     for operation, row in made.items():
-        makers.setdefault(group[row[0]], []).append(operation)
+        producers.setdefault(group[row[0]], []).append(operation)
     return [
         _layer(graph, tuple(dict.fromkeys(x for o in members for x in made[o])), tuple(members))
-        for members in makers.values()
+        for members in producers.values()
     ]
 
 
-def _layer(graph: Graph, gradients: tuple[int, ...], makers: tuple[int, ...]) -> GradientLayer:
-    plain = [(o, PLAIN) for o in makers]
-    ways = [way for run in plain if (way := written_below(graph, run, gradients))]
-    direct = len(ways) == len(plain)
-    gain = sum(graph.seconds(*run) for run in ways) - sum(graph.seconds(*run) for run in plain)
+def _layer(graph: Graph, gradients: tuple[int, ...], producers: tuple[int, ...]) -> GradientLayer:
+    default = [(o, DEFAULT_MODE) for o in producers]
+    ways = [way for run in default if (way := written_below(graph, run, gradients))]
+    direct = len(ways) == len(default)
+    gain = sum(graph.seconds(*run) for run in ways) - sum(graph.seconds(*run) for run in default)
     size = int(graph.tensors.bytes[list(gradients)].sum())
-    return GradientLayer(gradients, size, makers, direct, gain if direct else 0.0)
+    return GradientLayer(gradients, size, producers, direct, gain if direct else 0.0)
 
 
 def written_below(graph: Graph, run: Run, gradients: Collection[int]) -> Run | None:

@@ -23,7 +23,7 @@ from math import inf
 
 from ....graphs.graph import Graph, Kind, Phase
 from ....graphs.machine import Link
-from ....planner.schedule.schedule import PLAIN
+from ....planner.schedule.schedule import DEFAULT_MODE
 from ....planner.schedule.sequence import Run
 from ..layers.runs import first_backward
 
@@ -89,8 +89,8 @@ def variant(graph: Graph, run: Run, reads_host: set[int], writes_host: set[int])
     """
     operation, mode_index = run
     modes = graph.operations.modes.get(operation, ())
-    plain = graph.operations.writes[operation].tolist()
-    writes = set(plain if mode_index == PLAIN else modes[mode_index - 1].writes)
+    written = graph.operations.writes[operation].tolist()
+    writes = set(written if mode_index == DEFAULT_MODE else modes[mode_index - 1].writes)
     ways = [
         (mode.time, number)
         for number, mode in enumerate(modes, start=1)

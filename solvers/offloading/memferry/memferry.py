@@ -37,13 +37,13 @@ both.
 from __future__ import annotations
 
 from ....planner.bounds import time_bound
-from ...problem import Answer, Options, Problem, Status
+from ...problem import Options, Problem, SolverResult, Status
 from .search import NAME, Search, Settings
 
 __all__ = ["NAME", "Settings", "solve"]
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     search = Search(problem, settings, options)
     try:
@@ -58,4 +58,4 @@ def solve(problem: Problem, options: Options) -> Answer:
         raise search.refused()
     options.report(search.best.line())
     status = Status.FEASIBLE if search.stopped or search.interrupted else Status.HEURISTIC
-    return Answer(search.best.schedule, status, time_bound(problem.graph), search.interrupted)
+    return SolverResult(search.best.schedule, status, time_bound(problem.graph), search.interrupted)

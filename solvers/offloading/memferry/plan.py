@@ -54,7 +54,7 @@ class Plan:
         direct: bool = False,
     ) -> None:
         self.graph, self.linked, self.checkpoint, self.direct = graph, linked, checkpoint, direct
-        self.plain = list(runs)
+        self.baseline = list(runs)
         layers = gradient_layers(graph)
         kept = kept_layers(layers, reserve, direct=direct)
         self.kept = [x for layer in kept for x in layer.gradients]
@@ -65,19 +65,19 @@ class Plan:
 
     def _writing_below(self, runs: Sequence[Run]) -> list[Run]:
         """Return the runs with the gradients that are not kept written in host memory."""
-        below = {o: layer.gradients for layer in self._below for o in layer.makers}
+        below = {o: layer.gradients for layer in self._below for o in layer.producers}
         return [
             (written_below(self.graph, run, below[run[0]]) if run[0] in below else None) or run
             for run in runs
         ]
 
     @cached_property
-    def beside(self) -> int:
+    def extra(self) -> int:
         """Return the bytes on the device besides weights and states; gradients that are kept are included."""
         sizes = self.graph.tensors.bytes
         moved = np.isin(self.graph.tensors.kind, (Kind.PARAMETER, Kind.OPTIMIZER_STATE))
         moved[[x for layer in self._below for x in layer.gradients]] = True
-        return peak_without(self.graph, self.plain, np.flatnonzero(moved)) + int(sizes[self.kept].sum())
+        return peak_without(self.graph, self.baseline, np.flatnonzero(moved)) + int(sizes[self.kept].sum())
 
     @cached_property
     def computing(self) -> float:
@@ -155,12 +155,12 @@ def memferry_residence(
         read_there += layer.backward if way == Way.DHA else ()
         for position in read_there:
             chosen[position] = direct_run(graph, runs[position]) or runs[position]
-    away = dict.fromkeys(_away_between(graph, runs, layers, ways), Memory.HOST)
+    offloaded = dict.fromkeys(_offloaded_between(graph, runs, layers, ways), Memory.HOST)
     device, _host = uses_of(graph, chosen)
-    return Residency(chosen, away | gradient_absences(gradients, device))
+    return Residency(chosen, offloaded | gradient_absences(gradients, device))
 
 
-def _away_between(
+def _offloaded_between(
     graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], ways: Sequence[Way]
 ) -> list[TensorUse]:
     """Return the last forward uses of weights that are fetched twice."""

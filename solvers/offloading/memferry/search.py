@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ....graphs.errors import MemplanError
 from ....planner.schedule.schedule import Schedule
-from ....planner.schedule.sequence import Run, in_plain_mode
+from ....planner.schedule.sequence import Run, in_default_mode
 from ....planner.simulator.simulate import Figures
 from ...candidates import device_limit, require_backward
 from ...links import linked_machine
@@ -99,7 +99,7 @@ class Search:
             ]
 
         self.plans = [plan for iteration in self._iterations() for plan in planned(*iteration)]
-        in_order = in_plain_mode(range(len(graph.operations)))
+        in_order = in_default_mode(range(len(graph.operations)))
         self._last = planned(in_order) if settings.activations != "checkpoint" else []
         self.plans += self._last
 
@@ -112,7 +112,7 @@ class Search:
         if self.settings.choice == "published":
             return
         twice = self.settings.twice
-        known, room = published if fits else plan.least_on_device(twice=twice), self.limit - plan.beside
+        known, room = published if fits else plan.least_on_device(twice=twice), self.limit - plan.extra
         for _attempt in range(_ROOMS):
             if plan.bytes_on_device(known) > room:
                 known = plan.least_on_device(twice=twice)
@@ -131,7 +131,7 @@ class Search:
             # The choice fits by the model and not when simulated, so the model gets less room.
             room = plan.bytes_on_device(choice.ways) * 3 // 4
         self._judge(plan, plan.all_in(Way.GFGB))
-        if plan.bytes_on_device(plan.all_in(Way.GFGB)) > self.limit - plan.beside:
+        if plan.bytes_on_device(plan.all_in(Way.GFGB)) > self.limit - plan.extra:
             self._judge(plan, plan.least_on_device(twice=twice))
             if twice:
                 self._judge(plan, plan.all_in(Way.TWICE))
@@ -176,7 +176,7 @@ class Search:
             for plan in self.plans
         ]
         kept = int(plan.graph.tensors.bytes[plan.kept].sum())
-        return refused(NAME, self.problem, machine, ways, beside=kept)
+        return refused(NAME, self.problem, machine, ways, extra=kept)
 
     def _gradient_ways(self) -> list[bool]:
         """Return the settings to try of whether producers write gradients to the host."""
@@ -194,7 +194,7 @@ class Search:
         """Yield the runs of an iteration, and whether layers are recomputed."""
         graph = self.problem.graph
         if self.settings.activations != "checkpoint":
-            yield early_updates(graph, in_plain_mode(range(len(graph.operations)))), False
+            yield early_updates(graph, in_default_mode(range(len(graph.operations)))), False
         if self.settings.activations != "keep":
             try:
                 layers = training_layers(NAME, graph)

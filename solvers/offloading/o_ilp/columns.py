@@ -47,7 +47,7 @@ class Columns:
     def __post_init__(self) -> None:
         steps = self.iteration.steps
         self.byte = max(1.0, self.limits.device_bytes / 16)
-        self.second = max(1e-30, _plain_seconds(self.iteration) / steps)
+        self.second = max(1e-30, _baseline_seconds(self.iteration) / steps)
         self.model, self._rows = Model(), 0
         self.loads = Loads.of(steps)
         largest = 1.0 / self.smallest_share
@@ -89,6 +89,6 @@ class Columns:
         self.loads.compute[t].append(variable * (amount * self.byte / self.limits.d2h / self.second))
 
 
-def _plain_seconds(iteration: Iteration) -> float:
+def _baseline_seconds(iteration: Iteration) -> float:
     blocks = sum(options[0].forward_seconds + options[0].backward_seconds for options in iteration.blocks)
     return blocks + sum(group.device_seconds for group in iteration.groups) + sum(iteration.after_seconds)

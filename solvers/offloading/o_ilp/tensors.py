@@ -58,9 +58,9 @@ def absences(sizes: Sequence[int], stored: Sequence[float], left: Sequence[float
                 alive.remove(item)
                 gone[item] = step
         elif wanted > size(alive) + noise:
-            away = set(range(len(sizes))) - alive
-            kept = _select(sizes, away, size(away) - wanted + size(alive) - noise)
-            for item in away - kept:
+            offloaded = set(range(len(sizes))) - alive
+            kept = _select(sizes, offloaded, size(offloaded) - wanted + size(alive) - noise)
+            for item in offloaded - kept:
                 alive.add(item)
                 found.append(Absence(item, out[item], gone.pop(item), step - 1))
         if left is not None and step + 1 < steps and left[step + 1] > size(set(out)) + noise:

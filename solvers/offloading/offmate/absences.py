@@ -27,17 +27,17 @@ def tensor_absences(graph: Graph, program: OIlpProgram, choice: Choice, x: Float
     rounding = Rounding()
     order = sorted(range(len(program.weights)), key=lambda g: program.weights[g].origin)
     for g in order:
-        yield from _weights_away(graph, program.weights[g], choice.hosted[g], x, rounding)
+        yield from _weights_offloaded(graph, program.weights[g], choice.hosted[g], x, rounding)
     for g in order:
         hosted = choice.hosted[g]
-        yield from _states_away(graph, program.weights[g], program.states[g], hosted, x, rounding)
+        yield from _states_offloaded(graph, program.weights[g], program.states[g], hosted, x, rounding)
     blocks, hosted_gradients = len(program.choice), _hosted_gradients(program, choice)
     for number, activation in enumerate(program.activations):
         if number < blocks:
             kept = program.iteration.blocks[number][choice.options[number]].kept
         else:
             kept = set(program.iteration.carried[number - blocks].tensors) - hosted_gradients
-        yield from _activation_away(graph, program, activation, sorted(kept), x, rounding)
+        yield from _activation_offloaded(graph, program, activation, sorted(kept), x, rounding)
 
 
 def on_disk(graph: Graph, program: OIlpProgram, choice: Choice, x: Floats) -> set[int]:
@@ -68,7 +68,7 @@ def _hosted_gradients(program: OIlpProgram, choice: Choice) -> set[int]:
     return {t for group, hosted in groups for number in hosted for t in group.parcels[number].gradients}
 
 
-def _weights_away(
+def _weights_offloaded(
     graph: Graph, stocks: WeightStocks, hosted: frozenset[int], x: Floats, rounding: Rounding
 ) -> Iterator[Absence]:
     share = stocks.program.share.value(x)
@@ -92,7 +92,7 @@ def _weights_away(
         yield from _absences_of(stocks, tensors, sizes, wanted, left, rounding, "weights")
 
 
-def _states_away(
+def _states_offloaded(
     graph: Graph,
     weights: WeightStocks,
     states: StateStocks,
@@ -135,7 +135,7 @@ def _absences_of(
         yield Absence(tensors[absence.item], out, stocks.step(absence.gone), stocks.step(absence.back))
 
 
-def _activation_away(
+def _activation_offloaded(
     graph: Graph,
     program: OIlpProgram,
     activation: Activation,

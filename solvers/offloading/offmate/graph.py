@@ -14,8 +14,8 @@ from itertools import pairwise
 
 from ....graphs.graph import Graph, Kind, Phase
 from ....graphs.structure.chain import Chain
-from ....planner.schedule.schedule import PLAIN
-from ....planner.schedule.sequence import in_plain_mode
+from ....planner.schedule.schedule import DEFAULT_MODE
+from ....planner.schedule.sequence import in_default_mode
 from ...chains.runs import block_runs
 from ...recomputation.blocks.placed import placed_blocks
 from ..layers.early_updates import early_updates
@@ -48,13 +48,13 @@ def iteration_of(
         tuple(base),
         carried,
         tuple(float(sum(seconds[o] for o in chunk if not _is_update(graph, o))) for chunk in after),
-        tuple(tuple(in_plain_mode(chunk)) for chunk in after),
+        tuple(tuple(in_default_mode(chunk)) for chunk in after),
     )
 
 
 def updates_moved(graph: Graph, chain: Chain) -> Chain:
     """Return the chain with updates early, in the blocks after whose operations they then run."""
-    order = (operation for operation, _mode in early_updates(graph, in_plain_mode(chain.order())))
+    order = (operation for operation, _mode in early_updates(graph, in_default_mode(chain.order())))
     forward = {o for block in chain.blocks for o in block.forward}
     block_of = {o: number for number, block in enumerate(chain.blocks) for o in block.backward}
     rows: list[list[int]] = [[] for _ in chain.blocks]
@@ -166,14 +166,14 @@ def parcels_of(graph: Graph) -> list[Parcel]:
             continue
         host = ways_on_host(graph, operation)
         reads = dict.fromkeys(graph.read_lists[operation])
-        seconds, mode = min(host, default=(0.0, PLAIN))
+        seconds, mode = min(host, default=(0.0, DEFAULT_MODE))
         own = all(x in changed or not graph.resident[x] for x in reads)
         parcels.append(
             Parcel(
                 weights,
                 tuple(x for x in changed if x not in weights),
                 tuple(x for x in reads if not graph.resident[x]),
-                (operation, PLAIN),
+                (operation, DEFAULT_MODE),
                 (operation, mode) if host and own else None,
                 seconds,
                 sum(sizes.item(x) for x in weights),

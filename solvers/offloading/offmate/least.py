@@ -27,7 +27,7 @@ def least_residences(graph: Graph, iteration: Iteration, *, disk: bool) -> Itera
         for keeping in (False, True):
             runs = _runs(iteration, hosted=hosted, keeping=keeping)
             for memory in (Memory.HOST, Memory.DISK)[: 1 + disk]:
-                yield Residency(runs, _away(graph, runs, memory))
+                yield Residency(runs, _offloaded_by(graph, runs, memory))
 
 
 def _runs(iteration: Iteration, *, hosted: bool, keeping: bool) -> list[Run]:
@@ -47,9 +47,9 @@ def _runs(iteration: Iteration, *, hosted: bool, keeping: bool) -> list[Run]:
     return [on_host.get(run, run) for run in order]
 
 
-def _away(graph: Graph, runs: list[Run], memory: Memory) -> dict[TensorUse, Memory]:
+def _offloaded_by(graph: Graph, runs: list[Run], memory: Memory) -> dict[TensorUse, Memory]:
     """Return every use whose next one is not the next run's as an offload; for a result, its last use too."""
-    away: dict[TensorUse, Memory] = {}
+    offloaded: dict[TensorUse, Memory] = {}
     for lifetime in find_lifetimes(graph, runs):
         if lifetime.survives and graph.resident[lifetime.tensor]:  # the batch
             continue
@@ -58,9 +58,9 @@ def _away(graph: Graph, runs: list[Run], memory: Memory) -> dict[TensorUse, Memo
             positions.append(positions[0] + len(runs))
         if lifetime.survives:
             positions.append(len(runs) + 1)
-        away.update(
+        offloaded.update(
             ((lifetime.tensor, position), memory)
             for position, following in pairwise(positions)
             if following > position + 1
         )
-    return away
+    return offloaded

@@ -40,7 +40,7 @@ from ...candidates import device_limit, require_backward
 from ...chains.problem import coarser
 from ...links import LinkedMachine, linked_machine
 from ...milp.result import Settings as MilpSettings
-from ...problem import Answer, Options, Problem, Status
+from ...problem import Options, Problem, SolverResult, Status
 from ...settings import gap_setting, setting
 from ..layers.refusals import refused
 from ..o_ilp.iteration import Iteration, Limits
@@ -75,7 +75,7 @@ class Settings(MilpSettings):
     seconds: float = setting(5.0, "seconds that one integer program may take at most", least=0)
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     graph, linked = problem.graph, linked_machine(NAME, problem, "weights, states and activations")
     require_backward(NAME, graph)
@@ -94,9 +94,9 @@ def solve(problem: Problem, options: Options) -> Answer:
         remaining,
         options.report,
     )
-    search.try_plain()
+    search.try_baseline()
     if search.best is not None and search.best.figures.time <= bound:
-        return Answer(search.best.schedule, Status.OPTIMAL, bound)
+        return SolverResult(search.best.schedule, Status.OPTIMAL, bound)
     finest = chain_of(graph)
     counts = dict.fromkeys(min(c, settings.blocks, len(finest.blocks)) for c in (*COARSE, settings.blocks))
     *coarse, fine = (coarser(graph, finest, count) for count in counts)
@@ -124,7 +124,7 @@ def solve(problem: Problem, options: Options) -> Answer:
         f"{best.figures.time:.6g} s simulated"
     )
     stopped = interrupted or remaining() <= 0.0
-    return Answer(best.schedule, Status.FEASIBLE if stopped else Status.HEURISTIC, bound, interrupted)
+    return SolverResult(best.schedule, Status.FEASIBLE if stopped else Status.HEURISTIC, bound, interrupted)
 
 
 def _batch_line(iteration: Iteration, limits: Limits, seconds: float) -> str:

@@ -19,7 +19,7 @@ from itertools import islice
 from math import fsum
 
 from ....graphs.graph import Graph, Phase
-from ....planner.schedule.sequence import Run, in_plain_mode
+from ....planner.schedule.sequence import Run, in_default_mode
 from ...milp.result import Settings as MilpSettings
 from ...recomputation.blocks.greedy import KeptSets
 from ...recomputation.blocks.kinds import BlockOptions
@@ -59,36 +59,38 @@ def block_options(
     uncounted: tensors whose bytes are counted elsewhere. copy_seconds: of a byte, out and back.
     """
     found: list[tuple[Option, ...]] = [()] * len(blocks)
-    for alike in groups(blocks):
-        places = _places([blocks[b] for b in alike], copy_seconds, asked, proceed)
-        for b in alike:
+    for identical in groups(blocks):
+        places = _places([blocks[b] for b in identical], copy_seconds, asked, proceed)
+        for b in identical:
             options = (_priced(blocks[b], each, uncounted) for each in places)
             found[b] = tuple(dict.fromkeys(options))
     return found
 
 
 def _places(
-    alike: Sequence[PlacedBlock], copy_seconds: float, asked: Asked, proceed: Callable[[], bool]
+    identical: Sequence[PlacedBlock], copy_seconds: float, asked: Asked, proceed: Callable[[], bool]
 ) -> list[Places]:
-    block, most = alike[0], asked.most
-    search = KeptSets(block, mean_seconds(alike))
-    dear = {x for x in search.all if _seconds_to_make(search, x) > copy_seconds * _size(block, x)}
-    kept = [search.all, frozenset(dear | search.fixed), search.fixed][: max(1, most)]
+    block, most = identical[0], asked.most
+    search = KeptSets(block, mean_seconds(identical))
+    expensive = {x for x in search.all if _seconds_to_make(search, x) > copy_seconds * _size(block, x)}
+    kept = [search.all, frozenset(expensive | search.fixed), search.fixed][: max(1, most)]
     if most > PAPER:
         more = dict.fromkeys(search.sets(4 * most, proceed))
         kept += _spread(block, [each for each in more if each not in kept], most - PAPER)
-    forward = in_plain_mode(range(block.forwards))
+    forward = in_default_mode(range(block.forwards))
     runs = (search.backward(each) for each in kept)
     greedy = [option_of(block, forward, back) for back in runs if back is not None]
-    return list(dict.fromkeys([*greedy, *_from_programs(alike, asked, proceed)]))
+    return list(dict.fromkeys([*greedy, *_from_programs(identical, asked, proceed)]))
 
 
-def _from_programs(alike: Sequence[PlacedBlock], asked: Asked, proceed: Callable[[], bool]) -> list[Places]:
+def _from_programs(
+    identical: Sequence[PlacedBlock], asked: Asked, proceed: Callable[[], bool]
+) -> list[Places]:
     """Return options from integer programs, for evenly spaced limits on what is kept, between all and the
     least."""
     if not asked.programs:
         return []
-    kind = BlockOptions(alike, 1, proceed)
+    kind = BlockOptions(identical, 1, proceed)
     greedy = len(kind.options)
     low, high = kind.saves
     for number in range(1, asked.programs + 1):
@@ -105,15 +107,15 @@ def _spread(block: PlacedBlock, sets: list[frozenset[int]], count: int) -> list[
 
 
 def _seconds_to_make(search: KeptSets, x: int) -> float:
-    return fsum(search.seconds[place] for place in search.makers[x])
+    return fsum(search.seconds[place] for place in search.producers[x])
 
 
 def _priced(block: PlacedBlock, places: Places, uncounted: AbstractSet[int]) -> Option:
     graph = block.graph
     forward, backward = block.runs(places.first), block.runs(places.backward)
     given = block.given | uncounted
-    behind = frozenset(block.members[block.forwards :])
-    back = scan(graph, backward, block.after, given, behind)
+    later = frozenset(block.members[block.forwards :])
+    back = scan(graph, backward, block.after, given, later)
     waiting = {
         x: bits for x, bits in back.needed.items() if x in block.made or x in block.inputs - block.held
     }

@@ -38,7 +38,7 @@ def residence_of(
     runs = [run for step in order for run in step]
     starts = [0, *accumulate(len(step) for step in order)]
     uses, _host = uses_of(graph, runs)
-    away: dict[TensorUse, Memory] = {}
+    offloaded: dict[TensorUse, Memory] = {}
     back: dict[TensorUse, int] = {}
     leave: dict[TensorUse, int] = {}
     disk = on_disk(graph, program, choice, x)
@@ -47,16 +47,16 @@ def residence_of(
         if at:
             index = bisect_left(at, starts[absence.gone])
             last, following = at[index - 1], at[index % len(at)]
-            away[absence.item, last] = Memory.DISK if absence.item in disk else Memory.HOST
+            offloaded[absence.item, last] = Memory.DISK if absence.item in disk else Memory.HOST
             back[absence.item, following] = starts[absence.back]
             if absence.out >= 0 and starts[absence.out] > last:
                 leave[absence.item, last] = starts[absence.out]
     for position, (operation, mode) in enumerate(runs):
         if graph.on_host(operation, mode):
             for state in disk.intersection(graph.mutate_lists[operation]):
-                away[state, position] = Memory.DISK
-    plain = Residency(runs, away)
-    return plain, replace(plain, offload_slots=leave, prefetch_slots=back)
+                offloaded[state, position] = Memory.DISK
+    residency = Residency(runs, offloaded)
+    return residency, replace(residency, offload_slots=leave, prefetch_slots=back)
 
 
 def _steps(program: OIlpProgram, choice: Choice, x: Floats) -> list[list[Run]]:
@@ -79,10 +79,10 @@ def _steps(program: OIlpProgram, choice: Choice, x: Floats) -> list[list[Run]]:
             runs.append(parcel.host_run)
             order[stocks.origin].remove(parcel.update)
     times = [step.value(x) * program.second for step in program.time]
-    behind: dict[int, list[Run]] = {}
+    later: dict[int, list[Run]] = {}
     for step, number in start_steps(updates, times):
-        behind.setdefault(step, []).append(runs[number])
-    for step, these in behind.items():
+        later.setdefault(step, []).append(runs[number])
+    for step, these in later.items():
         order[step][:0] = these
     return order
 

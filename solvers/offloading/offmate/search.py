@@ -23,7 +23,7 @@ from ....graphs.machine import Machine
 from ....planner.residency.prefetch_placement import place_prefetches, simulate_residency
 from ....planner.residency.residency import Residency
 from ....planner.schedule.schedule import Schedule
-from ....planner.schedule.sequence import in_plain_mode
+from ....planner.schedule.sequence import in_default_mode
 from ....planner.simulator.simulate import Figures
 from ...milp import safe_bounds as linear
 from ...milp import solve as milp
@@ -100,9 +100,9 @@ class Search:
         self.best: Found | None = None
         self.relaxation: float | None = None
 
-    def try_plain(self) -> None:
+    def try_baseline(self) -> None:
         """Take the baseline if it fits."""
-        runs = in_plain_mode(range(len(self.graph.operations)))
+        runs = in_default_mode(range(len(self.graph.operations)))
         found = simulate_residency(self.graph, self.machine, self.limits.device_bytes, Residency(runs))
         if found is not None:
             self.best = Found(*found, found[1].time, 0.0)

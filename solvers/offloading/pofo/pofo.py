@@ -34,10 +34,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....planner.bounds import time_bound
-from ...candidates import plain_candidate
+from ...candidates import baseline_candidate
 from ...chains.problem import chain_problem
 from ...links import linked_machine
-from ...problem import Answer, Options, Problem, Status
+from ...problem import Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, setting
 from ..layers.refusals import refused
 from .search import Search
@@ -54,14 +54,14 @@ class Settings(SolverSettings):
     tries: int = setting(12, "uses of that memory that are simulated at most", least=1)
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     clock = options.clock()
     linked = linked_machine(NAME, problem, "activations")
     chained = chain_problem(NAME, problem, settings.blocks)
-    plain = plain_candidate(problem.graph)
-    if plain.peak <= chained.limit:
-        return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
+    baseline = baseline_candidate(problem.graph)
+    if baseline.peak <= chained.limit:
+        return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(problem.graph))
     search = Search(problem, chained, linked, settings.tries, clock)
     interrupted = False
     try:
@@ -76,4 +76,4 @@ def solve(problem: Problem, options: Options) -> Answer:
         raise refused(NAME, problem, linked.machine, search.memory_saving())
     stopped = interrupted or clock.over
     status = Status.FEASIBLE if stopped else Status.HEURISTIC
-    return Answer(search.best[0], status, search.bound, interrupted=interrupted)
+    return SolverResult(search.best[0], status, search.bound, interrupted=interrupted)

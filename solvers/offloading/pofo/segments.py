@@ -117,11 +117,11 @@ def residence(
         for x in offloaded & device.keys()
         if len(device[x]) > 1
     ]
-    away: dict[TensorUse, Memory] = {}
+    offloads: dict[TensorUse, Memory] = {}
     sent = 0.0
     for position, x in sorted(gaps):
         ready = max(sent, starts[position + 1])
         ready += link.seconds(float(graph.tensors.bytes[x])) if link else 0.0
         if link is None or ready <= starts[turn]:
-            away[x, position], sent = Memory.HOST, ready
-    return Residency(runs, away)
+            offloads[x, position], sent = Memory.HOST, ready
+    return Residency(runs, offloads)

@@ -39,7 +39,7 @@ def window_residence(
     plan = replace(plan, runs=_with_host_updates(found, plan.runs, size))
     uses = Uses(found.graph, plan)
     turn = _Turn(found, plan, size, uses.device)
-    away: dict[TensorUse, Memory] = {}
+    offloaded: dict[TensorUse, Memory] = {}
     back: dict[TensorUse, int] = {}
     for x, steps in turn.uses.items():
         around = [*steps, (steps[0][0], steps[0][1] + 2 * turn.layers)]
@@ -47,12 +47,12 @@ def window_residence(
             entered = turn.entered(x, step, until)
             if entered is not None:
                 updates = [u for u in uses.host.get(x, ()) if until >= 2 * turn.layers and u > position]
-                away[x, position] = Memory.HOST if updates else states
-                away |= dict.fromkeys(((x, update) for update in updates), states)
+                offloaded[x, position] = Memory.HOST if updates else states
+                offloaded |= dict.fromkeys(((x, update) for update in updates), states)
                 back[x, following] = turn.first_run(entered - 1)
     results = (x for layer in found.layers[size:] if not layer.updates for x in layer.gradients)
-    away |= gradient_absences(results, uses.device) | state_absences(found, uses, states)
-    return Residency(plan.runs, away, {}, back)
+    offloaded |= gradient_absences(results, uses.device) | state_absences(found, uses, states)
+    return Residency(plan.runs, offloaded, {}, back)
 
 
 def _with_host_updates(found: TrainingLayers, runs: Sequence[Run], size: int) -> list[Run]:

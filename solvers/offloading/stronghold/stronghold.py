@@ -42,7 +42,7 @@ from ....planner.schedule.sequence import Run
 from ....planner.simulator.simulate import Figures
 from ...candidates import device_limit, peak_without
 from ...links import LinkedMachine, linked_machine
-from ...problem import Answer, Options, Problem, Status
+from ...problem import Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, setting
 from ..layers.cpu_updates import STATES, states_memory
 from ..layers.refusals import refused
@@ -93,7 +93,7 @@ class _Found:
         )
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     linked = linked_machine(NAME, problem, "weights")
     layers = training_layers(NAME, problem.graph)
@@ -113,7 +113,7 @@ def solve(problem: Problem, options: Options) -> Answer:
         raise search.refused()
     options.report(search.best.line())
     status = Status.FEASIBLE if search.stopped or search.interrupted else Status.HEURISTIC
-    return Answer(search.best.schedule, status, time_bound(problem.graph), search.interrupted)
+    return SolverResult(search.best.schedule, status, time_bound(problem.graph), search.interrupted)
 
 
 class _Search:
@@ -209,8 +209,8 @@ def layer_figures(found: TrainingLayers, plan: LayerRuns, linked: LinkedMachine)
             seconds = backward if position >= plan.first_backward else forward
             seconds[plan.layer_of[plan.section(position)]] += graph.seconds(operation, mode)
     return [
-        _figures(found, layer, before, behind, linked)
-        for layer, before, behind in zip(found.layers, forward, backward, strict=True)
+        _figures(found, layer, before, later, linked)
+        for layer, before, later in zip(found.layers, forward, backward, strict=True)
     ]
 
 

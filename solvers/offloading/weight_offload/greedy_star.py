@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from ....planner.schedule.schedule import Schedule
-from ...problem import Answer, Options, Problem
+from ...problem import Options, Problem, SolverResult
 from ..cycles.cycle import FROZEN, Cycle
 from ..cycles.steps import schedule_of_order
 from .result import solved
@@ -31,7 +31,7 @@ class Settings:
     """None."""
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     return solved("greedy-star", problem, options, _schedules)
 
 

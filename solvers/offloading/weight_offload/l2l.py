@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...problem import Answer, Options, Problem
+from ...problem import Options, Problem, SolverResult
 from ..cycles.steps import schedule_of_order
 from .result import solved
 from .starts import lazy_order
@@ -25,7 +25,7 @@ class Settings:
     """None."""
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     return solved(
         "l2l",
         problem,

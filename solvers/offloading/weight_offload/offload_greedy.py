@@ -37,10 +37,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from ....planner.baseline import plain_schedule
+from ....planner.baseline import baseline_schedule
 from ....planner.bounds import time_bound
 from ...candidates import infeasible
-from ...problem import Answer, Options, Problem, Status
+from ...problem import Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, seed_setting, setting
 from ..cycles.cycle import Cycle, cycle_of
 from ..cycles.steps import schedule_of_order
@@ -77,7 +77,7 @@ class Settings(SolverSettings):
     seed: int = seed_setting()
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     """Solve by greedy and local search.
 
     Raises NotAcceptedError (no links, no weights, a host too small), InfeasibleError.
@@ -85,7 +85,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     settings = options.chosen(Settings)
     cycle = cycle_of(NAME, problem)
     if cycle.plain_peak <= cycle.limit:
-        return Answer(plain_schedule(problem.graph), Status.OPTIMAL, time_bound(problem.graph))
+        return SolverResult(baseline_schedule(problem.graph), Status.OPTIMAL, time_bound(problem.graph))
     refuse_if_too_small(NAME, problem, cycle)
     if settings.choice == "published":
         return published(problem, cycle)
@@ -100,10 +100,10 @@ def solve(problem: Problem, options: Options) -> Answer:
     if search.best is None:
         raise host_too_small(NAME, cycle)
     schedule = schedule_of_order(cycle, search.best.tolist())
-    return Answer(schedule, Status.HEURISTIC, time_bound(problem.graph), interrupted=search.interrupted)
+    return SolverResult(schedule, Status.HEURISTIC, time_bound(problem.graph), interrupted=search.interrupted)
 
 
-def published(problem: Problem, cycle: Cycle) -> Answer:
+def published(problem: Problem, cycle: Cycle) -> SolverResult:
     """Solve by the printed greedy alone.
 
     Raises InfeasibleError if Algorithm 1 finds too little, or Algorithm 2 no place for a fetch.
@@ -112,7 +112,7 @@ def published(problem: Problem, cycle: Cycle) -> Answer:
     schedules = [schedule_of_order(cycle, order) for order in orders]
     if not schedules or seconds_of(problem, schedules[0]) == inf:
         raise infeasible(NAME, problem, None)
-    return Answer(schedules[0], Status.HEURISTIC, time_bound(problem.graph))
+    return SolverResult(schedules[0], Status.HEURISTIC, time_bound(problem.graph))
 
 
 def offer_starts(search: Search, cycle: Cycle) -> None:

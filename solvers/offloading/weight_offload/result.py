@@ -6,27 +6,27 @@ from collections.abc import Callable, Iterable
 from math import inf
 from time import monotonic
 
-from ....planner.baseline import plain_schedule
+from ....planner.baseline import baseline_schedule
 from ....planner.bounds import time_bound
 from ....planner.errors import InvalidScheduleError
 from ....planner.schedule.schedule import Schedule
 from ....planner.simulator.simulate import simulate
 from ...candidates import infeasible
-from ...problem import Answer, NotAcceptedError, Options, Problem, Status
+from ...problem import NotAcceptedError, Options, Problem, SolverResult, Status
 from ..cycles.cycle import Cycle, cycle_of
 from .selection import moved_bytes
 
 
 def solved(
     solver: str, problem: Problem, options: Options, schedules: Callable[[Cycle], Iterable[Schedule]]
-) -> Answer:
+) -> SolverResult:
     """Return the baseline if it fits, else the fastest of `schedules` for the cycle, within the time limit.
 
     Raises NotAcceptedError (no links, no weights, host too small), InfeasibleError.
     """
     cycle = cycle_of(solver, problem)
     if cycle.plain_peak <= cycle.limit:
-        return Answer(plain_schedule(problem.graph), Status.OPTIMAL, time_bound(problem.graph))
+        return SolverResult(baseline_schedule(problem.graph), Status.OPTIMAL, time_bound(problem.graph))
     refuse_if_too_small(solver, problem, cycle)
     end = inf if options.time_limit is None else monotonic() + options.time_limit
     best, fastest = None, inf
@@ -38,7 +38,7 @@ def solved(
             break
     if best is None:
         raise host_too_small(solver, cycle)
-    return Answer(best, Status.HEURISTIC, time_bound(problem.graph))
+    return SolverResult(best, Status.HEURISTIC, time_bound(problem.graph))
 
 
 def seconds_of(problem: Problem, schedule: Schedule) -> float:

@@ -72,7 +72,7 @@ class _Queues:
     def __post_init__(self) -> None:
         cycle = self.cycle
         self.fetches = list(self.distances)
-        self.away: set[int] = set()
+        self.offloaded: set[int] = set()
         self.fetched = dict.fromkeys(self.distances, 0.0)
         self.stored = [0.0] * len(cycle.changed_by)
         self.fresh = [True] * len(cycle.changed_by)
@@ -93,8 +93,8 @@ class _Queues:
             if absence.version != FROZEN:
                 self._count_version(number)
             if absence.before <= absence.after:
-                self.away.add(number)
-        self.used = sum(cycle.sizes) - sum(cycle.sizes[cycle.absences[a].weight] for a in self.away)
+                self.offloaded.add(number)
+        self.used = sum(cycle.sizes) - sum(cycle.sizes[cycle.absences[a].weight] for a in self.offloaded)
 
     def _count_version(self, number: int) -> None:
         """Record the first interval of each version."""
@@ -132,11 +132,11 @@ class _Queues:
     def _fetch(self, run: int, base: int, order: list[int]) -> bool:
         """List the fetches before the run; False if one that the run needs does not fit."""
         cycle = self.cycle
-        due = {number for number in self.coming.get(run, []) if number in self.away}
+        due = {number for number in self.coming.get(run, []) if number in self.offloaded}
         while self.fetches:
             number = self.fetches[self.following]
             absence = cycle.absences[number]
-            if number not in self.away:
+            if number not in self.offloaded:
                 return not due
             size = cycle.sizes[absence.weight]
             room = self._room(base + size)
@@ -149,7 +149,7 @@ class _Queues:
             self._pop(base + size)
             self.used += size
             self.to_device = self.fetched[number] = start + cycle.down[absence.weight]
-            self.away.discard(number)
+            self.offloaded.discard(number)
             due.discard(number)
             self.following = (self.following + 1) % len(self.fetches)
             order.append(cycle.runs + len(cycle.changed_by) + number)
@@ -160,11 +160,11 @@ class _Queues:
         cycle = self.cycle
         begin = max([self.compute, *(self.fetched[a] for a in self.coming.get(run, []))])
         need = self.soon[run]
-        alone, beside = self._room(need), self._room(need + size, base + size)
-        if alone is None or beside is None:
+        alone, extra = self._room(need), self._room(need + size, base + size)
+        if alone is None or extra is None:
             return False
         begin = max(begin, alone)
-        return (start < begin + cycle.seconds[run] or start <= self.compute) and beside <= begin
+        return (start < begin + cycle.seconds[run] or start <= self.compute) and extra <= begin
 
     def _upload(self, run: int, order: list[int]) -> None:
         """List early uploads while the link would be idle during the run."""
@@ -209,7 +209,7 @@ class _Queues:
                 self.pending.append((size, self.stored[version]))
             else:
                 self.used -= size
-            self.away.add(number)
+            self.offloaded.add(number)
         self.held.clear()
 
     def _store(self, version: int, order: list[int]) -> None:
@@ -255,7 +255,9 @@ def _prefetch_distances(
     """
     runs = cycle.runs
     room = cycle.limit - sum(cycle.sizes)
-    slack = [room - need + away for need, away in zip(cycle.need, cycle.away(chosen), strict=True)]
+    slack = [
+        room - need + offloaded for need, offloaded in zip(cycle.need, cycle.offloaded(chosen), strict=True)
+    ]
     if min(slack, default=0) < 0:
         return None
     distances: dict[int, int] = {}

@@ -45,7 +45,7 @@ class Search:
         self.options = options
         self._load_replay()
         self.end = inf if options.time_limit is None else monotonic() + options.time_limit
-        self.floor = sum(cycle.seconds)
+        self.min_memory = sum(cycle.seconds)
         self.best: Ints | None = None
         self.seconds = inf
         self.interrupted = False
@@ -76,7 +76,7 @@ class Search:
     def done(self) -> bool:
         """Tell whether the order is proven fastest, or the answer is wanted."""
         return (
-            self.seconds <= self.floor * (1.0 + _PROVEN)
+            self.seconds <= self.min_memory * (1.0 + _PROVEN)
             or self.interrupted
             or monotonic() > self.end
             or self.options.cancelled()
@@ -120,7 +120,7 @@ class Search:
             seconds = float(orders.seconds[0])
             if seconds < self.seconds:
                 self.best, self.seconds = orders.best[: orders.best_length[0]].copy(), seconds
-                over = 100 * (seconds / self.floor - 1) if self.floor else 0.0
+                over = 100 * (seconds / self.min_memory - 1) if self.min_memory else 0.0
                 self.options.report(f"{seconds:.6g} s, {over:.2f} % above the time of all operations")
             now = monotonic()
             progress = max(following, (now - begin) / max(self.end - begin, 1e-9))

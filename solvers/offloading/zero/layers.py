@@ -54,16 +54,16 @@ def zero_residence(
     kept = (all_kept if rule == "keep" else always_kept)(layers)
     plan = layer_runs(layers, kept, host=True, after=True)
     uses = Uses(graph, plan)
-    away = gradient_absences(layers.gradients, uses.device) | state_absences(layers, uses, states)
+    offloaded = gradient_absences(layers.gradients, uses.device) | state_absences(layers, uses, states)
     if weights is not None:
-        away |= weight_absences(layers, uses, weights, before_update=weights)
+        offloaded |= weight_absences(layers, uses, weights, before_update=weights)
     if rule == "offload":
         outputs = [layer.output for layer in layers.layers if layer.output is not None]
-        away |= activation_absences(uses, dict.fromkeys(outputs, Memory.HOST))
-    back = dict(_one_layer_ahead(uses, plan, away)) if ahead else {}
+        offloaded |= activation_absences(uses, dict.fromkeys(outputs, Memory.HOST))
+    back = dict(_one_layer_ahead(uses, plan, offloaded)) if ahead else {}
     if weights is None:
         back |= dict(_behind_updates(layers, uses))
-    return Residency(plan.runs, away, prefetch_slots=back)
+    return Residency(plan.runs, offloaded, prefetch_slots=back)
 
 
 def _behind_updates(layers: TrainingLayers, uses: Uses) -> Iterator[tuple[TensorUse, int]]:
@@ -77,14 +77,14 @@ def _behind_updates(layers: TrainingLayers, uses: Uses) -> Iterator[tuple[Tensor
 
 
 def _one_layer_ahead(
-    uses: Uses, plan: LayerRuns, away: dict[TensorUse, Memory]
+    uses: Uses, plan: LayerRuns, offloaded: dict[TensorUse, Memory]
 ) -> Iterator[tuple[TensorUse, int]]:
     """Yield (use, slot) of each first use after an interval that ends in a later section.
 
     The slot is the start of the section before the use.
     """
-    for x in dict.fromkeys(x for x, _position in away):
+    for x in dict.fromkeys(x for x, _position in offloaded):
         for last, first in pairwise(uses.device.get(x, ())):
             section = plan.section(first)
-            if (x, last) in away and plan.section(last) < section - 1:
+            if (x, last) in offloaded and plan.section(last) < section - 1:
                 yield (x, first), plan.starts[section - 1]

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...links import linked_machine
-from ...problem import Answer, Options, Problem, Status
+from ...problem import Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, setting
 from ..layers.cpu_updates import STATES, check_updates_wait, layers_updated_on_cpu, states_memory
 from ..layers.refusals import first_that_fits
@@ -38,7 +38,7 @@ class Settings(SolverSettings):
     )
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     machine = linked_machine(NAME, problem, "weights, gradients and optimizer states").machine
     layers = layers_updated_on_cpu(NAME, problem)
@@ -49,4 +49,4 @@ def solve(problem: Problem, options: Options) -> Answer:
         for rule in activation_rules(settings.activations)
         for ahead in (True, False)
     ]
-    return Answer(first_that_fits(NAME, problem, machine, ways)[0], Status.HEURISTIC)
+    return SolverResult(first_that_fits(NAME, problem, machine, ways)[0], Status.HEURISTIC)

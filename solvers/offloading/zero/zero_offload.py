@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from ....graphs.machine import Memory
 from ...links import linked_machine
-from ...problem import Answer, Options, Problem, Status
+from ...problem import Options, Problem, SolverResult, Status
 from ...settings import SolverSettings
 from ..layers.cpu_updates import check_updates_wait, layers_updated_on_cpu
 from ..layers.refusals import first_that_fits
@@ -37,7 +37,7 @@ class Settings(SolverSettings):
     activations: str = activations_setting()
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     machine = linked_machine(NAME, problem, "gradients and updated weights").machine
     layers = layers_updated_on_cpu(NAME, problem)
@@ -46,4 +46,4 @@ def solve(problem: Problem, options: Options) -> Answer:
         zero_residence(layers, rule, Memory.HOST, None, ahead=True)
         for rule in activation_rules(settings.activations)
     ]
-    return Answer(first_that_fits(NAME, problem, machine, ways)[0], Status.HEURISTIC)
+    return SolverResult(first_that_fits(NAME, problem, machine, ways)[0], Status.HEURISTIC)

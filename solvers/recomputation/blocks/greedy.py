@@ -17,7 +17,7 @@ from collections.abc import Set as AbstractSet
 from math import copysign, fsum, inf
 
 from ....graphs.closure import closure
-from ....planner.schedule.sequence import Run, in_plain_mode
+from ....planner.schedule.sequence import Run, in_default_mode
 from ...stages.scan import scan
 from .option import Option, option_of
 from .placed import PlacedBlock, mean_seconds
@@ -26,14 +26,14 @@ Kept = frozenset[int]
 """Tensors kept between the two parts."""
 
 
-def greedy_options(alike: Sequence[PlacedBlock], tries: int, proceed: Callable[[], bool]) -> list[Option]:
+def greedy_options(identical: Sequence[PlacedBlock], tries: int, proceed: Callable[[], bool]) -> list[Option]:
     """Find options for identical blocks; the first option keeps all. Stops once `proceed` is false.
 
     tries: sets to look at; 0: only the first.
     """
-    block = alike[0]
-    search = KeptSets(block, mean_seconds(alike))
-    forward = in_plain_mode(range(block.forwards))
+    block = identical[0]
+    search = KeptSets(block, mean_seconds(identical))
+    forward = in_default_mode(range(block.forwards))
     found: dict[Option, None] = {}
     for kept in dict.fromkeys([search.all, *(search.sets(tries, proceed) if tries else ())]):
         for at_each_use in (False, True):
@@ -57,10 +57,10 @@ class KeptSets:
         self.inputs = [[x for x in graph.input_lists[o] if x in block.made] for o in block.members]
         forward = range(block.forwards)
         self.writes = [[x for x, _bit in graph.contributions(o)] for o in block.members]
-        self.makers: dict[int, list[int]] = {}
+        self.producers: dict[int, list[int]] = {}
         for position in forward:
             for x in self.writes[position]:
-                self.makers.setdefault(x, []).append(position)
+                self.producers.setdefault(x, []).append(position)
         read = {x for position in range(block.forwards, len(block.members)) for x in self.inputs[position]}
         stay = {x for x in block.after if x in block.made}
         self.all: Kept = frozenset(read | stay)
@@ -69,7 +69,7 @@ class KeptSets:
             for p in forward
             if not graph.operations.recompute[block.members[p]] or graph.mutate_lists[block.members[p]]
         }
-        unmakable = {x for x in block.made if self.once.intersection(self.makers[x])}
+        unmakable = {x for x in block.made if self.once.intersection(self.producers[x])}
         self.fixed: Kept = frozenset(x for x in self.all if x in unmakable or x in stay)
 
     def sets(self, tries: int, proceed: Callable[[], bool]) -> Iterator[Kept]:
@@ -120,14 +120,14 @@ class KeptSets:
                 not changed.isdisjoint(graph.read_lists[block.members[p]]) for p in missing
             ):
                 return None
-            runs += in_plain_mode([*missing, position])
+            runs += in_default_mode([*missing, position])
             there.update(x for p in missing for x in self.writes[p])
             changed.update(graph.mutate_lists[block.members[position]])
         return runs
 
     def _missing(self, tensors: Sequence[int], there: AbstractSet[int]) -> list[int] | None:
-        def makers(reads: Sequence[int]) -> Iterator[int]:
-            return (position for x in reads if x not in there for position in self.makers[x])
+        def producers(reads: Sequence[int]) -> Iterator[int]:
+            return (position for x in reads if x not in there for position in self.producers[x])
 
-        missing = closure(makers(tensors), lambda position: makers(self.inputs[position]))
+        missing = closure(producers(tensors), lambda position: producers(self.inputs[position]))
         return sorted(missing) if missing.isdisjoint(self.once) else None

@@ -21,8 +21,8 @@ import numpy as np
 from ....graphs.draft import Draft
 from ....graphs.graph import Kind, Operation
 from ....planner.baseline import baseline
-from ....planner.bounds import memory_floor
-from ....planner.schedule.sequence import in_plain_mode
+from ....planner.bounds import minimum_memory
+from ....planner.schedule.sequence import in_default_mode
 from ...clock import Clock
 from ...milp import solve as milp
 from ...milp.result import Settings
@@ -60,15 +60,15 @@ class BlockOptions:
     asked: the budgets for which an integer program was solved.
     """
 
-    def __init__(self, alike: Sequence[PlacedBlock], tries: int, proceed: Callable[[], bool]) -> None:
-        self.block = alike[0]
-        self.seconds = mean_seconds(alike)
+    def __init__(self, identical: Sequence[PlacedBlock], tries: int, proceed: Callable[[], bool]) -> None:
+        self.block = identical[0]
+        self.seconds = mean_seconds(identical)
         self.entering = sum(self.block.graph.tensors.bytes.item(x) for x in self.block.entering)
         self.known: list[_Known] = []
         self.bounds: list[tuple[int, int, float]] = []
         self.asked: set[Budgets] = set()
         self.too_large = tries > 0 and len(self.block.members) < FEWEST_OPERATIONS
-        for option in greedy_options(alike, tries, proceed):
+        for option in greedy_options(identical, tries, proceed):
             self._learn(option)
 
     @property
@@ -83,7 +83,7 @@ class BlockOptions:
     def peaks(self) -> tuple[int, int]:
         """Smallest and largest M_peak: the largest operation, and the baseline's peak."""
         graph = self.graph.graph
-        return memory_floor(graph) - graph.resident_bytes, baseline(graph).peak - graph.resident_bytes
+        return minimum_memory(graph) - graph.resident_bytes, baseline(graph).peak - graph.resident_bytes
 
     @cached_property
     def saves(self) -> tuple[int, int]:
@@ -149,8 +149,8 @@ class BlockOptions:
 
     def _bound(self, peak: int, saved: int) -> float:
         """Return the seconds below which no option within these budgets runs."""
-        plain = self.known[0].seconds
-        return max((b for p, s, b in self.bounds if p >= peak and s >= saved), default=plain)
+        reference = self.known[0].seconds
+        return max((b for p, s, b in self.bounds if p >= peak and s >= saved), default=reference)
 
 
 def block_graph(block: PlacedBlock, seconds: Sequence[float]) -> PartGraph:
@@ -194,7 +194,7 @@ def block_graph(block: PlacedBlock, seconds: Sequence[float]) -> PartGraph:
         return [(position, operation(position)) for position in positions]
 
     whole = range(block.forwards), range(block.forwards, len(block.members))
-    needed = {position for position, _mode in option_of(block, *map(in_plain_mode, whole)).forward}
+    needed = {position for position, _mode in option_of(block, *map(in_default_mode, whole)).forward}
     forward = rows(sorted(needed))
     loss = None if block.is_last else Loss(every(sorted(block.outputs)), every(sorted(block.entering)))
     backward = rows(whole[1])

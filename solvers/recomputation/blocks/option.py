@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....graphs.closure import closure
-from ....planner.schedule.schedule import PLAIN
+from ....planner.schedule.schedule import DEFAULT_MODE
 from ....planner.schedule.sequence import Run
 from ...chains.costs import written
 from ...stages.scan import bytes_of, scan
@@ -64,9 +64,9 @@ def option_of(block: PlacedBlock, forward: Iterable[Run], backward: Iterable[Run
     It does not depend on what the blocks around do.
     """
     graph, position = block.graph, {o: position for position, o in enumerate(block.members)}
-    ahead, behind = block.runs(list(forward)), block.runs(list(backward))
+    ahead, later = block.runs(list(forward)), block.runs(list(backward))
     once = frozenset(block.members[block.forwards :])
-    scanned = scan(graph, behind, block.after, block.given, once)
+    scanned = scan(graph, later, block.after, block.given, once)
     kept = _kept(block, scanned.needed)
     save = scan(graph, ahead, _with_output(block, kept), block.given).runs
     turn = scan(graph, ahead, kept, block.given).runs
@@ -85,23 +85,23 @@ def option_of(block: PlacedBlock, forward: Iterable[Run], backward: Iterable[Run
 
 def option_cost(block: PlacedBlock, option: Option) -> OptionCost:
     graph = block.graph
-    first, save, turn, behind = (
+    first, save, turn, later = (
         block.runs(r) for r in (option.first, option.forward, option.turn, option.backward)
     )
     once = frozenset(block.members[block.forwards :])
-    back = scan(graph, behind, block.after, block.given | block.inputs, once)
+    back = scan(graph, later, block.after, block.given | block.inputs, once)
     kept = _kept(block, back.needed)
-    unread = block.inputs - block.held - {x for o, _mode in behind for x in graph.input_lists[o]}
+    unread = block.inputs - block.held - {x for o, _mode in later for x in graph.input_lists[o]}
     going = bytes_of(graph, unread)
     given = block.given | (block.inputs - unread)
     everything = frozenset(o for o, _mode in first)
     whole = scan(graph, first, _with_output(block, kept), given, everything)
     alone = scan(graph, turn if block.outputs else first, kept, given, everything)
-    behind_too = {o for o, _mode in behind}
+    behind_too = {o for o, _mode in later}
     twice = [run for run in first if run[0] in behind_too and run not in save]
     return OptionCost(
-        _times_run(block, save + twice + behind),
-        _times_run(block, turn + twice + behind),
+        _times_run(block, save + twice + later),
+        _times_run(block, turn + twice + later),
         bytes_of(graph, kept.keys() | block.outputs) - going,
         whole.peak - going,
         alone.peak - going,
@@ -113,8 +113,8 @@ def _times_run(block: PlacedBlock, runs: Iterable[Run]) -> NDArray[np.float64]:
     graph, position = block.graph, {o: position for position, o in enumerate(block.members)}
     times = np.zeros(len(position))
     for operation, mode in runs:
-        plain = graph.seconds(operation)
-        share = graph.seconds(operation, mode) / plain if plain else 1.0
+        default = graph.seconds(operation)
+        share = graph.seconds(operation, mode) / default if default else 1.0
         times[position[operation]] += share
     return times
 
@@ -148,7 +148,7 @@ def _whole_at_first(block: PlacedBlock, runs: Sequence[Run], early: AbstractSet[
     result: list[Run] = []
     for o, mode in runs:
         left_out = wanted.intersection(written(graph, o)).difference(written(graph, o, mode))
-        result.append((o, PLAIN if left_out and o not in seen else mode))
+        result.append((o, DEFAULT_MODE if left_out and o not in seen else mode))
         seen.add(o)
     return result
 
@@ -162,7 +162,7 @@ def _with_early(block: PlacedBlock, runs: Sequence[Run], early: AbstractSet[int]
     for run in runs:
         if run[0] not in seen:
             while waiting and order[waiting[-1]] < order[run[0]]:
-                result.append((waiting.pop(), PLAIN))
+                result.append((waiting.pop(), DEFAULT_MODE))
         seen.add(run[0])
         result.append(run)
-    return result + [(o, PLAIN) for o in reversed(waiting)]
+    return result + [(o, DEFAULT_MODE) for o in reversed(waiting)]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ....graphs.graph import Graph
 from ....graphs.structure.chain import Chain
 from ....planner.schedule.sequence import Run
-from ...chains.costs import first_makers, written
+from ...chains.costs import first_producers, written
 from ...chains.runs import BlockRuns, last_reader
 
 
@@ -61,7 +61,7 @@ class PlacedBlock:
 
 
 def placed_blocks(graph: Graph, chain: Chain, runs: Sequence[BlockRuns]) -> list[PlacedBlock]:
-    made_in, last = first_makers(graph, chain), last_reader(graph, chain)
+    made_in, last = first_producers(graph, chain), last_reader(graph, chain)
     given = frozenset(chain.shared.union(graph.resident.nonzero()[0].tolist()))
     block_of = _blocks_of(chain)
     placed: list[PlacedBlock] = []
@@ -163,5 +163,5 @@ def _blocks_of(chain: Chain) -> dict[int, int]:
 
 def _made_by_then(graph: Graph, block_of: Mapping[int, int], number: int, x: int) -> int:
     """Return the contributions to tensor x, as bits, that exist once a block's backward part has run."""
-    makers: list[int] = graph.producers[x].tolist()
-    return sum(1 << k for k, o in enumerate(makers) if block_of.get(o, number) >= number)
+    producers: list[int] = graph.producers[x].tolist()
+    return sum(1 << k for k, o in enumerate(producers) if block_of.get(o, number) >= number)

@@ -32,19 +32,19 @@ from math import inf
 
 from ....graphs.machine import Machine
 from ....graphs.outward import product_below
-from ....planner.bounds import memory_floor, time_bound
+from ....planner.bounds import minimum_memory, time_bound
 from ....planner.schedule.sequence import Run, runs_of, schedule_of
-from ...candidates import Candidate, device_limit, judged, own_bound, plain_candidate
+from ...candidates import Candidate, baseline_candidate, device_limit, judged, own_bound
 from ...milp import solve as milp
 from ...milp.result import BackendError, Outcome, Progress, Result, Settings
 from ...problem import (
-    Answer,
-    Effort,
     InfeasibleError,
     NotAcceptedError,
     NotFoundError,
     Options,
     Problem,
+    SearchStats,
+    SolverResult,
     Status,
 )
 from ...skipped import skipping
@@ -88,7 +88,7 @@ class _Found:
     nodes: int | None = None
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     """Solve the problem. Ctrl-C during the search ends it: the answer is the best so far."""
     return Search(NAME, problem, options).answer()
 
@@ -112,8 +112,8 @@ class Search:
         self.limit = device_limit(problem)
         self.always = self.graph.resident_bytes
         self.capacity = self.limit - self.always
-        self.floor = memory_floor(self.graph, problem.machine)
-        self.plain = plain_candidate(self.graph)
+        self.min_memory = minimum_memory(self.graph, problem.machine)
+        self.baseline = baseline_candidate(self.graph)
         self.form = ""
 
     def program(self, capacity: int, *, least: bool = False) -> StagedProgram:
@@ -126,11 +126,11 @@ class Search:
         """Lower the limits by what the candidate is above them; more with each attempt."""
         self.capacity -= max(0, candidate.peak - self.limit) << attempt
 
-    def answer(self) -> Answer:
+    def answer(self) -> SolverResult:
         graph = self.graph
-        if self.fits(self.plain) and not has_faster_ways(graph):
-            return Answer(self.plain.schedule, Status.OPTIMAL, time_bound(graph))
-        if self.limit < max(memory_floor(graph, Machine()), graph.resident_bytes):  # it offloads nothing
+        if self.fits(self.baseline) and not has_faster_ways(graph):
+            return SolverResult(self.baseline.schedule, Status.OPTIMAL, time_bound(graph))
+        if self.limit < max(minimum_memory(graph, Machine()), graph.resident_bytes):  # it offloads nothing
             raise self.infeasible()
         start = self._start()
         try:
@@ -148,18 +148,18 @@ class Search:
                 raise KeyboardInterrupt
             if found.bound == inf:
                 raise self.infeasible()
-            raise NotFoundError(self.name, self.limit, self.floor)
+            raise NotFoundError(self.name, self.limit, self.min_memory)
         self.options.report(
             f"{best.time:.6g} s; no schedule in the file's order is faster than {found.bound:.6g} s"
         )
         proven = best.time <= found.bound + PROVEN * best.time
-        return Answer(
+        return SolverResult(
             best.schedule,
             Status.OPTIMAL if proven else Status.FEASIBLE,
             time_bound(graph),
             found.interrupted,
             own_bound(self.name, self.problem, found.bound, "file", self.form),
-            effort=Effort.of(found.nodes, best.time, found.bound) if found is not start else None,
+            effort=SearchStats.of(found.nodes, best.time, found.bound) if found is not start else None,
         )
 
     def infeasible(self) -> InfeasibleError:
@@ -167,19 +167,19 @@ class Search:
         self.options.report("no schedule within the budget; looking for the smallest that is enough")
         least = None
         with suppress(TooLargeError):
-            staged = self.program(self.plain.peak - self.always, least=True)
+            staged = self.program(self.baseline.peak - self.always, least=True)
             result = milp.solve(
                 staged.program,
                 replace(self.settings, gap=0.0),
                 time_limit=self.clock.limit,
-                start=staged.runs.values(runs_of(self.plain.schedule)),
+                start=staged.runs.values(runs_of(self.baseline.schedule)),
             )
             if result.outcome == Outcome.INFEASIBLE:
-                self._doubt(inf, self.plain)
+                self._doubt(inf, self.baseline)
             if result.outcome == Outcome.OPTIMAL and result.x is not None:
                 found = self._candidate(staged.runs.sequence(result.x))
                 least = found and found.peak
-        return InfeasibleError(self.name, self.limit, least, self.floor)
+        return InfeasibleError(self.name, self.limit, least, self.min_memory)
 
     def _start(self) -> _Found:
         """Return the fastest of the starts that fits."""
@@ -194,7 +194,7 @@ class Search:
 
     def _starts(self) -> Iterator[Candidate]:
         """Yield the baseline, for a chain what chain solvers find, and what greedy eviction finds."""
-        yield self.plain
+        yield self.baseline
         for solver in (chen_sqrt.solve, rotor.solve):
             with suppress(NotAcceptedError, InfeasibleError):
                 answer = solver(self.problem, Options(self.clock.limit))

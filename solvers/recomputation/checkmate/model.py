@@ -148,12 +148,12 @@ class Unrolling:
         self.runs[slot] = [(way.mode, column) for way, column in ways]
         if k == stage or len(ways) > 1:
             self.model.add(column_sum(*runs).between(float(k == stage), 1.0))
-        makers = {x: [column for way, column in ways if x in way.writes] for x in ways[0][0].writes}
-        self._count_bytes(k, makers, {column: way.workspace / self.unit for way, column in ways})
+        producers = {x: [column for way, column in ways if x in way.writes] for x in ways[0][0].writes}
+        self._count_bytes(k, producers, {column: way.workspace / self.unit for way, column in ways})
         for x in self.reads[k]:
             self.tensors[x].require(self.model, runs)  # (1)
             self._pass(slot, x, [])
-        for x, made in makers.items():
+        for x, made in producers.items():
             self._pass(slot, x, made)
 
     def _pass(self, slot: Slot, x: int, made: list[int]) -> None:
@@ -162,12 +162,12 @@ class Unrolling:
         if (held := self.tensors[x].held) is not None:
             self.held[x] = held
 
-    def _count_bytes(self, k: int, makers: Mapping[int, list[int]], workspaces: dict[int, float]) -> None:
+    def _count_bytes(self, k: int, producers: Mapping[int, list[int]], workspaces: dict[int, float]) -> None:
         """Write (4) for operation k in the current slot."""
         total = dict(workspaces)
         for x, column in self.held.items():
             total[column] = self.tensors[x].size
-        for x, made in makers.items():
+        for x, made in producers.items():
             for column in self.tensors[x].new_bytes(self.model, k, made):
                 total[column] = total.get(column, 0.0) + self.tensors[x].size
         entries = [(column, size) for column, size in total.items() if size > NEGLIGIBLE]

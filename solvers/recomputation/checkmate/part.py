@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ....graphs.draft import Draft
 from ....graphs.graph import Graph, Operation, Phase
-from ....planner.schedule.sequence import Run, in_plain_mode
+from ....planner.schedule.sequence import Run, in_default_mode
 
 
 class Loss(NamedTuple):
@@ -49,7 +49,7 @@ class PartGraph:
         """Return the runs of all up to the loss, then these of the subgraph. The inverse of `halves`."""
         number = {operation: o for o, operation in enumerate(self.operations)}
         ahead = range(self.turn + (None in number))
-        return in_plain_mode(ahead) + [(number[operation], mode) for operation, mode in backward]
+        return in_default_mode(ahead) + [(number[operation], mode) for operation, mode in backward]
 
     def _in_part(self, runs: Iterable[Run]) -> list[Run]:
         numbered = ((self.operations[o], mode) for o, mode in runs)

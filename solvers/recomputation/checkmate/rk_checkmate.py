@@ -20,7 +20,7 @@ from ....graphs.graph import Graph, Phase
 from ....planner.schedule.sequence import Run, runs_of
 from ...candidates import Candidate
 from ...milp.result import Settings as MilpSettings
-from ...problem import Answer, InfeasibleError, Options, Problem
+from ...problem import InfeasibleError, Options, Problem, SolverResult
 from ...settings import setting
 from ...stages.scan import bytes_of, scan
 from .checkmate import MOST_ENTRIES, Search
@@ -37,7 +37,7 @@ class Settings(MilpSettings):
     save: float = setting(1.0, "M_save as a share of M_peak; 1: no limit of its own", least=0, most=1)
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     """Solve the problem. Ctrl-C during the search ends it: the answer is the best so far."""
     settings = options.chosen(Settings)
     return _Search(problem, options, settings.save).answer()
@@ -76,7 +76,7 @@ class _Search(Search):
         """Return the error, without a smallest budget if M_save is a limit: it grows with the budget."""
         if self.saved is None:
             return super().infeasible()
-        return InfeasibleError(NAME, self.limit, None, self.floor)
+        return InfeasibleError(NAME, self.limit, None, self.min_memory)
 
     def _above(self, candidate: Candidate) -> int:
         """Return the bytes kept at the loss above M_save."""

@@ -26,10 +26,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....planner.bounds import time_bound
-from ...candidates import Candidate, infeasible, plain_candidate
+from ...candidates import Candidate, baseline_candidate, infeasible
 from ...chains.problem import ChainProblem, chain_problem
 from ...chains.runs import Move, Pass
-from ...problem import Answer, Options, Problem, Status
+from ...problem import Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, setting
 from ...skipped import skipping
 
@@ -44,7 +44,7 @@ class Settings(SolverSettings):
     blocks: int = setting(200, "a chain with more blocks is cut less finely", least=2)
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     chained = chain_problem(NAME, problem, settings.blocks)
     peaks: list[int] = []
@@ -53,14 +53,14 @@ def solve(problem: Problem, options: Options) -> Answer:
             candidate = _candidate(chained, segments)
             options.report(f"{segments} segments: {candidate.time:.6g} s, peak {candidate.peak:,} B")
             if candidate.peak <= chained.limit:
-                return Answer(candidate.schedule, Status.HEURISTIC, time_bound(problem.graph))
+                return SolverResult(candidate.schedule, Status.HEURISTIC, time_bound(problem.graph))
             peaks.append(candidate.peak)
     raise infeasible(NAME, problem, min(peaks, default=None))
 
 
 def _candidate(chained: ChainProblem, segments: int) -> Candidate:
     if segments == 1:
-        return plain_candidate(chained.graph)
+        return baseline_candidate(chained.graph)
     return chained.candidate(moves(chained.blocks, segments))
 
 

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 
 from ....graphs.graph import Graph, Phase
 from ....planner.bounds import time_bound
-from ....planner.schedule.schedule import PLAIN
+from ....planner.schedule.schedule import DEFAULT_MODE
 from ....planner.schedule.sequence import Run
 from ...candidates import device_limit, infeasible, require_backward, sequenced
-from ...problem import Answer, NotAcceptedError, Options, Problem, Status
+from ...problem import NotAcceptedError, Options, Problem, SolverResult, Status
 
 NAME = "layer-checkpoint"
 
@@ -34,14 +34,14 @@ class Settings:
     """Settings of layer-checkpoint: none."""
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     del options
     graph = problem.graph
     require_backward(NAME, graph)
     found = sequenced(graph, list(runs(graph)))
     if found.peak > device_limit(problem):
         raise infeasible(NAME, problem, found.peak)
-    return Answer(found.schedule, Status.HEURISTIC, time_bound(graph))
+    return SolverResult(found.schedule, Status.HEURISTIC, time_bound(graph))
 
 
 def runs(graph: Graph) -> Iterator[Run]:
@@ -53,18 +53,18 @@ def runs(graph: Graph) -> Iterator[Run]:
     layers = [numbered(path) for path in operations.layer]
     if not any(layers):
         raise NotAcceptedError(f"{NAME} takes graphs of models with numbered layers; {graph.name} has none")
-    again = defaultdict[str, list[int]](list)
+    recomputed = defaultdict[str, list[int]](list)
     for operation, layer in enumerate(layers):
         if operations.phase[operation] == Phase.BACKWARD:
-            for repeated in again.pop(layer, ()):
-                yield repeated, PLAIN
-        yield operation, PLAIN
+            for repeated in recomputed.pop(layer, ()):
+                yield repeated, DEFAULT_MODE
+        yield operation, DEFAULT_MODE
         changed = set(graph.mutate_lists[operation])
         if changed:
-            for forwards in again.values():
+            for forwards in recomputed.values():
                 forwards[:] = [o for o in forwards if changed.isdisjoint(_touched(graph, o))]
         elif layer and operations.recompute[operation] and operations.phase[operation] == Phase.FORWARD:
-            again[layer].append(operation)
+            recomputed[layer].append(operation)
 
 
 def _touched(graph: Graph, operation: int) -> list[int]:

@@ -35,11 +35,11 @@ from math import comb, fsum
 import numpy as np
 
 from ....planner.bounds import time_bound
-from ...candidates import Candidate, infeasible, plain_candidate
+from ...candidates import Candidate, baseline_candidate, infeasible
 from ...chains.costs import ChainCosts, chain_costs
 from ...chains.problem import ChainProblem, chain_problem
 from ...chains.runs import Move, Pass
-from ...problem import Answer, Options, Problem, Status
+from ...problem import Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, setting
 from ...skipped import skipping
 
@@ -54,18 +54,20 @@ class Settings(SolverSettings):
     blocks: int = setting(200, "a chain with more blocks is cut less finely", least=2)
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     chained = _with_loss_in_last_block(chain_problem(NAME, problem, settings.blocks))
     best = _most_checkpoints(chained, settings.checkpoints)
-    plain = plain_candidate(problem.graph)
-    if best is None and plain.peak <= chained.limit:  # its blocks are coarser than the graph's operations
-        return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
+    baseline = baseline_candidate(problem.graph)
+    if best is None and baseline.peak <= chained.limit:  # its blocks are coarser than the graph's operations
+        return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(problem.graph))
     if best is None:
         fewest = chained.candidate(moves(chained.blocks, settings.checkpoints or 1))
-        raise infeasible(NAME, problem, min(fewest.peak, plain.peak))
+        raise infeasible(NAME, problem, min(fewest.peak, baseline.peak))
     uniform = is_uniform(chain_costs(chained.graph, chained.chain, chained.runs))
-    return Answer(best.schedule, Status.OPTIMAL if uniform else Status.HEURISTIC, time_bound(problem.graph))
+    return SolverResult(
+        best.schedule, Status.OPTIMAL if uniform else Status.HEURISTIC, time_bound(problem.graph)
+    )
 
 
 def _with_loss_in_last_block(chained: ChainProblem) -> ChainProblem:

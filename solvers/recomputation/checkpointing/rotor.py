@@ -45,14 +45,14 @@ from math import gcd
 import numpy as np
 
 from ....planner.bounds import time_bound
-from ...candidates import Candidate, infeasible, own_bound, plain_candidate
+from ...candidates import Candidate, baseline_candidate, infeasible, own_bound
 from ...chains.costs import chain_costs
 from ...chains.least import LeastMemory
 from ...chains.options import OptionMove, single_options, without_options
 from ...chains.problem import ChainProblem, chain_problem
 from ...chains.table import ChainTable
 from ...clock import Clock
-from ...problem import Answer, InfeasibleError, Options, Problem, Status
+from ...problem import InfeasibleError, Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, setting
 from ...skipped import skipping
 
@@ -73,15 +73,15 @@ class Settings(SolverSettings):
     blocks: int = setting(200, "a chain with more blocks is cut less finely", least=2)
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     clock = options.clock()
     chained = chain_problem(NAME, problem, settings.blocks)
     bound = time_bound(problem.graph)
-    plain = plain_candidate(problem.graph)
-    if plain.peak <= chained.limit:
-        return Answer(plain.schedule, Status.OPTIMAL, bound)
-    search = _Search(problem, chained, plain, settings.slots, clock)
+    baseline = baseline_candidate(problem.graph)
+    if baseline.peak <= chained.limit:
+        return SolverResult(baseline.schedule, Status.OPTIMAL, bound)
+    search = _Search(problem, chained, baseline, settings.slots, clock)
     best = search.best()
     options.report(
         f"{chained.blocks} blocks: {best.time:.6g} s; by their costs, at least {search.bound:.6g} s"
@@ -92,7 +92,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     form = f"persistent, of {chained.blocks} blocks in a chain"
     holds = best.time >= search.bound * (1 - PROVEN)  # what pruning takes from a pass, the costs do not know
     own = own_bound(NAME, problem, search.bound, "any", form) if holds else ()
-    return Answer(best.schedule, status, bound, search.interrupted, own)
+    return SolverResult(best.schedule, status, bound, search.interrupted, own)
 
 
 class _Search:
@@ -106,10 +106,10 @@ class _Search:
     """
 
     def __init__(
-        self, problem: Problem, chained: ChainProblem, plain: Candidate, slots: int, clock: Clock
+        self, problem: Problem, chained: ChainProblem, baseline: Candidate, slots: int, clock: Clock
     ) -> None:
         costs = chain_costs(chained.graph, chained.chain, chained.runs)
-        self.problem, self.chained, self.plain, self.costs = problem, chained, plain, costs
+        self.problem, self.chained, self.baseline, self.costs = problem, chained, baseline, costs
         self.options = single_options(costs)
         self.clock, self.stopped, self.interrupted = clock, False, False
         self.found: list[Candidate] = []
@@ -178,7 +178,7 @@ class _Search:
                 found.append(self._candidate(least.moves(memory)))
         fitting = [candidate for candidate in found if candidate.peak <= self.chained.limit]
         if not fitting:
-            peaks = [candidate.peak for candidate in (self.plain, *found)]
+            peaks = [candidate.peak for candidate in (self.baseline, *found)]
             raise infeasible(NAME, self.problem, min(peaks))
         return fitting
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ....planner.bounds import time_bound
-from ...candidates import device_limit, infeasible, plain_candidate
-from ...problem import Answer, Options, Problem, Status
+from ...candidates import baseline_candidate, device_limit, infeasible
+from ...problem import Options, Problem, SolverResult, Status
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,12 @@ class Settings:
     """Settings of store-all: none."""
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     del options
-    plain = plain_candidate(problem.graph)
-    if plain.peak > device_limit(problem):
-        raise infeasible("store-all", problem, plain.peak)
+    baseline = baseline_candidate(problem.graph)
+    if baseline.peak > device_limit(problem):
+        raise infeasible("store-all", problem, baseline.peak)
     bound = time_bound(problem.graph)
-    return Answer(plain.schedule, Status.OPTIMAL if plain.time <= bound else Status.HEURISTIC, bound)
+    return SolverResult(
+        baseline.schedule, Status.OPTIMAL if baseline.time <= bound else Status.HEURISTIC, bound
+    )

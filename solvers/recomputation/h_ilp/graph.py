@@ -67,7 +67,7 @@ class HGraph:
     loss: int
     sizes: tuple[int, ...]
     lasts: tuple[bool, ...]
-    makers: tuple[tuple[int, ...], ...]
+    producers: tuple[tuple[int, ...], ...]
     backward_of: dict[int, int]
 
 
@@ -96,10 +96,10 @@ def h_graph(
         nodes += _forward_nodes(piece, number, child)
     loss = len(nodes)
     nodes.append(_loss_node(piece, middle))
-    behind = [row for number, child in enumerate(children) for row in _backward_nodes(piece, number, child)]
-    behind.sort(key=lambda row: row[0])
-    backward_of = {node.pair: k for k, (_o, node) in enumerate(behind, len(nodes)) if node.pair is not None}
-    nodes += [node for _operation, node in behind]
+    later = [row for number, child in enumerate(children) for row in _backward_nodes(piece, number, child)]
+    later.sort(key=lambda row: row[0])
+    backward_of = {node.pair: k for k, (_o, node) in enumerate(later, len(nodes)) if node.pair is not None}
+    nodes += [node for _operation, node in later]
     if after:
         nodes.append(_lone(piece, part(piece, (), after)))
     return _with_values(piece, _limited(piece, nodes), loss, backward_of)
@@ -151,7 +151,7 @@ def _backward_nodes(piece: Piece, number: int, child: Child) -> list[tuple[int, 
 def _single(piece: Piece, operation: int, forward: bool) -> Node:
     inner = part(piece, (operation,), ()) if forward else part(piece, (), (operation,))
     own = inner.piece
-    wanted = {x for x in range(len(own.sizes)) if own.makers[x] and (own.shared(x) or own.result[x])}
+    wanted = {x for x in range(len(own.sizes)) if own.producers[x] and (own.shared(x) or own.result[x])}
     ways = own.ways[0] if forward else own.ways[0][:1]
     choices = tuple(
         Choice(_outer(piece, inner, pass_of(own, [(0, way.mode)], wanted & set(way.writes), frozenset({0}))))
@@ -211,12 +211,12 @@ def _with_values(piece: Piece, nodes: Sequence[Node], loss: int, backward_of: di
                     read, written = x in choice.run.reads, x in choice.run.writes
                     seen.setdefault(x, []).append((index, group, number, read, written, *steps))
     final = lasting(piece) | {x for row in piece.fixes for x in row if piece.result[x]}
-    alike: dict[object, list[int]] = {}
+    identical: dict[object, list[int]] = {}
     for x, marks in seen.items():
         if x in made:
-            key = (tuple(marks), x in final, piece.makers[x] if len(piece.makers[x]) > 1 else ())
-            alike.setdefault(key, []).append(x)
-    groups = list(alike.values())
+            key = (tuple(marks), x in final, piece.producers[x] if len(piece.producers[x]) > 1 else ())
+            identical.setdefault(key, []).append(x)
+    groups = list(identical.values())
     value = {x: index for index, group in enumerate(groups) for x in group}
 
     def named(tensors: Tensors) -> Tensors:
@@ -238,15 +238,15 @@ def _with_values(piece: Piece, nodes: Sequence[Node], loss: int, backward_of: di
         )
         for node in nodes
     )
-    makers: list[list[int]] = [[] for _ in groups]
+    producers: list[list[int]] = [[] for _ in groups]
     for index, node in enumerate(new):
         for x in set[int]().union(*(choice.run.writes for choice in node.first)):
-            makers[x].append(index)
+            producers[x].append(index)
     return HGraph(
         new,
         loss,
         tuple(bytes_of(piece, group) for group in groups),
         tuple(group[0] in final for group in groups),
-        tuple(map(tuple, makers)),
+        tuple(map(tuple, producers)),
         backward_of,
     )

@@ -99,8 +99,8 @@ class _Writing:
         self.peak = self.model.variable(upper=SCALE, cost=1.0) if least else None
         until = self._last_uses()
         self.values = {
-            x: TensorColumns.at_first(size / self.unit, until[x], {k: self.stages.last[k] for k in makers})
-            for x, (size, makers) in enumerate(zip(graph.sizes, graph.makers, strict=True))
+            x: TensorColumns.at_first(size / self.unit, until[x], {k: self.stages.last[k] for k in producers})
+            for x, (size, producers) in enumerate(zip(graph.sizes, graph.producers, strict=True))
         }
         self.held: dict[int, int] = {}
         self.saved: dict[int, list[int | None]] = {}
@@ -139,19 +139,19 @@ class _Writing:
         if k == stage or len(runs) > 1:
             self.model.add(column_sum(*runs).between(float(k == stage), 1.0))  # (3.9), (3.10), (3.15)
         reads: dict[int, list[int]] = {}
-        makers: dict[int, list[int]] = {}
+        producers: dict[int, list[int]] = {}
         for choice, column in row:
             for x in choice.run.reads:
                 reads.setdefault(x, []).append(column)
             for x in choice.run.writes:
-                makers.setdefault(x, []).append(column)
+                producers.setdefault(x, []).append(column)
         for x, columns in reads.items():
-            self._require(x, columns, k if x in makers else None)
+            self._require(x, columns, k if x in producers else None)
         self._pair(slot, row)
         before = dict(self.held)
-        new = {x: self.values[x].new_bytes(self.model, k, made) for x, made in makers.items()}
-        for x in {**reads, **makers}:
-            self._pass(slot, x, makers.get(x, []))
+        new = {x: self.values[x].new_bytes(self.model, k, made) for x, made in producers.items()}
+        for x in {**reads, **producers}:
+            self._pass(slot, x, producers.get(x, []))
         self._count_bytes(slot, row, before, new)
         self.left += self.graph.nodes[k].leaves / self.unit if stage == k else 0.0
         if k > self.graph.loss and self.graph.nodes[k].pair is not None:
@@ -159,8 +159,8 @@ class _Writing:
 
     def _require(self, x: int, runs: list[int], k: int | None) -> None:
         """Write (3.13), (3.14): if one of `runs` is 1, all contributions but node k's are in value x."""
-        for maker, column in self.values[x].needed.items():
-            if maker != k:
+        for producer, column in self.values[x].needed.items():
+            if producer != k:
                 self.model.add(column_sum(column) >= column_sum(*runs))
 
     def _pass(self, slot: Slot, x: int, made: list[int]) -> None:

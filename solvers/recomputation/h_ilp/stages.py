@@ -62,11 +62,11 @@ def _needed(graph: HGraph, stage: int) -> set[int]:
     node = graph.nodes[stage]
     pair = [k for k in range(graph.loss) if node.pair is not None and graph.nodes[k].pair == node.pair]
 
-    def makers(k: int) -> Iterator[int]:
-        return (m for x in _reads(graph.nodes[k]) for m in graph.makers[x] if m < stage)
+    def producers(k: int) -> Iterator[int]:
+        return (m for x in _reads(graph.nodes[k]) for m in graph.producers[x] if m < stage)
 
-    first = [k for k in (*makers(stage), *pair) if stage > graph.loss or k < stage - 1]
-    return {stage, *closure(first, lambda k: makers(k) if graph.nodes[k].recompute else ())}
+    first = [k for k in (*producers(stage), *pair) if stage > graph.loss or k < stage - 1]
+    return {stage, *closure(first, lambda k: producers(k) if graph.nodes[k].recompute else ())}
 
 
 def choices_at(graph: HGraph, slot: Slot) -> list[Choice]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import inf
 
 from ....graphs.graph import Graph
-from ....planner.bounds import memory_floor
+from ....planner.bounds import minimum_memory
 from ....planner.repeats import without_most_repeats
 from ....planner.schedule.sequence import Run, schedule_of
 from ...candidates import Candidate, judged
@@ -69,7 +69,7 @@ def fastest(
 
     Below the minimum memory no program is solved: its limit would be too small compared with the sizes.
     """
-    if limit < memory_floor(graph):
+    if limit < minimum_memory(graph):
         return Found(None, inf, proven=True)
     accounted = limit - graph.resident_bytes
     best: Candidate | None = None

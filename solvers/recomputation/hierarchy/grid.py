@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ....planner.schedule.sequence import Run
 from ...clock import Clock
 from ...milp.result import Outcome
-from .option import Option, option_of, plain_option
+from .option import Option, default_option, option_of
 from .passes import Pass, bytes_of
 from .piece import Piece
 
@@ -75,16 +75,16 @@ def options_on_grid(
 
     No option occurs twice; the baseline option is always among them.
     """
-    plain = plain_option(piece)
+    baseline = default_option(piece)
     clock = Clock(seconds)
     answers = [_answer(piece, None, search(None, seconds / 4))]
     fewer = budgets.within(seconds)
-    grid = _grid(piece, plain, answers[0].peak, fewer)
+    grid = _grid(piece, baseline, answers[0].peak, fewer)
     for left, pair in zip(range(len(grid), 0, -1), grid, strict=True):
         if not _known(answers, pair):
             share = 2 * max(0.0, clock.left) / left
             answers.append(_answer(piece, pair, search(pair, share)))
-    found = [plain, *(answer.option for answer in answers if answer.option is not None)]
+    found = [baseline, *(answer.option for answer in answers if answer.option is not None)]
     distinct = {(option.first.runs, option.backward.runs): option for option in found}
     return list(distinct.values()), fewer == budgets and all(answer.complete for answer in answers)
 
@@ -99,9 +99,9 @@ def _known(answers: Sequence[_Answer], budget: Budget) -> bool:
     )
 
 
-def _grid(piece: Piece, plain: Option, low: int, budgets: Budgets) -> list[Budget]:
-    high = max(_taken(piece, run) for run in (plain.first, plain.backward))
-    save = _kept(piece, plain)
+def _grid(piece: Piece, baseline: Option, low: int, budgets: Budgets) -> list[Budget]:
+    high = max(_taken(piece, run) for run in (baseline.first, baseline.backward))
+    save = _kept(piece, baseline)
     return [
         Budget(low + (high - low) * i // budgets.peaks, save * j // budgets.saves)
         for i in range(budgets.peaks, 0, -1)

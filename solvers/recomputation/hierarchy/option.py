@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ....planner.schedule.schedule import PLAIN
+from ....planner.schedule.schedule import DEFAULT_MODE
 from ....planner.schedule.sequence import Run
 from .passes import Pass, bytes_of, covers, pass_of
 from .piece import Piece
@@ -70,8 +70,8 @@ def advance_of(piece: Piece) -> Advance:
     need = outputs | results
     runs: list[Run] = []
     for operation in range(piece.forward - 1, -1, -1):
-        plain = piece.ways[operation][0]
-        wanted = need.intersection(plain.writes)
+        default = piece.ways[operation][0]
+        wanted = need.intersection(default.writes)
         if not wanted and not piece.early[operation]:
             continue
         runs.append((operation, _lightest(piece, operation, wanted)))
@@ -91,22 +91,22 @@ def _forward_makes(piece: Piece, tensor: int) -> bool:
 
     A sum to which other clusters add may be read by this one's backward alone.
     """
-    return any(o < piece.forward for o in piece.makers[tensor])
+    return any(o < piece.forward for o in piece.producers[tensor])
 
 
 def lasting(piece: Piece) -> set[int]:
     """Return the tensors that the backward part must leave: outputs and results."""
     return {
         x
-        for x, makers in enumerate(piece.makers)
-        if (piece.shared(x) or piece.result[x]) and any(o >= piece.forward for o in makers)
+        for x, producers in enumerate(piece.producers)
+        if (piece.shared(x) or piece.result[x]) and any(o >= piece.forward for o in producers)
     }
 
 
-def plain_option(piece: Piece) -> Option:
+def default_option(piece: Piece) -> Option:
     """Return the baseline option: every operation once, in order; all that backward reads is saved."""
-    forward = [(operation, PLAIN) for operation in range(piece.forward)]
-    backward = [(operation, PLAIN) for operation in range(piece.forward, piece.operations)]
+    forward = [(operation, DEFAULT_MODE) for operation in range(piece.forward)]
+    backward = [(operation, DEFAULT_MODE) for operation in range(piece.forward, piece.operations)]
     return option_of(piece, forward, backward)
 
 
@@ -170,6 +170,6 @@ def _replaces(one: Option, other: Option) -> bool:
 
 
 def _lightest(piece: Piece, operation: int, wanted: set[int]) -> int:
-    plain = piece.ways[operation][0]
-    fit = [w for w in piece.ways[operation] if wanted <= set(w.writes) and w.time <= plain.time]
+    default = piece.ways[operation][0]
+    fit = [w for w in piece.ways[operation] if wanted <= set(w.writes) and w.time <= default.time]
     return min(fit, key=lambda w: w.workspace + bytes_of(piece, w.writes)).mode

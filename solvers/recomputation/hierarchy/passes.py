@@ -99,11 +99,11 @@ def bytes_of(piece: Piece, tensors: Iterable[int]) -> int:
 
 def made_by(piece: Piece, run: Run) -> list[tuple[int, int]]:
     """Return (tensor, the contribution as a bit) for all that a run makes."""
-    return [(x, 1 << piece.makers[x].index(run[0])) for x in way_of(piece, run).writes]
+    return [(x, 1 << piece.producers[x].index(run[0])) for x in way_of(piece, run).writes]
 
 
 def _own(piece: Piece, tensor: int) -> int:
-    return (1 << len(piece.makers[tensor])) - 1
+    return (1 << len(piece.producers[tensor])) - 1
 
 
 def _needed(

@@ -53,7 +53,7 @@ class Piece:
     fixes: tuple[tuple[int, ...], ...]
     uses: tuple[tuple[int, ...], ...]
     sizes: tuple[int, ...]
-    makers: tuple[tuple[int, ...], ...]
+    producers: tuple[tuple[int, ...], ...]
     outside: tuple[bool, ...]
     output: tuple[bool, ...]
     result: tuple[bool, ...]
@@ -65,8 +65,8 @@ class Piece:
     @cached_property
     def whole(self) -> list[int]:
         """Contributions, as bits, that a tensor's readers wait for, per tensor."""
-        rows = zip(self.makers, self.outside, strict=True)
-        return [(1 << len(makers)) - 1 | (OUTSIDE if outside else 0) for makers, outside in rows]
+        rows = zip(self.producers, self.outside, strict=True)
+        return [(1 << len(producers)) - 1 | (OUTSIDE if outside else 0) for producers, outside in rows]
 
     @cached_property
     def readers(self) -> list[list[int]]:
@@ -104,24 +104,26 @@ def whole(graph: Graph, forward: Sequence[int], rest: Sequence[int], after: Sequ
     after: what follows when nothing is recomputed any more.
     """
     once, changes = _run_once(graph, forward, rest)
-    away = graph.resident.copy()
+    offloaded = graph.resident.copy()
     for operation in forward:
         if operation in once:
-            away[graph.operations.writes[operation]] = True
+            offloaded[graph.operations.writes[operation]] = True
     order = (*forward, *rest, *after)
     number = {operation: index for index, operation in enumerate(order)}
-    reads = [[x for x in graph.input_lists[o] if not away[x]] for o in order]
-    ways = [_making(ways_of(graph, o), away) for o in order]
-    fixed = away & ~graph.resident
+    reads = [[x for x in graph.input_lists[o] if not offloaded[x]] for o in order]
+    ways = [_making(ways_of(graph, o), offloaded) for o in order]
+    fixed = offloaded & ~graph.resident
     fixes = [[x for x in row[0].writes if fixed[x]] for row in ways[: len(forward)]]
     fixes += [[]] * (len(order) - len(forward))
     uses = [[x for x in graph.input_lists[o] if fixed[x]] for o in order]
     rows = zip(reads, ways, fixes, uses, strict=True)
     used = list(
-        dict.fromkeys(x for r, w, f, u in rows for x in (*r, *w[0].writes, *f, *u) if fixed[x] or not away[x])
+        dict.fromkeys(
+            x for r, w, f, u in rows for x in (*r, *w[0].writes, *f, *u) if fixed[x] or not offloaded[x]
+        )
     )
     local = {x: index for index, x in enumerate(used)}
-    makers = [() if fixed[x] else tuple(number[o] for o in graph.producers[x].tolist()) for x in used]
+    producers = [() if fixed[x] else tuple(number[o] for o in graph.producers[x].tolist()) for x in used]
     results = set(graph.results)
     read = {x for row in reads for x in row}
     idle = [not any(x in read or x in results for x in w[0].writes) for w in ways]
@@ -137,7 +139,7 @@ def whole(graph: Graph, forward: Sequence[int], rest: Sequence[int], after: Sequ
         fixes=tuple(tuple(local[x] for x in row) for row in fixes),
         uses=tuple(tuple(local[x] for x in row) for row in uses),
         sizes=tuple(int(graph.tensors.bytes[x]) for x in used),
-        makers=tuple(makers),
+        producers=tuple(producers),
         outside=(False,) * len(used),
         output=(False,) * len(used),
         result=tuple(x in results for x in used),
@@ -152,7 +154,7 @@ def part(piece: Piece, forward: Sequence[int], backward: Sequence[int]) -> Part:
     rows = [(*piece.reads[o], *piece.ways[o][0].writes, *piece.fixes[o], *piece.uses[o]) for o in order]
     used = list(dict.fromkeys(x for row in rows for x in row))
     local = {x: index for index, x in enumerate(used)}
-    makers = [tuple(number[o] for o in piece.makers[x] if o in number) for x in used]
+    producers = [tuple(number[o] for o in piece.producers[x] if o in number) for x in used]
     cut = Piece(
         forward=len(forward),
         ways=tuple(tuple(_renamed(way, local) for way in piece.ways[o]) for o in order),
@@ -163,9 +165,10 @@ def part(piece: Piece, forward: Sequence[int], backward: Sequence[int]) -> Part:
         fixes=tuple(tuple(local[x] for x in piece.fixes[o]) for o in order),
         uses=tuple(tuple(local[x] for x in piece.uses[o]) for o in order),
         sizes=tuple(piece.sizes[x] for x in used),
-        makers=tuple(makers),
+        producers=tuple(producers),
         outside=tuple(
-            piece.outside[x] or len(own) < len(piece.makers[x]) for x, own in zip(used, makers, strict=True)
+            piece.outside[x] or len(own) < len(piece.producers[x])
+            for x, own in zip(used, producers, strict=True)
         ),
         output=tuple(piece.output[x] or any(o not in number for o in piece.readers[x]) for x in used),
         result=tuple(piece.result[x] for x in used),
@@ -173,9 +176,9 @@ def part(piece: Piece, forward: Sequence[int], backward: Sequence[int]) -> Part:
     return Part(cut, order, tuple(used))
 
 
-def _making(ways: Sequence[Way], away: NDArray[np.bool_]) -> list[Way]:
+def _making(ways: Sequence[Way], offloaded: NDArray[np.bool_]) -> list[Way]:
     """Return the variants that make all that is left out of the piece, as that has no other run."""
-    left_out = {x for x in ways[0].writes if away[x]}
+    left_out = {x for x in ways[0].writes if offloaded[x]}
     return [way for way in ways if left_out <= set(way.writes)]
 
 
@@ -187,8 +190,8 @@ def _until(order: Sequence[int], number: Mapping[int, int], change: int) -> int:
     """Return the operation of the subgraph after whose first run a change in the whole graph comes."""
     if change in number:
         return number[change]
-    behind = next((at for at, operation in enumerate(order) if operation > change), len(order))
-    return behind - 1 if behind < len(order) else behind
+    later = next((at for at, operation in enumerate(order) if operation > change), len(order))
+    return later - 1 if later < len(order) else later
 
 
 def _run_once(
@@ -201,13 +204,13 @@ def _run_once(
     later change what it touches.
     """
     once = {o for o, may_recompute in enumerate(graph.operations.recompute.tolist()) if not may_recompute}
-    ahead, behind = set(forward), set(rest)
+    ahead, later = set(forward), set(rest)
     changes: dict[int, list[int]] = {}
     for x, row in enumerate(graph.mutators.lists()):
         once.update(row)
         for change in row:
             users = [o for o in (*graph.consumers[x].tolist(), *graph.producers[x].tolist()) if o < change]
             once.update(users if change in ahead else ())
-            for o in users if change in behind else ():
+            for o in users if change in later else ():
                 changes.setdefault(o, []).append(change)
     return once, changes

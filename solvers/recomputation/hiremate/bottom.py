@@ -19,7 +19,7 @@ from ...clock import Clock
 from ..h_ilp import level as h_ilp_level
 from ..h_ilp.graph import Child
 from ..hierarchy.grid import Budgets
-from ..hierarchy.option import Option, advance_of, option_of, plain_option, undominated
+from ..hierarchy.option import Option, advance_of, default_option, option_of, undominated
 from ..hierarchy.piece import Part, Piece, part
 from ..hierarchy.tree import Hierarchy, Spec
 from . import direct
@@ -140,7 +140,7 @@ def level_solver(name: str) -> LevelSolver:
 def _plain(
     piece: Piece, _children: Sequence[Child], _budgets: Budgets, _seconds: float
 ) -> tuple[list[Option], bool]:
-    return [plain_option(piece)], True
+    return [default_option(piece)], True
 
 
 LEVEL_SOLVERS: dict[str, LevelSolver] = {

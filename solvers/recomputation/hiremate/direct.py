@@ -18,14 +18,14 @@ import numpy as np
 from ....graphs.errors import InputError
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine
-from ....planner.bounds import memory_floor
+from ....planner.bounds import minimum_memory
 from ....planner.schedule.sequence import runs_of
 from ...candidates import Candidate, device_limit
 from ...milp.result import Outcome
-from ...problem import InfeasibleError, NotAcceptedError, NotFoundError, Problem, Solution, Status
+from ...problem import InfeasibleError, NotAcceptedError, NotFoundError, Problem, Status, ValidatedSolution
 from ...registry import run as registry
 from ..hierarchy.grid import Budget, Budgets, Found, options_on_grid
-from ..hierarchy.option import Option, forward_outputs, plain_option
+from ..hierarchy.option import Option, default_option, forward_outputs
 from ..hierarchy.passes import bytes_of
 from ..hierarchy.piece import Piece
 from .rk_checkmate import cluster_graph, halves
@@ -58,7 +58,7 @@ def options_of(name: str, piece: Piece, budgets: Budgets, seconds: float) -> tup
     operations = cluster.graph.operations
     ordered = replace(cluster.graph, operations=replace(operations, random=np.ones(len(operations), bool)))
     inputs = ordered.resident_bytes
-    passing = bytes_of(piece, forward_outputs(piece) - plain_option(piece).backward.reads)
+    passing = bytes_of(piece, forward_outputs(piece) - default_option(piece).backward.reads)
 
     def search(budget: Budget | None, seconds: float) -> Found:
         if budget is None:
@@ -94,7 +94,7 @@ def whole(
     return found, False
 
 
-Solved = tuple[Outcome, Solution | None]
+Solved = tuple[Outcome, ValidatedSolution | None]
 
 
 def _solved(name: str, graph: Graph, limit: int, seconds: float) -> Solved:
@@ -112,9 +112,9 @@ def _solved(name: str, graph: Graph, limit: int, seconds: float) -> Solved:
 
 def _least(name: str, graph: Graph, seconds: float) -> Solved:
     """Return the schedule of the smallest budget that the solver names when it is given less."""
-    floor = memory_floor(graph, ALONE)
+    min_memory = minimum_memory(graph, ALONE)
     try:
-        solution = registry.solve(name, Problem(graph, floor, ALONE), seconds / 2, bound_seconds=0.0)
+        solution = registry.solve(name, Problem(graph, min_memory, ALONE), seconds / 2, bound_seconds=0.0)
     except NotAcceptedError:
         return Outcome.INFEASIBLE, None
     except InfeasibleError as refusal:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from ...problem import Answer, Options, Problem
+from ...problem import Options, Problem, SolverResult
 from . import hiremate
 from .hiremate import ClusterSettings as Settings
 
@@ -17,6 +17,6 @@ __all__ = ["NAME", "Settings", "solve"]
 NAME = "h-ilp"
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     return hiremate.solve_as(NAME, problem, options, hiremate.Settings(**asdict(settings)))

@@ -46,13 +46,13 @@ from ....graphs.errors import InputError
 from ....graphs.graph import Graph, Phase
 from ....graphs.partition.partition import LOWER, TOP, partition
 from ....graphs.structure.chain import Block, chain_of
-from ....planner.bounds import memory_floor, time_bound
+from ....planner.bounds import minimum_memory, time_bound
 from ....planner.repeats import without_most_repeats
 from ....planner.schedule.sequence import runs_of, schedule_of
-from ...candidates import Candidate, device_limit, infeasible, judged, plain_candidate, require_backward
+from ...candidates import Candidate, baseline_candidate, device_limit, infeasible, judged, require_backward
 from ...chains.problem import coarser
 from ...clock import Clock
-from ...problem import Answer, Effort, NotFoundError, Options, Problem, Status
+from ...problem import NotFoundError, Options, Problem, SearchStats, SolverResult, Status
 from ...settings import SolverSettings, gap_setting, setting, workers_setting
 from ...skipped import skipping
 from ...stages.slots import has_faster_ways
@@ -125,24 +125,24 @@ class Settings(ClusterSettings, _Parts):
     """Settings of hiremate: what its framework is made of, then those of h-ilp."""
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     return solve_as(NAME, problem, options, options.chosen(Settings))
 
 
-def solve_as(name: str, problem: Problem, options: Options, settings: Settings) -> Answer:
+def solve_as(name: str, problem: Problem, options: Options, settings: Settings) -> SolverResult:
     """Solve the problem. Ctrl-C while the top is solved ends it: the answer is the best so far."""
     graph, limit = problem.graph, device_limit(problem)
     require_backward(name, graph)
-    plain = plain_candidate(graph)
-    if plain.peak <= limit and not has_faster_ways(graph):
-        return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
+    baseline = baseline_candidate(graph)
+    if baseline.peak <= limit and not has_faster_ways(graph):
+        return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(graph))
     seconds = SECONDS if options.time_limit is None else options.time_limit
     clock = Clock(seconds, options.cancelled)
     others = solvers_named(settings.whole)
-    beside, interrupted = whole(problem, others, seconds / (1 + len(others)), options.report)
+    others_answer, interrupted = whole(problem, others, seconds / (1 + len(others)), options.report)
     if interrupted:
-        best = min((plain, *beside), key=lambda one: (one.peak > limit, one.time))
-        return Answer(best.schedule, Status.FEASIBLE, time_bound(graph), interrupted=True)
+        best = min((baseline, *others_answer), key=lambda one: (one.peak > limit, one.time))
+        return SolverResult(best.schedule, Status.FEASIBLE, time_bound(graph), interrupted=True)
     hierarchy = hierarchy_of(graph, tree_of(settings.partitioner, graph, settings.top, settings.lower))
     top, complete = _options(hierarchy, settings, options, clock)
     found = fastest(
@@ -154,7 +154,9 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
         clock=clock,
         report=options.report,
     )
-    fitting = [one for one in (plain, found.candidate, *beside) if one is not None and one.peak <= limit]
+    fitting = [
+        one for one in (baseline, found.candidate, *others_answer) if one is not None and one.peak <= limit
+    ]
     best = min(fitting, key=lambda one: one.time, default=None)
     if best is None:
         if found.interrupted:
@@ -163,8 +165,8 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
     if found.bound < inf:
         options.report(f"{best.time:.6g} s; from these options none is faster than {found.bound:.6g} s")
     status = Status.HEURISTIC if found.proven else Status.FEASIBLE
-    effort = Effort.of(found.nodes, best.time, found.bound)
-    return Answer(best.schedule, status, time_bound(graph), found.interrupted, effort=effort)
+    effort = SearchStats.of(found.nodes, best.time, found.bound)
+    return SolverResult(best.schedule, status, time_bound(graph), found.interrupted, effort=effort)
 
 
 def _options(hierarchy: Hierarchy, settings: Settings, options: Options, clock: Clock) -> tuple[HGraph, bool]:
@@ -203,9 +205,9 @@ def _lightest(
     graph, limit = problem.graph, device_limit(problem)
     least = lightest(graph, hierarchy, top, clock) if found.proven else None
     if least is None:
-        raise NotFoundError(name, limit, memory_floor(graph, problem.machine))
+        raise NotFoundError(name, limit, minimum_memory(graph, problem.machine))
     if least.peak > limit and not complete:
-        raise NotFoundError(name, limit, memory_floor(graph, problem.machine), least.peak)
+        raise NotFoundError(name, limit, minimum_memory(graph, problem.machine), least.peak)
     if least.peak > limit:
         raise infeasible(name, problem, least.peak)
     fewer = without_most_repeats(graph, runs_of(least.schedule), limit, TRIES, clock.goes_on)
@@ -232,9 +234,9 @@ def sequential(graph: Graph, top: int, lower: int) -> Tree:
     """
     fine = chain_of(graph)
     loss = [o for o in fine.blocks[-1].forward if graph.operations.phase[o] == Phase.LOSS]
-    behind = fine.blocks[-1].forward.index(loss[0]) if loss else len(fine.blocks[-1].forward)
-    middle = fine.blocks[-1].forward[behind:]
-    blocks = [*fine.blocks[:-1], Block(fine.blocks[-1].forward[:behind], fine.blocks[-1].backward, None)]
+    later = fine.blocks[-1].forward.index(loss[0]) if loss else len(fine.blocks[-1].forward)
+    middle = fine.blocks[-1].forward[later:]
+    blocks = [*fine.blocks[:-1], Block(fine.blocks[-1].forward[:later], fine.blocks[-1].backward, None)]
     place = {o: index for index, block in enumerate(blocks) for o in (*block.forward, *block.backward)}
     coarse = coarser(graph, fine, top)
     branches: list[Branch] = []

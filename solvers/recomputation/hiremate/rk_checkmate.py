@@ -44,7 +44,7 @@ def cluster_graph(piece: Piece) -> PartGraph:
     """Return the cluster as a training graph, with the tensors of the piece."""
     draft = Draft("cluster")
     for x, size in enumerate(piece.sizes):
-        draft.tensor(f"t{x}", size, Kind.ACTIVATION if piece.makers[x] else Kind.INPUT)
+        draft.tensor(f"t{x}", size, Kind.ACTIVATION if piece.producers[x] else Kind.INPUT)
     rows = [(o, _row(piece, o)) for o in range(piece.operations)]
     loss = Loss(sorted(forward_outputs(piece)))
     return part_graph(draft, rows[: piece.forward], loss, rows[piece.forward :], sorted(lasting(piece)))
@@ -60,14 +60,14 @@ def halves(piece: Piece, cluster: PartGraph, runs: Sequence[Run]) -> tuple[list[
 
 
 def _row(piece: Piece, operation: int) -> Operation:
-    plain, *others = piece.ways[operation]
+    default, *others = piece.ways[operation]
     return Operation(
         name=f"o{operation}",
         phase=Phase.FORWARD if operation < piece.forward else Phase.BACKWARD,
-        time=plain.time,
-        workspace=plain.workspace,
+        time=default.time,
+        workspace=default.workspace,
         reads=piece.reads[operation],
-        writes=plain.writes,
+        writes=default.writes,
         mutates=(),
         recompute=not piece.once[operation] and piece.until[operation] == piece.operations,
         random=False,

@@ -83,14 +83,14 @@ class Held:
             self.intervals.append(self.model.new_optional_fixed_size_interval_var(start, 1, present, ""))
             self.sizes.append(size)
 
-    def copies(self, makers: Makers) -> list[Copy]:
-        return self._alone(makers) if len(makers.runs) == 1 else self._shared(makers)
+    def copies(self, producers: Makers) -> list[Copy]:
+        return self._alone(producers) if len(producers.runs) == 1 else self._shared(producers)
 
-    def _alone(self, makers: Makers) -> list[Copy]:
-        ((producer, runs),) = makers.runs.items()
+    def _alone(self, producers: Makers) -> list[Copy]:
+        ((producer, runs),) = producers.runs.items()
         return [
             self._copy(
-                makers,
+                producers,
                 made,
                 run.earliest,
                 run.start,
@@ -101,32 +101,34 @@ class Held:
             for number, (run, made) in enumerate(runs)
         ]
 
-    def _shared(self, makers: Makers) -> list[Copy]:
+    def _shared(self, producers: Makers) -> list[Copy]:
         model = self.model
         alone = {
-            (p, i): [made.negated()] for p, runs in makers.runs.items() for i, (_run, made) in enumerate(runs)
+            (p, i): [made.negated()]
+            for p, runs in producers.runs.items()
+            for i, (_run, made) in enumerate(runs)
         }
         copies: list[Copy] = []
-        earliest = max(runs[0][0].earliest for runs in makers.runs.values())
-        for _ in range(max(map(len, makers.runs.values()))):
+        earliest = max(runs[0][0].earliest for runs in producers.runs.values())
+        for _ in range(max(map(len, producers.runs.values()))):
             present = model.new_bool_var("")
             start, ready = (model.new_int_var(0, self.horizon - 1, "") for _ in range(2))
-            has: dict[int, list[Variable]] = {producer: [] for producer in makers.runs}
+            has: dict[int, list[Variable]] = {producer: [] for producer in producers.runs}
             joins: dict[tuple[int, int], Variable] = {}
-            for producer, runs in makers.runs.items():
+            for producer, runs in producers.runs.items():
                 for i in range(len(runs)):
                     joins[producer, i] = join = model.new_bool_var("")
                     has[producer].append(join)
                     alone[producer, i].append(join)
-            copy = self._copy(makers, present, earliest, start, ready, has, joins)
+            copy = self._copy(producers, present, earliest, start, ready, has, joins)
             for (producer, i), join in joins.items():
-                run, made = makers.runs[producer][i]
+                run, made = producers.runs[producer][i]
                 model.add_implication(join, made)
                 model.add_implication(join, present)
                 model.add(start <= run.start).only_enforce_if(join)
                 model.add(ready >= run.start).only_enforce_if(join)
                 model.add(copy.end > run.start).only_enforce_if(join)
-                for earlier, had_made in makers.runs[producer][:i]:  # would have joined
+                for earlier, had_made in producers.runs[producer][:i]:  # would have joined
                     model.add(earlier.start < start).only_enforce_if(join, had_made)
             for joined in has.values():
                 model.add_at_most_one(joined)
@@ -135,15 +137,15 @@ class Held:
                 model.add(start >= copies[-1].end).only_enforce_if(present)
             copies.append(copy)
         for (producer, i), joined in alone.items():
-            run, _made = makers.runs[producer][i]
+            run, _made = producers.runs[producer][i]
             stands_alone = model.new_bool_var("")
             model.add_exactly_one([*joined, stands_alone])
-            self.once(run.start, stands_alone, makers.size)
+            self.once(run.start, stands_alone, producers.size)
         return copies
 
     def _copy(
         self,
-        makers: Makers,
+        producers: Makers,
         present: Variable,
         earliest: int,
         start: Expression,
@@ -152,9 +154,9 @@ class Held:
         joins: Mapping[tuple[int, int], Variable],
     ) -> Copy:
         length = self.model.new_int_var(1, self.horizon, "")
-        end = self.model.new_int_var(1, makers.until, "")
+        end = self.model.new_int_var(1, producers.until, "")
         interval = self.model.new_optional_interval_var(start, length, end, present, "")
-        if makers.size:
+        if producers.size:
             self.intervals.append(interval)
-            self.sizes.append(makers.size)
+            self.sizes.append(producers.size)
         return Copy(present, start, ready, end, length, interval, earliest, has, joins)

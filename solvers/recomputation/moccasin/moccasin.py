@@ -33,11 +33,11 @@ from math import inf
 
 from ....graphs.errors import InputError, MissingPackageError
 from ....graphs.machine import Machine
-from ....planner.bounds import memory_floor, time_bound
-from ....planner.schedule.sequence import Run, in_plain_mode, runs_of, schedule_of
-from ...candidates import Candidate, device_limit, infeasible, judged, own_bound, plain_candidate
+from ....planner.bounds import minimum_memory, time_bound
+from ....planner.schedule.sequence import Run, in_default_mode, runs_of, schedule_of
+from ...candidates import Candidate, baseline_candidate, device_limit, infeasible, judged, own_bound
 from ...milp.result import Outcome, Progress
-from ...problem import Answer, Effort, NotFoundError, Options, Problem, Status
+from ...problem import NotFoundError, Options, Problem, SearchStats, SolverResult, Status
 from ...settings import SolverSettings, seed_setting, setting, workers_setting
 from ...skipped import skipping
 from ...stages.eviction import sequences
@@ -68,7 +68,7 @@ class Settings(SolverSettings):
             raise InputError(f"most must be at least copies, which is {self.copies}, not {self.most}")
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     """Solve the problem. Ctrl-C during the search ends it: the answer is the best so far."""
     if find_spec("ortools") is None:
         raise MissingPackageError(
@@ -76,12 +76,12 @@ def solve(problem: Problem, options: Options) -> Answer:
         )
     settings = options.chosen(Settings)
     graph, limit = problem.graph, device_limit(problem)
-    plain = plain_candidate(graph)
-    if plain.peak <= limit and not has_faster_ways(graph):
-        return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
-    rounds = _Rounds(problem, options, settings, plain)
+    baseline = baseline_candidate(graph)
+    if baseline.peak <= limit and not has_faster_ways(graph):
+        return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(graph))
+    rounds = _Rounds(problem, options, settings, baseline)
     first = settings.copies
-    if limit < memory_floor(graph, Machine()):
+    if limit < minimum_memory(graph, Machine()):
         first = settings.most
     else:
         rounds.evict()
@@ -102,13 +102,13 @@ class _Rounds:
     impossible: the last round has no schedule within the limit, and none of a smaller peak than `least`.
     """
 
-    def __init__(self, problem: Problem, options: Options, settings: Settings, plain: Candidate) -> None:
+    def __init__(self, problem: Problem, options: Options, settings: Settings, baseline: Candidate) -> None:
         self.problem, self.options, self.settings = problem, options, settings
         self.graph, self.limit = problem.graph, device_limit(problem)
         self.capacity = self.limit - self.graph.resident_bytes
         self.clock = options.clock()
-        self.best = plain if plain.peak <= self.limit else None
-        self.least, self.copies, self.bound = plain, 0, -inf
+        self.best = baseline if baseline.peak <= self.limit else None
+        self.least, self.copies, self.bound = baseline, 0, -inf
         self.impossible = self.interrupted = False
 
     def evict(self) -> None:
@@ -121,8 +121,8 @@ class _Rounds:
         self.copies, self.bound, self.impossible = copies, -inf, False
         start = self.best if self.best and _most_runs(self.best) <= copies else None
         if start is None:
-            plain = in_plain_mode(range(len(self.graph.operations)))
-            found = self._search(searcher, plain, least=True)
+            baseline = in_default_mode(range(len(self.graph.operations)))
+            found = self._search(searcher, baseline, least=True)
             self.impossible = found.outcome == Outcome.OPTIMAL and found.bound > 0
             start = self.best if found.objective == 0 else None
         if start is not None and not self.interrupted:
@@ -163,14 +163,14 @@ class _Rounds:
         )
         self.options.report(f"{self.copies} runs at most: {figures}, {progress.seconds:.0f} s elapsed")
 
-    def answer(self) -> Answer:
+    def answer(self) -> SolverResult:
         best, last = self.best, self.copies == self.settings.most
         if best is None:
             if self.interrupted:
                 raise KeyboardInterrupt
             if last and self.impossible:
                 raise infeasible(NAME, self.problem, self.least.peak)
-            raise NotFoundError(NAME, self.limit, memory_floor(self.graph, self.problem.machine))
+            raise NotFoundError(NAME, self.limit, minimum_memory(self.graph, self.problem.machine))
         self.options.report(
             f"{best.time:.6g} s; in the file's order with at most {self.copies} runs of an operation, no "
             f"schedule is faster than {self.bound:.6g} s"
@@ -179,8 +179,10 @@ class _Rounds:
         status = Status.OPTIMAL if proven else Status.FEASIBLE
         form = f"at most {self.copies} runs of an operation"
         own = own_bound(NAME, self.problem, self.bound, "file", form)
-        effort = Effort.of(None, best.time, self.bound)
-        return Answer(best.schedule, status, time_bound(self.graph), self.interrupted, own, effort=effort)
+        effort = SearchStats.of(None, best.time, self.bound)
+        return SolverResult(
+            best.schedule, status, time_bound(self.graph), self.interrupted, own, effort=effort
+        )
 
 
 def _most_runs(candidate: Candidate) -> int:

@@ -64,7 +64,7 @@ class _Stretch:
     """
 
     end: int
-    makers: dict[int, tuple[int, Numbered]] = field(default_factory=dict[int, tuple[int, Numbered]])
+    producers: dict[int, tuple[int, Numbered]] = field(default_factory=dict[int, tuple[int, Numbered]])
     readers: list[Numbered] = field(default_factory=list[Numbered])
 
 
@@ -85,7 +85,7 @@ def _stretches(
             found[-1].readers.append(touch.run)
         elif touch.run[0] in need:
             need.discard(touch.run[0])
-            found[-1].makers[touch.run[0]] = touch.event, touch.run
+            found[-1].producers[touch.run[0]] = touch.event, touch.run
     return found
 
 
@@ -145,8 +145,8 @@ class _Values:
                     literal, int(len(producers) == 1 and run in made)
                 )  # `present` too, of a single producer's
         for place, stretch in enumerate(held):
-            if len(producers) == 1 and stretch.makers:
-                ((_event, run),) = stretch.makers.values()
+            if len(producers) == 1 and stretch.producers:
+                ((_event, run),) = stretch.producers.values()
                 place = next(i for i, copy in enumerate(copies) if run in copy.joins)
             if place < len(copies):
                 self._fill(copies[place], stretch)
@@ -157,11 +157,11 @@ class _Values:
                         self._set(literal, int(i == place))
 
     def _fill(self, copy: Copy, stretch: _Stretch) -> None:
-        makings = [event for event, _run in stretch.makers.values()]
+        makings = [event for event, _run in stretch.producers.values()]
         initial = len(makings) < len(copy.has)
         self._set(copy.present, 1)
         self._hold(copy, 0 if initial else min(makings), max(makings, default=0), stretch.end)
-        for _event, run in stretch.makers.values():
+        for _event, run in stretch.producers.values():
             self._set(copy.joins[run], 1)
 
     def _hold(self, copy: Copy, start: int, ready: int, end: int) -> None:

@@ -134,8 +134,8 @@ def _fixed(graph: Graph) -> frozenset[int]:
     writes = graph.operations.writes.lists()
     return frozenset(
         o
-        for o, again in enumerate(graph.operations.recompute.tolist())
-        if not again or graph.mutate_lists[o] or any(several[x] for x in writes[o])
+        for o, recomputed in enumerate(graph.operations.recompute.tolist())
+        if not recomputed or graph.mutate_lists[o] or any(several[x] for x in writes[o])
     )
 
 

@@ -173,8 +173,8 @@ class Partitioner:
         shrink = max(0, int(np.frexp(weights.sum())[1]) - MOST_BITS)  # flows are int64
         room = np.ldexp(weights, -shrink).astype(np.int64)
         room[endless] = 1 + room.sum()  # in odd graphs all of a path may be endless
-        _flow, ours = minimum_cut(arcs, room)
-        cut = (x for x in range(count) if ours[_in(x)] and not ours[_out(x)] and not graph.backward[x])
+        _flow, own = minimum_cut(arcs, room)
+        cut = (x for x in range(count) if own[_in(x)] and not own[_out(x)] and not graph.backward[x])
         return frozenset(cut), list(kept)
 
     def _weight(self, x: int) -> float:

@@ -23,11 +23,11 @@ from itertools import chain
 from math import inf
 
 from ....graphs.graph import Graph, Phase
-from ....planner.bounds import memory_floor, time_bound
+from ....planner.bounds import minimum_memory, time_bound
 from ....planner.errors import InvalidScheduleError
-from ....planner.schedule.sequence import Run, in_plain_mode, schedule_of
-from ...candidates import Candidate, device_limit, infeasible, judged, plain_candidate, require_backward
-from ...problem import Answer, NotAcceptedError, NotFoundError, Options, Problem, Status
+from ....planner.schedule.sequence import Run, in_default_mode, schedule_of
+from ...candidates import Candidate, baseline_candidate, device_limit, infeasible, judged, require_backward
+from ...problem import NotAcceptedError, NotFoundError, Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, setting
 from .joint import Joint, joint
 from .saved import Partitioner
@@ -49,7 +49,7 @@ class Settings(SolverSettings):
     steps: int = setting(20, "steps from 1 to 0", least=1, most=1000)
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     """Return the fastest schedule of all shares tried; at the time limit the best so far.
 
     At least one share is tried.
@@ -65,7 +65,7 @@ def solve(problem: Problem, options: Options) -> Answer:
     best: Candidate | None = None
     least = inf
     whole = True
-    for found in chain([plain_candidate(graph)] if one is None else [], candidates(graph, shares)):
+    for found in chain([baseline_candidate(graph)] if one is None else [], candidates(graph, shares)):
         least = min(least, found.peak)
         if found.peak <= limit and (best is None or found.time < best.time):
             best = found
@@ -74,11 +74,11 @@ def solve(problem: Problem, options: Options) -> Answer:
             whole = False
             break
     if best is not None:
-        return Answer(best.schedule, Status.HEURISTIC, time_bound(graph))
+        return SolverResult(best.schedule, Status.HEURISTIC, time_bound(graph))
     if least == inf:
         raise NotAcceptedError(f"{NAME} would make again what can't run again: leave out share={one}")
     if not whole:
-        raise NotFoundError(NAME, limit, memory_floor(graph, problem.machine), int(least))
+        raise NotFoundError(NAME, limit, minimum_memory(graph, problem.machine), int(least))
     raise infeasible(NAME, problem, int(least))
 
 
@@ -120,7 +120,7 @@ def runs(graph: Graph, nodes: Joint, saved: frozenset[int]) -> list[Run]:
         found = _order(graph, nodes, saved, unused)
         never = set(range(len(graph.operations))).difference(found)
         if never <= unused:  # what has no place is last, and the simulator checks whether that holds
-            return in_plain_mode([*found, *sorted(never)])
+            return in_default_mode([*found, *sorted(never)])
         unused |= never
 
 
@@ -131,7 +131,7 @@ def _order(graph: Graph, nodes: Joint, saved: frozenset[int], unused: set[int]) 
     """
     phases: list[int] = graph.operations.phase.tolist()
     writes, inputs, producers = graph.operations.writes.lists(), graph.input_lists, graph.producers.lists()
-    behind = {o for node, o in enumerate(nodes.operation) if nodes.backward[node]}
+    later = {o for node, o in enumerate(nodes.operation) if nodes.backward[node]}
     ahead = _ahead(nodes, saved) | unused
     there = {nodes.tensor[node] for node in saved}  # for backward
     found, done, changed = list[int](), set[int](), dict[int, int]()
@@ -145,7 +145,7 @@ def _order(graph: Graph, nodes: Joint, saved: frozenset[int], unused: set[int]) 
         lacking, left = set[int](), [operation]
         while left:
             missing = (x for x in inputs[left.pop()] if x not in there)
-            more = {maker for x in missing for maker in producers[x]} - lacking - {operation}
+            more = {producer for x in missing for producer in producers[x]} - lacking - {operation}
             lacking |= more
             left += more
         for one in sorted(lacking):
@@ -158,9 +158,9 @@ def _order(graph: Graph, nodes: Joint, saved: frozenset[int], unused: set[int]) 
 
     early = sorted(o for o in ahead if phases[o] == Phase.BACKWARD)
     for operation, phase in enumerate(phases):
-        if operation in behind:
+        if operation in later:
             for one in early:  # saved, though only backward needs it
-                if all(maker in done for x in inputs[one] for maker in producers[x]):
+                if all(producer in done for x in inputs[one] for producer in producers[x]):
                     run(one)
             early = []
             complete(operation)

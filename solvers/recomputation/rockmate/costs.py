@@ -14,7 +14,7 @@ import numpy as np
 
 from ....graphs.graph import Graph
 from ....graphs.structure.chain import Chain
-from ....planner.schedule.sequence import Run, in_plain_mode
+from ....planner.schedule.sequence import Run, in_default_mode
 from ...chains.costs import ChainCosts, chain_costs
 from ...chains.options import OptionCosts, OptionMove
 from ...chains.runs import BlockRuns, Pass
@@ -83,7 +83,7 @@ def sequence(
         result += segment.block.runs(option.backward if kind == Pass.BACKWARD else forward)
         for b in inside:
             ran[b] = True
-    return result + in_plain_mode(chain.after)
+    return result + in_default_mode(chain.after)
 
 
 def _figures(block: PlacedBlock, cost: OptionCost, passing: int = 0) -> tuple[float, ...]:

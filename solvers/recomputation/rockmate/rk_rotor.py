@@ -42,14 +42,14 @@ from math import inf
 
 import numpy as np
 
-from ....planner.bounds import memory_floor, time_bound
-from ...candidates import Candidate, infeasible, judged, plain_candidate, sequenced
+from ....planner.bounds import minimum_memory, time_bound
+from ...candidates import Candidate, baseline_candidate, infeasible, judged, sequenced
 from ...chains.least import LeastMemory
 from ...chains.options import OptionMove
 from ...chains.problem import ChainProblem, chain_problem
 from ...chains.runs import block_runs
 from ...chains.table import ChainTable
-from ...problem import Answer, InfeasibleError, NotFoundError, Options, Problem, Status
+from ...problem import InfeasibleError, NotFoundError, Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, setting
 from ...skipped import skipping
 from ...stages.slots import has_faster_ways
@@ -74,12 +74,12 @@ class Settings(SolverSettings):
     tries: int = setting(300, "sets of kept tensors that are looked at per kind of block", least=1)
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     search = ChainSearch(NAME, problem, options, settings.blocks)
-    plain = plain_candidate(problem.graph)
-    if plain.peak <= search.chained.limit and not has_faster_ways(problem.graph):
-        return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
+    baseline = baseline_candidate(problem.graph)
+    if baseline.peak <= search.chained.limit and not has_faster_ways(problem.graph):
+        return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(problem.graph))
     try:
         search.start()
         if search.best is None or search.proceed():
@@ -141,7 +141,7 @@ class ChainSearch:
             self.interrupted = answer.interrupted
 
     @cached_property
-    def alike(self) -> list[list[int]]:
+    def identical(self) -> list[list[int]]:
         return groups([segment.block for segment in self.segments])
 
     @cached_property
@@ -168,12 +168,12 @@ class ChainSearch:
 
     def kinds(self) -> list[list[PlacedBlock]]:
         """Return the groups of identical blocks, joined ones too."""
-        return [[self.segments[number].block for number in numbers] for numbers in self.alike]
+        return [[self.segments[number].block for number in numbers] for numbers in self.identical]
 
     def costs(self, options: Sequence[Iterable[Option]]) -> BlockOptionCosts:
         chained = self.chained
-        alike = ([self.segments[number] for number in numbers] for numbers in self.alike)
-        kinds = zip(alike, options, strict=True)
+        identical = ([self.segments[number] for number in numbers] for numbers in self.identical)
+        kinds = zip(identical, options, strict=True)
         return option_costs(chained.graph, chained.chain, chained.runs, kinds)
 
     def improve(self, options: Sequence[Iterable[Option]], slots: int) -> list[Choice]:
@@ -224,18 +224,18 @@ class ChainSearch:
         self.best = candidate
         self.options.race.found(candidate.time, self.name)
 
-    def answer(self) -> Answer:
+    def answer(self) -> SolverResult:
         """Return the answer. Raises InfeasibleError; NotFoundError if the time was too short to say."""
         if self.best is None:
             if self.interrupted:
                 raise KeyboardInterrupt
             least = None if self.least == inf else int(self.least)
             if least is None or not self.proceed():
-                floor = memory_floor(self.problem.graph, self.problem.machine)
-                raise NotFoundError(self.name, self.chained.limit, floor, least)
+                min_memory = minimum_memory(self.problem.graph, self.problem.machine)
+                raise NotFoundError(self.name, self.chained.limit, min_memory, least)
             raise infeasible(self.name, self.problem, least)
         status = Status.HEURISTIC if self.proceed() and not self.interrupted else Status.FEASIBLE
-        return Answer(self.best.schedule, status, time_bound(self.problem.graph), self.interrupted)
+        return SolverResult(self.best.schedule, status, time_bound(self.problem.graph), self.interrupted)
 
     def proceed(self) -> bool:
         return self.clock.goes_on()

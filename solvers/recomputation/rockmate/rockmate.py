@@ -35,9 +35,9 @@ from dataclasses import dataclass
 from time import monotonic
 
 from ....planner.bounds import time_bound
-from ...candidates import plain_candidate
+from ...candidates import baseline_candidate
 from ...milp.result import Settings as MilpSettings
-from ...problem import Answer, Options, Problem, Status
+from ...problem import Options, Problem, SolverResult, Status
 from ...settings import gap_setting, setting
 from ...stages.slots import has_faster_ways
 from ..blocks.kinds import BlockOptions, Budgets
@@ -65,12 +65,12 @@ class Settings(MilpSettings):
     tries: int = setting(300, "sets of kept tensors that are looked at per kind of block", least=1)
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     search = ChainSearch(NAME, problem, options, settings.blocks)
-    plain = plain_candidate(problem.graph)
-    if plain.peak <= search.chained.limit and not has_faster_ways(problem.graph):
-        return Answer(plain.schedule, Status.OPTIMAL, time_bound(problem.graph))
+    baseline = baseline_candidate(problem.graph)
+    if baseline.peak <= search.chained.limit and not has_faster_ways(problem.graph):
+        return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(problem.graph))
     try:
         if settings.options == "all":
             search.start()
@@ -99,8 +99,8 @@ class _Rockmate:
     def __init__(self, search: ChainSearch, settings: Settings) -> None:
         self.search, self.settings = search, settings
         tries = 0 if settings.options == "grid" else settings.tries
-        self.kinds = [BlockOptions(alike, tries, search.proceed) for alike in search.kinds()]
-        pairs = zip(search.alike, self.kinds, strict=True)
+        self.kinds = [BlockOptions(identical, tries, search.proceed) for identical in search.kinds()]
+        pairs = zip(search.identical, self.kinds, strict=True)
         self.kind_of = {search.segments[n]: kind for numbers, kind in pairs for n in numbers}
         self.reserve = 0.0
 

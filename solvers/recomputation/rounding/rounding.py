@@ -29,12 +29,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ....graphs.arrays import Floats, Ints
-from ....planner.bounds import memory_floor, time_bound, uses_host
+from ....planner.bounds import minimum_memory, time_bound, uses_host
 from ....planner.replay.runs import RunFigures, figures_of_runs
 from ....planner.schedule.sequence import schedule_of
 from ...bounds.residency.search import Search
-from ...candidates import device_limit, plain_candidate
-from ...problem import Answer, NotAcceptedError, NotFoundError, Options, Problem, Status
+from ...candidates import baseline_candidate, device_limit
+from ...problem import NotAcceptedError, NotFoundError, Options, Problem, SolverResult, Status
 from ...stages.slots import has_faster_ways
 from .sequence import rows_of, sequence_of
 
@@ -55,22 +55,22 @@ NEAR = 1e-3
 """A schedule so close to the bound is not improved; what less than this makes faster is idle."""
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     """Solve by rounding. Raises NotAcceptedError if operations can use the host, NotFoundError."""
     graph, limit = problem.graph, device_limit(problem)
     if uses_host(graph):
         raise NotAcceptedError(f"{NAME} takes operations that run on the device alone")
-    plain = plain_candidate(graph)
-    if plain.peak <= limit and not has_faster_ways(graph):
-        return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
+    baseline = baseline_candidate(graph)
+    if baseline.peak <= limit and not has_faster_ways(graph):
+        return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(graph))
     rounds = _Rounds(problem, options)
     rounds.run()
     del rounds.program  # large, and it knows the rounds: a circle
     if rounds.best is None:
-        floor = memory_floor(graph, problem.machine)
-        raise NotFoundError(NAME, limit, floor, None if rounds.least == inf else int(rounds.least))
+        min_memory = minimum_memory(graph, problem.machine)
+        raise NotFoundError(NAME, limit, min_memory, None if rounds.least == inf else int(rounds.least))
     runs = [(operation, 0) for operation in rounds.best.runs.tolist()]
-    return Answer(schedule_of(graph, runs), Status.HEURISTIC)
+    return SolverResult(schedule_of(graph, runs), Status.HEURISTIC)
 
 
 class _Trial(NamedTuple):
@@ -83,7 +83,7 @@ class _Trial(NamedTuple):
     figures: RunFigures
 
     @property
-    def again(self) -> Ints:
+    def recomputed(self) -> Ints:
         return np.bincount(self.runs) - 1
 
 
@@ -124,7 +124,7 @@ class _Rounds:
             idle = 0 if self._faster_than(before) else idle + 1
             if nearest is None or self._near_bound() or idle == IDLE or not self._proceed():
                 break
-            self.weights = np.where(nearest.again, (self.weights + nearest.again) / 2, self.weights)
+            self.weights = np.where(nearest.recomputed, (self.weights + nearest.recomputed) / 2, self.weights)
             excess = nearest.figures.peak - self.limit
             wanted = min(self.limit, budget - (excess if excess > 0 else excess // 2))
             moment = _first_run(nearest.runs, nearest.figures.tightest)
@@ -177,8 +177,8 @@ class _Rounds:
         return nearest
 
     def _trial(self, fractions: Floats, moments: Ints, pieces: int, reach: int) -> _Trial | None:
-        again = fractions > _thresholds(len(fractions), PIECES[pieces])
-        runs = sequence_of(self.rows, again, moments, REACHES[reach] * self.limit)
+        recomputed = fractions > _thresholds(len(fractions), PIECES[pieces])
+        runs = sequence_of(self.rows, recomputed, moments, REACHES[reach] * self.limit)
         figures = None if runs is None else figures_of_runs(self.graph, np.column_stack([runs, 0 * runs]))
         if runs is None or figures is None:
             return None

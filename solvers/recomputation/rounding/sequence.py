@@ -61,14 +61,23 @@ def rows_of(graph: Graph) -> Rows:
         following = np.append(changes, count)[np.searchsorted(changes, users, side="right")]
         np.minimum.at(ends, users, following)
     once = ~operations.recompute | (operations.mutates.counts() > 0)
-    writes, makers = operations.writes, graph.producers
-    read, written, made = (rows.columns.astype(np.int64) for rows in (inputs, writes, makers))
+    writes, producers = operations.writes, graph.producers
+    read, written, made = (rows.columns.astype(np.int64) for rows in (inputs, writes, producers))
     return Rows(
-        inputs.start, read, writes.start, written, makers.start, made, stays, once, ends, graph.tensors.bytes
+        inputs.start,
+        read,
+        writes.start,
+        written,
+        producers.start,
+        made,
+        stays,
+        once,
+        ends,
+        graph.tensors.bytes,
     )
 
 
-def sequence_of(rows: Rows, again: Flags, moments: Ints, reach: float) -> Ints | None:
+def sequence_of(rows: Rows, recomputed: Flags, moments: Ints, reach: float) -> Ints | None:
     """Return the operations, in the order in which they run. None if they are too many.
 
     again: per operation, whether it may be recomputed.
@@ -77,27 +86,27 @@ def sequence_of(rows: Rows, again: Flags, moments: Ints, reach: float) -> Ints |
     """
     runs = np.empty(_MOST_RUNS * len(rows.once), np.int64)
     length = np.zeros(1, np.int64)
-    _fill(rows, again & ~rows.once, moments, reach, runs, length)
+    _fill(rows, recomputed & ~rows.once, moments, reach, runs, length)
     return None if length[0] < 0 else runs[: length[0]]
 
 
 @compiled
-def _fill(rows: Rows, again: Flags, moments: Ints, reach: float, runs: Ints, length: Ints) -> None:
+def _fill(rows: Rows, recomputed: Flags, moments: Ints, reach: float, runs: Ints, length: Ints) -> None:
     """Write the sequence of runs.
 
     again: loses the operations that would come too late, or on too long a path.
     runs, length: take the sequence; −1: there is not enough space.
     """
     operations, tensors = len(rows.once), len(rows.stays)
-    _leave_out_late(rows, again)
-    _leave_out_far(rows, again, reach)
+    _leave_out_late(rows, recomputed)
+    _leave_out_far(rows, recomputed, reach)
     drops = np.zeros(tensors, np.bool_)
     waiting = np.zeros(tensors, np.int64)
     for x in range(tensors):
         waiting[x] = rows.producer_start[x + 1] - rows.producer_start[x]
         drops[x] = not rows.stays[x]
         for k in range(rows.producer_start[x], rows.producer_start[x + 1]):
-            drops[x] &= again[rows.producers[k]]
+            drops[x] &= recomputed[rows.producers[k]]
     there = waiting == 0
     touched = np.full(tensors, -1)
     wanted, pending = np.full(operations, -1), np.empty(operations, np.int64)
@@ -116,17 +125,17 @@ def _fill(rows: Rows, again: Flags, moments: Ints, reach: float, runs: Ints, len
         begin = fill
         while count:
             count -= 1
-            maker = pending[count]
+            producer = pending[count]
             if fill >= len(runs) - operations + operation:
                 length[0] = -1
                 return
-            runs[fill] = maker
+            runs[fill] = producer
             fill += 1
-            count = _ask(rows, there, maker, operation, wanted, pending, count)
+            count = _ask(rows, there, producer, operation, wanted, pending, count)
         runs[begin:fill].sort()
         for place in range(begin, fill):
-            maker = runs[place]
-            for k in range(rows.output_start[maker], rows.output_start[maker + 1]):
+            producer = runs[place]
+            for k in range(rows.output_start[producer], rows.output_start[producer + 1]):
                 there[rows.outputs[k]] |= _whole(rows, rows.outputs[k], operation, wanted)
         runs[fill] = operation
         fill += 1
@@ -145,10 +154,10 @@ def _ask(
         x = rows.inputs[k]
         if not there[x]:
             for index in range(rows.producer_start[x], rows.producer_start[x + 1]):
-                maker = rows.producers[index]
-                if wanted[maker] != ahead:
-                    wanted[maker] = ahead
-                    pending[count] = maker
+                producer = rows.producers[index]
+                if wanted[producer] != ahead:
+                    wanted[producer] = ahead
+                    pending[count] = producer
                     count += 1
     return count
 
@@ -163,32 +172,32 @@ def _whole(rows: Rows, x: int, ahead: int, wanted: Ints) -> bool:
 
 
 @inner
-def _leave_out_late(rows: Rows, again: Flags) -> None:
+def _leave_out_late(rows: Rows, recomputed: Flags) -> None:
     """Remove from `again` what might be recomputed only after a change in place of what it touches."""
-    operations = len(again)
+    operations = len(recomputed)
     until = np.full(len(rows.stays), -1)  # per tensor, the last first run before which it may be needed
     for operation in range(operations - 1, -1, -1):
         latest = operation
         for k in range(rows.output_start[operation], rows.output_start[operation + 1]):
             latest = max(latest, until[rows.outputs[k]])
         if latest > rows.ends[operation]:
-            again[operation] = False
-        asked = latest if again[operation] else operation
+            recomputed[operation] = False
+        asked = latest if recomputed[operation] else operation
         for k in range(rows.input_start[operation], rows.input_start[operation + 1]):
             until[rows.inputs[k]] = max(until[rows.inputs[k]], asked)
 
 
 @inner
-def _leave_out_far(rows: Rows, again: Flags, reach: float) -> None:
+def _leave_out_far(rows: Rows, recomputed: Flags, reach: float) -> None:
     """Remove from `again` where a path along which all is recomputed would become longer than `reach`."""
     way = np.zeros(len(rows.stays))  # per tensor, bytes of what is recomputed on the longest path to it
-    for operation in range(len(again)):
+    for operation in range(len(recomputed)):
         length = 0.0
         for k in range(rows.input_start[operation], rows.input_start[operation + 1]):
             length = max(length, way[rows.inputs[k]])
         for k in range(rows.output_start[operation], rows.output_start[operation + 1]):
             length += rows.sizes[rows.outputs[k]]
-        again[operation] &= length <= reach
+        recomputed[operation] &= length <= reach
         for k in range(rows.output_start[operation], rows.output_start[operation + 1]):
-            if again[operation] and not rows.stays[rows.outputs[k]]:
+            if recomputed[operation] and not rows.stays[rows.outputs[k]]:
                 way[rows.outputs[k]] = max(way[rows.outputs[k]], length)

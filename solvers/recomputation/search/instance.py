@@ -87,7 +87,7 @@ def instance_of(graph: Graph) -> Instance:
     for name, rows in zip(_LISTS, (reads, before, after), strict=True):
         _append(members, operations, name, rows)
 
-    _find_makers(items, operations, every)
+    _find_producers(items, operations, every)
     return Instance(
         ways,
         operations,
@@ -120,7 +120,7 @@ def _without_sums(graph: Graph, way: Way, unread: Set[int]) -> Way:
     return replace(way, workspace=way.workspace + size, writes=rest)
 
 
-def _find_makers(items: Any, operations: Any, ways: Iterable[tuple[int, Way]]) -> None:
+def _find_producers(items: Any, operations: Any, ways: Iterable[tuple[int, Way]]) -> None:
     """Find the fastest run that makes each tensor.
 
     An operation that adds to a summed tensor runs once; every other tensor is recomputed by that fastest run.

@@ -81,7 +81,7 @@ def run_another_way(instance: Instance, sequence: Sequence) -> int:
     slot = random_run(sequence)
     way = sequence.way[slot]
     operation = instance.ways[way].operation
-    first = instance.operations[operation].plain
+    first = instance.operations[operation].default
     other = first
     while other < len(instance.ways) and instance.ways[other].operation == operation:
         other += 1

@@ -36,7 +36,7 @@ def rematerialize(instance: Instance, sequence: Sequence, item: int, slot: int, 
     while waiting:
         waiting -= 1
         x, until = items[waiting], slots[waiting]
-        way = instance.items[x].maker
+        way = instance.items[x].producer
         if way < 0:
             return FAILED
         operation = instance.ways[way].operation
@@ -67,7 +67,7 @@ def rematerialize(instance: Instance, sequence: Sequence, item: int, slot: int, 
             since = sequence.events[place - 1].slot
             if not is_last or since + 1 >= at:
                 continue
-            y_way = instance.items[y].maker
+            y_way = instance.items[y].producer
             if y_way < 0 or not instance.operations[instance.ways[y_way].operation].recomputable:
                 continue
             tight = largest_in(sequence.tree, since + 1, at) > limit
@@ -98,7 +98,7 @@ def rematerialize_across_peak(instance: Instance, sequence: Sequence, limit: int
     chosen, use, least = -1, -1, np.inf
     for _ in range(_SAMPLES):
         x = between(0, instance.tensors)
-        way = instance.items[x].maker
+        way = instance.items[x].producer
         if (
             way < 0
             or instance.items[x].size == 0

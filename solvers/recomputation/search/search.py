@@ -39,11 +39,19 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ....planner.bounds import memory_floor, time_bound
-from ....planner.schedule.sequence import Run, in_plain_mode, runs_of
-from ...candidates import device_limit, plain_candidate
-from ...incumbent import Race
-from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
+from ....planner.bounds import minimum_memory, time_bound
+from ....planner.schedule.sequence import Run, in_default_mode, runs_of
+from ...candidates import baseline_candidate, device_limit
+from ...incumbent import Incumbent
+from ...problem import (
+    InfeasibleError,
+    NotAcceptedError,
+    NotFoundError,
+    Options,
+    Problem,
+    SolverResult,
+    Status,
+)
 from ...settings import SolverSettings, seed_setting, setting
 from ...stages import eviction
 from ...stages.slots import has_faster_ways
@@ -73,21 +81,21 @@ class Settings(SolverSettings):
     )
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     graph, limit = problem.graph, device_limit(problem)
-    plain = plain_candidate(graph)
-    fits = plain.peak <= limit
+    baseline = baseline_candidate(graph)
+    fits = baseline.peak <= limit
     if fits and not has_faster_ways(graph):
-        return Answer(plain.schedule, Status.OPTIMAL, time_bound(graph))
+        return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(graph))
     try:
-        return improved(problem, options, in_plain_mode(range(len(graph.operations))))
+        return improved(problem, options, in_default_mode(range(len(graph.operations))))
     except InfeasibleError:  # no time was left to find as much
         if not fits:
             raise
-        return Answer(plain.schedule, Status.FEASIBLE, time_bound(graph))
+        return SolverResult(baseline.schedule, Status.FEASIBLE, time_bound(graph))
 
 
-def improved(problem: Problem, options: Options, start: list[Run]) -> Answer:
+def improved(problem: Problem, options: Options, start: list[Run]) -> SolverResult:
     """Return the best of what annealing makes of the start; if that leads nowhere, of what else is known."""
     settings = options.chosen(Settings)
     rounds = Rounds(
@@ -100,11 +108,11 @@ def improved(problem: Problem, options: Options, start: list[Run]) -> Answer:
             raise
         rounds.stopped = rounds.interrupted = True
     status = Status.FEASIBLE if rounds.stopped or rounds.cut_short else Status.HEURISTIC
-    return Answer(rounds.schedule(), status, time_bound(problem.graph), rounds.interrupted)
+    return SolverResult(rounds.schedule(), status, time_bound(problem.graph), rounds.interrupted)
 
 
 def _anneal(problem: Problem, options: Options, settings: Settings, rounds: Rounds, start: list[Run]) -> None:
-    if rounds.limit >= memory_floor(problem.graph, problem.machine):
+    if rounds.limit >= minimum_memory(problem.graph, problem.machine):
         rounds.anneal(start)
         if options.time_limit is not None and rounds.fits:
             _restart(rounds, start)
@@ -146,24 +154,24 @@ def _least_memory(problem: Problem, settings: Settings, rounds: Rounds) -> None:
     the user ended the search before it found anything.
     """
     graph, limit = problem.graph, device_limit(problem)
-    floor, nearest = memory_floor(graph, problem.machine), None
+    min_memory, nearest = minimum_memory(graph, problem.machine), None
     if rounds.proceed():
-        alone = replace(rounds.rest(), race=Race())  # what it finds may be above the budget
-        least = Rounds(graph, floor, settings.moves, settings.seed, alone)
-        least.anneal(in_plain_mode(range(len(graph.operations))))
+        alone = replace(rounds.rest(), race=Incumbent())  # what it finds may be above the budget
+        least = Rounds(graph, min_memory, settings.moves, settings.seed, alone)
+        least.anneal(in_default_mode(range(len(graph.operations))))
         while least.cut_short and least.peak > limit and least.proceed():
             least.cut_short = False
-            least.anneal(in_plain_mode(range(len(graph.operations))))
+            least.anneal(in_default_mode(range(len(graph.operations))))
         rounds.interrupted |= least.interrupted
         if least.peak <= limit:
             rounds.anneal(least.runs())
         elif not (least.stopped or least.cut_short):
-            raise InfeasibleError(NAME, limit, least.peak, floor)
+            raise InfeasibleError(NAME, limit, least.peak, min_memory)
         else:
             nearest = least.peak
     if rounds.interrupted and not rounds.fits:
         raise KeyboardInterrupt
-    if limit < floor:
-        raise InfeasibleError(NAME, limit, nearest, floor)
+    if limit < min_memory:
+        raise InfeasibleError(NAME, limit, nearest, min_memory)
     if not rounds.fits:
-        raise NotFoundError(NAME, limit, floor, nearest)
+        raise NotFoundError(NAME, limit, min_memory, nearest)

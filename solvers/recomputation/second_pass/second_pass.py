@@ -24,12 +24,20 @@ from dataclasses import replace
 import numpy as np
 
 from ....graphs.graph import Graph, Phase
-from ....planner.bounds import memory_floor
+from ....planner.bounds import minimum_memory
 from ....planner.errors import InvalidScheduleError
 from ....planner.schedule.sequence import Run, runs_of, schedule_of
 from ...candidates import Candidate, device_limit, judged
-from ...incumbent import Race
-from ...problem import Answer, InfeasibleError, NotAcceptedError, NotFoundError, Options, Problem, Status
+from ...incumbent import Incumbent
+from ...problem import (
+    InfeasibleError,
+    NotAcceptedError,
+    NotFoundError,
+    Options,
+    Problem,
+    SolverResult,
+    Status,
+)
 from ..rockmate import rk_rotor
 
 NAME = "second pass"
@@ -37,7 +45,7 @@ NAME = "second pass"
 _CHOICES = 12
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     """Solve in two passes. Raises NotAcceptedError if the graph is not a chain, NotFoundError."""
     graph, limit = problem.graph, device_limit(problem)
     base = _leanest(problem, options)
@@ -50,20 +58,20 @@ def solve(problem: Problem, options: Options) -> Answer:
             least.append(found.peak)
             within += [found] if found.peak <= limit else []
     if not within:
-        floor = memory_floor(graph, problem.machine)
-        raise NotFoundError(NAME, limit, floor, min(least, default=None))
-    return Answer(min(within, key=lambda found: found.time).schedule, Status.HEURISTIC)
+        min_memory = minimum_memory(graph, problem.machine)
+        raise NotFoundError(NAME, limit, min_memory, min(least, default=None))
+    return SolverResult(min(within, key=lambda found: found.time).schedule, Status.HEURISTIC)
 
 
 def in_two_passes(graph: Graph, base: Sequence[Run], last: int) -> list[Run]:
     """Return `base` with the gradients of operations up to `last` recomputed before the updates."""
     dropped = {
-        x for operation in _makers(graph) if operation <= last for x in graph.operations.writes[operation]
+        x for operation in _producers(graph) if operation <= last for x in graph.operations.writes[operation]
     }
-    again = _closure(graph, dropped & _kept(graph))
+    recomputed = _closure(graph, dropped & _kept(graph))
     updates = graph.operations.phase == Phase.UPDATE
     end = next((place for place, (operation, _mode) in enumerate(base) if updates[operation]), len(base))
-    return [*base[:end], *(run for run in base[:end] if run[0] in again), *base[end:]]
+    return [*base[:end], *(run for run in base[:end] if run[0] in recomputed), *base[end:]]
 
 
 def _leanest(problem: Problem, options: Options) -> list[Run]:
@@ -71,7 +79,7 @@ def _leanest(problem: Problem, options: Options) -> list[Run]:
 
     It may be above the budget, so it is not reported to the race.
     """
-    own, clock = replace(options, settings=None, race=Race()), options.clock()
+    own, clock = replace(options, settings=None, race=Incumbent()), options.clock()
     try:
         return runs_of(rk_rotor.solve(problem, own).schedule)
     except InfeasibleError as refusal:
@@ -82,19 +90,19 @@ def _leanest(problem: Problem, options: Options) -> list[Run]:
 
 
 def _choices(graph: Graph) -> Iterator[int]:
-    makers = _makers(graph)
-    places: list[int] = np.unique(np.linspace(0, len(makers) - 1, _CHOICES).astype(int)).tolist()
-    return (makers[place] for place in places if makers)
+    producers = _producers(graph)
+    places: list[int] = np.unique(np.linspace(0, len(producers) - 1, _CHOICES).astype(int)).tolist()
+    return (producers[place] for place in places if producers)
 
 
-def _makers(graph: Graph) -> list[int]:
+def _producers(graph: Graph) -> list[int]:
     """Return the backward operations that may be recomputed and make what is kept until the updates.
 
     They are in traced order.
     """
     kept, may = _kept(graph), _may_run_again(graph)
-    behind = np.flatnonzero(graph.operations.phase == Phase.BACKWARD).tolist()
-    return [o for o in behind if may[o] and not kept.isdisjoint(graph.operations.writes[o].tolist())]
+    later = np.flatnonzero(graph.operations.phase == Phase.BACKWARD).tolist()
+    return [o for o in later if may[o] and not kept.isdisjoint(graph.operations.writes[o].tolist())]
 
 
 def _kept(graph: Graph) -> set[int]:
@@ -111,10 +119,10 @@ def _may_run_again(graph: Graph) -> list[bool]:
 def _closure(graph: Graph, tensors: set[int]) -> set[int]:
     """Return the operations to recompute for these tensors if only what can't be recomputed is kept."""
     may, producers = _may_run_again(graph), graph.producers.lists()
-    again, waiting = set[int](), list(tensors)
+    recomputed, waiting = set[int](), list(tensors)
     while waiting:
         for operation in producers[waiting.pop()]:
-            if may[operation] and operation not in again:
-                again.add(operation)
+            if may[operation] and operation not in recomputed:
+                recomputed.add(operation)
                 waiting += graph.input_lists[operation]
-    return again
+    return recomputed

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ....graphs.closure import closure
 from ....graphs.graph import Graph
-from ....planner.schedule.sequence import Run, in_plain_mode
+from ....planner.schedule.sequence import Run, in_default_mode
 from .tree import Piece
 
 
@@ -70,7 +70,7 @@ def order(
     """
     recursion = _Recursion(dependencies, sizes, leaf_bytes, most_runs)
     recursion.compute(root, dependencies.inputs_of_last)
-    return in_plain_mode([*recursion.runs, *sorted(dependencies.last)])
+    return in_default_mode([*recursion.runs, *sorted(dependencies.last)])
 
 
 class _Recursion:

@@ -38,11 +38,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ....graphs.graph import Graph
-from ....planner.bounds import memory_floor, time_bound
+from ....planner.bounds import minimum_memory, time_bound
 from ....planner.repeats import without_most_repeats, without_repeats
 from ....planner.schedule.sequence import Run, schedule_of
-from ...candidates import device_limit, infeasible, judged, plain_candidate
-from ...problem import Answer, NotFoundError, Options, Problem, Status
+from ...candidates import baseline_candidate, device_limit, infeasible, judged
+from ...problem import NotFoundError, Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, setting
 from ...skipped import skipping
 from ...stages.slots import has_faster_ways
@@ -68,7 +68,7 @@ class Settings(SolverSettings):
     steps: int = setting(8, "leaf sizes tried besides 0: a half of all bytes, a quarter, and so on", least=0)
 
 
-def solve(problem: Problem, options: Options) -> Answer:
+def solve(problem: Problem, options: Options) -> SolverResult:
     """Return the fastest schedule of all sequences tried; at the time limit or Ctrl-C the best so far.
 
     At least one sequence is tried.
@@ -79,10 +79,10 @@ def solve(problem: Problem, options: Options) -> Answer:
     graph, limit = problem.graph, device_limit(problem)
     settings = options.chosen(Settings)
     clock = options.clock()
-    plain = plain_candidate(graph)
-    if plain.peak <= limit:
+    baseline = baseline_candidate(graph)
+    if baseline.peak <= limit:
         status = Status.HEURISTIC if has_faster_ways(graph) else Status.OPTIMAL
-        return Answer(plain.schedule, status, time_bound(graph))
+        return SolverResult(baseline.schedule, status, time_bound(graph))
     found: list[_Found] = []
     interrupted = False
 
@@ -107,13 +107,13 @@ def solve(problem: Problem, options: Options) -> Answer:
             raise
         interrupted = True
     if not found:
-        raise NotFoundError(NAME, limit, memory_floor(graph, problem.machine))
+        raise NotFoundError(NAME, limit, minimum_memory(graph, problem.machine))
     best = min(found)
     if best.excess and (interrupted or not proceed()):
-        raise NotFoundError(NAME, limit, memory_floor(graph, problem.machine), limit + best.excess)
+        raise NotFoundError(NAME, limit, minimum_memory(graph, problem.machine), limit + best.excess)
     if best.excess:
         raise infeasible(NAME, problem, limit + best.excess)
-    return Answer(schedule_of(graph, best.runs), Status.HEURISTIC, time_bound(graph), interrupted)
+    return SolverResult(schedule_of(graph, best.runs), Status.HEURISTIC, time_bound(graph), interrupted)
 
 
 class _Found(NamedTuple):

@@ -18,7 +18,7 @@ from memplan.cli.main import main
 from memplan.graphs.errors import DifferenceError, InputError, MismatchError
 from memplan.graphs.files.files import load_graph
 from memplan.graphs.graph import Graph
-from memplan.planner.baseline import baseline, plain_schedule
+from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.runtime.compare import accuracy as accuracies
 from memplan.runtime.compare.accuracy import accuracy
 from memplan.runtime.compare.compiled import Compiled, compare_compiled
@@ -36,7 +36,7 @@ from memplan.runtime.program.program import Program
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.torch_inductor import inductor
 from memplan.runtime.trace.align import aligned
-from memplan.runtime.trace.output_layouts import settled
+from memplan.runtime.trace.output_layouts import trace_real_layouts
 from recomputing import recomputing
 from torch import nn
 from torch._inductor.async_compile import AsyncCompile
@@ -70,7 +70,7 @@ def made() -> tuple[Iteration, Program, Fused, Graph]:
     """All groups compiled, however fast they are."""
     torch.set_num_threads(1)
     iteration = Iteration(*build())
-    program = settled(iteration)
+    program = trace_real_layouts(iteration)
     found = fused(program, grouped(Uses(program, folds(Uses(program, {})))))
     assert not found.failed
     return iteration, program, found, graph(found.program)
@@ -128,7 +128,7 @@ def test_a_plan_has_the_bits_of_the_same_without_one(
 ) -> None:
     iteration, program, found, graph = made
     schedule = recomputing(graph, Random(0), share)
-    assert len(schedule) > len(plain_schedule(graph))
+    assert len(schedule) > len(baseline_schedule(graph))
     step = PlannedStep(iteration, found.program, schedule)
     comparison = compare_compiled(iteration, step, Compiled(program, found.kernels))
     assert comparison.equal, comparison
@@ -154,9 +154,9 @@ def test_the_groups_in_a_graph_make_the_same_program(made: tuple[Iteration, Prog
     drawn = graph_of(choice.program, [Cost(1.0)] * len(choice.program.operations))
     there = replace(drawn, source={**drawn.source, COMPILED: choice.groups})
     assert choice.groups
-    again = aligned(as_in(there, settled(iteration)).program, there)
-    assert [one.name for one in again.operations] == [one.name for one in choice.program.operations]
-    for one, other in zip(again.operations, choice.program.operations, strict=True):
+    recompute = aligned(as_in(there, trace_real_layouts(iteration)).program, there)
+    assert [one.name for one in recompute.operations] == [one.name for one in choice.program.operations]
+    for one, other in zip(recompute.operations, choice.program.operations, strict=True):
         assert one.call.target is other.call.target
     for groups, words in (
         ({**choice.groups, next(iter(choice.groups)): ["nothing"]}, "no operation nothing"),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.errors import MismatchError
 from memplan.graphs.graph import Kind, Phase
-from memplan.planner.baseline import baseline, plain_schedule
+from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.runtime.codegen.codegen import generate
 from memplan.runtime.fusion import fused as fusing
 from memplan.runtime.fusion.folds import folds
@@ -126,7 +126,7 @@ def calls_of(members: Members) -> Kernel:
 
 def results(program: Program) -> list[torch.Tensor]:
     graph = graph_of(program, [Cost(1.0)] * len(program.operations))
-    step = generate(program, plain_schedule(graph)).compile()
+    step = generate(program, baseline_schedule(graph)).compile()
     generator = torch.Generator().manual_seed(0)
     return step([torch.randn(SIDE, SIDE, generator=generator) for _ in program.residents], ())
 
@@ -158,8 +158,8 @@ def test_groups_hold(program: Program) -> None:
         assert len({program.operations[member].phase for member in unit.members}) == 1
         inside = {x for member in unit.members for x in program.operations[member].writes}
         reads = {x for member in unit.members for x in program.operations[member].reads} - inside
-        again = {x for member in unit.folded for x in program.operations[member].writes}
-        assert reads - again <= made
+        recompute = {x for member in unit.folded for x in program.operations[member].writes}
+        assert reads - recompute <= made
         made |= inside
         inputs = {x: uses.sizes[x] for member in unit.members for x in uses.reads[member] - inside}
         assert sum(inputs.values()) + sum(outside(uses, set(unit.members)).values()) <= most

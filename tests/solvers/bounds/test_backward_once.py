@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.graph import Graph, Phase
 from memplan.graphs.machine import Links, Machine
-from memplan.planner.baseline import baseline, plain_schedule
-from memplan.planner.bounds import backward_once, memory_floor, once_floor
+from memplan.planner.baseline import baseline, baseline_schedule
+from memplan.planner.bounds import backward_once, minimum_memory, minimum_memory_once
 from memplan.solvers.bounds.lower_bounds import lower_bounds, proofs_of_none
 from memplan.solvers.problem import Bound, InfeasibleError, NotFoundError, Problem
 from memplan.solvers.registry import run as registry
@@ -31,7 +31,7 @@ def trained(seed: int) -> Graph:
 
 
 def budgets(graph: Graph, most: int = 4) -> range:
-    low, high = memory_floor(graph), baseline(graph).peak
+    low, high = minimum_memory(graph), baseline(graph).peak
     return range(low, high + 1, max(1, (high - low) // most))
 
 
@@ -42,7 +42,7 @@ def test_none_is_above_the_optimum_of_its_kind(seed: int) -> None:
     graph = trained(seed)
     for budget in budgets(graph):
         best = {True: optimal_time(graph, budget), False: optimal_time(backward_once(graph), budget)}
-        for bound in lower_bounds(Problem(graph, budget), plain_schedule(graph), inf, 10):
+        for bound in lower_bounds(Problem(graph, budget), baseline_schedule(graph), inf, 10):
             optimum = best[bound.backward_again]
             assert bound.order == "file" or optimum is None or bound.seconds <= optimum * ROOM
 
@@ -50,13 +50,15 @@ def test_none_is_above_the_optimum_of_its_kind(seed: int) -> None:
 def test_it_is_told_where_it_is_the_larger() -> None:
     """Just below the once-floor, where schedules repeat backward operations."""
     graph = next(graph for graph in map(trained, range(10**4)) if _repeats(graph))
-    floor = once_floor(graph)
-    assert floor is not None
-    told = classes(lower_bounds(Problem(graph, floor - 1), plain_schedule(graph), inf, 10))
-    assert told["file", False] == inf > told["any", True]
-    assert told["any", False] >= told["any", True]
-    roomy = classes(lower_bounds(Problem(graph, baseline(graph).peak), plain_schedule(graph), inf, 10))
-    assert not any(again is False for _order, again in roomy), "no answer repeats backward operations"
+    min_memory = minimum_memory_once(graph)
+    assert min_memory is not None
+    reported = classes(lower_bounds(Problem(graph, min_memory - 1), baseline_schedule(graph), inf, 10))
+    assert reported["file", False] == inf > reported["any", True]
+    assert reported["any", False] >= reported["any", True]
+    roomy = classes(lower_bounds(Problem(graph, baseline(graph).peak), baseline_schedule(graph), inf, 10))
+    assert not any(recomputed is False for _order, recomputed in roomy), (
+        "no answer repeats backward operations"
+    )
 
 
 def classes(bounds: list[Bound]) -> dict[tuple[str, bool], float]:
@@ -84,46 +86,50 @@ def refusal(
 def test_what_a_refusal_says() -> None:
     graph = trained(291)
     assert _repeats(graph)
-    floor = once_floor(graph) or 0
-    proven = refusal(graph, floor - 1)
+    min_memory = minimum_memory_once(graph) or 0
+    proven = refusal(graph, min_memory - 1)
     assert "none without offloading, in any order, unless a backward operation runs twice" in str(proven)
     assert {bound.order for bound in proven.bounds} == {"any", "file"}
     assert all(bound.seconds == inf and not bound.backward_again for bound in proven.bounds)
-    quick = refusal(graph, floor - 1, 0)
-    said = f"below {floor:,} B there is none without offloading, in the traced order, unless a backward"
+    quick = refusal(graph, min_memory - 1, 0)
+    said = f"below {min_memory:,} B there is none without offloading, in the traced order, unless a backward"
     assert said in str(quick)
     assert quick.seconds is not None
-    linked = refusal(graph, floor - 1, machine=Machine(links=Links(1.0, 1.0)))
+    linked = refusal(graph, min_memory - 1, machine=Machine(links=Links(1.0, 1.0)))
     assert "twice" not in str(linked)
 
 
 def _repeats(graph: Graph) -> bool:
     """The fastest schedule just below the once-floor, where none has backward operations once."""
-    floor = once_floor(graph)
+    min_memory = minimum_memory_once(graph)
     return (
-        floor is not None
-        and floor > memory_floor(graph)
-        and optimal_time(graph, floor - 1) is not None
-        and optimal_time(backward_once(graph), floor - 1) is None
+        min_memory is not None
+        and min_memory > minimum_memory(graph)
+        and optimal_time(graph, min_memory - 1) is not None
+        and optimal_time(backward_once(graph), min_memory - 1) is None
     )
 
 
 def test_no_schedule_at_all() -> None:
     graph = next(graph for graph in map(trained, range(10**4)) if _none(graph))
-    floor = once_floor(graph)
-    assert floor is not None
+    min_memory = minimum_memory_once(graph)
+    assert min_memory is not None
     assert "it is proven that there is none without offloading, in any order" in str(
-        refusal(graph, floor - 1)
+        refusal(graph, min_memory - 1)
     )
-    assert "unless" not in str(refusal(graph, floor - 1))
+    assert "unless" not in str(refusal(graph, min_memory - 1))
 
 
 def _none(graph: Graph) -> bool:
     """Nothing between the floor and the once-floor, and the program says so."""
-    floor = once_floor(graph)
-    if floor is None or floor <= memory_floor(graph) or optimal_time(graph, floor - 1) is not None:
+    min_memory = minimum_memory_once(graph)
+    if (
+        min_memory is None
+        or min_memory <= minimum_memory(graph)
+        or optimal_time(graph, min_memory - 1) is not None
+    ):
         return False
-    return any(bound.general for bound in proofs_of_none(Problem(graph, floor - 1), 10))
+    return any(bound.general for bound in proofs_of_none(Problem(graph, min_memory - 1), 10))
 
 
 def test_a_time_limit_keeps_the_clause() -> None:

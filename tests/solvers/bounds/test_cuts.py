@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memplan.graphs.generators import layered, unet
 from memplan.graphs.graph import Graph
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.solvers.bounds.residency.cuts import Network, part_of
 from memplan.solvers.bounds.residency.facts import Facts
 from memplan.solvers.bounds.residency.max_flow import SINK, SOURCE, UNLIMITED, arcs_between, minimum_cut
@@ -48,11 +48,11 @@ def test_flows_equal_networkx(seed: int) -> None:
     except nx.NetworkXUnbounded:
         return
     tail, head = (np.array(column, np.int32) for column in (zip(*pairs, strict=True) if pairs else ((), ())))
-    flow, ours = minimum_cut(arcs_between(nodes, tail, head), capacities)
+    flow, own = minimum_cut(arcs_between(nodes, tail, head), capacities)
     assert flow == best
-    assert ours[SOURCE]
-    assert not ours[SINK]
-    assert capacities[ours[tail] & ~ours[head]].sum() == flow
+    assert own[SOURCE]
+    assert not own[SINK]
+    assert capacities[own[tail] & ~own[head]].sum() == flow
 
 
 def network_of(graph: Graph, budget: int, moments: list[int], order: Order) -> Network:
@@ -72,7 +72,7 @@ def by_both(graph: Graph, budget: int, order: Order) -> tuple[float, float]:
 
 
 def budgets(graph: Graph, most: int) -> range:
-    low, high = memory_floor(graph), baseline(graph).peak
+    low, high = minimum_memory(graph), baseline(graph).peak
     return range(low, high + 1, max(1, (high - low) // most))
 
 
@@ -108,7 +108,7 @@ def test_generated_graphs(graph: Graph) -> None:
 def test_every_price_gives_a_bound_and_excess_is_its_slope(graph: Graph, seed: int) -> None:
     """A cut is the least at its own prices: at others its plane lies above the bound there."""
     random = np.random.default_rng(seed)
-    budget = (memory_floor(graph) + baseline(graph).peak) // 2
+    budget = (minimum_memory(graph) + baseline(graph).peak) // 2
     facts = Facts(graph)
     moments = [k for k in range(len(graph.operations)) if facts.least_bytes(k) <= budget]
     network = network_of(graph, budget, moments, file_order(graph))
@@ -117,7 +117,7 @@ def test_every_price_gives_a_bound_and_excess_is_its_slope(graph: Graph, seed: i
     cuts = [network.cut(row) for row in prices]
     for there, cut in zip(prices, cuts, strict=True):
         assert cut.bound <= best + EQUAL
-        cost = float(np.array(facts.seconds)[cut.again].sum()) / (sum(facts.seconds) or 1.0)
+        cost = float(np.array(facts.seconds)[cut.recomputed].sum()) / (sum(facts.seconds) or 1.0)
         assert cut.bound == pytest.approx(cost + there @ cut.excess, abs=1e-6)
         for other, second in zip(prices, cuts, strict=True):
             assert second.bound <= cut.bound + (other - there) @ cut.excess + 1e-9
@@ -125,7 +125,7 @@ def test_every_price_gives_a_bound_and_excess_is_its_slope(graph: Graph, seed: i
 
 def test_without_a_linear_program_the_bound_is_lower_and_true(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = unet(2)
-    budget = (memory_floor(graph) + baseline(graph).peak) // 2
+    budget = (minimum_memory(graph) + baseline(graph).peak) // 2
     network = network_of(graph, budget, [*range(len(graph.operations))], file_order(graph))
     start = np.full(len(graph.operations), 0.5)
     best = best_prices(network, start).bound

@@ -22,7 +22,7 @@ from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.outward import float_below, product_below, sum_below
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.solvers.bounds.offload.offload_bound import offload_bound
 from memplan.solvers.bounds.residency.residency import free_order_bound, residency_bound
 from memplan.solvers.milp import highs, safe_bounds
@@ -133,7 +133,7 @@ def scaled_graph(graph: Graph, bytes_: int, seconds: float) -> Graph:
 def test_the_bound_of_more_memory_is_not_above_the_optimum_of_less(seed: int) -> None:
     random = Random(seed)
     graph = wide_graph(random)
-    low, high = memory_floor(graph), baseline(graph).peak
+    low, high = minimum_memory(graph), baseline(graph).peak
     budgets = sorted({low, high, *(exact_budget(random, graph) for _ in range(2))})
     for less, more in combinations(budgets, 2):
         best = optimal_time(graph, less)

@@ -21,7 +21,7 @@ from memplan.planner.residency.lifetimes import find_lifetimes, position_of
 from memplan.planner.residency.prefetch_placement import place_prefetches
 from memplan.planner.residency.residency import Residency
 from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete, offload, prefetch
-from memplan.planner.schedule.sequence import in_plain_mode
+from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.offload.link_windows import link_bound
 from memplan.solvers.bounds.offload.offload_bound import offload_bound
@@ -172,15 +172,15 @@ def test_less_time_only_makes_it_lower() -> None:
 def test_no_random_migration_of_a_trace_is_faster(trace: Trace, share: float, chance: Random) -> None:
     graph = kernel_trace(trace)
     assert graph.machine is not None
-    runs, budget = in_plain_mode(range(len(graph.operations))), int(share * baseline(graph).peak)
-    behind = {True: [Memory.HOST], False: [Memory.HOST, Memory.DISK]}
-    away = {
-        (lifetime.tensor, position_of(use.moment)): chance.choice(behind[lifetime.persistent])
+    runs, budget = in_default_mode(range(len(graph.operations))), int(share * baseline(graph).peak)
+    later = {True: [Memory.HOST], False: [Memory.HOST, Memory.DISK]}
+    offloaded = {
+        (lifetime.tensor, position_of(use.moment)): chance.choice(later[lifetime.persistent])
         for lifetime in find_lifetimes(graph, runs)
         for use in lifetime.uses
         if chance.random() < 1.3 - share
     }
-    found = place_prefetches(graph, graph.machine, budget, Residency(runs, away), (1.0, 3.0))
+    found = place_prefetches(graph, graph.machine, budget, Residency(runs, offloaded), (1.0, 3.0))
     if found:
         assert found[1].time >= link_bound(graph, graph.machine, budget) * (1 - 1e-9)
 

@@ -16,7 +16,7 @@ from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.transformations.order import in_order
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor, time_bound
+from memplan.planner.bounds import minimum_memory, time_bound
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.schedule.schedule import Initial, Schedule, compute, delete, prefetch
 from memplan.planner.simulator.simulate import simulate
@@ -113,7 +113,7 @@ def test_where_one_order_is_possible_both_are_the_same(seed: int) -> None:
     random = Random(seed)
     graph = chain(random.randint(3, 6), seed=seed, parameters=True)
     machine = Machine(links=Links(d2h=40.0, h2d=60.0))
-    low, high = memory_floor(graph, machine), baseline(graph).peak
+    low, high = minimum_memory(graph, machine), baseline(graph).peak
     budget = low + (high - low) // 3
     fixed = offload_bound(graph, machine, budget).seconds
     assert any_bound(graph, machine, budget) == pytest.approx(fixed, rel=1e-6)
@@ -166,15 +166,15 @@ def test_work_is_shared_between_device_and_cpu() -> None:
 
 def test_a_race_is_told_rising_bounds_until_it_is_over() -> None:
     case = small_case(28)
-    problem, told = Problem(case.graph, case.budget, case.machine), list[Bound]()
-    prove(problem, told.append, 10.0, lambda: False)
-    assert all(bound.general for bound in told)
-    assert [bound.seconds for bound in told] == sorted(bound.seconds for bound in told)
-    assert told[-1].seconds == any_bound(case.graph, case.machine, case.budget) > told[0].seconds
+    problem, reported = Problem(case.graph, case.budget, case.machine), list[Bound]()
+    prove(problem, reported.append, 10.0, lambda: False)
+    assert all(bound.general for bound in reported)
+    assert [bound.seconds for bound in reported] == sorted(bound.seconds for bound in reported)
+    assert reported[-1].seconds == any_bound(case.graph, case.machine, case.budget) > reported[0].seconds
 
     few = list[Bound]()
     prove(Problem(case.graph, case.budget, case.machine), few.append, 10.0, lambda: len(few) == 2)
-    assert few == told[:2]
+    assert few == reported[:2]
 
 
 def test_a_contribution_dropped_before_the_next_is_made() -> None:

@@ -15,7 +15,7 @@ from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.instances.three_partition import solvable
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor, time_bound
+from memplan.planner.bounds import minimum_memory, time_bound
 from memplan.solvers.bounds.lower_bounds import lower_bounds
 from memplan.solvers.bounds.offload.offload_bound import offload_bound, weight_offload_bound
 from memplan.solvers.problem import Problem
@@ -51,7 +51,7 @@ def test_no_bound_is_above_a_schedule_that_writes_host_memory(seed: int) -> None
     assert offload_bound(graph, machine, case.budget).seconds <= best.period * ABOVE
     assert offload_bound(graph, machine, case.budget, order="any").seconds <= best.period * ABOVE
     assert weight_offload_bound(graph, machine, case.budget, 2.0).seconds <= best.period * ABOVE
-    assert optimum(graph, machine, memory_floor(graph, machine) - 1, states=300).period == inf
+    assert optimum(graph, machine, minimum_memory(graph, machine) - 1, states=300).period == inf
 
 
 @pytest.mark.scripts
@@ -94,7 +94,7 @@ def one_weight(seconds: float) -> Graph:
 def test_what_cannot_be_hidden() -> None:
     """On 6 B w must be down, 6 / 2 s, before `large` begins, and comes up, 6 / 3 s, after `last`."""
     graph, machine = one_weight(5.0), Machine(links=Links(d2h=2, h2d=3))
-    assert memory_floor(graph, machine) == 6
+    assert minimum_memory(graph, machine) == 6
     exact = 5 + 1 + 1 + 3 + 2
     assert optimum(graph, machine, 6).period == pytest.approx(exact)
     assert offload_bound(graph, machine, 6).seconds == pytest.approx(exact, rel=1e-6)

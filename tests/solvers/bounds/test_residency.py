@@ -19,7 +19,7 @@ from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph, Kind, Mode
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor, time_bound
+from memplan.planner.bounds import minimum_memory, time_bound
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.residency import program as residency_program
 from memplan.solvers.bounds.residency import windows
@@ -40,7 +40,7 @@ ROOM = 1 + 1e-9
 
 
 def steps(graph: Graph, most: int) -> range:
-    low, high = memory_floor(graph) - 1, baseline(graph).peak
+    low, high = minimum_memory(graph) - 1, baseline(graph).peak
     return range(low, high + 1, max(1, (high - low) // most))
 
 
@@ -89,8 +89,8 @@ def test_bounds_with_intervals_between_moments_hold_too(graph: Graph) -> None:
 
 def test_intervals_between_moments_raise_the_bound_in_fractions() -> None:
     graph = chain(12)
-    floor, count = memory_floor(graph), len(graph.operations)
-    budget = floor + (baseline(graph).peak - floor) // 10
+    min_memory, count = minimum_memory(graph), len(graph.operations)
+    budget = min_memory + (baseline(graph).peak - min_memory) // 10
     facts, moment = Facts(graph), file_order(graph)
     every = range(count // 3, count, count // 9)
     moments = [moment(o) for o in every if facts.least_bytes(o) <= budget]

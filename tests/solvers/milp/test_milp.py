@@ -135,18 +135,18 @@ def test_a_start_is_completed_and_never_lost(backend: str) -> None:
     first = milp.solve(program, time_limit=2)
     assert first.x is not None
     start = {column: float(first.x[column]) for column in np.flatnonzero(program.integer).tolist()}
-    again = milp.solve(program, Settings(backend), time_limit=0.5, start=start)
-    assert again.objective is not None
+    recomputed = milp.solve(program, Settings(backend), time_limit=0.5, start=start)
+    assert recomputed.objective is not None
     assert first.objective is not None
-    assert again.objective <= first.objective + 1e-6
+    assert recomputed.objective <= first.objective + 1e-6
 
 
 def test_progress_is_told() -> None:
-    told: list[Progress] = []
-    milp.solve(hard_program(), time_limit=2, progress=told.append)
-    assert told
-    assert told[-1].gap > 0
-    assert all(progress.bound <= progress.incumbent for progress in told)
+    reported: list[Progress] = []
+    milp.solve(hard_program(), time_limit=2, progress=reported.append)
+    assert reported
+    assert reported[-1].gap > 0
+    assert all(progress.bound <= progress.incumbent for progress in reported)
 
 
 def test_the_same_program_gives_the_same_answer() -> None:
@@ -231,14 +231,14 @@ def test_a_row_is_as_exact_as_its_terms() -> None:
     a, peak = model.binary(), model.column(upper=1000.0, cost=1.0)
     model.row([(a, 500.0), (peak, -1.0)], upper=0.0)
 
-    def told(peak: float) -> Result:
+    def reported(peak: float) -> Result:
         return checked(
             model.program(), Result(Outcome.OPTIMAL, peak, peak, np.array([1 - 8e-7, peak])), "near"
         )
 
-    assert told(500 * (1 - 8e-7)).x is not None
+    assert reported(500 * (1 - 8e-7)).x is not None
     with pytest.raises(BackendError, match="a constraint is violated by"):
-        told(499.0)
+        reported(499.0)
 
 
 DEAF = """

@@ -54,9 +54,9 @@ def stretched(program: Program, cost: int, rows: int, column: int) -> Program:
 def test_other_units_change_nothing(
     parts: tuple[list[int], list[int], int], cost: int, rows: int, column: int
 ) -> None:
-    plain = knapsack(*parts)
-    odd = stretched(plain, cost, rows, column)
-    expected, found = milp.solve(plain), milp.solve(odd)
+    baseline = knapsack(*parts)
+    odd = stretched(baseline, cost, rows, column)
+    expected, found = milp.solve(baseline), milp.solve(odd)
     assert found.outcome == expected.outcome == Outcome.OPTIMAL
     assert found.objective is not None
     assert expected.objective is not None
@@ -64,7 +64,7 @@ def test_other_units_change_nothing(
     assert found.bound <= found.objective
     fractions = relaxed(odd)
     assert np.ldexp(fractions.bound, -cost) <= expected.objective * (1 + 1e-6) + 1e-9
-    assert np.ldexp(fractions.bound, -cost) == pytest.approx(relaxed(plain).bound, rel=1e-5, abs=1e-5)
+    assert np.ldexp(fractions.bound, -cost) == pytest.approx(relaxed(baseline).bound, rel=1e-5, abs=1e-5)
 
 
 def test_ordinary_numbers_stay_as_they_are() -> None:

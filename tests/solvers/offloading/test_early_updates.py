@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from memplan.graphs.structure.chain import chain_of
 from memplan.graphs.structure.valid_order import is_valid_order
-from memplan.planner.schedule.sequence import in_plain_mode
+from memplan.planner.schedule.sequence import in_default_mode
 from memplan.solvers.offloading.layers.early_updates import early_updates
 from memplan.solvers.offloading.offmate.graph import updates_moved
 from odd_graphs import odd_graph
@@ -18,7 +18,7 @@ from odd_graphs import odd_graph
 def test_early_updates_keep_an_order_that_is_valid(batch: int) -> None:
     for seed in range(200 * batch, 200 * batch + 200):
         graph = odd_graph(Random(seed))
-        runs = early_updates(graph, in_plain_mode(range(len(graph.operations))))
+        runs = early_updates(graph, in_default_mode(range(len(graph.operations))))
         order = [operation for operation, _mode in runs]
         assert sorted(order) == list(range(len(graph.operations))), seed
         assert is_valid_order(graph, order), seed

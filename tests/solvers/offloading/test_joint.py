@@ -14,9 +14,9 @@ from memplan.graphs.graph import Graph, Phase
 from memplan.graphs.machine import Link, Links, Machine, Memory, Tier
 from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor, time_bound
+from memplan.planner.bounds import minimum_memory, time_bound
 from memplan.planner.schedule.schedule import Verb
-from memplan.planner.schedule.sequence import in_plain_mode, prune
+from memplan.planner.schedule.sequence import in_default_mode, prune
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.links import worth_moving
 from memplan.solvers.offloading.joint import joint
@@ -45,10 +45,10 @@ def trained(blocks: int, seed: int) -> Graph:
 def test_where_gradients_find_no_room_they_are_written_to_the_host() -> None:
     """At the floor, which is lower for that: no schedule without holds there."""
     graph = with_direct_gradients(trained(3, 1), 3.0 * MiB)
-    floor = memory_floor(graph, LINKED)
-    assert floor < memory_floor(trained(3, 1), LINKED)
-    found = registry.solve("joint", Problem(graph, floor, LINKED), 1.0, bound_seconds=0.5)
-    assert found.figures.peak == floor
+    min_memory = minimum_memory(graph, LINKED)
+    assert min_memory < minimum_memory(trained(3, 1), LINKED)
+    found = registry.solve("joint", Problem(graph, min_memory, LINKED), 1.0, bound_seconds=0.5)
+    assert found.figures.peak == min_memory
     assert found.figures.time >= not_none(found.lower_bound)
     runs = [run for verb, *run in found.schedule.rows() if verb == Verb.COMPUTE]
     assert any(graph.made_on_host(*run) and not graph.on_host(*run) for run in runs)
@@ -71,8 +71,8 @@ def test_whatever_is_dropped_the_runs_hold(name: str, seed: int) -> None:
     drops, hosts = Drops(graph), host_modes(graph)
     dropped = {x for x in drops.saved if random.random() < 0.6}
     slots = Slots(drops, drops.runs)
-    state = State(graph, LINKED, 2**50, slots.runs, all_away=random.random() < 0.5)
-    state.switch(dict.fromkeys(slots.again(dropped), 0))
+    state = State(graph, LINKED, 2**50, slots.runs, all_offloaded=random.random() < 0.5)
+    state.switch(dict.fromkeys(slots.recomputed(dropped), 0))
     state.switch(
         {p: hosts[o] for p, (o, _m) in enumerate(state.runs) if o in hosts and random.random() < 0.5}
     )
@@ -92,7 +92,7 @@ def test_what_is_dropped_is_not_there_at_the_loss() -> None:
     state = State(graph, LINKED, 2**50, slots.runs)
     kept = state.demand
     assert {graph.tensors.name[x] for x in inside} == {f"a{i}" for i in range(1, 9)}, "boundaries come last"
-    state.switch(dict.fromkeys(slots.again(set(inside)), 0))
+    state.switch(dict.fromkeys(slots.recomputed(set(inside)), 0))
     assert kept == baseline(graph).peak
     assert kept - state.demand == 7 * MiB, "one block's own tensor is there at a time"
 
@@ -101,7 +101,7 @@ def test_what_is_dropped_is_not_there_at_the_loss() -> None:
 @pytest.mark.parametrize("name", GRAPHS)
 def test_within_the_budget_and_above_the_bound(name: str) -> None:
     graph = GRAPHS[name]
-    low, high = memory_floor(graph, LINKED), baseline(graph).peak
+    low, high = minimum_memory(graph, LINKED), baseline(graph).peak
     times: list[float] = []
     for share in (0.8, 0.5):
         budget = low + int((high - low) * share)
@@ -116,7 +116,7 @@ def test_within_the_budget_and_above_the_bound(name: str) -> None:
 
 def test_never_slower_than_its_start() -> None:
     graph = GRAPHS["trained"]
-    problem = Problem(graph, memory_floor(graph, LINKED) * 2, LINKED)
+    problem = Problem(graph, minimum_memory(graph, LINKED) * 2, LINKED)
     start = registry.solve("zero-infinity", problem, bound_seconds=0.0)
     answer = joint.improved(problem, Options(0.5), [(start.schedule, start.figures.time)])
     assert (
@@ -127,7 +127,7 @@ def test_never_slower_than_its_start() -> None:
 
 def test_cancelled_it_gives_its_best_so_far() -> None:
     graph = GRAPHS["trained"]
-    problem = Problem(graph, memory_floor(graph, LINKED) * 2, LINKED)
+    problem = Problem(graph, minimum_memory(graph, LINKED) * 2, LINKED)
     answer = joint.solve(problem, replace(Options(None), cancelled=lambda: True))
     assert answer.status == Status.FEASIBLE
     simulate(graph, answer.schedule, budget=problem.budget, machine=LINKED)
@@ -135,7 +135,7 @@ def test_cancelled_it_gives_its_best_so_far() -> None:
 
 def test_the_same_seed_gives_the_same_answer() -> None:
     graph = GRAPHS["after"]
-    problem = Problem(graph, memory_floor(graph, LINKED) * 3 // 2, LINKED)
+    problem = Problem(graph, minimum_memory(graph, LINKED) * 3 // 2, LINKED)
     options = Options(None, joint.Settings(moves=20))
     first, second = (joint.solve(problem, options).schedule for _ in range(2))
     assert list(first) == list(second)
@@ -145,14 +145,14 @@ def test_refusals() -> None:
     graph = GRAPHS["chain"]
     with pytest.raises(NotAcceptedError, match="joint needs a machine with links d2h and h2d"):
         registry.solve("joint", Problem(graph, 100 * MiB))
-    floor = memory_floor(graph, LINKED)
+    min_memory = minimum_memory(graph, LINKED)
     with pytest.raises(InfeasibleError, match="the smallest budget found by joint"):
-        registry.solve("joint", Problem(graph, floor - 1, LINKED))
+        registry.solve("joint", Problem(graph, min_memory - 1, LINKED))
 
 
 def test_what_the_host_cannot_hold_goes_to_the_disk() -> None:
     graph = GRAPHS["trained"]
-    budget = memory_floor(graph, LINKED) * 3 // 2
+    budget = minimum_memory(graph, LINKED) * 3 // 2
     roomy = registry.solve("joint", Problem(graph, budget, LINKED), 1.0, bound_seconds=0.0).figures
     disks = replace(LINKED.links, disk_read=2.0 * MiB, disk_write=2.0 * MiB)
     small = Machine(host_capacity=roomy.host_peak // 2, disk_capacity=2**40, links=disks)
@@ -168,14 +168,16 @@ def test_what_the_disk_cannot_hold_goes_deeper() -> None:
     archive = Tier("archive", None, Link(2.0 * MiB), Link(2.0 * MiB))
     for disk in (17 * MiB, 20 * MiB):
         machine = Machine(host_capacity=12 * MiB, disk_capacity=disk, links=disks, deeper=(archive,))
-        state = State(graph, machine, 20 * MiB, in_plain_mode(range(len(graph.operations))), all_away=True)
+        state = State(
+            graph, machine, 20 * MiB, in_default_mode(range(len(graph.operations))), all_offloaded=True
+        )
         spill(state)
         assert state.peaks(1.0)[Memory.DISK] <= disk
         roomy, schedule = replace(machine, host_capacity=None), state.schedule(state.evaluate(1.0))
         found = simulate(graph, schedule, budget=20 * MiB, machine=roomy).figures
         assert found.disk_peak <= disk
         assert found.deeper_peaks[0] > 0
-        counts.append(sum(to == 3 for to in state.away.values()))
+        counts.append(sum(to == 3 for to in state.offloaded.values()))
     assert counts[0] > counts[1]
 
 
@@ -221,9 +223,11 @@ def test_without_phases_what_waits_longest_is_made_again() -> None:
     forward = replace(graph.operations, phase=np.full_like(graph.operations.phase, Phase.FORWARD))
     untold = replace(graph, operations=forward)
     slow = Machine(links=Links(d2h=0.01 * MiB, h2d=0.01 * MiB))
-    floor, peak = memory_floor(graph), baseline(graph).peak
+    min_memory, peak = minimum_memory(graph), baseline(graph).peak
     times = [
-        registry.solve("joint", Problem(each, (floor + peak) // 2, slow), 2.0, bound_seconds=0.0).figures.time
+        registry.solve(
+            "joint", Problem(each, (min_memory + peak) // 2, slow), 2.0, bound_seconds=0.0
+        ).figures.time
         for each in (graph, untold)
     ]
     assert times[1] <= 1.1 * times[0] < 2 * time_bound(graph)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from memplan.planner.schedule.sequence import in_plain_mode
+from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.joint.again import Again
 from memplan.solvers.offloading.joint.drops import Drops
@@ -33,19 +33,19 @@ def test_whatever_takes_place_the_schedule_holds_and_is_taken_back(name: str, se
     assert [slots.runs[place] for place in slots.places] == drops.runs
     given = set(slots.places)
     assert all(mode == ABSENT for place, (_o, mode) in enumerate(slots.runs) if place not in given)
-    state = State(graph, LINKED, 2**50, slots.runs, all_away=random.random() < 0.5)
-    plain = State(graph, LINKED, 2**50, drops.runs, all_away=bool(state.away))
-    assert figures_of(state) == pytest.approx(figures_of(plain)), "absent runs change nothing"
-    state.switch(dict.fromkeys(slots.again({x for x in drops.saved if random.random() < 0.4}), 0))
+    state = State(graph, LINKED, 2**50, slots.runs, all_offloaded=random.random() < 0.5)
+    baseline = State(graph, LINKED, 2**50, drops.runs, all_offloaded=bool(state.offloaded))
+    assert figures_of(state) == pytest.approx(figures_of(baseline)), "absent runs change nothing"
+    state.switch(dict.fromkeys(slots.recomputed({x for x in drops.saved if random.random() < 0.4}), 0))
     state.switch(
         {p: hosts[o] for p, (o, _m) in enumerate(state.runs) if o in hosts and random.random() < 0.5}
     )
-    again = Again(state, random)
+    recomputed = Again(state, random)
     for _ in range(6):
         before, runs_before, steps = figures_of(state), list(state.runs), state.steps(1.0, 0.0)[0].tolist()
         mark = state.mark()
         for _ in range(random.randint(1, 4)):
-            again.change()
+            recomputed.change()
             figures_of(state)
         if random.random() < 0.5:
             state.rollback(mark)
@@ -58,25 +58,25 @@ def test_what_is_made_again_can_stay_and_what_stays_be_made_again(name: str) -> 
     """With no runs absent, switched off one by one, the plain runs come out, and the plain peak."""
     graph = GRAPHS[name]
     drops = Drops(graph)
-    plain = drops.runs
-    state = State(graph, LINKED, 2**50, Slots(drops, plain).runs)
+    baseline = drops.runs
+    state = State(graph, LINKED, 2**50, Slots(drops, baseline).runs)
     least = state.demand
-    again = Again(state, Random(0))
-    assert again.optional == optional(graph, state.runs)
+    recomputed = Again(state, Random(0))
+    assert recomputed.optional == optional(graph, state.runs)
     for _ in range(60):
-        again.change()
+        recomputed.change()
         least = min(least, state.demand)
-    assert least < State(graph, LINKED, 2**50, plain).demand
-    state.switch(dict.fromkeys(again.optional, ABSENT))
-    assert [run for run in state.runs if run[1] != ABSENT] == plain
-    state.keep(list(state.away))
-    assert figures_of(state)[1] == State(graph, LINKED, 2**50, plain).demand
+    assert least < State(graph, LINKED, 2**50, baseline).demand
+    state.switch(dict.fromkeys(recomputed.optional, ABSENT))
+    assert [run for run in state.runs if run[1] != ABSENT] == baseline
+    state.keep(list(state.offloaded))
+    assert figures_of(state)[1] == State(graph, LINKED, 2**50, baseline).demand
 
 
 def test_there_is_no_slot_behind_a_change() -> None:
     """A weight that is updated: what reads it can't run again afterwards."""
     graph = GRAPHS["trained"]
-    runs = Slots(Drops(graph), in_plain_mode(range(len(graph.operations)))).runs
+    runs = Slots(Drops(graph), in_default_mode(range(len(graph.operations)))).runs
     changed = set[int]()
     for operation, mode in runs:
         if mode == ABSENT:

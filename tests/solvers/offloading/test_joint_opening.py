@@ -10,7 +10,7 @@ import pytest
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.planner.residency.from_schedule import recover_residency
 from memplan.planner.residency.residency import Residency
 from memplan.planner.simulator.simulate import simulate
@@ -34,7 +34,7 @@ def case(graph: Graph, seed: int, disk: bool) -> Problem:
     machine = Machine(links=Links(rate, rate))
     if disk:
         machine = Machine(host_capacity=plain.peak // 10, links=Links(rate, rate, rate, rate))
-    return Problem(graph, (plain.peak + memory_floor(graph, machine)) // 2, machine)
+    return Problem(graph, (plain.peak + minimum_memory(graph, machine)) // 2, machine)
 
 
 @pytest.mark.sampled(2)

@@ -9,7 +9,7 @@ from direct_access import with_direct_gradients
 from memplan.graphs.machine import Machine, Memory
 from memplan.planner.residency.prefetch_placement import ResidencyTransfers
 from memplan.planner.residency.residency import Residency
-from memplan.planner.schedule.sequence import in_plain_mode
+from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.joint.anneal import Anneal
 from memplan.solvers.offloading.joint.state import State
@@ -46,7 +46,7 @@ def test_any_changes(seed: int) -> None:
             case _:
                 positions = random.sample(switchable, min(1, len(switchable)))
                 state.switch(dict.fromkeys(positions, random.choice([0, HOST_MODE])))
-        residency = Residency(state.runs, state.away, state.decided.leave)
+        residency = Residency(state.runs, state.offloaded, state.decided.leave)
         demand = ResidencyTransfers(graph, LINKED.hierarchy, residency)
         assert state.demand == demand.device_peak
         budget = random.choice([2**40, demand.device_peak, demand.device_peak + random.randint(0, 30)])
@@ -60,14 +60,14 @@ def test_any_changes(seed: int) -> None:
 
 def test_the_plain_runs_take_the_plain_time() -> None:
     graph = training(3)
-    state = State(graph, Machine(links=LINKED.links), 2**40, in_plain_mode(range(len(graph.operations))))
+    state = State(graph, Machine(links=LINKED.links), 2**40, in_default_mode(range(len(graph.operations))))
     assert state.evaluate(1.0).seconds == pytest.approx(float(graph.operations.time.sum()))
 
 
 def test_an_interruption_half_way_leaves_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C between what a change writes down and the rows that follow from it."""
     graph = training(5)
-    state = State(graph, LINKED, 2**40, in_plain_mode(range(len(graph.operations))))
+    state = State(graph, LINKED, 2**40, in_default_mode(range(len(graph.operations))))
     anneal = Anneal(state, state.evaluate(1.0), {}, seed=0)
     steps = state.steps(1.0, 0.0)[0].tolist()
 
@@ -79,6 +79,6 @@ def test_an_interruption_half_way_leaves_the_best_so_far(monkeypatch: pytest.Mon
         with pytest.raises(KeyboardInterrupt):
             state.send([absence.place for absence in state.absences])
     anneal.restore(anneal.best)
-    assert not state.away
+    assert not state.offloaded
     assert state.steps(1.0, 0.0)[0].tolist() == steps
     simulate(graph, state.schedule(anneal.now), machine=LINKED)

@@ -80,7 +80,7 @@ def test_late_updates_are_a_third_stage():
     assert replace(late, late=False).update_seconds() == 0.0
 
 
-def beside(updates: str, granularity: str = "layer"):
+def extra(updates: str, granularity: str = "layer"):
     """The solution with a fifth more than the least budget, its problem, its runs, those of updates."""
     problem = Problem(graph(granularity=granularity, update="after"), 0, MACHINE)
     setting = {"states": "disk", "updates": updates, "keep": "0"}
@@ -97,12 +97,12 @@ def beside(updates: str, granularity: str = "layer"):
 @pytest.mark.scripts
 @pytest.mark.parametrize("granularity", ["layer", "operation"])
 def test_late_updates_stand_behind_all_else_and_wait_for_the_last_gradient(granularity: str):
-    active, _problem, _runs, early = beside("active", granularity)
-    late, problem, runs, behind = beside("late", granularity)
-    assert behind == list(range(len(runs) - len(behind), len(runs)))
-    assert len(early) == len(behind)
-    passes = sum(problem.graph.seconds(*run) for run in runs[: behind[0]])
-    first = problem.graph.seconds(*runs[behind[0]])
+    active, _problem, _runs, early = extra("active", granularity)
+    late, problem, runs, later = extra("late", granularity)
+    assert later == list(range(len(runs) - len(later), len(runs)))
+    assert len(early) == len(later)
+    passes = sum(problem.graph.seconds(*run) for run in runs[: later[0]])
+    first = problem.graph.seconds(*runs[later[0]])
     assert late.figures.time >= passes + first, "the next iteration's first layer waits for its update"
     assert active.figures.time < late.figures.time
 
@@ -138,7 +138,7 @@ def test_time_is_convex_in_what_is_swapped_in_the_order_of_benefit(random: Rando
     points = [(0, sum(seconds for _size, seconds in layers))]
     for size, seconds in layers:
         points.append((points[-1][0] + size, points[-1][1] - seconds))
-    times = [costs.seconds(swapped, again) for swapped, again in points]
+    times = [costs.seconds(swapped, recomputed) for swapped, recomputed in points]
     for (a, _), (b, _), (c, _), left, middle, right in zip(
         points, points[1:], points[2:], times, times[1:], times[2:], strict=False
     ):
@@ -397,7 +397,7 @@ def test_what_stays_keeps_within_the_room(layers: int, seed: int, share: float):
     problem = Problem(updated, baseline(updated).peak, MACHINE)
     amounts = Amounts(problem, MACHINE, order, Memory.HOST, duplex=True, keep=share)
     for count in (0, len(order.swaps)):
-        bare, way = next(amounts._all_away(count)), next(amounts.ways(count))
+        bare, way = next(amounts._all_offloaded(count)), next(amounts.ways(count))
         before, after = (
             ResidencyTransfers(updated, MACHINE.hierarchy, each).device_peak for each in (bare, way)
         )

@@ -10,7 +10,7 @@ import pytest
 from exact_offload import optimum
 from memplan.graphs.machine import Link, Links, Machine
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem
 from memplan.solvers.registry.run import solve
 from small_offload import small_training
@@ -25,7 +25,7 @@ def a_problem(seed: int) -> Problem:
     random = Random(seed)
     graph = small_training(random, 3, states=True, host=True)
     machine = Machine(links=Links(Link(2.0, 0.25), Link(2.0, 0.25), 1.0, 1.0))
-    low, high = memory_floor(graph, machine), baseline(graph).peak
+    low, high = minimum_memory(graph, machine), baseline(graph).peak
     return Problem(graph, low + (high - low) // 2, machine)
 
 

@@ -22,7 +22,7 @@ from memplan.planner.baseline import baseline
 from memplan.planner.bounds import time_bound
 from memplan.planner.residency.prefetch_placement import simulate_residency
 from memplan.planner.schedule.schedule import Verb
-from memplan.planner.schedule.sequence import in_plain_mode
+from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import Figures, simulate
 from memplan.solvers.links import linked_machine
 from memplan.solvers.offloading.layers.early_updates import early_updates
@@ -30,7 +30,7 @@ from memplan.solvers.offloading.memferry import memferry
 from memplan.solvers.offloading.memferry.estimate import Way
 from memplan.solvers.offloading.memferry.layers import costs_of, weight_layers
 from memplan.solvers.offloading.memferry.plan import Plan
-from memplan.solvers.problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, SolverResult, Status
 from memplan.solvers.registry import run as registry
 from training_graphs import training
 
@@ -60,7 +60,7 @@ def instance(seed: int, *, direct: bool = True) -> Problem:
 
 def solved(problem: Problem, **settings: str | float) -> Figures:
     chosen = memferry.Settings(**{"flips": 5, **settings})
-    answer: Answer = memferry.solve(problem, Options(None, chosen))
+    answer: SolverResult = memferry.solve(problem, Options(None, chosen))
     return simulate(problem.graph, answer.schedule, budget=problem.budget, machine=problem.machine).figures
 
 
@@ -74,7 +74,7 @@ def least_budget(problem: Problem, **settings: str | float) -> int | None:
 
 
 def plan_of(problem: Problem) -> Plan:
-    runs = in_plain_mode(range(len(problem.graph.operations)))
+    runs = in_default_mode(range(len(problem.graph.operations)))
     return Plan("a solver", problem.graph, linked_machine("a solver", problem, "weights"), runs)
 
 
@@ -83,7 +83,7 @@ def plan_of(problem: Problem) -> Plan:
 def test_layers_hold_every_weight_that_is_read_and_every_second(layers: int, seed: int) -> None:
     """On graphs with tied weights and operations of several weights: the parts add up to the whole."""
     graph = with_direct_access(training(layers, seed), 50.0)
-    runs = in_plain_mode(range(len(graph.operations)))
+    runs = in_default_mode(range(len(graph.operations)))
     found = weight_layers(graph, runs)
     costs = costs_of(graph, runs, found, Link(10.0))
     weights = [x for layer in found for x in layer.weights]
@@ -113,7 +113,7 @@ def test_direct_access_to_a_weight_that_two_operations_read_with_others() -> Non
     draft.operation("B", time=2.0, reads=[x], writes=[y])
     draft.operation("C", time=4.0, reads=[y, w], writes=[z])
     graph = with_direct_access(draft.graph([z]), 5.0)
-    runs = in_plain_mode(range(3))
+    runs = in_default_mode(range(3))
     (layer,) = weight_layers(graph, runs)
     (costs,) = costs_of(graph, runs, [layer], Link(20.0))
     assert set(layer.weights) == {u, w}
@@ -244,8 +244,8 @@ def test_updates_run_early_and_stay_on_their_side() -> None:
     """No run that an update must wait for stands behind it, and the last of them right before it."""
     for seed in range(40):
         graph = training(5, seed, update="end")
-        runs = early_updates(graph, in_plain_mode(range(len(graph.operations))))
-        assert sorted(runs) == in_plain_mode(range(len(graph.operations)))
+        runs = early_updates(graph, in_default_mode(range(len(graph.operations))))
+        assert sorted(runs) == in_default_mode(range(len(graph.operations)))
         phase, order = graph.operations.phase, [operation for operation, _mode in runs]
         others = [o for o in order if phase[o] != Phase.UPDATE]
         assert others == sorted(others)

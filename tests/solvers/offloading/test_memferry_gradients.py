@@ -15,13 +15,13 @@ from memplan.graphs.machine import Links, Machine
 from memplan.graphs.transformations.updates import SGD, with_updates
 from memplan.planner.baseline import baseline
 from memplan.planner.schedule.schedule import Verb
-from memplan.planner.schedule.sequence import in_plain_mode
+from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.links import linked_machine
 from memplan.solvers.offloading.memferry import memferry
 from memplan.solvers.offloading.memferry.gradients import gradient_layers
 from memplan.solvers.offloading.memferry.plan import Plan
-from memplan.solvers.problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, SolverResult
 from training_graphs import training
 
 MiB = 2**20
@@ -44,7 +44,7 @@ def gradients_of(graph: Graph) -> set[int]:
     return {x for x, kind in enumerate(graph.tensors.kind) if kind == Kind.PARAMETER_GRADIENT}
 
 
-def solved(problem: Problem, **chosen: str | float) -> Answer:
+def solved(problem: Problem, **chosen: str | float) -> SolverResult:
     return memferry.solve(problem, Options(None, memferry.Settings(**{"flips": 5, **chosen})))
 
 
@@ -92,23 +92,25 @@ def test_what_is_kept_saves_the_most_seconds(layers: int, seed: int, reserve: fl
     found = gradient_layers(graph)
     assert sorted(x for layer in found for x in layer.gradients) == sorted(gradients_of(graph))
     assert all(layer.direct for layer in found)
-    runs = in_plain_mode(o for o in range(len(graph.operations)) if graph.operations.phase[o] < Phase.UPDATE)
+    runs = in_default_mode(
+        o for o in range(len(graph.operations)) if graph.operations.phase[o] < Phase.UPDATE
+    )
     plan = Plan("a solver", graph, linked, runs, reserve=reserve, direct=True)
     seconds = [graph.seconds(*run) for run in plan.runs]
     room = int(reserve * sum(layer.size for layer in found))
     best = min(
-        sum(seconds_of(graph, layer.makers, kept) for layer, kept in zip(found, choice, strict=True))
+        sum(seconds_of(graph, layer.producers, kept) for layer, kept in zip(found, choice, strict=True))
         for choice in product((True, False), repeat=len(found))
         if sum(layer.size for layer, kept in zip(found, choice, strict=True) if kept) <= room
     )
-    makers = {o for layer in found for o in layer.makers}
-    own = sum(time for time, (o, _mode) in zip(seconds, plan.runs, strict=True) if o in makers)
+    producers = {o for layer in found for o in layer.producers}
+    own = sum(time for time, (o, _mode) in zip(seconds, plan.runs, strict=True) if o in producers)
     assert own == pytest.approx(best, rel=1e-9)
 
 
-def seconds_of(graph: Graph, makers: tuple[int, ...], kept: bool) -> float:
+def seconds_of(graph: Graph, producers: tuple[int, ...], kept: bool) -> float:
     """kept: gradients on the device."""
-    return sum(graph.seconds(o, 0 if kept else 1 + names(graph, o).index("go")) for o in makers)
+    return sum(graph.seconds(o, 0 if kept else 1 + names(graph, o).index("go")) for o in producers)
 
 
 def names(graph: Graph, operation: int) -> list[str]:

@@ -15,11 +15,11 @@ from memplan.graphs.structure.chain import chain_of
 from memplan.graphs.structure.valid_order import is_valid_order
 from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor, time_bound
+from memplan.planner.bounds import minimum_memory, time_bound
 from memplan.planner.schedule.schedule import Verb
 from memplan.solvers.offloading.offmate.graph import updates_moved
 from memplan.solvers.offloading.offmate.offmate import Settings
-from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, Solution, Status
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, Status, ValidatedSolution
 from memplan.solvers.registry import run as registry
 from training_graphs import training
 
@@ -44,11 +44,11 @@ def linked(graph: Graph, speed: float, **changes: int) -> Machine:
     return replace(Machine(links=Links(rate, rate)), **changes)
 
 
-def solve(graph: Graph, machine: Machine, budget: int, **settings: str) -> Solution:
+def solve(graph: Graph, machine: Machine, budget: int, **settings: str) -> ValidatedSolution:
     return registry.solve("offmate", Problem(graph, budget, machine), settings=settings, bound_seconds=0.0)
 
 
-def attempt(graph: Graph, machine: Machine, budget: int) -> Solution | InfeasibleError:
+def attempt(graph: Graph, machine: Machine, budget: int) -> ValidatedSolution | InfeasibleError:
     try:
         return solve(graph, machine, budget, seconds="1")
     except InfeasibleError as refusal:
@@ -78,7 +78,7 @@ def test_random_graphs(seed: int) -> None:
     random = Random(seed)
     graph = random_graph(random, seed)
     machine = linked(graph, 10 ** random.uniform(-1, 1))
-    low, high = memory_floor(graph, machine), baseline(graph).peak
+    low, high = minimum_memory(graph, machine), baseline(graph).peak
     budget = int(low + (high - low) * random.random() ** 2)
     found = attempt(graph, machine, budget)
     if isinstance(found, InfeasibleError):
@@ -86,7 +86,7 @@ def test_random_graphs(seed: int) -> None:
         assert found.least > budget
         budget = found.least
         found = attempt(graph, machine, budget)
-    assert isinstance(found, Solution)
+    assert isinstance(found, ValidatedSolution)
     assert found.figures.peak <= budget
     assert found.figures.time >= time_bound(graph) * (1 - 1e-9)
 
@@ -164,11 +164,11 @@ def test_refusals() -> None:
         solve(graph, Machine(), peak // 2)
     tiny_host = replace(linked(graph, 1.0), host_capacity=1000)
     with pytest.raises(NotAcceptedError, match="of host memory; the machine has 1,000 B"):
-        solve(graph, tiny_host, memory_floor(graph, tiny_host) + 1)
+        solve(graph, tiny_host, minimum_memory(graph, tiny_host) + 1)
     rate = tiny_host.links.d2h
     tiny_both = replace(tiny_host, disk_capacity=1000, links=Links(rate, rate, rate, rate))
     with pytest.raises(NotAcceptedError, match=r"needs [1-9][\d,]{6,} B = .*; the machine has 1,000 B"):
-        solve(graph, tiny_both, memory_floor(graph, tiny_both) + 1)
+        solve(graph, tiny_both, minimum_memory(graph, tiny_both) + 1)
     forward = layered(9, width=3)
     with pytest.raises(NotAcceptedError, match="has no backward operations"):
         solve(forward, linked(forward, 1.0), baseline(forward).peak)

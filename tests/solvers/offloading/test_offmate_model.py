@@ -166,9 +166,9 @@ def test_a_cpu_update_waits_for_its_gradient_and_the_weight_for_the_update() -> 
 
 def test_activations_load_the_links() -> None:  # 4.21, 4.22, point 10
     """Block 0 keeps 4 bytes over steps 1 and 2, where block 1 leaves no room in step 1 or 2."""
-    plain = Option(1.0, 1.0, 4, 4, 4)
+    baseline = Option(1.0, 1.0, 4, 4, 4)
     large = Option(1.0, 1.0, 0, 8, 0)
-    iteration = Iteration(((plain,), (large,)), (), (0,) * 4)
+    iteration = Iteration(((baseline,), (large,)), (), (0,) * 4)
     assert solved(iteration, Limits(12, None, 1.0, 1.0), whole=False) == pytest.approx(4.0)
     assert solved(iteration, Limits(8, None, 1.0, 1.0), whole=False) == pytest.approx(1 + 4 + 1 + 4 + 1)
 

@@ -73,9 +73,9 @@ def test_a_wish_that_is_no_subset_is_handed_on() -> None:
     """Four groups of one tensor each want half of it away: two of them are, entirely."""
     rounding = Rounding()
     wishes = [rounding.wish("gap", [10], [5.0, 7.0]) for _ in range(4)]
-    away = [wish for wish in wishes if wish != [10.0, 10.0]]
-    assert len(away) == 2
-    assert all(wish == pytest.approx([0.0, 4.0]) for wish in away)
+    offloaded = [wish for wish in wishes if wish != [10.0, 10.0]]
+    assert len(offloaded) == 2
+    assert all(wish == pytest.approx([0.0, 4.0]) for wish in offloaded)
 
 
 def lateness(order: list[int], updates: list[HostUpdate]) -> float:

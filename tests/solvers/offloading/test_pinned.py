@@ -13,7 +13,13 @@ from memplan.graphs.machine import Link, Links, Machine
 from memplan.planner.baseline import baseline
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.cycles.cycle import cycle_of
-from memplan.solvers.problem import InfeasibleError, NotAcceptedError, NotFoundError, Problem, Solution
+from memplan.solvers.problem import (
+    InfeasibleError,
+    NotAcceptedError,
+    NotFoundError,
+    Problem,
+    ValidatedSolution,
+)
 from memplan.solvers.registry import run as registry
 from not_none import not_none
 from small_offload import Case, small_case
@@ -22,7 +28,7 @@ SOLVERS = [entry.name for entry in registry.entries() if entry.needs_links]
 SEEDS = (2, 10, 15, 18)
 
 
-def outcome(solver: str, case: Case, pinned: int | None) -> Solution | MemplanError:
+def outcome(solver: str, case: Case, pinned: int | None) -> ValidatedSolution | MemplanError:
     problem = Problem(case.graph, case.budget, replace(case.machine, pinned=pinned))
     try:
         return registry.solve(solver, problem, 0.3, bound_seconds=0.0)
@@ -36,11 +42,11 @@ def test_what_is_pinned_stays_within_its_limit(solver: str) -> None:
     for seed in SEEDS:
         case = small_case(seed)
         roomy = outcome(solver, case, None)
-        if not isinstance(roomy, Solution) or not roomy.figures.pinned_peak:
+        if not isinstance(roomy, ValidatedSolution) or not roomy.figures.pinned_peak:
             continue
         limit = max(0, roomy.figures.pinned_peak - 1)
         tight = outcome(solver, case, limit)
-        if isinstance(tight, Solution):
+        if isinstance(tight, ValidatedSolution):
             machine = replace(case.machine, pinned=limit)
             figures = simulate(case.graph, tight.schedule, budget=case.budget, machine=machine).figures
             assert figures == tight.figures
@@ -54,10 +60,10 @@ def test_joint_makes_again_what_it_may_not_pin() -> None:
     rate = float(graph.tensors.bytes.max() / graph.operations.time.max())
     case = Case("chain", graph, Machine(links=Links(rate, rate)), int(0.6 * baseline(graph).peak))
     roomy = outcome("joint", case, None)
-    assert isinstance(roomy, Solution)
+    assert isinstance(roomy, ValidatedSolution)
     limit = roomy.figures.pinned_peak // 2
     tight = outcome("joint", case, limit)
-    assert isinstance(tight, Solution)
+    assert isinstance(tight, ValidatedSolution)
     assert 0 < tight.figures.pinned_peak <= limit
     assert tight.figures.time > roomy.figures.time
 

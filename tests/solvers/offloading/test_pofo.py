@@ -63,8 +63,8 @@ def enumerated(table: PofoTable, memory: int) -> float:
         return min(wait * (backlog - q) + on(i, where, kept, q) for q in range(backlog + 1))
 
     def on(i: int, where: str, kept: int, backlog: int) -> float:
-        beside = 0 if where == "kept" else rotor.input[i]
-        left = memory - kept - backlog - beside
+        extra = 0 if where == "kept" else rotor.input[i]
+        left = memory - kept - backlog - extra
         best = inner(i, blocks - 1, left)
         own = rotor.input[i] if where == "free" else 0
         if i < blocks - 1 and left >= max(slots(costs.save_peak[i]), slots(costs.backward_peak[i])):
@@ -76,10 +76,10 @@ def enumerated(table: PofoTable, memory: int) -> float:
             peaks = [costs.advance_peak[i], *(costs.through_peak[k] for k in range(i + 1, end))]
             if left < max(map(slots, peaks)):
                 continue
-            again = inner(i, end - 1, left) + sum(costs.advance_seconds[i:end])
+            recomputed = inner(i, end - 1, left) + sum(costs.advance_seconds[i:end])
             served = int(table.served[end] - table.served[i])
-            best = min(best, again + rest(end, "free", kept + own, max(0, backlog - served)))
-            best = min(best, again + rest(end, "free", kept, max(0, backlog + own - served)))
+            best = min(best, recomputed + rest(end, "free", kept + own, max(0, backlog - served)))
+            best = min(best, recomputed + rest(end, "free", kept, max(0, backlog + own - served)))
         return best
 
     return rest(0, "free", 0, 0)

@@ -29,7 +29,7 @@ from memplan.solvers.offloading.stronghold import stronghold
 from memplan.solvers.offloading.stronghold.schedule import window_residence
 from memplan.solvers.offloading.stronghold.stronghold import layer_figures, room_for_windows
 from memplan.solvers.offloading.stronghold.terms import fits
-from memplan.solvers.problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, SolverResult, Status
 from memplan.solvers.registry import run as registry
 from training_graphs import training
 
@@ -55,7 +55,7 @@ def instance(seed: int) -> Problem:
     return Problem(graph, baseline(graph).peak, machine(random.choice([0.3, 1, 3, 10]) * MiB))
 
 
-def solved(problem: Problem, **settings: Any) -> tuple[Answer, str]:
+def solved(problem: Problem, **settings: Any) -> tuple[SolverResult, str]:
     lines: list[str] = []
     answer = stronghold.solve(problem, Options(None, stronghold.Settings(**settings), lines.append))
     return answer, lines[-1]
@@ -87,11 +87,11 @@ def test_schedules_hold_and_hidden_is_hidden(seed: int, share: float, windows: s
     answer, line = solved(problem, windows=windows)
     figures = simulate(problem.graph, answer.schedule, budget=problem.budget, machine=problem.machine).figures
     assert figures.time >= time_bound(problem.graph) * (1 - 1e-9)
-    told = re.search(r"\((.*)\): (\S+) s simulated, (\S+) s by P1", line)
-    assert told is not None
-    assert float(told[2]) == pytest.approx(figures.time, rel=1e-5)
-    if told[1].startswith("hidden"):
-        assert float(told[3]) == pytest.approx(figures.time, rel=1e-5)
+    reported = re.search(r"\((.*)\): (\S+) s simulated, (\S+) s by P1", line)
+    assert reported is not None
+    assert float(reported[2]) == pytest.approx(figures.time, rel=1e-5)
+    if reported[1].startswith("hidden"):
+        assert float(reported[3]) == pytest.approx(figures.time, rel=1e-5)
 
 
 @settings(max_examples=60, deadline=None)
@@ -103,12 +103,12 @@ def test_a_window_that_fits_by_the_model_fits(seed: int, size: int, checkpoint: 
     size = min(size, len(layers.layers))
     plan = layer_runs(layers, (always_kept if checkpoint else all_kept)(layers))
     model = layer_figures(layers, plan, linked_machine("a solver", problem, "weights"))
-    beside = -room_for_windows(layers, plan.runs, 0)
+    extra = -room_for_windows(layers, plan.runs, 0)
     total = sum(layer.weights + layer.gradients + layer.states for layer in model)
     room = next(r for r in range(0, total + MiB // 8, MiB // 8) if fits(model, size, r))
     schedule = build_schedule(problem.graph, window_residence(layers, plan, size))
     figures = simulate(problem.graph, schedule, machine=problem.machine).figures
-    assert figures.least_budget <= beside + room
+    assert figures.least_budget <= extra + room
 
 
 def test_only_the_window_is_on_the_device() -> None:

@@ -13,7 +13,7 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.planner.schedule.schedule import Verb
 from memplan.solvers.offloading.joint.drops import Drops
 from memplan.solvers.problem import Problem
@@ -35,7 +35,7 @@ def shared_scale(random: Random | None = None, layers: int = LAYERS, on_host: bo
     def draw(usual: int, *odd: int) -> int:
         return usual if random is None else random.choice((usual, *odd))
 
-    def again() -> bool:
+    def recomputed() -> bool:
         return random is not None and random.random() < 0.5
 
     x = [draft.tensor("x0", draw(10, 0), Kind.INPUT)]
@@ -45,7 +45,7 @@ def shared_scale(random: Random | None = None, layers: int = LAYERS, on_host: bo
     for i in range(layers):
         x.append(draft.tensor(f"x{i + 1}", draw(100, 0)))
         reads, seconds = [x[i], weights[i], scale], draw(10, 0)
-        draft.operation(f"F{i}", time=seconds, reads=reads, writes=[x[-1]], recompute=again())
+        draft.operation(f"F{i}", time=seconds, reads=reads, writes=[x[-1]], recompute=recomputed())
     gradient = draft.tensor("loss", draw(10, 0), Kind.GRADIENT)
     draft.operation("loss", time=1, reads=[x[-1]], writes=[gradient], phase=Phase.LOSS, recompute=False)
     for i in reversed(range(layers)):
@@ -77,7 +77,7 @@ def test_only_the_last_update_of_each_may_move() -> None:
 def test_the_links_hide_what_they_can() -> None:
     """Half of the plain peak, links that could move all weights twice in a turn."""
     graph = shared_scale()
-    budget = (memory_floor(graph, Machine(links=Links(200.0, 200.0))) + baseline(graph).peak) // 2
+    budget = (minimum_memory(graph, Machine(links=Links(200.0, 200.0))) + baseline(graph).peak) // 2
     problem = Problem(graph, budget, Machine(links=Links(200.0, 200.0)))
     found = registry.solve("joint", problem, 2.0, bound_seconds=2.0)
     assert (found.schedule.verbs >= Verb.OFFLOAD).any()
@@ -93,7 +93,7 @@ def test_random_ones_hold(first: int) -> None:
         random = Random(seed)
         graph = shared_scale(random, random.randint(1, 4), on_host=random.random() < 0.5)
         machine = Machine(links=Links(*random.choice(((1.0, 1.0), (200.0, 100.0)))))
-        low, high = memory_floor(graph, machine), baseline(graph).peak
+        low, high = minimum_memory(graph, machine), baseline(graph).peak
         problem = Problem(graph, max(1, random.randint(low, high)), machine)
         solvers = ("joint", "search", "offmate", "rk-rotor") if seed % 6 else ("auto", "joint")
         for solver in solvers:

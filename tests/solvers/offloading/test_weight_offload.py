@@ -20,7 +20,7 @@ from memplan.graphs.files.files import load_graph
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
@@ -48,7 +48,7 @@ def small(number: int, layers: tuple[int, ...] = (2, 3, 4)) -> Problem:
     count = random.choice(layers)
     graph = weights_only(random, count, frozen=0.4 * (kind == "frozen"), tied=kind == "tied" and count > 2)
     machine = Machine(links=Links(d2h=random.choice((0.5, 1, 2, 3)), h2d=random.choice((0.5, 1, 2, 3))))
-    low, high = memory_floor(graph, machine), baseline(graph).peak
+    low, high = minimum_memory(graph, machine), baseline(graph).peak
     return Problem(graph, low + round((high - low) * random.choice((0.0, 0.15, 0.3, 0.5, 0.7))), machine)
 
 
@@ -125,7 +125,7 @@ def test_an_order_that_is_refused_for_memory_does_not_simulate(number: int) -> N
 # ── closed forms ────────────────────────────────────────────────────────────────────────────────
 
 
-def alike(layers: int, weight: int, forward: int, backward: int) -> Graph:
+def identical(layers: int, weight: int, forward: int, backward: int) -> Graph:
     """A chain of equal layers, activations without bytes."""
     draft = Draft(f"alike-{layers}")
     x = [draft.tensor("x0", 0, Kind.INPUT)]
@@ -146,14 +146,16 @@ def alike(layers: int, weight: int, forward: int, backward: int) -> Graph:
 @pytest.mark.parametrize("layers", [2, 3, 7, 12])
 def test_l2l_takes_the_time_of_the_formula(layers: int) -> None:
     """Σ u + 2 Σ |w| / β, less the fetches that the first and the last layer don't need."""
-    problem = Problem(alike(layers, 12, 1, 3), 30, Machine(links=Links(d2h=6.0, h2d=6.0)))
+    problem = Problem(identical(layers, 12, 1, 3), 30, Machine(links=Links(d2h=6.0, h2d=6.0)))
     found = registry.solve("l2l", problem, bound_seconds=0)
     assert found.figures.time == pytest.approx(4 * layers + 2 * (layers - 1) * 2.0)
 
 
 @pytest.mark.parametrize("layers", [4, 9])
 def test_with_fast_links_nothing_waits(layers: int) -> None:
-    problem = Problem(alike(layers, 12, 1, 3), 12 * (layers // 2 + 3), Machine(links=Links(d2h=50, h2d=50)))
+    problem = Problem(
+        identical(layers, 12, 1, 3), 12 * (layers // 2 + 3), Machine(links=Links(d2h=50, h2d=50))
+    )
     found = registry.solve("offload-greedy", problem)
     assert found.figures.time == 4 * layers
     assert found.status == Status.OPTIMAL
@@ -175,7 +177,7 @@ def test_the_published_choice_is_one_variant_or_a_refusal() -> None:
 
 def test_the_discount_saves_the_second_copy() -> None:
     """greedy-star copies a weight to the host before each absence, offload-greedy once a version."""
-    problem = Problem(alike(8, 12, 1, 3), 48, Machine(links=Links(d2h=2, h2d=2)))
+    problem = Problem(identical(8, 12, 1, 3), 48, Machine(links=Links(d2h=2, h2d=2)))
     offloads: list[int] = []
     for solver in ("offload-greedy", "greedy-star"):
         schedule = registry.solve(solver, problem, bound_seconds=0).schedule
@@ -187,7 +189,7 @@ def test_the_discount_saves_the_second_copy() -> None:
 def test_a_frozen_weight_is_never_copied_to_the_host() -> None:
     graph = weights_only(Random(5), 5, frozen=1.0)
     machine = Machine(links=Links(d2h=1, h2d=1))
-    problem = Problem(graph, memory_floor(graph, machine), machine)
+    problem = Problem(graph, minimum_memory(graph, machine), machine)
     cycle = cycle_of("test", problem)
     assert {absence.version for absence in cycle.absences} == {FROZEN}
     for solver in SOLVERS:
@@ -211,13 +213,13 @@ def test_what_is_chosen_suffices_by_list_order(number: int) -> None:
     cycle = cycle_of("test", problem)
     for chosen in (chosen_absences(cycle, Variant(0.0)), least_absences(cycle, 0.0, 2.0)):
         for run in range(cycle.runs if chosen is not None else 0):
-            away = {
+            offloaded = {
                 cycle.absences[number].weight
                 for number in chosen or ()
                 if any(run in stretch for stretch in cycle.covered(cycle.absences[number]))
             }
-            assert not away.intersection(cycle.used_by[run])
-            there = sum(size for weight, size in enumerate(cycle.sizes) if weight not in away)
+            assert not offloaded.intersection(cycle.used_by[run])
+            there = sum(size for weight, size in enumerate(cycle.sizes) if weight not in offloaded)
             assert cycle.need[run] + there <= cycle.limit
 
 
@@ -273,7 +275,7 @@ def test_table_1_reaches_the_bound(row: int, public: Path) -> None:
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_refusals(solver: str) -> None:
-    graph = alike(5, 12, 1, 3)
+    graph = identical(5, 12, 1, 3)
     links = Links(d2h=2, h2d=2)
     with pytest.raises(NotAcceptedError, match=f"{solver} needs a machine with links d2h and h2d"):
         registry.solve(solver, Problem(graph, 48))
@@ -292,7 +294,7 @@ def test_refusals(solver: str) -> None:
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_the_plain_schedule_where_it_fits(solver: str) -> None:
-    graph = alike(5, 12, 1, 3)
+    graph = identical(5, 12, 1, 3)
     found = registry.solve(solver, Problem(graph, 72, Machine(links=Links(d2h=2, h2d=2))))
     assert (found.figures.time, found.status) == (20, Status.OPTIMAL)
 
@@ -300,7 +302,7 @@ def test_the_plain_schedule_where_it_fits(solver: str) -> None:
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_the_host_holds_all_that_is_moved(solver: str) -> None:
     """Or is refused in one line; never a schedule that does not hold."""
-    graph = alike(8, 12, 1, 3)
+    graph = identical(8, 12, 1, 3)
     held = 0
     for capacity in (12, 24, 36, 48, 60, 96):
         machine = Machine(host_capacity=capacity, links=Links(d2h=2, h2d=2))
@@ -320,14 +322,14 @@ def test_ctrl_c_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("memplan.solvers.offloading.weight_offload.search.Search.anneal", interrupted)
-    problem = Problem(alike(8, 12, 1, 3), 48, Machine(links=Links(d2h=2, h2d=2)))
+    problem = Problem(identical(8, 12, 1, 3), 48, Machine(links=Links(d2h=2, h2d=2)))
     found = registry.solve("offload-greedy", problem)
     assert found.interrupted
     assert found.figures.peak <= 48
 
 
 def test_the_same_seed_gives_the_same_schedule_and_the_time_limit_holds() -> None:
-    problem = Problem(alike(8, 12, 1, 3), 48, Machine(links=Links(d2h=2, h2d=2)))
+    problem = Problem(identical(8, 12, 1, 3), 48, Machine(links=Links(d2h=2, h2d=2)))
     first, second = (solve(problem, Options(settings=Settings(moves=3000, seed=7))) for _ in range(2))
     assert list(first.schedule) == list(second.schedule)
     limited = registry.solve("offload-greedy", problem, time_limit=0.5)
@@ -339,6 +341,6 @@ def test_the_same_seed_gives_the_same_schedule_and_the_time_limit_holds() -> Non
 
 
 def test_an_answer_that_is_wanted_at_once() -> None:
-    problem = Problem(alike(8, 12, 1, 3), 48, Machine(links=Links(d2h=2, h2d=2)))
+    problem = Problem(identical(8, 12, 1, 3), 48, Machine(links=Links(d2h=2, h2d=2)))
     answer = solve(problem, Options(cancelled=lambda: True))
     assert simulate(problem.graph, answer.schedule, budget=48, machine=problem.machine).figures.time < inf

@@ -18,16 +18,16 @@ from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
 from memplan.instances.tiny import tiny_graphs
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.auto import auto, with_transfers
 from memplan.solvers.auto.workers import SolverWorkers
 from memplan.solvers.bounds.lower_bounds import file_order
-from memplan.solvers.incumbent import Race
+from memplan.solvers.incumbent import Incumbent
 from memplan.solvers.offloading.joint import joint
 from memplan.solvers.offloading.weight_offload import offload_greedy
-from memplan.solvers.problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, SolverResult, Status
 from memplan.solvers.recomputation.rockmate import rk_rotor
 from memplan.solvers.recomputation.rounding import rounding
 from memplan.solvers.recomputation.search import rounds, search
@@ -57,16 +57,16 @@ def test_it_is_never_worse_than_search_or_rk_rotor(graph: Graph, workers: int) -
 
 def test_where_all_fits_nothing_is_searched() -> None:
     graph = chain(6, seed=4)
-    told: list[str] = []
-    answer = auto.solve(Problem(graph, baseline(graph).peak), Options(report=told.append))
+    described: list[str] = []
+    answer = auto.solve(Problem(graph, baseline(graph).peak), Options(report=described.append))
     assert answer.status == Status.OPTIMAL
-    assert told == []
+    assert described == []
 
 
 def test_a_refusal_is_its_own_and_names_a_budget_that_it_reaches() -> None:
     graph = unet(2)
     with pytest.raises(InfeasibleError, match="the smallest budget found by auto") as caught:
-        registry.solve("auto", Problem(graph, memory_floor(graph) // 2), settings=QUICK)
+        registry.solve("auto", Problem(graph, minimum_memory(graph) // 2), settings=QUICK)
     assert caught.value.least is not None
     found = registry.solve("auto", Problem(graph, caught.value.least), settings=QUICK, bound_seconds=0)
     assert found.figures.peak <= caught.value.least
@@ -76,12 +76,12 @@ def test_a_refusal_is_its_own_and_names_a_budget_that_it_reaches() -> None:
 def test_below_the_minimum_memory_it_refuses_in_seconds(links: Links) -> None:
     """`search` would take minutes to look for the smallest budget with all its moves."""
     graph, machine = layered(300), Machine(links=links)
-    floor = memory_floor(graph, machine)
+    min_memory = minimum_memory(graph, machine)
     begin = process_time()
-    with pytest.raises(InfeasibleError, match=f"below the minimum memory of {floor:,} B") as caught:
-        registry.solve("auto", Problem(graph, floor - 1, machine), bound_seconds=0)
+    with pytest.raises(InfeasibleError, match=f"below the minimum memory of {min_memory:,} B") as caught:
+        registry.solve("auto", Problem(graph, min_memory - 1, machine), bound_seconds=0)
     assert process_time() - begin < 30
-    assert caught.value.least is None or caught.value.least >= floor
+    assert caught.value.least is None or caught.value.least >= min_memory
 
 
 def test_without_compiled_code_at_hand_a_refusal_waits_for_none(
@@ -92,9 +92,9 @@ def test_without_compiled_code_at_hand_a_refusal_waits_for_none(
     monkeypatch.setattr(search, "solve", lambda *_: pytest.fail("the search would be compiled"))
     graph = unet(2)
     with pytest.raises(InfeasibleError, match="below the minimum memory") as caught:
-        registry.solve("auto", Problem(graph, memory_floor(graph) - 1), bound_seconds=0)
+        registry.solve("auto", Problem(graph, minimum_memory(graph) - 1), bound_seconds=0)
     assert caught.value.least is not None
-    assert caught.value.least >= memory_floor(graph)
+    assert caught.value.least >= minimum_memory(graph)
 
 
 @pytest.mark.scripts
@@ -129,7 +129,7 @@ def test_interrupted_while_the_search_is_compiled_it_gives_what_there_is(
     quick: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """quick: rounding or rk-rotor has ended by then."""
-    graph, race = chain(6, seed=4), Race()
+    graph, race = chain(6, seed=4), Incumbent()
 
     def load(*_: object) -> None:
         while quick and race.best == inf:
@@ -152,7 +152,7 @@ def test_interrupted_while_the_search_is_compiled_it_gives_what_there_is(
         assert simulate(graph, answer.schedule, budget=problem.budget).figures.time <= race.best * (1 + 1e-9)
 
 
-def no_answer(*_: object) -> Answer:
+def no_answer(*_: object) -> SolverResult:
     raise NotAcceptedError("none")
 
 
@@ -179,7 +179,7 @@ def test_what_is_said_to_be_within_the_gap_is(share: float) -> None:
 def test_a_wide_gap_ends_a_search_that_would_take_minutes() -> None:
     graph = chain(60, seed=1)
     problem = Problem(graph, baseline(graph).peak * 7 // 10)
-    race = Race()
+    race = Incumbent()
     answer = auto.solve(problem, Options(settings=auto.Settings(gap=0.5, moves=10**6), race=race))
     assert (answer.status, answer.interrupted) == (Status.WITHIN_GAP, False)
     assert race.history[-1].gap <= 0.5
@@ -226,20 +226,20 @@ def test_with_links_moves_and_seed_reach_the_solvers(monkeypatch: pytest.MonkeyP
     def module_of(one: catalogue.Entry) -> SimpleNamespace:
         module = catalogue.module_of(one)
 
-        def solve(problem: Problem, options: Options) -> Answer:
+        def solve(problem: Problem, options: Options) -> SolverResult:
             asked[one.name] = options.settings
             return module.solve(problem, options)
 
         return SimpleNamespace(Settings=module.Settings, solve=solve)
 
-    def improved(problem: Problem, options: Options, known: list[tuple[Schedule, float]]) -> Answer:
+    def improved(problem: Problem, options: Options, known: list[tuple[Schedule, float]]) -> SolverResult:
         asked["last"] = options.settings
-        return Answer(known[0][0], Status.HEURISTIC)
+        return SolverResult(known[0][0], Status.HEURISTIC)
 
     monkeypatch.setattr(with_transfers, "module_of", module_of)
     monkeypatch.setattr(joint, "improved", improved)
     graph = chain(6, seed=2)
-    problem = Problem(graph, (memory_floor(graph, MOVING) + 3 * baseline(graph).peak) // 4, MOVING)
+    problem = Problem(graph, (minimum_memory(graph, MOVING) + 3 * baseline(graph).peak) // 4, MOVING)
     registry.solve("auto", problem, 8.0, {"seed": "7", "moves": "30", "workers": "2"}, bound_seconds=0)
     assert asked["search"] == search.Settings(30, 7)
     assert asked["joint"] == asked["last"] == joint.Settings(seed=7)
@@ -257,7 +257,7 @@ def test_where_others_are_far_joint_begins_anew(
     def module_of(one: catalogue.Entry) -> SimpleNamespace:
         module = catalogue.module_of(one)
 
-        def solve(problem: Problem, options: Options) -> Answer:
+        def solve(problem: Problem, options: Options) -> SolverResult:
             if one.name == "joint":
                 asked.append(options.settings.seed)
             return module.solve(problem, options)
@@ -266,7 +266,7 @@ def test_where_others_are_far_joint_begins_anew(
 
     monkeypatch.setattr(with_transfers, "module_of", module_of)
     monkeypatch.setattr(with_transfers, "_NEAR", near)
-    problem = Problem(graph, (memory_floor(graph, MOVING) + 3 * baseline(graph).peak) // 4, MOVING)
+    problem = Problem(graph, (minimum_memory(graph, MOVING) + 3 * baseline(graph).peak) // 4, MOVING)
     registry.solve("auto", problem, 8.0, {"seed": "7", "workers": "2", "gap": "0"}, bound_seconds=0)
     assert sorted(asked) == seeds
 
@@ -278,7 +278,7 @@ def test_one_of_the_others_that_overruns_its_time_is_asked_to_end(monkeypatch: p
     def module_of(one: catalogue.Entry) -> SimpleNamespace:
         module = catalogue.module_of(one)
 
-        def solve(problem: Problem, options: Options) -> Answer:
+        def solve(problem: Problem, options: Options) -> SolverResult:
             begin = monotonic()
             while one.name == "offmate" and not options.cancelled() and monotonic() < begin + 60.0:
                 sleep(0.02)
@@ -290,7 +290,7 @@ def test_one_of_the_others_that_overruns_its_time_is_asked_to_end(monkeypatch: p
 
     monkeypatch.setattr(with_transfers, "module_of", module_of)
     monkeypatch.setattr(with_transfers, "OTHERS", {"offmate": 0.05})
-    problem = Problem(graph, (memory_floor(graph, MOVING) + 3 * baseline(graph).peak) // 4, MOVING)
+    problem = Problem(graph, (minimum_memory(graph, MOVING) + 3 * baseline(graph).peak) // 4, MOVING)
     registry.solve("auto", problem, 8.0, {"workers": "2", "gap": "0"}, bound_seconds=0)
     assert asked == [True]  # its limit is 0.4 s, and a second later it is asked
 

@@ -21,7 +21,7 @@ import pytest
 from memplan.graphs.errors import InputError, MemplanError
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Links, Machine
-from memplan.planner.baseline import baseline, plain_schedule
+from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.simulate import simulate
@@ -31,16 +31,16 @@ from memplan.solvers.auto import with_transfers as auto_moving
 from memplan.solvers.auto.members import Awaited, Line, PortfolioError
 from memplan.solvers.auto.workers import ProcessFaultError, SolverWorkers
 from memplan.solvers.clock import Clock
-from memplan.solvers.incumbent import Race
+from memplan.solvers.incumbent import Incumbent
 from memplan.solvers.offloading.joint import joint
 from memplan.solvers.problem import (
-    Answer,
     InfeasibleError,
     NotAcceptedError,
     NotFoundError,
     Problem,
-    Solution,
+    SolverResult,
     Status,
+    ValidatedSolution,
 )
 from memplan.solvers.registry import run as registry
 from memplan.solvers.registry.arena import ArenaError
@@ -56,12 +56,12 @@ ENDLESS = Problem(LONG, baseline(LONG).peak // 4, Machine(links=Links(1e6, 1e6))
 FAULTS = [RuntimeError("two\nlines"), InputError("no"), MemoryError(), SystemExit(3), RecursionError("deep")]
 
 
-def works() -> Answer:
-    return Answer(plain_schedule(GRAPH), Status.HEURISTIC)
+def works() -> SolverResult:
+    return SolverResult(baseline_schedule(GRAPH), Status.HEURISTIC)
 
 
 def raising(error: BaseException) -> Line:
-    def solve(_cancelled: object) -> Answer:
+    def solve(_cancelled: object) -> SolverResult:
         raise error
 
     return Line("broken", solve)
@@ -78,7 +78,7 @@ def test_a_line_that_raises_is_told_and_the_others_go_on(error: BaseException) -
 
 
 def test_a_schedule_that_breaks_a_rule_is_its_lines_fault() -> None:
-    nothing = Answer(Schedule.of([]), Status.OPTIMAL)
+    nothing = SolverResult(Schedule.of([]), Status.OPTIMAL)
     lines = [Line("idle", lambda _cancelled: nothing), Line("sound", lambda _cancelled: works())]
     outcomes = portfolio.run(PROBLEM, lines, 1, Event())
     assert [answer for answer, _figures in outcomes.answers] != [nothing]
@@ -93,7 +93,7 @@ def test_only_faults_are_a_fault() -> None:
 def test_lines_that_are_cut_off_before_they_have_anything_are_no_fault() -> None:
     """Time was over: another had told of a schedule, and nobody has one to give."""
 
-    def cut_off(_cancelled: object) -> Answer:
+    def cut_off(_cancelled: object) -> SolverResult:
         raise KeyboardInterrupt
 
     outcomes = portfolio.run(PROBLEM, [Line("cut off", cut_off)], 1, Event(), race=found_before())
@@ -113,16 +113,16 @@ def test_auto_says_so_where_time_was_over_before_any_line_had_a_schedule(
 def test_what_the_best_line_found_is_waited_for_on_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine it takes long to give it; one that has nothing is left behind sooner."""
     monkeypatch.setattr("memplan.solvers.workers.process.LAST_SECONDS", 0.2)
-    race, end, gave_up = Race(), Event(), Event()
+    race, end, gave_up = Incumbent(), Event(), Event()
 
-    def slow(cancelled: Callable[[], bool]) -> Answer:
+    def slow(cancelled: Callable[[], bool]) -> SolverResult:
         race.found(1.0, "slow")
         while not cancelled():
             sleep(0.01)
         sleep(1.0)
         return works()
 
-    def deaf(_cancelled: object) -> Answer:
+    def deaf(_cancelled: object) -> SolverResult:
         end.wait(60)
         gave_up.set()
         raise KeyboardInterrupt
@@ -139,7 +139,7 @@ def test_a_line_that_does_not_end_on_ctrl_c_is_left_behind(monkeypatch: pytest.M
     monkeypatch.setattr("memplan.solvers.workers.process.LAST_SECONDS", 0.2)
     compiled, stop = Event(), Event()
 
-    def solve(_cancelled: object) -> Answer:
+    def solve(_cancelled: object) -> SolverResult:
         compiled.wait(60)
         return works()
 
@@ -158,12 +158,12 @@ def test_after_the_time_limit_members_end_once_there_is_a_schedule() -> None:
     """Those that wait don't start. Until there is one, all go on."""
     ran = list[str]()
 
-    def first(cancelled: Callable[[], bool]) -> Answer:
+    def first(cancelled: Callable[[], bool]) -> SolverResult:
         assert not cancelled()
         ran.append("first")
         return works()
 
-    def patient(cancelled: Callable[[], bool]) -> Answer:
+    def patient(cancelled: Callable[[], bool]) -> SolverResult:
         ran.append("patient")
         end = monotonic() + 60
         while not cancelled() and monotonic() < end:
@@ -184,15 +184,15 @@ def test_a_line_waits_for_others_until_the_answer_is_wanted() -> None:
     """One of these fails; the last does not end by itself."""
     awaited, stop = Awaited(), Event()
 
-    def patient(cancelled: Callable[[], bool]) -> Answer:
+    def patient(cancelled: Callable[[], bool]) -> SolverResult:
         while not cancelled():
             sleep(0.01)
         return works()
 
-    def waiting(cancelled: Callable[[], bool]) -> Answer:
+    def waiting(cancelled: Callable[[], bool]) -> SolverResult:
         return awaited.all(cancelled)[0][0]
 
-    def refused(_cancelled: object) -> Answer:
+    def refused(_cancelled: object) -> SolverResult:
         raise InfeasibleError("refused", 5, 9, 7)
 
     lines = [awaited.line("refused", refused), awaited.line("sound", lambda _cancelled: works())]
@@ -205,14 +205,14 @@ def test_a_line_waits_for_others_until_the_answer_is_wanted() -> None:
     assert monotonic() >= begin + 0.5
 
 
-def found_before() -> Race:
-    race = Race()
+def found_before() -> Incumbent:
+    race = Incumbent()
     race.found(1e9, "before")
     return race
 
 
 def break_solver(monkeypatch: pytest.MonkeyPatch, solver: str) -> None:
-    def solve(_problem: object, _options: object) -> Answer:
+    def solve(_problem: object, _options: object) -> SolverResult:
         raise ZeroDivisionError("by zero")
 
     monkeypatch.setattr(module_of(entry(solver)), "solve", solve)
@@ -233,7 +233,7 @@ def test_auto_with_links_tells_the_fault_of_a_line(solver: str, monkeypatch: pyt
 def test_auto_with_links_keeps_the_schedule_where_joint_from_others_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def improved(*_all: object) -> Answer:
+    def improved(*_all: object) -> SolverResult:
         raise ValueError("no")
 
     monkeypatch.setattr(joint, "improved", improved)
@@ -241,7 +241,7 @@ def test_auto_with_links_keeps_the_schedule_where_joint_from_others_fails(
     assert found.notes == ("joint from others failed: ValueError: no",)
 
 
-def solved(problem: Problem, time_limit: float | None = None, **settings: str) -> Solution:
+def solved(problem: Problem, time_limit: float | None = None, **settings: str) -> ValidatedSolution:
     return registry.solve(auto.NAME, problem, time_limit, settings={"workers": "2", **settings})
 
 
@@ -280,7 +280,7 @@ def test_a_process_that_dies_costs_its_line() -> None:
 @pytest.mark.usefixtures("compiled_code")
 def test_a_process_gives_its_best_so_far_when_it_is_asked_to_end() -> None:
     """The interruption is passed on, and what has been found by then comes back; its time was told before."""
-    stop, race = Event(), Race()
+    stop, race = Event(), Incumbent()
     with SolverWorkers(ENDLESS, race=race) as workers:
         with suppress(InfeasibleError, NotAcceptedError):  # it is up and running then
             workers.solve("joint", {}, 0.1, stop.is_set)
@@ -333,7 +333,7 @@ def test_every_error_of_ours_comes_through_pickle_as_it_was() -> None:
     assert len(kinds) >= 10
     for kind in kinds:
         error = MADE.get(kind) or kind("one line")
-        again = pickle.loads(pickle.dumps(error))
-        assert type(again) is kind
-        assert str(again) == str(error)
-        assert vars(again) == vars(error)
+        recomputed = pickle.loads(pickle.dumps(error))
+        assert type(recomputed) is kind
+        assert str(recomputed) == str(error)
+        assert vars(recomputed) == vars(error)

@@ -21,9 +21,9 @@ from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Machine
 from memplan.instances.tiny import tiny_graphs
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor, time_bound
+from memplan.planner.bounds import minimum_memory, time_bound
 from memplan.planner.simulator.simulate import Figures, simulate
-from memplan.solvers.problem import Answer, InfeasibleError, NotAcceptedError, Options, Problem, Status
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, SolverResult, Status
 from memplan.solvers.recomputation.checkmate import checkmate
 from memplan.solvers.recomputation.checkpointing import rotor
 from small_graphs import small_graphs
@@ -32,7 +32,7 @@ State = tuple[int, int, frozenset[tuple[int, int]]]
 """Stage, the last operation run in it, the contributions (tensor, producer) on the device."""
 
 
-def solve(graph: Graph, budget: int, time_limit: float | None = None, **settings: Any) -> Answer:
+def solve(graph: Graph, budget: int, time_limit: float | None = None, **settings: Any) -> SolverResult:
     chosen = checkmate.Settings(**settings)
     return checkmate.solve(Problem(graph, budget), Options(time_limit, chosen))
 
@@ -108,7 +108,7 @@ def least_time(graph: Graph, budget: int) -> float | None:
 
 
 def budgets_of(graph: Graph, step: int = 1) -> range:
-    return range(memory_floor(graph) - 1, baseline(graph).peak + 1, step)
+    return range(minimum_memory(graph) - 1, baseline(graph).peak + 1, step)
 
 
 @pytest.mark.scripts
@@ -250,9 +250,9 @@ def test_the_refusal_names_the_least_budget_and_the_floor() -> None:
     graph = unet(3)
     with pytest.raises(InfeasibleError) as raised:
         solve(graph, baseline(graph).peak // 2)
-    least, floor = raised.value.least, raised.value.floor
+    least, min_memory = raised.value.least, raised.value.min_memory
     assert least is not None
-    assert floor == memory_floor(graph) <= least
+    assert min_memory == minimum_memory(graph) <= least
     assert figures_of(graph, least) is not None
     assert figures_of(graph, least - 1) is None
 

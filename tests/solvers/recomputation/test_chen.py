@@ -14,18 +14,18 @@ from memplan.graphs.graph import Graph
 from memplan.planner.baseline import baseline
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
-from memplan.solvers.problem import InfeasibleError, Problem, Solution
+from memplan.solvers.problem import InfeasibleError, Problem, ValidatedSolution
 from memplan.solvers.recomputation.checkpointing.chen_sqrt import segment_starts
 from memplan.solvers.registry import run as registry
 
 
-def chen(graph: Graph, budget: int, segments: int = 0) -> Solution:
+def chen(graph: Graph, budget: int, segments: int = 0) -> ValidatedSolution:
     return registry.solve(
         "chen-sqrt", Problem(graph, budget), settings={"segments": str(segments)}, bound_seconds=0
     )
 
 
-def order(graph: Graph, found: Solution) -> list[str]:
+def order(graph: Graph, found: ValidatedSolution) -> list[str]:
     steps = zip(found.schedule.verbs.tolist(), found.schedule.targets.tolist(), strict=True)
     return [graph.operations.name[int(target)] for verb, target in steps if verb == Verb.COMPUTE]
 

@@ -13,7 +13,7 @@ from memplan.graphs.clusters.parts import parts
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.schedule.sequence import runs_of
 from memplan.planner.simulator.simulate import simulate
@@ -25,7 +25,7 @@ from memplan.solvers.recomputation.h_ilp.graph import HGraph, h_graph
 from memplan.solvers.recomputation.h_ilp.level import options_of, selected
 from memplan.solvers.recomputation.h_ilp.model import h_program
 from memplan.solvers.recomputation.hierarchy.grid import Budgets
-from memplan.solvers.recomputation.hierarchy.option import plain_option
+from memplan.solvers.recomputation.hierarchy.option import default_option
 from memplan.solvers.recomputation.hierarchy.piece import Piece, part
 from memplan.solvers.recomputation.hierarchy.tree import Branch, Tree, hierarchy_of
 from memplan.solvers.recomputation.hiremate import h_ilp
@@ -74,7 +74,7 @@ def test_without_clusters_it_is_checkmate(graph: Graph, share: float) -> None:
     Backward operations run once in both. Checkmate's answers in another order than the file's, which come
     from its starts, don't count.
     """
-    low, high = memory_floor(graph), baseline(graph).peak
+    low, high = minimum_memory(graph), baseline(graph).peak
     problem = Problem(graph, int(low + (high - low) * share))
     times: list[float | None] = []
     for module, setting in (
@@ -91,8 +91,8 @@ def test_without_clusters_it_is_checkmate(graph: Graph, share: float) -> None:
             if not in_order(answer.schedule):
                 return
             times.append(simulate(graph, answer.schedule, budget=problem.budget).figures.time)
-    exact, ours = times
-    assert ours == (None if exact is None else pytest.approx(exact, rel=1e-7))
+    exact, own = times
+    assert own == (None if exact is None else pytest.approx(exact, rel=1e-7))
 
 
 @cache
@@ -118,7 +118,7 @@ def least_seconds(graph: HGraph, peak: int, save: int | None = None) -> float | 
 def test_tighter_limits_never_save_time(seed: int) -> None:
     piece, graph = cluster(seed)
     most = sum(piece.sizes)
-    plain = plain_option(piece)
+    plain = default_option(piece)
     assert least_seconds(graph, most) == pytest.approx(plain.time)
     for peaks in (True, False):
         times = [
@@ -144,7 +144,7 @@ def test_options_keep_their_budgets(seed: int) -> None:
     piece = inner.piece
     alone = child(part(piece, range(piece.forward), range(piece.forward, piece.operations)), [])
     options, _complete = options_of(piece, [alone], Budgets(2, 3), 5.0)
-    plain = plain_option(piece)
+    plain = default_option(piece)
     assert min(option.time for option in options) == pytest.approx(plain.time)
     for option in options:
         assert option.saved <= plain.saved
@@ -165,7 +165,7 @@ def top_of(graph: Graph, clusters: int) -> HGraph:
         for i in range(clusters)
     ]
     hierarchy = hierarchy_of(graph, Tree(tuple(branches), (blocks,), ()))
-    children = [child(inner, [plain_option(inner.piece)]) for inner, _spec in hierarchy.top]
+    children = [child(inner, [default_option(inner.piece)]) for inner, _spec in hierarchy.top]
     return h_graph(hierarchy.root.piece, children, hierarchy.middle)
 
 
@@ -183,7 +183,7 @@ def test_correction_terms_count_less_and_never_too_little(seed: int) -> None:
         least.append(result.objective / 1000 * most)
     assert least[1] < least[0]
     always = int(graph.tensors.bytes[graph.resident].sum())
-    assert least[1] + always >= memory_floor(graph) * (1 - 1e-9)
+    assert least[1] + always >= minimum_memory(graph) * (1 - 1e-9)
 
 
 def test_a_child_runs_forward_and_backward_with_the_same_option() -> None:

@@ -16,10 +16,10 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.planner.repeats import without_repeats
 from memplan.planner.schedule.schedule import Verb
-from memplan.planner.schedule.sequence import in_plain_mode, prune, schedule_of
+from memplan.planner.schedule.sequence import in_default_mode, prune, schedule_of
 from memplan.planner.simulator.simulate import Figures, simulate
 from memplan.solvers.problem import (
     InfeasibleError,
@@ -29,7 +29,7 @@ from memplan.solvers.problem import (
     Problem,
     Status,
 )
-from memplan.solvers.recomputation.hierarchy.option import Option, plain_option, select
+from memplan.solvers.recomputation.hierarchy.option import Option, default_option, select
 from memplan.solvers.recomputation.hierarchy.passes import Pass, Step, pass_of
 from memplan.solvers.recomputation.hierarchy.piece import part, whole
 from memplan.solvers.recomputation.hierarchy.tree import hierarchy_of
@@ -55,7 +55,7 @@ def solved(graph: Graph, budget: int, seconds: float = 10.0, **chosen: Any) -> F
 
 
 def between(graph: Graph, share: float) -> int:
-    low, high = memory_floor(graph), baseline(graph).peak
+    low, high = minimum_memory(graph), baseline(graph).peak
     return int(low + (high - low) * share)
 
 
@@ -165,9 +165,9 @@ def test_a_killed_or_repeated_solve_finds_its_clusters_solved(tmp_path: Path) ->
     first = hiremate.solve(problem, Options(20.0, setting))
     entries = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
     assert entries
-    again = hiremate.solve(problem, Options(20.0, setting))
+    recomputed = hiremate.solve(problem, Options(20.0, setting))
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")} == entries
-    times = [simulate(graph, answer.schedule).figures.time for answer in (first, again)]
+    times = [simulate(graph, answer.schedule).figures.time for answer in (first, recomputed)]
     assert times[0] == pytest.approx(times[1])
 
 
@@ -202,7 +202,7 @@ def test_options_are_selected_far_apart() -> None:
     graph = unet(3, seed=2)
     tree = tree_of("sequential", graph, 4, 100)
     part_of = hierarchy_of(graph, tree).specs[-1].piece
-    option = plain_option(part_of)
+    option = default_option(part_of)
     assert select([option, option], 5) == [option]
 
 
@@ -249,7 +249,7 @@ def test_an_output_that_the_backward_reads_is_no_phantom_but_a_dependency() -> N
     draft.operation("F", time=1.0, reads=[back, a], writes=[])
     graph = draft.graph()
     cluster = part(whole(graph, [0, 1, 2, 3], [4, 5, 6]).piece, [1, 2], [5, 6])
-    option = plain_option(cluster.piece)
+    option = default_option(cluster.piece)
     names = [graph.tensors.name[whole(graph, [0, 1, 2, 3], [4, 5, 6]).tensors[t]] for t in cluster.tensors]
     assert {names[t] for t in option.backward.reads} == {"dy", "x", "a"}
     assert {names[t] for t in option.first.writes} == {"x", "y"}
@@ -271,7 +271,7 @@ def test_the_plain_schedule_where_it_fits() -> None:
     assert answer.status == Status.OPTIMAL
     assert simulate(graph, answer.schedule).figures == baseline(graph)
     assert len([s for s in answer.schedule if s.verb == Verb.COMPUTE]) == len(
-        in_plain_mode(range(len(graph.operations)))
+        in_default_mode(range(len(graph.operations)))
     )
 
 
@@ -314,12 +314,12 @@ def test_rk_checkmate_on_the_leaves(seed: int) -> None:
     """Both programs find the fastest schedules of a cluster, so the wholes are about as fast."""
     graph = training(4, seed + 40)
     budget = between(graph, 0.6)
-    ours, theirs = (
+    own, theirs = (
         solved(graph, budget, 10.0, leaf=leaf, top=4, lower=6) for leaf in ("h-ilp", "rk-checkmate")
     )
-    assert (ours is None) == (theirs is None)
-    if ours is not None and theirs is not None:
-        assert theirs.time == pytest.approx(ours.time, rel=0.1)
+    assert (own is None) == (theirs is None)
+    if own is not None and theirs is not None:
+        assert theirs.time == pytest.approx(own.time, rel=0.1)
 
 
 def test_a_smallest_budget_is_named_only_where_no_search_was_cut_short(
@@ -327,13 +327,13 @@ def test_a_smallest_budget_is_named_only_where_no_search_was_cut_short(
 ) -> None:
     """Cut short, the clusters' options depend on the moment: what was found is told, nothing is claimed."""
     graph = training(5, 8)
-    problem = Problem(graph, memory_floor(graph))
+    problem = Problem(graph, minimum_memory(graph))
     whole = hiremate.Settings(top=3, lower=4, leaf="plain", level="plain", cache="off")
     with pytest.raises(InfeasibleError) as refusal:
         hiremate.solve(problem, Options(30.0, whole))
     assert not isinstance(refusal.value, NotFoundError)
     assert refusal.value.least is not None
-    monkeypatch.setitem(LEVEL_SOLVERS, "plain", lambda piece, *_rest: ([plain_option(piece)], False))
+    monkeypatch.setitem(LEVEL_SOLVERS, "plain", lambda piece, *_rest: ([default_option(piece)], False))
     with pytest.raises(NotFoundError) as unknown:
         hiremate.solve(problem, Options(30.0, whole))
     assert (unknown.value.least, unknown.value.found) == (None, refusal.value.least)
@@ -347,7 +347,9 @@ def test_a_finished_answer_does_not_depend_on_the_seconds_given(solver: ModuleTy
     named: set[int | None] = set()
     for seconds in (*(0.005 * i for i in range(1, 10)), 0.1, 1.0, 30.0) * 2:
         with pytest.raises(InfeasibleError) as refusal:
-            solver.solve(Problem(graph, memory_floor(graph)), Options(seconds, solver.Settings(cache="off")))
+            solver.solve(
+                Problem(graph, minimum_memory(graph)), Options(seconds, solver.Settings(cache="off"))
+            )
         named.add(refusal.value.least)
     assert len(named - {None}) == 1
 

@@ -12,13 +12,13 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph, Kind, Mode
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
-from memplan.planner.schedule.schedule import PLAIN
+from memplan.planner.bounds import minimum_memory
+from memplan.planner.schedule.schedule import DEFAULT_MODE
 from memplan.planner.schedule.sequence import Run, schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.milp import solve as milp
 from memplan.solvers.milp.result import Settings as Exact
-from memplan.solvers.problem import Answer, InfeasibleError, Options, Problem
+from memplan.solvers.problem import InfeasibleError, Options, Problem, SolverResult
 from memplan.solvers.recomputation.checkmate.part import PartGraph
 from memplan.solvers.recomputation.checkpointing import rotor, store_all
 from memplan.solvers.recomputation.h_ilp.model import h_program
@@ -74,7 +74,7 @@ def runs_of(cluster: PartGraph, option: Option) -> list[Run]:
     forward, backward = (
         [(number[o], mode) for o, mode in runs] for runs in (option.first.runs, option.backward.runs)
     )
-    return [*forward, (cluster.turn, PLAIN), *backward]
+    return [*forward, (cluster.turn, DEFAULT_MODE), *backward]
 
 
 def above_the_optimum(piece: Piece, option: Option) -> float:
@@ -111,10 +111,10 @@ def test_a_pool_has_for_each_option_of_its_members_one_as_good(seed: int) -> Non
     for name in members:
         for option in options(piece, name):
             assert any(
-                covers(ours.first, option.first)
-                and covers(ours.backward, option.backward)
-                and ours.saved <= option.saved
-                for ours in pool
+                covers(own.first, option.first)
+                and covers(own.backward, option.backward)
+                and own.saved <= option.saved
+                for own in pool
             )
 
 
@@ -139,7 +139,7 @@ def first_program(graph: Graph, budget: int, *solvers: str) -> float | None:
 )
 def test_a_pool_is_never_slower_than_its_best_member(graph: Graph, share: float) -> None:
     """Where all programs are solved to their ends: of one level, whose grids of budgets are the same."""
-    low, high = memory_floor(graph), baseline(graph).peak
+    low, high = minimum_memory(graph), baseline(graph).peak
     budget = int(low + (high - low) * share)
     members = ("h-ilp", "tw-remat", "rk-rotor")
     alone = [time for name in members if (time := first_program(graph, budget, name)) is not None]
@@ -175,30 +175,30 @@ def solve(graph: Graph, budget: int, seconds: float = 30.0, **chosen: str | int)
 @pytest.mark.parametrize("graph", [training(3, 5, update="early"), unet(2, seed=7)], ids=["training", "unet"])
 def test_any_solvers_at_any_level_stay_within_the_budget(graph: Graph, leaf: str, level: str) -> None:
     """The simulator is given the budget."""
-    budget = (memory_floor(graph) + baseline(graph).peak) // 2
+    budget = (minimum_memory(graph) + baseline(graph).peak) // 2
     solve(graph, budget, 0.4, leaf=leaf, level=level, top=3, lower=4, peaks=1, saves=1)
 
 
 def test_solvers_of_the_whole_graph_stand_beside_the_top() -> None:
     """With plain clusters alone nothing is run again within one, rk-rotor does that."""
     graph = chain(16, seed=4)
-    low, high = memory_floor(graph), baseline(graph).peak
+    low, high = minimum_memory(graph), baseline(graph).peak
     budget = int(low + (high - low) * 0.3)
     alone = solve(graph, budget, leaf="plain", level="plain", top=4, lower=4)
-    beside = solve(graph, budget, leaf="plain", level="plain", top=4, lower=4, whole="revolve,rk-rotor")
-    assert beside is not None
-    assert alone is None or beside < alone
+    extra = solve(graph, budget, leaf="plain", level="plain", top=4, lower=4, whole="revolve,rk-rotor")
+    assert extra is not None
+    assert alone is None or extra < alone
 
 
 def test_a_solver_of_clusters_that_breaks_a_rule_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = training(4, 3)
     honest = store_all.solve
 
-    def too_much(problem: Problem, options: Options) -> Answer:
+    def too_much(problem: Problem, options: Options) -> SolverResult:
         return honest(Problem(problem.graph, HUGE), options)
 
     monkeypatch.setattr(store_all, "solve", too_much)
-    budget = (memory_floor(graph) + baseline(graph).peak) // 2
+    budget = (minimum_memory(graph) + baseline(graph).peak) // 2
     settings = {"leaf": "store-all", "top": "3", "lower": "4", "cache": "off"}
     try:
         notes = registry.solve("hiremate", Problem(graph, budget), 2.0, settings, bound_seconds=0.0).notes
@@ -211,7 +211,7 @@ def test_an_interruption_in_a_cluster_ends_it_all(monkeypatch: pytest.MonkeyPatc
     graph = training(4, 3)
     honest = store_all.solve
 
-    def interrupted(problem: Problem, options: Options) -> Answer:
+    def interrupted(problem: Problem, options: Options) -> SolverResult:
         return replace(honest(problem, options), interrupted=True)
 
     monkeypatch.setattr(store_all, "solve", interrupted)
@@ -223,10 +223,10 @@ def test_an_interruption_of_the_whole_graphs_solver_gives_its_best_so_far(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph = chain(16, seed=4)
-    budget = (memory_floor(graph) + baseline(graph).peak) // 2
+    budget = (minimum_memory(graph) + baseline(graph).peak) // 2
     honest = rotor.solve
 
-    def interrupted(problem: Problem, options: Options) -> Answer:
+    def interrupted(problem: Problem, options: Options) -> SolverResult:
         return replace(honest(problem, options), interrupted=True)
 
     monkeypatch.setattr(rotor, "solve", interrupted)
@@ -247,7 +247,7 @@ def test_modes_keep_their_numbers_where_others_are_left_out(leaf: str) -> None:
         for o, modes in columns.modes.items()
     }
     moved = replace(graph, operations=replace(columns, modes=shifted))
-    budget = int(0.6 * memory_floor(graph) + 0.4 * baseline(graph).peak)
+    budget = int(0.6 * minimum_memory(graph) + 0.4 * baseline(graph).peak)
     times = [solve(one, budget, leaf=leaf, top=3, lower=4, peaks=2, saves=2) for one in (graph, moved)]
     assert shifted
     assert times[0] is not None

@@ -18,7 +18,7 @@ from memplan.runtime.compare.peaks import resident_bytes
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.profile.profile import graph_from, measure_program
-from memplan.runtime.trace.output_layouts import residents, settled
+from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem
 from memplan.solvers.recomputation.checkpointing.layer_checkpoint import numbered
 from memplan.solvers.registry.run import solve
@@ -118,7 +118,7 @@ def test_it_takes_what_pytorch_takes() -> None:
         return Iteration(Blocks(checkpoints), (torch.randn(2048, 64),))
 
     plain: Any = iteration(False)
-    program = settled(plain)
+    program = trace_real_layouts(plain)
     graph = graph_from(program, measure_program(program, residents(program, plain)))
     found = solve("layer-checkpoint", Problem(graph, baseline(graph).peak))
     theirs = iteration(True)

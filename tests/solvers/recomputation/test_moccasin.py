@@ -19,12 +19,12 @@ from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.instances.tiny import tiny_graphs
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor, time_bound
+from memplan.planner.bounds import minimum_memory, time_bound
 from memplan.planner.schedule.schedule import Verb
-from memplan.planner.schedule.sequence import in_plain_mode, schedule_of
+from memplan.planner.schedule.sequence import in_default_mode, schedule_of
 from memplan.planner.simulator.simulate import Figures, simulate
 from memplan.solvers.milp.result import Outcome
-from memplan.solvers.problem import Answer, InfeasibleError, Options, Problem, Status
+from memplan.solvers.problem import InfeasibleError, Options, Problem, SolverResult, Status
 from memplan.solvers.recomputation.checkmate import checkmate
 from memplan.solvers.recomputation.checkmate.checkmate import NotFoundError
 from memplan.solvers.recomputation.moccasin import moccasin
@@ -36,7 +36,7 @@ from small_graphs import small_graph, small_graphs
 pytest.importorskip("ortools")
 
 
-def solve(graph: Graph, budget: int, time_limit: float | None = None, **chosen: int) -> Answer:
+def solve(graph: Graph, budget: int, time_limit: float | None = None, **chosen: int) -> SolverResult:
     return moccasin.solve(Problem(graph, budget), Options(time_limit, moccasin.Settings(**chosen)))
 
 
@@ -52,7 +52,7 @@ def figures_of(graph: Graph, budget: int, **chosen: int) -> Figures | None:
     return simulate(graph, answer.schedule, budget=budget).figures
 
 
-def most_runs(answer: Answer) -> int:
+def most_runs(answer: SolverResult) -> int:
     return max(Counter(step.target for step in answer.schedule if step.verb == Verb.COMPUTE).values())
 
 
@@ -61,8 +61,8 @@ def most_runs(answer: Answer) -> int:
 @given(small_graphs(), st.integers(0, 100))
 def test_equals_checkmate_where_copies_are_enough(graph: Graph, percent: int) -> None:
     """Several outputs, contributions, workspaces, changes in place, modes: the same model of memory."""
-    floor, peak = memory_floor(graph), baseline(graph).peak
-    budget = floor + (peak - floor) * percent // 100
+    min_memory, peak = minimum_memory(graph), baseline(graph).peak
+    budget = min_memory + (peak - min_memory) * percent // 100
     found = figures_of(graph, budget, copies=len(graph.operations), most=len(graph.operations))
     try:
         best = checkmate.solve(Problem(graph, budget), Options())
@@ -82,10 +82,10 @@ def test_every_solution_of_the_program_holds(graph: Graph, seed: int) -> None:
     random = Random(seed)
     graph.tensors.bytes[:] = [int(size) * 1000 + random.choice((0, 1, 7)) for size in graph.tensors.bytes]
     always = int(graph.tensors.bytes[graph.resident].sum())
-    floor, peak = memory_floor(graph), baseline(graph).peak
+    min_memory, peak = minimum_memory(graph), baseline(graph).peak
     times: list[float] = []
     with Searcher(graph) as searcher:
-        for budget in sorted({floor + (peak - floor) * step // 5 for step in range(6)}):
+        for budget in sorted({min_memory + (peak - min_memory) * step // 5 for step in range(6)}):
             found = searcher.search(Question(budget - always, 3, [], False, Limits(threads=1)))
             if found.runs is None:
                 assert found.outcome == Outcome.INFEASIBLE
@@ -188,7 +188,7 @@ def test_a_search_that_is_given_up_does_not_answer_the_next_question(monkeypatch
         assert given_up.runs is None
         found = searcher.search(Question(capacity, 2, [], False, Limits(threads=1)))
     assert found.outcome == Outcome.OPTIMAL
-    assert found.runs == in_plain_mode(range(len(graph.operations)))
+    assert found.runs == in_default_mode(range(len(graph.operations)))
 
 
 @pytest.mark.scripts

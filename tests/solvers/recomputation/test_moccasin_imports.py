@@ -11,5 +11,5 @@ import pytest
 def test_the_worker_of_moccasin_loads_no_highs() -> None:
     pytest.importorskip("ortools")
     look = "import sys, memplan.solvers.recomputation.moccasin.worker; print('highspy' in sys.modules)"
-    told = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["False"]
+    reported = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert reported.stdout.split() == ["False"]

@@ -13,11 +13,11 @@ from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.planner.budget import parse_budget
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.residency.residency import residency_bound
-from memplan.solvers.problem import Answer, Options, Problem, Status
+from memplan.solvers.problem import Options, Problem, SolverResult, Status
 from memplan.solvers.recomputation.checkmate import checkmate, rk_checkmate
 from memplan.solvers.recomputation.checkpointing import rotor
 from memplan.solvers.recomputation.moccasin import moccasin
@@ -25,11 +25,11 @@ from memplan.solvers.registry import run as registry
 
 
 def at(graph: Graph, share: float, machine: Machine | None = None) -> Problem:
-    low, high = memory_floor(graph), baseline(graph).peak
+    low, high = minimum_memory(graph), baseline(graph).peak
     return Problem(graph, int(low + share * (high - low)), machine)
 
 
-def seconds(problem: Problem, answer: Answer) -> float:
+def seconds(problem: Problem, answer: SolverResult) -> float:
     return simulate(problem.graph, answer.schedule, budget=problem.budget).figures.time
 
 

@@ -8,15 +8,15 @@ from memplan.graphs.files.validate import validate
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind, Operation, Phase
 from memplan.planner.baseline import baseline
-from memplan.planner.schedule.sequence import in_plain_mode
+from memplan.planner.schedule.sequence import in_default_mode
 from memplan.solvers.chains.problem import chain_problem
 from memplan.solvers.problem import Problem
 from memplan.solvers.recomputation.blocks.kinds import block_graph
 from memplan.solvers.recomputation.blocks.option import option_of
 from memplan.solvers.recomputation.blocks.placed import placed_blocks
 from memplan.solvers.recomputation.checkmate.part import Loss, PartGraph, part_graph
+from memplan.solvers.recomputation.hierarchy.option import default_option
 from memplan.solvers.recomputation.hierarchy.option import option_of as option_of_cluster
-from memplan.solvers.recomputation.hierarchy.option import plain_option
 from memplan.solvers.recomputation.hierarchy.tree import hierarchy_of
 from memplan.solvers.recomputation.hiremate.hiremate import tree_of
 from memplan.solvers.recomputation.hiremate.rk_checkmate import cluster_graph
@@ -63,10 +63,10 @@ def test_the_plain_sequence_of_a_block_is_its_plain_option(graph: Graph) -> None
     for block in placed_blocks(graph, chained.chain, chained.runs):
         own = block_graph(block, block.seconds.tolist())
         validate(own.graph)
-        runs = in_plain_mode(range(len(own.graph.operations)))
+        runs = in_default_mode(range(len(own.graph.operations)))
         halves = (
-            in_plain_mode(range(block.forwards)),
-            in_plain_mode(range(block.forwards, len(block.members))),
+            in_default_mode(range(block.forwards)),
+            in_default_mode(range(block.forwards, len(block.members))),
         )
         assert option_of(block, *own.halves(runs)) == option_of(block, *halves)
         assert own.sequence(own.halves(runs)[1]) == runs
@@ -80,5 +80,5 @@ def test_the_plain_sequence_of_a_cluster_is_its_plain_option() -> None:
     for spec in specs:
         own = cluster_graph(spec.piece)
         validate(own.graph)
-        runs = in_plain_mode(range(len(own.graph.operations)))
-        assert option_of_cluster(spec.piece, *own.halves(runs)) == plain_option(spec.piece)
+        runs = in_default_mode(range(len(own.graph.operations)))
+        assert option_of_cluster(spec.piece, *own.halves(runs)) == default_option(spec.piece)

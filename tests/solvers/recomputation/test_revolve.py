@@ -17,7 +17,7 @@ from memplan.planner.baseline import baseline
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.chains.runs import Move, Pass
-from memplan.solvers.problem import InfeasibleError, Problem, Solution, Status
+from memplan.solvers.problem import InfeasibleError, Problem, Status, ValidatedSolution
 from memplan.solvers.recomputation.checkpointing.revolve import moves
 from memplan.solvers.registry import run as registry
 from not_none import not_none
@@ -100,7 +100,7 @@ def uniform(blocks: int, saved_bytes: int) -> Graph:
     return draft.graph([loss])
 
 
-def forwards(graph: Graph, found: Solution) -> int:
+def forwards(graph: Graph, found: ValidatedSolution) -> int:
     """Forward operations in the schedule, the loss not counted."""
     steps = zip(found.schedule.verbs.tolist(), found.schedule.targets.tolist(), strict=True)
     return sum(

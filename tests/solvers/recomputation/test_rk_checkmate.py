@@ -10,29 +10,29 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, unet
 from memplan.graphs.graph import Graph, Phase
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
-from memplan.solvers.problem import Answer, InfeasibleError, Options, Problem, Status
+from memplan.solvers.problem import InfeasibleError, Options, Problem, SolverResult, Status
 from memplan.solvers.recomputation.checkmate import checkmate, rk_checkmate
 from memplan.solvers.recomputation.checkmate.rk_checkmate import saved_bytes
 from memplan.solvers.registry import run as registry
 from small_graphs import small_graph
 
 
-def answer(graph: Graph, budget: int, save: float = 1.0) -> Answer:
+def answer(graph: Graph, budget: int, save: float = 1.0) -> SolverResult:
     return rk_checkmate.solve(Problem(graph, budget), Options(settings=rk_checkmate.Settings(save=save)))
 
 
 def budgets(graph: Graph) -> list[int]:
-    low, high = memory_floor(graph), baseline(graph).peak
+    low, high = minimum_memory(graph), baseline(graph).peak
     return sorted({low + (high - low) * step // 3 for step in range(4)})
 
 
 def outcome(solver: object, graph: Graph, budget: int) -> tuple[float, Status] | int | None:
     """Time and status, or the least budget of a refusal."""
     try:
-        found: Answer = solver.solve(Problem(graph, budget), Options())  # type: ignore[attr-defined]
+        found: SolverResult = solver.solve(Problem(graph, budget), Options())  # type: ignore[attr-defined]
     except InfeasibleError as refusal:
         return refusal.least
     return round(simulate(graph, found.schedule, budget=budget).figures.time, 9), found.status

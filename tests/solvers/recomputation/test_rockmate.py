@@ -15,7 +15,7 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.planner.schedule.sequence import schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.candidates import judged
@@ -48,7 +48,7 @@ def time_of(solver: Any, graph: Graph, budget: int, **settings: Any) -> float:
 
 
 def budgets(graph: Graph) -> list[int]:
-    low, high = memory_floor(graph), baseline(graph).peak
+    low, high = minimum_memory(graph), baseline(graph).peak
     return sorted({low + (high - low) * step // 4 for step in range(1, 4)})
 
 
@@ -198,8 +198,8 @@ def test_blocks_that_are_alike_are_one_kind() -> None:
         graph = chain(blocks, uniform=True, parameters=False)
         graph.operations.time[:] *= np.linspace(1, 1.1, len(graph.operations))
         search = ChainSearch("rockmate", Problem(graph, budgets(graph)[0]), Options(), 20)
-        single = [group for group in search.alike if search.segments[group[0]].first == group[0]]
-        assert max(map(len, search.alike)) >= blocks - 3
+        single = [group for group in search.identical if search.segments[group[0]].first == group[0]]
+        assert max(map(len, search.identical)) >= blocks - 3
         counts.append(len(single))
     assert counts[0] == counts[1] <= 4
 
@@ -225,9 +225,9 @@ def test_budgets_of_a_block_are_kept_and_its_option_is_the_fastest() -> None:
     graph = training(4, 1)
     search = ChainSearch("rockmate", Problem(graph, baseline(graph).peak), Options(), 20)
     solved = 0
-    for alike in search.kinds():
-        kind = BlockOptions(alike, 200, lambda: True)
-        if not 4 <= len(alike[0].members) <= 30:
+    for identical in search.kinds():
+        kind = BlockOptions(identical, 200, lambda: True)
+        if not 4 <= len(identical[0].members) <= 30:
             continue
         (low, high), (least, most) = kind.peaks, kind.saves
         for peak, saved in ((high, (least + most) // 2), ((low + high) // 2, most)):
@@ -270,11 +270,11 @@ def with_light_ways(random: Random) -> Graph:
     draft, layers = Draft("light ways"), random.randint(3, 7)
     shared = [draft.tensor(f"b{k}", random.randint(1, 20)) for k in range(random.randint(1, 2))]
     outputs = [draft.tensor(f"a{k}", random.choice((50, 100, 150))) for k in range(layers)]
-    makers = {random.randrange(0, 2): x for x in shared}
+    producers = {random.randrange(0, 2): x for x in shared}
     for k, output in enumerate(outputs):
         reads = outputs[k - 1 : k] if k else []
-        reads += [x for layer, x in makers.items() if layer < k]
-        writes = [output, *([makers[k]] if k in makers else [])]
+        reads += [x for layer, x in producers.items() if layer < k]
+        writes = [output, *([producers[k]] if k in producers else [])]
         spare = draft.tensor(f"c{k}", random.randint(1, 30)) if random.random() < 0.5 else None
         writes += [] if spare is None else [spare]
         ways = [tuple(writes[: 1 + cut]) for cut in range(len(writes) - 1)]
@@ -288,7 +288,7 @@ def with_light_ways(random: Random) -> Graph:
     gradient: list[int] = []
     for k in reversed(range(layers)):
         reads = [*gradient, outputs[k], *(outputs[k - 1 : k] if k else [])]
-        reads += [x for layer, x in makers.items() if layer < k]
+        reads += [x for layer, x in producers.items() if layer < k]
         gradient = [draft.tensor(f"g{k}", 100, Kind.GRADIENT)]
         draft.operation(f"B{k}", phase=Phase.BACKWARD, time=2, reads=reads, writes=gradient)
     return draft.graph([loss, *gradient])
@@ -299,7 +299,7 @@ def with_light_ways(random: Random) -> Graph:
 def test_ways_that_leave_out_what_only_the_first_pass_needs(seed: int) -> None:
     """What all blocks read is made in the first pass, whatever way is the fastest later."""
     graph = with_light_ways(Random(seed))
-    low, high = memory_floor(graph), baseline(graph).peak
+    low, high = minimum_memory(graph), baseline(graph).peak
     for share in (0.3, 0.6, 0.9):
         budget = int(low + share * (high - low))
         try:

@@ -21,20 +21,20 @@ from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Machine
 from memplan.graphs.structure.chain import chain_of
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.chains.costs import ChainCosts, chain_costs
 from memplan.solvers.chains.least import LeastMemory
 from memplan.solvers.chains.options import single_options, without_options
 from memplan.solvers.chains.problem import chain_problem
 from memplan.solvers.chains.table import ChainTable
-from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, Solution, Status
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, Status, ValidatedSolution
 from memplan.solvers.registry import run as registry
 from persistent import pareto
 from training_graphs import training
 
 
-def rotor(graph: Graph, budget: int, **choices: int) -> Solution:
+def rotor(graph: Graph, budget: int, **choices: int) -> ValidatedSolution:
     texts = {key: str(value) for key, value in choices.items()}
     return registry.solve("rotor", Problem(graph, budget), settings=texts, bound_seconds=0)
 
@@ -175,8 +175,8 @@ def test_costs_never_promise_less_than_the_replayed_peak(blocks: int, seed: int,
 def test_never_over_budget(layers: int, seed: int, part: float, update: str, slots: int) -> None:
     """On random training graphs, at any budget from the floor up, with few slots too."""
     graph = training(layers, seed, skip=0.2, update=update)
-    floor, peak = memory_floor(graph), baseline(graph).peak
-    budget = int(floor + part * (peak - floor))
+    min_memory, peak = minimum_memory(graph), baseline(graph).peak
+    budget = int(min_memory + part * (peak - min_memory))
     if len(chain_of(graph).blocks) < 2:
         return
     found = attempt("rotor", graph, budget, slots=slots)
@@ -196,7 +196,7 @@ def test_more_memory_is_never_slower(seed: int) -> None:
     times: list[float] = []
     for budget in range(peak // 3, peak + 1, peak // 40):
         found = attempt("rotor", graph, budget, slots=2000)
-        if isinstance(found, Solution):
+        if isinstance(found, ValidatedSolution):
             times.append(found.figures.time)
         else:
             assert not times

@@ -16,8 +16,8 @@ from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Machine
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
-from memplan.planner.schedule.sequence import in_plain_mode, schedule_of
+from memplan.planner.bounds import minimum_memory
+from memplan.planner.schedule.sequence import in_default_mode, schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.residency.search import Search
 from memplan.solvers.problem import NotAcceptedError, NotFoundError, Options, Problem, Status
@@ -29,7 +29,7 @@ _ROOM = 4
 """Runs of an operation, on average, above which a sequence is given up."""
 
 
-def late(graph: Graph, again: set[int]) -> set[int]:
+def late(graph: Graph, recomputed: set[int]) -> set[int]:
     """Those that may be asked for behind a change in place of what they touch."""
     asked = [set(row) for row in graph.input_lists]
     until: dict[int, int] = {}
@@ -40,28 +40,28 @@ def late(graph: Graph, again: set[int]) -> set[int]:
         changes = [c for x in touched for c in graph.mutators[x].tolist() if c > operation]
         if changes and min(changes) < latest:
             found.add(operation)
-        runs_until = latest if operation in again - found else operation
+        runs_until = latest if operation in recomputed - found else operation
         for x in asked[operation]:
             until[x] = max(until.get(x, -1), runs_until)
     return found
 
 
-def far(graph: Graph, again: set[int], reach: float) -> set[int]:
+def far(graph: Graph, recomputed: set[int], reach: float) -> set[int]:
     """Those at the ends of ways of more than `reach` bytes, along which all is made again."""
-    size, makers = graph.tensors.bytes, graph.producers.lists()
+    size, producers = graph.tensors.bytes, graph.producers.lists()
     writes = graph.operations.writes.lists()
     kept = {*np.flatnonzero(graph.resident).tolist(), *graph.results}
     found: set[int] = set()
 
     def longest(operation: int) -> float:
-        behind = [
-            longest(maker)
+        later = [
+            longest(producer)
             for x in graph.input_lists[operation]
             if x not in kept
-            for maker in makers[x]
-            if maker < operation and maker in again - found
+            for producer in producers[x]
+            if producer < operation and producer in recomputed - found
         ]
-        return max(behind, default=0) + sum(int(size[x]) for x in writes[operation])
+        return max(later, default=0) + sum(int(size[x]) for x in writes[operation])
 
     for operation in range(len(writes)):
         if longest(operation) > reach:
@@ -69,30 +69,34 @@ def far(graph: Graph, again: set[int], reach: float) -> set[int]:
     return found
 
 
-def by_the_rules(graph: Graph, again: set[int], moments: list[int], reach: float) -> list[int]:
+def by_the_rules(graph: Graph, recomputed: set[int], moments: list[int], reach: float) -> list[int]:
     """sequence.py's docstring, tensor by tensor."""
-    operations, makers = graph.operations, graph.producers.lists()
-    again = again - late(graph, again)
-    again = again - far(graph, again, reach)
+    operations, producers = graph.operations, graph.producers.lists()
+    recomputed = recomputed - late(graph, recomputed)
+    recomputed = recomputed - far(graph, recomputed, reach)
     stays = {*np.flatnonzero(graph.resident).tolist(), *graph.results}
-    there = {x for x, row in enumerate(makers) if not row}
+    there = {x for x, row in enumerate(producers) if not row}
     runs: list[int] = []
     for operation, inputs in enumerate(graph.input_lists):
         if operation in moments:
             touched = {*inputs, *operations.writes[operation].tolist()}
-            for x, row in enumerate(makers):
-                if x not in stays | touched and again.issuperset(row) and max(row, default=-1) < operation:
+            for x, row in enumerate(producers):
+                if (
+                    x not in stays | touched
+                    and recomputed.issuperset(row)
+                    and max(row, default=-1) < operation
+                ):
                     there.discard(x)
         burst: set[int] = set()
         waiting = [x for x in inputs if x not in there]
         while waiting:
-            for maker in makers[waiting.pop()]:
-                if maker not in burst:
-                    burst.add(maker)
-                    waiting += [x for x in graph.input_lists[maker] if x not in there]
+            for producer in producers[waiting.pop()]:
+                if producer not in burst:
+                    burst.add(producer)
+                    waiting += [x for x in graph.input_lists[producer] if x not in there]
         runs += [*sorted(burst), operation]
-        there |= {x for x, row in enumerate(makers) if row and burst.issuperset(row)}
-        there |= {x for x in operations.writes[operation].tolist() if max(makers[x]) == operation}
+        there |= {x for x, row in enumerate(producers) if row and burst.issuperset(row)}
+        there |= {x for x in operations.writes[operation].tolist() if max(producers[x]) == operation}
     return runs
 
 
@@ -105,15 +109,15 @@ def test_sequences_follow_the_rules_and_hold(graph: Graph, seed: int) -> None:
     count = len(graph.operations)
     flags = np.array([random.random() < 0.8 for _ in range(count)])
     moments = sorted(random.sample(range(count), random.randint(0, count)))
-    again = set(np.flatnonzero(flags & ~rows.once).tolist())
+    recomputed = set(np.flatnonzero(flags & ~rows.once).tolist())
     reach = random.choice([inf, random.randint(0, int(graph.tensors.bytes.sum()))])
-    ours = sequence_of(rows, flags, np.array(moments, np.int64), reach)
-    theirs = by_the_rules(graph, again, moments, reach)
-    if ours is None:
+    own = sequence_of(rows, flags, np.array(moments, np.int64), reach)
+    theirs = by_the_rules(graph, recomputed, moments, reach)
+    if own is None:
         assert len(theirs) > _ROOM * count - count
         return
-    assert ours.tolist() == theirs
-    simulate(graph, schedule_of(graph, in_plain_mode(theirs)), machine=Machine())
+    assert own.tolist() == theirs
+    simulate(graph, schedule_of(graph, in_default_mode(theirs)), machine=Machine())
 
 
 def test_too_many_runs_are_given_up() -> None:
@@ -174,10 +178,10 @@ def test_large_chains_come_close_to_the_bound(graph: Graph, share: float) -> Non
 @pytest.mark.parametrize("make", [lambda seed: unet(5, seed=seed), lambda seed: layered(60, seed=seed)])
 def test_never_faster_than_the_bound_nor_above_the_budget(make: Callable[[int], Graph], seed: int) -> None:
     graph = make(seed)
-    floor, peak = memory_floor(graph), baseline(graph).peak
+    min_memory, peak = minimum_memory(graph), baseline(graph).peak
     found = 0
     for share in (0.3, 0.6, 0.9):
-        problem = Problem(graph, int(floor + share * (peak - floor)))
+        problem = Problem(graph, int(min_memory + share * (peak - min_memory)))
         try:
             answer = rounding.solve(problem, Options(5.0))
         except NotFoundError:
@@ -246,12 +250,12 @@ def test_less_for_the_program_makes_more_run_again() -> None:
     search.run(whole=False)
     before, seconds = search.best.extra, np.array(search.facts.seconds)
     even = np.ones(len(graph.operations))
-    again = search.again_within(budget * 9 // 10, [], even)
-    assert again is not None
+    recomputed = search.again_within(budget * 9 // 10, [], even)
+    assert recomputed is not None
     assert search.best.extra == before
     lower = Search(graph, budget * 9 // 10, "file", 60.0)
     lower._in_fractions(search.chosen)
-    assert again @ seconds == pytest.approx(lower.best.extra, abs=2e-5 * search.time_of_all)
+    assert recomputed @ seconds == pytest.approx(lower.best.extra, abs=2e-5 * search.time_of_all)
     assert search.again_within(0, [], even) is None
 
 
@@ -264,8 +268,8 @@ def test_what_fits_needs_nothing() -> None:
 def test_ways_that_use_the_host_are_refused() -> None:
     draft = Draft("host")
     x, y = draft.tensor("x", 1, Kind.INPUT), draft.tensor("y", 1)
-    away = Mode("cpu", 1.0, 0, (y,), on_host=True)
-    draft.operation("o", time=1.0, reads=[x], writes=[y], modes=(away,))
+    offloaded = Mode("cpu", 1.0, 0, (y,), on_host=True)
+    draft.operation("o", time=1.0, reads=[x], writes=[y], modes=(offloaded,))
     with pytest.raises(NotAcceptedError, match="on the device alone"):
         rounding.solve(Problem(draft.graph([y]), 1), Options())
 
@@ -273,4 +277,4 @@ def test_ways_that_use_the_host_are_refused() -> None:
 def test_what_no_schedule_fits_is_not_found() -> None:
     graph = unet(4)
     with pytest.raises(NotFoundError):
-        rounding.solve(Problem(graph, memory_floor(graph) - 1), Options())
+        rounding.solve(Problem(graph, minimum_memory(graph) - 1), Options())

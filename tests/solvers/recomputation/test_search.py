@@ -17,10 +17,10 @@ from memplan.graphs.files.files import load_graph
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
-from memplan.planner.schedule.sequence import Run, in_plain_mode, prune, runs_of, schedule_of
+from memplan.planner.bounds import minimum_memory
+from memplan.planner.schedule.sequence import Run, in_default_mode, prune, runs_of, schedule_of
 from memplan.planner.simulator.simulate import simulate
-from memplan.solvers.problem import Answer, InfeasibleError, Options, Problem, Status
+from memplan.solvers.problem import InfeasibleError, Options, Problem, SolverResult, Status
 from memplan.solvers.recomputation.checkpointing import rotor
 from memplan.solvers.recomputation.search import rounds as rounds_of_annealing
 from memplan.solvers.recomputation.search import sequence as runs_in_slots
@@ -80,7 +80,7 @@ def memory_of_runs(at: Sequence) -> list[int]:
 
 
 def plain_runs(graph: Graph) -> list[Run]:
-    return in_plain_mode(range(len(graph.operations)))
+    return in_default_mode(range(len(graph.operations)))
 
 
 @pytest.mark.sampled(1)
@@ -269,7 +269,7 @@ def test_the_first_of_two_contributions_stays_where_it_is_read_in_between() -> N
     draft.operation("reader", time=1, reads=[whole], writes=[middle], workspace=9)
     draft.operation("last", time=1, reads=[other, middle], writes=[end])
     graph = draft.graph([end])
-    runs = in_plain_mode([0, 1, 2, 1, 3])
+    runs = in_default_mode([0, 1, 2, 1, 3])
     found = improved(Problem(graph, 14), Options(), runs)
     assert simulate(graph, found.schedule, budget=14).figures.time == 5
 
@@ -293,10 +293,10 @@ def test_a_budget_in_which_the_plain_schedule_fits_is_never_refused(seconds: flo
 def test_interrupted_it_gives_its_best(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = chain(8, seed=3)
     problem = Problem(graph, baseline(graph).peak * 7 // 10)
-    told: list[str] = []
+    reported: list[str] = []
 
     def report(line: str) -> None:
-        told.append(line)
+        reported.append(line)
         if "above the plain time" in line:
             raise KeyboardInterrupt
 
@@ -304,7 +304,7 @@ def test_interrupted_it_gives_its_best(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer.interrupted
     assert answer.status == Status.FEASIBLE
     assert simulate(graph, answer.schedule, budget=problem.budget).figures.peak <= problem.budget
-    assert told
+    assert reported
 
 
 def test_an_interruption_while_rotor_finds_a_start_ends_the_search_with_that(
@@ -322,7 +322,7 @@ def test_an_interruption_while_rotor_finds_a_start_ends_the_search_with_that(
         if len(began_from) == 2:
             usual(rounds, runs)
 
-    def interrupted(_problem: Problem, _options: Options) -> Answer:
+    def interrupted(_problem: Problem, _options: Options) -> SolverResult:
         return replace(found, interrupted=True)
 
     monkeypatch.setattr(Rounds, "anneal", anneal_the_second)
@@ -336,7 +336,7 @@ def test_an_interruption_while_rotor_finds_a_start_ends_the_search_with_that(
 
 
 @pytest.mark.parametrize(("launch", "again"), [(0.0, "b"), (2.0, "a")])
-def test_what_is_made_again_is_what_the_thread_can_launch(launch: float, again: str) -> None:
+def test_what_is_made_again_is_what_the_thread_can_launch(launch: float, recomputed: str) -> None:
     """Either a (3 s on the device, nothing to launch) or b (1 s there, and its launch) is to run twice.
 
     a ──▶ big ────────┐         6 s on the device, 2 to launch with a twice
@@ -355,8 +355,8 @@ def test_what_is_made_again_is_what_the_thread_can_launch(launch: float, again: 
     graph = draft.graph()
     found = registry.solve("search", Problem(graph, 9), bound_seconds=0)
     runs = [graph.operations.name[o] for o, _mode in runs_of(found.schedule)]
-    assert runs.count(again) == 2
-    assert found.figures.time == max(1.25 + (0.5 if again == "b" else 0.75), launch)
+    assert runs.count(recomputed) == 2
+    assert found.figures.time == max(1.25 + (0.5 if recomputed == "b" else 0.75), launch)
 
 
 @pytest.mark.scripts
@@ -366,7 +366,7 @@ def test_with_launches_answers_and_bounds_stand_on_their_sides_of_the_optimum() 
     for number in range(40):
         random = Random(number)
         graph = with_launches(random, small_graph(random), (0.0, 1.0, 3.0, 5.0))
-        low, high = memory_floor(graph), baseline(graph).peak
+        low, high = minimum_memory(graph), baseline(graph).peak
         problem = Problem(graph, (low + high) // 2)
         best = optimal_time(graph, problem.budget)
         try:

@@ -7,7 +7,7 @@ import pytest
 from memplan.graphs.generators import chain, layered
 from memplan.graphs.graph import Graph, Phase
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import once_floor
+from memplan.planner.bounds import minimum_memory_once
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import NotAcceptedError, NotFoundError, Options, Problem
@@ -31,9 +31,9 @@ def tapered() -> Graph:
 def test_below_the_once_floor() -> None:
     """The gradient of the last weight is made twice: it is not there while the first block's is made."""
     graph = tapered()
-    floor = once_floor(graph)
-    assert floor is not None
-    budget = floor - 10
+    min_memory = minimum_memory_once(graph)
+    assert min_memory is not None
+    budget = min_memory - 10
     answer = second_pass.solve(Problem(graph, budget), Options(10))
     figures = simulate(graph, answer.schedule, budget=budget).figures
     runs = np.bincount(answer.schedule.targets[answer.schedule.verbs == Verb.COMPUTE])
@@ -50,7 +50,7 @@ def test_what_it_does_not_reach() -> None:
     with pytest.raises(NotFoundError) as caught:
         second_pass.solve(Problem(graph, 1), Options(10))
     assert caught.value.found is not None
-    assert caught.value.found < (once_floor(graph) or 0)
+    assert caught.value.found < (minimum_memory_once(graph) or 0)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -113,9 +113,9 @@ def test_a_killed_solve_resumes(tmp_path: Path) -> None:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
     solved = len(list(folder.rglob("*.json")))
-    again = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert again[-1] == "[0, 1, 4, 9, 16, 25]"
-    assert again[:-1] == [str(n) for n in range(solved, 6)]
+    recomputed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert recomputed[-1] == "[0, 1, 4, 9, 16, 25]"
+    assert recomputed[:-1] == [str(n) for n in range(solved, 6)]
 
 
 def test_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def theirs(nodes: Joint, shares: list[float]) -> list[set[int]]:
     return [{number[node] for node in saved} for saved in found]
 
 
-def ours(nodes: Joint, graph: Graph, shares: list[float]) -> list[set[int]]:
+def own(nodes: Joint, graph: Graph, shares: list[float]) -> list[set[int]]:
     partitioner = Partitioner(nodes, [1.0] * len(graph.operations))
     return [set(partitioner.saved(share)) for share in shares]
 
@@ -153,7 +153,7 @@ def test_its_operators_are_pytorchs() -> None:
 def test_it_saves_what_pytorch_saves(seed: int) -> None:
     graph = random_training(seed)
     nodes = joint(graph, frozenset())
-    assert ours(nodes, graph, SHARES) == theirs(nodes, SHARES)
+    assert own(nodes, graph, SHARES) == theirs(nodes, SHARES)
 
 
 @pytest.mark.sampled(1)
@@ -161,7 +161,7 @@ def test_it_saves_what_pytorch_saves(seed: int) -> None:
 def test_of_long_chains_of_cheap_operations_it_saves_what_pytorch_saves(seed: int) -> None:
     graph = random_training(seed, 250, ["add", "mul", "relu"])
     nodes = joint(graph, frozenset())
-    assert ours(nodes, graph, SHARES[:3]) == theirs(nodes, SHARES[:3])
+    assert own(nodes, graph, SHARES[:3]) == theirs(nodes, SHARES[:3])
 
 
 @pytest.mark.sampled(1)
@@ -170,7 +170,7 @@ def test_it_saves_what_pytorch_saves_of_models(name: str) -> None:
     graph = entry(name).graph()
     nodes = joint(graph, frozenset())
     shares = [1.0, 0.8, 0.5, 0.3, 0.1]
-    found = ours(nodes, graph, shares)
+    found = own(nodes, graph, shares)
     assert found == theirs(nodes, shares)
     assert len({frozenset(saved) for saved in found}) > 2
 
@@ -182,9 +182,9 @@ def repeats(graph: Graph, share: float) -> set[str]:
     runs = Counter(order)
     assert set(runs) == set(range(len(graph.operations)))
     assert set(runs.values()) <= {1, 2}
-    again = {operation for operation, count in runs.items() if count == 2}
-    assert all(graph.operations.phase[operation] == Phase.FORWARD for operation in again)
-    return {graph.operations.name[operation] for operation in again}
+    recomputed = {operation for operation, count in runs.items() if count == 2}
+    assert all(graph.operations.phase[operation] == Phase.FORWARD for operation in recomputed)
+    return {graph.operations.name[operation] for operation in recomputed}
 
 
 def two_layers(*, changes: bool = False) -> Graph:

@@ -14,7 +14,7 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
 from memplan.planner.baseline import baseline
-from memplan.planner.bounds import memory_floor
+from memplan.planner.bounds import minimum_memory
 from memplan.planner.repeats import without_most_repeats, without_repeats
 from memplan.planner.schedule.sequence import Run, schedule_of
 from memplan.planner.simulator.simulate import Figures, simulate
@@ -150,10 +150,10 @@ def test_what_the_leaves_may_keep_makes_the_sequence_shorter() -> None:
 def test_the_refusal_names_the_least_budget_and_the_floor() -> None:
     graph = unet(3)
     with pytest.raises(InfeasibleError) as refusal:
-        tw_remat.solve(Problem(graph, memory_floor(graph) - 1), Options())
+        tw_remat.solve(Problem(graph, minimum_memory(graph) - 1), Options())
     least = refusal.value.least
     assert least is not None
-    assert refusal.value.floor == memory_floor(graph) <= least
+    assert refusal.value.min_memory == minimum_memory(graph) <= least
     assert tw_remat.solve(Problem(graph, least), Options())
 
 

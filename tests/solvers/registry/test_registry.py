@@ -12,11 +12,11 @@ from threading import Event
 import pytest
 from memplan.graphs.errors import InputError, MissingPackageError
 from memplan.graphs.generators import chain, layered
-from memplan.planner.baseline import baseline, plain_schedule
-from memplan.planner.bounds import memory_floor, time_bound
+from memplan.planner.baseline import baseline, baseline_schedule
+from memplan.planner.bounds import minimum_memory, time_bound
 from memplan.planner.errors import InvalidScheduleError
 from memplan.solvers.auto import members as portfolio
-from memplan.solvers.problem import Answer, InfeasibleError, NotFoundError, Problem, Status
+from memplan.solvers.problem import InfeasibleError, NotFoundError, Problem, SolverResult, Status
 from memplan.solvers.recomputation.rockmate import rk_rotor
 from memplan.solvers.registry import catalogue
 from memplan.solvers.registry import run as registry
@@ -119,7 +119,7 @@ def test_store_all_is_the_plain_schedule_or_nothing() -> None:
 
 PLUGIN = """
 from dataclasses import dataclass
-from memplan.planner.baseline import plain_schedule
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.schedule import Schedule
 from memplan.solvers.problem import Answer, Bound, Status
 
@@ -130,7 +130,7 @@ class Settings:
     order: str = "any"
 
 def solve(problem, options):
-    schedule = plain_schedule(problem.graph)
+    schedule = baseline_schedule(problem.graph)
     if options.settings.broken:
         schedule = Schedule(schedule.verbs[1:], schedule.targets[1:], schedule.wheres[1:])
     bound = Bound(options.settings.bound, "theirs", options.settings.order)
@@ -204,7 +204,7 @@ def test_other_candidates_than_the_skipped_one_are_kept(monkeypatch: pytest.Monk
     """Of rk-rotor, all but what it starts from."""
     graph = chain(8)
     monkeypatch.setattr(rk_rotor, "sequenced", broken)
-    budget = (memory_floor(graph) + baseline(graph).peak) // 2
+    budget = (minimum_memory(graph) + baseline(graph).peak) // 2
     found = registry.solve("rk-rotor", Problem(graph, budget), 30.0, bound_seconds=0.0)
     assert found.figures.time == registry.solve("rotor", Problem(graph, budget)).figures.time
     (note,) = found.notes
@@ -214,9 +214,9 @@ def test_other_candidates_than_the_skipped_one_are_kept(monkeypatch: pytest.Monk
 def test_what_a_portfolios_member_skips_is_reported() -> None:
     """Members are threads."""
     graph = chain(3)
-    plain = Answer(plain_schedule(graph), Status.HEURISTIC)
+    plain = SolverResult(baseline_schedule(graph), Status.HEURISTIC)
 
-    def skips(_cancelled: object) -> Answer:
+    def skips(_cancelled: object) -> SolverResult:
         with skipping("one"):
             broken()
         return plain

@@ -123,7 +123,7 @@ def test_errors_of_memplan_come_as_they_are_and_others_as_a_line() -> None:
     pool = Pool("test")
     with pytest.raises(NotFoundError) as refused:
         pool.call("functions:refuse")
-    assert (refused.value.floor, refused.value.found) == (7, 8)
+    assert (refused.value.min_memory, refused.value.found) == (7, 8)
     with pytest.raises(WorkerFaultError, match=r"^ZeroDivisionError: over nothing$"):
         pool.call("functions:fail")
     with pytest.raises(WorkerFaultError, match="pickle"):

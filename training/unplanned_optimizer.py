@@ -1,8 +1,8 @@
 """Steps with an optimizer whose updates can't be planned: any `torch.optim.Optimizer` without a closure.
 
 The step runs the planned forward and backward, then the optimizer's own step over all gradients. Its memory
-is measured before anything is planned (runtime/updates/optimizer_memory.py): its states are subtracted from the
-budget, and the temporary memory of its step must fit next to weights and gradients alone.
+is measured before anything is planned (runtime/updates/optimizer_memory.py): its states are subtracted from
+the budget, and the temporary memory of its step must fit next to weights and gradients alone.
 
     ┌── planned forward and backward ──┐┌─ optimizer.step() ─┐
     │ weights, activations, gradients  ││ weights, gradients │

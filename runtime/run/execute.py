@@ -241,8 +241,8 @@ class PlannedStep:
         peak = simulate(graph, self._schedule, budget=budget, machine=machine or graph.machine).figures.peak
         if peak + of_gradients > budget:
             warn_user(
-                f"the gradients in .grad take {of_gradients:,} bytes besides the plan, which needs {peak:,} of "
-                f"budget of {budget:,}: plan with one smaller by as much, or call zero_grad() before"
+                f"the gradients in .grad take {of_gradients:,} bytes besides the plan, which needs {peak:,} "
+                f"of the budget of {budget:,}: plan with one smaller by as much, or call zero_grad() before"
             )
         self._gradients_counted = True
 

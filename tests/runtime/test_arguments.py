@@ -97,7 +97,7 @@ def test_gradients_beside_the_plan_are_told_of():
     made = optimize(nn.Linear(3, 2), torch.ones(4, 3))
     x = torch.ones(4, 3)
     made(x).backward()
-    with pytest.warns(UserWarning, match=r"the gradients in .grad take 32 bytes beside the plan, which"):
+    with pytest.warns(UserWarning, match=r"the gradients in .grad take 32 bytes besides the plan, which"):
         made(x).backward()
     made(x)
 

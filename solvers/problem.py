@@ -220,7 +220,7 @@ class InfeasibleError(MemplanError):
     min_memory_offloading: bytes of the minimum memory with offloading, if the machine has no links.
     """
 
-    minimum_memory_once: int | None = None
+    min_memory_once: int | None = None
     bounds: tuple[Bound, ...] = ()
     seconds: float | None = None
     notes: tuple[str, ...] = ()
@@ -238,13 +238,13 @@ class InfeasibleError(MemplanError):
         self._say()
 
     def tell(
-        self, minimum_memory_once: int | None, bounds: Sequence[Bound], problem: Problem | None = None
+        self, min_memory_once: int | None, bounds: Sequence[Bound], problem: Problem | None = None
     ) -> None:
         """Add what is known of the problem besides the minimum memory, as clauses of the message.
 
         problem: says for which schedules that minimum holds.
         """
-        self.min_memory_once, self.bounds = minimum_memory_once, tuple(bounds)
+        self.min_memory_once, self.bounds = min_memory_once, tuple(bounds)
         if problem is not None:
             machine = problem.machine or problem.graph.machine or Machine()
             self.offloads = offloads(machine)

@@ -45,9 +45,9 @@ def as_source(comparison: Comparison | None) -> dict[str, Any]:
     found: dict[str, Any] = {"equal": True, "tensors": comparison.compared}
     if comparison.spread:
         found["spread"] = comparison.spread
-    for word in ("compiling", "plain"):
-        if getattr(comparison, word):
-            found[word] = True
+    for key, holds in (("compiling", comparison.compiling), ("plain", comparison.checkpoints_off)):
+        if holds:
+            found[key] = True
     if comparison.eager is not None:
         found |= {"peak": comparison.eager.peak_bytes, "seconds": comparison.eager.seconds}
     return found

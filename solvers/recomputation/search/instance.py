@@ -52,10 +52,10 @@ _WAY = np.dtype(
 )
 _LISTS = ("reads", "before", "after")
 _OPERATION = np.dtype(
-    [("plain", np.int64), ("recomputable", np.bool_), ("earlier", np.int64), ("later", np.int64)]
+    [("default", np.int64), ("recomputable", np.bool_), ("earlier", np.int64), ("later", np.int64)]
     + [(f"{name}_{end}", np.int64) for name in _LISTS for end in ("start", "end")]
 )
-_ITEM = np.dtype([("size", np.int64), ("summed", np.bool_), ("maker", np.int64)])
+_ITEM = np.dtype([("size", np.int64), ("summed", np.bool_), ("producer", np.int64)])
 
 
 def instance_of(graph: Graph) -> Instance:
@@ -69,7 +69,7 @@ def instance_of(graph: Graph) -> Instance:
     items = np.zeros(tensors + count, _ITEM)
     items["size"][:tensors] = graph.tensors.bytes
     items["summed"][:tensors] = graph.producers.counts() > 1
-    items["maker"] = -1
+    items["producer"] = -1
 
     ways = np.zeros(len(every), _WAY)
     for name, values in (("operation", [o for o, _way in every]), ("mode", [way.mode for _o, way in every])):
@@ -80,7 +80,7 @@ def instance_of(graph: Graph) -> Instance:
     _append(members, ways, "writes", [way.writes for _o, way in every])
 
     operations = np.zeros(count, _OPERATION)
-    operations["plain"] = np.searchsorted(ways["operation"], np.arange(count))
+    operations["default"] = np.searchsorted(ways["operation"], np.arange(count))
     operations["recomputable"] = columns.recompute & (columns.mutates.counts() == 0)
     operations["earlier"], operations["later"] = _neighbours(np.flatnonzero(columns.random), count)
     before, after = _sides(graph)
@@ -132,7 +132,7 @@ def _find_producers(items: Any, operations: Any, ways: Iterable[tuple[int, Way]]
                 operations["recomputable"][operation] = False
             elif way.time < fastest.get(x, inf):
                 fastest[x] = way.time
-                items["maker"][x] = number
+                items["producer"][x] = number
 
 
 def ways_in(instance: Instance, runs: Iterable[Run]) -> Ints:

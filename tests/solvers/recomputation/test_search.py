@@ -335,7 +335,7 @@ def test_an_interruption_while_rotor_finds_a_start_ends_the_search_with_that(
     assert times[0] <= times[1]
 
 
-@pytest.mark.parametrize(("launch", "again"), [(0.0, "b"), (2.0, "a")])
+@pytest.mark.parametrize(("launch", "recomputed"), [(0.0, "b"), (2.0, "a")])
 def test_what_is_made_again_is_what_the_thread_can_launch(launch: float, recomputed: str) -> None:
     """Either a (3 s on the device, nothing to launch) or b (1 s there, and its launch) is to run twice.
 

@@ -38,9 +38,9 @@ def row(solver: str, budget: str, link: float, slower: float) -> list[str]:
         emulated.rate *= link
         emulated.slower = {one.name: slower for one in step.plans[0].program.operations}
         cells = [planned, emulation.taken(step, TURNS)]
-        for phrase in ("not", "solved again:"):
+        for phrase in ("not", "replanned:"):
             for _turn in range(MOST):
-                if any(phrase in line or "timed again" in line for line in emulation.lines(reported)):
+                if any(phrase in line or "timed anew" in line for line in emulation.lines(reported)):
                     break
                 step(emulation.INPUTS)
             cells.append(emulation.taken(step, TURNS))

@@ -95,48 +95,50 @@ REMOVALS = (
     # ── the code of a turn ──
     Removal(
         "computations wait for copies",
-        "code/copies",
+        "codegen/copies",
         'self.lines.append(f"wait({self.ticket(step)})")',
     ),
-    Removal("a step's waits", "code/copies", "self.wait_for(self.turn.waits.get(step, ()))"),
-    Removal("a prefetch's room is waited for", "code/copies", "self.wait_for(ends.transfers)"),
+    Removal("a step's waits", "codegen/copies", "self.wait_for(self.turn.waits.get(step, ()))"),
+    Removal("a prefetch's room is waited for", "codegen/copies", "self.wait_for(ends.transfers)"),
     Removal(
         "a transfer waits for others",
-        "code/copies",
+        "codegen/copies",
         "for other in self.due(self.turn.waits.get(step, ())))",
         "for other in ())",
     ),
     Removal(
         "a transfer lets go of host memory",
-        "code/copies",
+        "codegen/copies",
         'gone = "" if ends is None or on_device else',
         'gone = "" if True else',
     ),
     Removal(
         "a computation lets go of memory that it waited for",
-        "code/copies",
+        "codegen/copies",
         "self._pop(ends)\n\n    def wait_for",
         "pass\n\n    def wait_for",
     ),
     Removal(
         "a prefetch lets go of memory that it waited for",
-        "code/copies",
+        "codegen/copies",
         '            self._pop(ends)\n        self.lines.append(f"d{x} = room',
         '            pass\n        self.lines.append(f"d{x} = room',
     ),
-    Removal("a pending delete keeps the memory", "code/copies", "if key in self.turn.pending:", "if False:"),
+    Removal(
+        "a pending delete keeps the memory", "codegen/copies", "if key in self.turn.pending:", "if False:"
+    ),
     Removal(
         "a pending delete at the end keeps the memory",
-        "code/turn",
+        "codegen/iteration",
         'self.lines.append(f"leaving[{key}] = ({tuple_of(names)})")',
     ),
     Removal(
-        "a late block is opened by its job", "code/copies", "late = step in self.turn.late", "late = False"
+        "a late block is opened by its job", "codegen/copies", "late = step in self.turn.late", "late = False"
     ),
-    Removal("the loss and gradients wait for their copies", "code/turn", "self.wait_for(makers)"),
+    Removal("the loss and gradients wait for their copies", "codegen/iteration", "self.wait_for(makers)"),
     Removal(
         "a result on the host is waited for",
-        "code/turn",
+        "codegen/iteration",
         'self.lines.extend(f"{self.ticket(step)}.wait()" for step in self.due(makers))',
     ),
     # ── the rehearsal ──

@@ -70,7 +70,7 @@ def verdict(error: BaseException, interrupted: bool = False) -> tuple[Exit, str]
     if interrupted:  # an import or a compiler that a signal interrupts raises many sorts of errors
         return Exit.INTERRUPTED, "interrupted"
     said = f": {error}" if str(error) else ""  # some of Python's own errors have no message
-    return Exit.FAULT, f"a fault of ours: {type(error).__name__}{said} (--debug shows where)"
+    return Exit.FAULT, f"an internal error: {type(error).__name__}{said} (--debug shows where)"
 
 
 def _usage(error: click.UsageError) -> str:

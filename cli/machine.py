@@ -46,8 +46,8 @@ def machine(
     """Measure this machine, or show the one called NAME, and write it as a machine file with -o.
 
     Measured are the copies between device and host, alone, both ways at once and small ones (for what each
-    takes beside its bytes), AdamW on each, and with --disk reading and writing there, past the page cache. It
-    takes some ten seconds.
+    takes besides its bytes), AdamW on each, and with --disk reading and writing there, past the page cache.
+    It takes some ten seconds.
 
     \b
     plan machine -o machine.yaml --disk /scratch

@@ -25,7 +25,7 @@ COMMANDS = {
     "check": "Replay a schedule by the rules and report its figures.",
     "show": "Show a schedule: its figures, what it recomputes, its memory curve.",
     "report": "Write a schedule as one page for a browser.",
-    "run": "Run a schedule beside eager PyTorch: time, memory, results.",
+    "run": "Run a schedule and eager PyTorch: time, memory, results.",
     "pareto": "Find the curve of time against memory of a graph.",
     "bench": "Compare solvers on graphs and budgets.",
     "machine": "Measure this machine, or show one by its name: makes a machine file.",

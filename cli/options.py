@@ -168,7 +168,7 @@ destination_option = click.option(
     "destination",
     type=FILE,
     callback=writable,
-    help="Write here: .json, .yaml; .gz behind it.",
+    help="Write here: .json, .yaml; .gz after it.",
 )
 graph_option = click.option("--graph", "graph_path", type=FILE, required=True, help="The schedule's graph.")
 budget_option = click.option(

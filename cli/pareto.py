@@ -178,7 +178,7 @@ def _document(on: Instance, point: Point) -> dict[str, Any]:
 def _lines(
     on: Instance, found: Sequence[Point], rows: Sequence[Row], min_memory: int, output: Output
 ) -> Iterator[Text]:
-    yield Text(f"{on.graph}: plain {duration(on.plain_time)}, peak {spelled(on.plain_peak)}", "bold")
+    yield Text(f"{on.graph}: baseline {duration(on.plain_time)}, peak {spelled(on.plain_peak)}", "bold")
     most = max((one.time for one in found if one.time < inf), default=0.0) - on.plain_time
     heads = ["budget", "of peak", "time", "overhead", "bound", "gap", ""]
     bar = "█" if output.blocks else "#"

@@ -146,11 +146,11 @@ def _lines(found: Partition, summary: Row, rows: list[Row]) -> Iterator[Text]:
                 "clusters",
                 f"{summary['count']:,}, {summary['distinct']:,} distinct, {summary['levels']} levels",
             ),
-            ("apart", f"{summary['middle']:,} at the loss, {summary['after']:,} behind the backward part"),
+            ("apart", f"{summary['middle']:,} at the loss, {summary['after']:,} after the backward part"),
         ]
     )
     yield Text("")
-    heads = ["forward", "backward", "nodes", "in", "out", "alike", "layers"]
+    heads = ["forward", "backward", "nodes", "in", "out", "identical", "layers"]
     yield from table(heads, map(_cells, rows))
 
 

@@ -34,7 +34,7 @@ TOLERANCE = 1e-6
 class Held:
     """A schedule file with its graph, and the budget and machine for which it must be valid.
 
-    plain: figures of the baseline.
+    baseline_figures: figures of the baseline.
     budget: bytes of the device, None for no limit.
     own: whether both are those recorded in the file.
     """

@@ -85,8 +85,8 @@ def run(
 
     The model is traced again, with the optimizer that the graph was profiled with; its fingerprint must be
     the graph's. Exit code 5 where loss, gradients or buffers differ in any bit, or, where weights are
-    updated, these or the optimizer's states after 3 iterations; where eager differs from itself, run again,
-    by more than that; with compiled operations where they differ from the same without a plan, or kernels
+    updated, these or the optimizer's states after 3 iterations; where eager differs from run to run, by more
+    than that; with compiled operations where they differ from the same without a plan, or kernels
     are further from exact than eager's own error explains; 1 where the run took more memory than planned.
     Where eager has not memory enough, the schedule runs alone.
 
@@ -100,7 +100,7 @@ def run(
     if (steps is None) != (checkpoint is None) or (every is not None and steps is None):
         raise click.UsageError("--steps N and --checkpoint FOLDER go together, --save-every K with both")
     if steps is not None and trace_path is not None:
-        raise click.UsageError("--trace is of a run beside eager PyTorch: leave --steps away")
+        raise click.UsageError("--trace shows a run and eager PyTorch: leave --steps out")
     held = open_schedule(schedule, graph_path)
     replay, layout = judged(held, schedule), arena_of(held, schedule)
     predicted = {**held.report(replay).predicted(), "disk_peak": replay.figures.disk_peak}
@@ -163,7 +163,7 @@ def _within_plan(predicted: dict[str, Any], peaks: Peaks) -> None:
     ):
         if peak > predicted[key]:
             over = f"{peak:,} bytes on the {place}, {peak - predicted[key]:,} more than planned"
-            raise OverPlanError(f"a fault of ours: the planned run took {over}")
+            raise OverPlanError(f"an internal error: the planned run took {over}")
 
 
 @contextmanager

@@ -91,7 +91,7 @@ _CLAIMS = {
     show_default=True,
     metavar="S",
     callback=allowance_argument,
-    help="Seconds for lower bounds at most, after solving; 0 for none. Those for --gap are beside it.",
+    help="Seconds for lower bounds at most, after solving; 0 for none. Those for --gap come on top.",
 )
 @click.option(
     "--static-layout/--no-static-layout",

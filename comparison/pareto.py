@@ -64,7 +64,7 @@ def next_budget(on: Instance, known: Sequence[Point], min_memory: int) -> int | 
     """Return the middle of the largest box, in bytes, None if all boxes are small.
 
     known: the result of `points`.
-    floor: minimum memory, bytes.
+    min_memory: minimum memory, bytes.
     """
     slowest = max(one.time for one in known if one.time < inf)
     # The first end is below every schedule, so that the smallest budgets have a box too.

@@ -32,7 +32,7 @@ class Published:
 class Match:
     """A graph and budget with a published result.
 
-    ours: memplan's fastest row, None if no solver found a schedule.
+    solved: memplan's fastest row, None if no solver found a schedule.
     """
 
     graph: str

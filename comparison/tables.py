@@ -141,7 +141,7 @@ def curve_tables(rows: Sequence[Row]) -> Iterator[Table]:
 
 
 def published_tables(matched: Sequence[Match]) -> Iterator[Table]:
-    heads = ["budget", "published", "time", "by", "ours", "time", "by", "as good", "graph"]
+    heads = ["budget", "published", "time", "by", "memplan", "time", "by", "as good", "graph"]
     if matched:
         yield Table("", heads, [_published_cells(match) for match in matched])
 

@@ -63,10 +63,12 @@ class Budget:
 
     def echo(self, plain_peak: int, resident: int) -> str:
         """Return '12GB = 12,000,000,000 B = 11.18 GiB', with what a percentage is of."""
-        of_plain = f" of the plain peak ({format_bytes(plain_peak)})" if self.size is None else ""
+        of_plain = f" of the baseline's peak ({format_bytes(plain_peak)})" if self.size is None else ""
         if self.of_activations:
             above = format_bytes(plain_peak - resident)
-            of_plain = f" of the {above} that the plain peak has above what stays, {format_bytes(resident)}"
+            of_plain = (
+                f" of the {above} that the baseline's peak has above what stays, {format_bytes(resident)}"
+            )
         return f"{self.text.strip()}{of_plain} = {spelled(self.bytes_of(plain_peak, resident))}"
 
 

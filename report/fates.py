@@ -17,12 +17,12 @@ class Fate(IntEnum):
     """Outcome of a tensor. KEPT: resident from its production, or from the start, to its last use."""
 
     KEPT = 0
-    AGAIN = 1
+    RECOMPUTED = 1
     MOVED = 2
 
     @property
     def word(self) -> str:
-        return {Fate.KEPT: "kept", Fate.AGAIN: "made again", Fate.MOVED: "moved"}[self]
+        return {Fate.KEPT: "kept", Fate.RECOMPUTED: "recomputed", Fate.MOVED: "moved"}[self]
 
 
 def fates(graph: Graph, schedule: Schedule) -> Ints:
@@ -34,7 +34,7 @@ def fates(graph: Graph, schedule: Schedule) -> Ints:
             made[[x for x, _bit in graph.contributions(target, where)]] += 1
         elif verb != Verb.DELETE:
             found[target] = Fate.MOVED
-    found[(made > graph.producers.counts()) & (found == Fate.KEPT)] = Fate.AGAIN
+    found[(made > graph.producers.counts()) & (found == Fate.KEPT)] = Fate.RECOMPUTED
     return found
 
 

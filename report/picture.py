@@ -158,7 +158,7 @@ def _words(subject: Subject) -> Iterator[str]:
     above = "" if report.above is None else f", at most {report.above:.1%} above the fastest there can be"
     over = f"{time / baseline - 1.0:+.1%} time" if baseline else f"{time:.3g} s"
     yield f'<text x="{_LEFT}" y="20" font-weight="600">{escape(subject.graph.name)}</text>'
-    peak = f"peak {format_bytes(report.figures.peak)}, plain {format_bytes(report.baseline.peak)}"
+    peak = f"peak {format_bytes(report.figures.peak)}, baseline {format_bytes(report.baseline.peak)}"
     yield f'<text x="{_LEFT}" y="38">{peak}; {over}{above}</text>'
 
 
@@ -171,7 +171,7 @@ def _kinds(sums: Ints) -> list[tuple[str, str]]:
 def _work(subject: Subject, line: Timeline) -> list[tuple[str, str]]:
     """Return word and colour of each sort of work in the queues."""
     words = {colour: phase.word for phase, colour in zip(Phase, PHASE, strict=True)}
-    words |= {AGAIN: "made again", COPY: "copies"}
+    words |= {AGAIN: "recomputed", COPY: "copies"}
     there = set(_colours(subject)[line.queue != NOTHING].tolist())
     return [(word, colour) for colour, word in words.items() if colour in there]
 

@@ -69,7 +69,7 @@ _FAKE_KERNEL = (
     "give it one: @torch.library.register_fake(…) over a function that returns empty tensors of the results' "
     "shapes"
 )
-_OTHER_CLASS = "in a trace they are plain tensors: give what the class adds as inputs of their own"
+_OTHER_CLASS = "in a trace they are ordinary tensors: give what the class adds as inputs of their own"
 _SPLINES = (
     "nflows' splines pick rows by the values: use one that computes all rows and chooses by torch.where, "
     "like zuko.flows.NSF"
@@ -90,7 +90,7 @@ _TRL = (
     "transformers.Trainer.compute_loss; in other trainers, a compute_loss without those lines"
 )
 _OF_CLASS, _MAKES = "uses a tensor of a class of its own", "makes a tensor of a class of its own"
-_OWN_CLASS = "make it a buffer, or a plain tensor by as_subclass(torch.Tensor)"
+_OWN_CLASS = "make it a buffer, or an ordinary tensor by as_subclass(torch.Tensor)"
 _ARGUMENTS = "inputs are what forward takes; what the loss function alone takes goes in targets="
 _FUNCTIONS = "use torch.where, or branch in Python"
 

@@ -298,7 +298,7 @@ def to_functional(tensor: Tensor) -> Tensor:
 
 
 def from_functional(tensor: Tensor) -> Tensor:
-    """Return the tensor behind a functional one, with all changes applied."""
+    """Return the tensor that a functional one wraps, with all changes applied."""
     if not torch._is_functional_tensor(tensor):
         return tensor
     torch._sync(tensor)
@@ -533,6 +533,11 @@ def norm_of(tensor: Tensor) -> Tensor:
 def has_fake_kernel(name: str) -> bool:
     """Tell whether PyTorch knows the shapes of an operator's results; name: like `aten::mm`."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta")
+
+
+def kernel_for_lists(name: str) -> Callable[..., Any]:
+    """Return an elementwise kernel over lists of tensors; name: of the operation, like `add_`."""
+    return getattr(torch, f"_foreach_{name}")
 
 
 def takes_lists(parameters: Sequence[Tensor]) -> bool:

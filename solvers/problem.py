@@ -211,8 +211,8 @@ class InfeasibleError(MemplanError):
     """No schedule is within the budget.
 
     least: the smallest budget (bytes) for which this solver found a schedule, None if it can't tell.
-    floor: bytes below which there is no schedule of any solver on the problem's machine: the minimum memory.
-    once_floor: bytes below which none is in traced order unless a backward operation runs twice.
+    min_memory: minimum memory, bytes: below it no solver has a schedule on the problem's machine.
+    min_memory_once: bytes below which none is in traced order unless a backward operation runs twice.
     bounds: infinite ones, each a proof that no schedule of its kind exists.
     seconds: what the solver took.
     notes: what went wrong on the way, a line each.

@@ -83,7 +83,7 @@ import ctypes, threading, time
 from dataclasses import dataclass
 from pathlib import Path
 from memplan.planner.baseline import baseline_schedule
-from memplan.solvers.problem import Answer, Status
+from memplan.solvers.problem import SolverResult, Status
 
 @dataclass(frozen=True)
 class Settings:
@@ -97,7 +97,7 @@ def solve(problem, options):
     threading.Thread(target=work, daemon=options.settings.daemon).start()
     while not Path("begun").exists():
         time.sleep(0.01)
-    return Answer(baseline_schedule(problem.graph), Status.HEURISTIC)
+    return SolverResult(baseline_schedule(problem.graph), Status.HEURISTIC)
 """
 
 

@@ -124,9 +124,9 @@ class Adapter:
             planner = self._planner
             seconds = planner.options.time_limit or SECONDS
             case.solving = Background(planner.options.solver, problem, seconds, planner.options.settings)
-            said.append("solved again in the background")
+            said.append("replanned in the background")
         if moved is None:
-            self._book.note(step, "; ".join(["timed again", *said]))
+            self._book.note(step, "; ".join(["timed anew", *said]))
             return step
         return self._switched(step, case, iteration, moved, "; ".join([*said, "transfers moved"]))
 
@@ -139,9 +139,9 @@ class Adapter:
         before = self._book.prediction(step).figures.time
         faster = None if solving.schedule is None else _faster(plan, now, solving.schedule, before)
         if faster is None:
-            self._book.note(step, f"solved again: {solving.fault or 'nothing is faster'}")
+            self._book.note(step, f"replanned: {solving.fault or 'nothing is faster'}")
             return step
-        return self._switched(step, case, iteration, faster, "solved again")
+        return self._switched(step, case, iteration, faster, "replanned")
 
     def _switched(
         self, step: PlannedStep, case: _Case, iteration: Iteration, plan: Plan, said: str

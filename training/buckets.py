@@ -136,14 +136,14 @@ def check_ignored(iteration: Iteration, buckets: Buckets) -> None:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        warn_user("padded batches are not compared with plain ones: there is not memory enough")
+        warn_user("padded batches are not compared with unpadded ones: there is not memory enough")
         return
     tolerance = _tolerance(iteration.module, device)
     for what, difference in _differences(baseline, padded).items():
         if not difference <= tolerance:  # not `>`: a NaN is a difference too
             raise DifferenceError(
                 f"padding is not ignored: {what} of {short} padded to {size} differ by {difference:.2g} of "
-                f"plain PyTorch's, more than {tolerance:.2g}: pad with what model and loss leave out"
+                f"eager PyTorch's, more than {tolerance:.2g}: pad with what model and loss leave out"
             )
 
 

@@ -50,7 +50,8 @@ class Losses:
             self._last.reported = True
             warn_user(
                 "the gradients of the step before were not asked for: call loss.backward() on each loss "
-                "before the next step, which finds them beside its plan else, or step.evaluate for one alone"
+                "before the next step, which else finds them on the device besides its plan, or "
+                "step.evaluate for one alone"
             )
 
     def of(
@@ -78,7 +79,7 @@ class _Pending:
     """Gradients of the last iteration that wait for `backward`.
 
     asked: whether `backward` was called.
-    told: whether the user was warned that it was not.
+    reported: whether the user was warned that it was not.
     scale: scale of the gradients.
     processes: ranks that average them.
     """

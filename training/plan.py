@@ -74,7 +74,7 @@ class Planner:
     """Factory of the plans of one step, which share options, budget and measured times.
 
     bytes: the budget; None until the first plan, to whose baseline a share refers.
-    beside: bytes of the budget that are on the device but are not the plans'.
+    extra_bytes: bytes of the budget that are on the device but are not the plans'.
     parts: for each plan over several batches, the plans of the other batches.
     links: the machine's links by the times of iterations, for later plans.
     """

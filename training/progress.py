@@ -92,7 +92,7 @@ def progress_callback(progress: bool | Progress) -> Progress:
     if isinstance(progress, bool):
         return Line() if progress and sys.stderr is not None and sys.stderr.isatty() else _nothing
     if not callable(cast(object, progress)):
-        raise InputError(f"progress={progress!r}: give a function that is told, True or False")
+        raise InputError(f"progress={progress!r}: give a function, True or False")
     return progress
 
 

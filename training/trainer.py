@@ -78,7 +78,7 @@ class PlannedLoss:
         if changed := [name for name in after if before.get(name) != after[name]]:
             raise MismatchError(
                 f"compute_loss of {type(trainer).__name__} changes self.{changed[0]}, which a plan does not "
-                "do again in each iteration: leave it out"
+                "repeat in each iteration: leave it out"
             )
         return step
 

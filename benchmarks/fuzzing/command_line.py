@@ -46,7 +46,7 @@ def _faults(words: Sequence[str], result: Result, folder: Path) -> Iterator[Faul
     lines = result.stderr.splitlines()
     reported = [line for line in lines if line.startswith("plan: error:")]
     if result.exit_code not in _FINE:
-        named = re.search(r"a fault of ours: (\w+)", result.stderr)
+        named = re.search(r"an internal error: (\w+)", result.stderr)
         kind = named[1] if named else f"exit code {result.exit_code}"
         yield Fault(kind, f"exit code {result.exit_code}: {result.stderr[:300]}")
     elif len(reported) != (result.exit_code != Exit.DONE):

@@ -1,6 +1,6 @@
 """MemFerry (Gao et al.): ZeRO-Offload beside direct access to host memory, and GO-MemFerry.
 
-Decoders in float32, Adam on the CPU, layers run again, published choices of weights. MemFerry keeps the
+Decoders in float32, Adam on the CPU, layers recomputed, published choices of weights. MemFerry keeps the
 buffers of all gradients on the device; GO-MemFerry writes gradients to the host.
 """
 

@@ -146,14 +146,14 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
 )
 @click.option("-o", "--output", "destination", type=FILE, callback=table_argument, help="The rows: a .csv.")
 @click.option("--rerun", is_flag=True, help="Solve rows anew that the .csv already has.")
-@click.option("--published", "published_path", type=FILE, help="Published results to stand beside ours.")
+@click.option("--published", "published_path", type=FILE, help="Published results to compare with.")
 @click.option(
     "--compare",
     "earlier",
     type=FILE,
     callback=earlier_argument,
     metavar="OLD.csv",
-    help="Hold the rows beside those of an earlier table: better, worse, equal, new, gone. Exit code 5 where "
+    help="Compare the rows with those of an earlier table: better, worse, equal, new, gone. Exit code 5 if "
     "one is worse.",
 )
 @click.option(
@@ -183,7 +183,7 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
     type=FILE,
     callback=writable,
     help="Keep in this file what is faster, or has a larger bound, than what it has; it is made if need be.  "
-    "[default: held beside what comes with memplan]",
+    "[default: compared with what comes with memplan]",
 )
 @output_options
 def bench(
@@ -212,7 +212,7 @@ def bench(
     """Compare solvers on GRAPHS (files, or folders of them) and corpora, each within each budget.
 
     Every row is a schedule that the simulator accepts, or says why there is none. Rows that the .csv has
-    already are not solved again, so that a comparison that was ended goes on where it stood.
+    already are not solved anew, so that a comparison that was ended goes on where it stood.
 
     \b
     plan bench graphs/ --solvers auto,rk-rotor --budgets 75%,50% -o rows.csv

@@ -58,7 +58,7 @@ def _batch(one: Trial, found: Found, *, pinned: bool) -> list[str]:
 def verdict(one: Trial, found: Found) -> str:
     """Describe in words whether a batch fits."""
     if one.figures is None:
-        return "no: below the floor" if one.proven_infeasible else "no plan found"
+        return "no: below the minimum" if one.proven_infeasible else "no plan found"
     words = "fits" if one.baseline_fits else "fits with a plan"
     words += ", tight" if found.tight(one.batch) else ""
     return f"{words}; most samples/s: train with this" if one is found.fastest else words
@@ -142,7 +142,7 @@ def between(span: Span, words: Callable[[float], str]) -> str:
 # ── the page ────────────────────────────────────────────────────────────────────────────────────────
 
 ENDS = (
-    "Low: the tensors alone. Expected: and what kernels need beside them. High: and the most that kernels "
+    "Low: the tensors alone. Expected: and what kernels need besides them. High: and the most that kernels "
     "may take; without a plan also what PyTorch's allocator leaves unused between blocks."
 )
 

@@ -192,4 +192,4 @@ def _refuse_half_characters(document: object) -> None:
         json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         near = error.object[max(0, error.start - 20) : error.start]
-        raise ValueError(f"half a character (a lone surrogate) behind {near!r}") from None
+        raise ValueError(f"half a character (a lone surrogate) after {near!r}") from None

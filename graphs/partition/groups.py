@@ -17,7 +17,7 @@ For then the groups, by their first nodes, are in an order in which they may run
 the case of but one such node, the head. (*) holds for all candidates as they are formed, and is checked
 once more when one has grown by the groups that it overlaps.
 
-Candidates are scored again when they are about to be merged, and go back if they score worse by then; those
+Candidates are rescored when they are about to be merged, and go back if they score worse by then; those
 that score better by now are found when all are scored anew, each time that a quarter of the groups is gone.
 So merges follow the score, but for what became better since. With n nodes, groups of at most m: O(n m log n)
 time.

@@ -31,7 +31,7 @@ class Step(NamedTuple):
     """One step.
 
     target: the operation's index for COMPUTE, else the tensor's.
-    where: COMPUTE: PLAIN (0), or k for the operation's k-th mode (from 1). DELETE: the memory.
+    where: COMPUTE: DEFAULT_MODE (0), or k for the operation's k-th mode (from 1). DELETE: the memory.
            OFFLOAD: the memory that is copied to, from the one above it in the machine's row.
            PREFETCH: likewise, from the one below it.
     """

@@ -14,7 +14,7 @@ from ...graphs.graph import Graph
 from .schedule import DEFAULT_MODE, Schedule, Step, Verb, compute, delete
 
 Run = tuple[int, int]
-"""An operation's index and its variant (PLAIN, or k for its k-th mode)."""
+"""An operation's index and its variant (DEFAULT_MODE, or k for its k-th mode)."""
 
 
 def in_default_mode(operations: Iterable[int]) -> list[Run]:

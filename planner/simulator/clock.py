@@ -1,7 +1,7 @@
 """The times of steps: queues, each first in first out. Decides time, and nothing about memory.
 
 Two queues compute, and two copy between each pair of neighbouring memories, one in each direction. One more
-is the training thread, which launches the computations in list order, for the device and for the CPU alike:
+is the training thread, which launches the computations in list order, for the device and for the CPU:
 none begins before its launch has ended. The thread runs ahead of them.
 """
 

@@ -42,8 +42,8 @@ Solve = Callable[[Graph, int], Schedule | None]
 class Trial:
     """A batch within a budget, solved or not.
 
-    budget: bytes. floor: minimum memory of the batch, in bytes, for all schedules.
-    plain: the baseline's figures, on a device of any size.
+    budget: bytes. min_memory: minimum memory of the batch, in bytes, for all schedules.
+    baseline_figures: the baseline's, on a device of any size.
     schedule, figures: None if none was found.
     """
 

@@ -93,7 +93,7 @@ def _tracks(subject: Subject, line: Timeline, early: float) -> Mapping[str, list
 def _operation(graph: Graph, operation: int, mode: int, recomputed: bool) -> Details:
     phase = Phase(graph.operations.phase.item(operation))
     details: Details = {
-        "why": "made again" if recomputed else "update" if phase == Phase.UPDATE else "first run",
+        "why": "recomputed" if recomputed else "update" if phase == Phase.UPDATE else "first run",
         "phase": phase.word,
         "seconds": graph.seconds(operation, mode),
         "workspace": graph.workspace(operation, mode),

@@ -42,7 +42,7 @@ class Comparison(NamedTuple):
     largest: the largest difference of any element in `first`.
     compared: how many tensors.
     compiling: eager took the path on which `torch.compiler.is_compiling()` is true, as the trace did.
-    plain: eager ran the functions of the model's own checkpoints once, as the trace did.
+    checkpoints_off: eager ran the functions of the model's own checkpoints once, as the trace did.
     spreads: the tensors in which eager differs from itself when the same iteration is repeated, and by how
         much at most; the largest first.
     suspects: what may make the difference.

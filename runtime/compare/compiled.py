@@ -21,7 +21,7 @@ from .comparison import CYCLE, Comparison, between, compare
 class Compiled(NamedTuple):
     """A program with compiled operations and what it was made of.
 
-    plain: the program before it was compiled.
+    uncompiled: the program before it was compiled.
     kernels: of the compiled one.
     """
 

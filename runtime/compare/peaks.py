@@ -29,7 +29,7 @@ class Peaks(NamedTuple):
     """Peak memory of a planned step, in bytes.
 
     device, host, disk: the most at once in each memory.
-    beside: of the device's, at most so many belong to no tensor of the plan, see `generator_bytes`.
+    extra: of the device's, at most so many belong to no tensor of the plan, see `generator_bytes`.
     constant: of the device's, at most so many are what libraries keep, see `Device.constant_bytes`.
     reserved: what the allocator had of the device, with all that was free between tensors; None if nobody
         counts.

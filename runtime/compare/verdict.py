@@ -30,7 +30,7 @@ def verdict(iteration: Iteration, program: Program, graph: Graph) -> dict[str, A
     equal: in loss, gradients and buffers, and if weights are updated in these and the optimizer's states;
         bitwise, or, if eager PyTorch differs from itself, within its `spread`. null if memory did not suffice
         to compare.
-    compiling, plain: see `Comparison`; there only if true.
+    compiling, checkpoints_off: see `Comparison`; there only if true.
     peak, seconds: cost of an iteration of eager.
     """
     step = PlannedStep(iteration, program, baseline_schedule(graph))
@@ -127,18 +127,18 @@ def warning(eager: Mapping[str, Any]) -> str | None:
     if eager.get("equal") is None:
         return NOT_COMPARED
     if eager.get("compiling"):
-        return "equal to plain PyTorch only under torch.compiler.is_compiling(), which the model asks for"
+        return "equal to eager PyTorch only under torch.compiler.is_compiling(), which the model asks for"
     if eager.get("plain"):
-        return "equal to plain PyTorch only without the model's own checkpoints, which change its results"
+        return "equal to eager PyTorch only without the model's own checkpoints, which change its results"
     if eager.get("spread"):
         return (
-            "equal to plain PyTorch within what that differs from itself, run again: "
+            "equal to eager PyTorch within what that differs from itself from run to run: "
             f"up to {eager['spread']:.3g}"
         )
     return None
 
 
-NOT_COMPARED = "not compared with plain PyTorch: there is not memory enough for its iteration"
+NOT_COMPARED = "not compared with eager PyTorch: there is not memory enough for its iteration"
 
 
 def _host_lacks(size: int) -> bool:

@@ -35,9 +35,9 @@ class Uses:
     """Producers and readers of each storage.
 
     fusible: the operations that kernels may take in.
-    maker, readers, sizes: by storage.
+    producer, readers, sizes: by storage.
     reads: by operation, with what is folded in it if it is compiled.
-    before, behind: by operation, those before and after which it must run.
+    before, later: by operation, those before and after which it must run.
     """
 
     def __init__(self, program: Program, folds: Folds, banned: Collection[int] = ()) -> None:

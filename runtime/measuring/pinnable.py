@@ -55,7 +55,9 @@ def pinnable(device: Device, smallest: int = SMALLEST) -> Pinnable:
                 piece //= 2
                 continue
             if unpin is None:
-                return Pinnable(None, f"{device.name()} copies from any host memory alike: none is pinned")
+                return Pinnable(
+                    None, f"{device.name()} copies from any host memory at one rate: none is pinned"
+                )
             pinned.append((memory, unpin))  # memory that is freed while pinned is handed out once more
             total += size
             # Blocks double until the first refusal, then halve: the limit is found in few calls.

@@ -195,7 +195,7 @@ class Guards:
                 )
             raise MismatchError(
                 f"the step is called {_spelled(now)}; the plan was made {_spelled(self._autocast)}: "
-                "call optimize and the step alike"
+                "call optimize and the step the same way"
             )
         for (name, part), known in zip(self._parts, self._known, strict=True):
             if _state(part) != known:

@@ -71,7 +71,7 @@ def rooms_of(device: Device, program: Program, schedule: Schedule, layout: Layou
     except torch.OutOfMemoryError:
         free = device.free_bytes() or 0
         raise InputError(
-            f"the plan's addresses take {spelled(placement.size)} beside what is always there, the device "
+            f"the plan's addresses take {spelled(placement.size)} besides what is always there, the device "
             f"has {spelled(free)} free: plan for a smaller budget"
         ) from None
     return None if arena is None else Rooms(device, placement, arena)

@@ -69,7 +69,7 @@ class Watch:
         if peak > self._planned:
             self._turns = 0
             over = f"{peak:,} bytes on the device, {peak - self._planned:,} more than planned"
-            warnings.warn(f"a fault of ours: a planned iteration took {over}", stacklevel=2)
+            warnings.warn(f"an internal error: a planned iteration took {over}", stacklevel=2)
 
     def _moved_bytes(self) -> int:
         """Return the bytes of what the schedule moves that are on the device now."""

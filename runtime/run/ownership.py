@@ -1,8 +1,8 @@
 """Ownership of tensors that a schedule moves: a step takes a module's and an optimizer's, and gives them
 back.
 
-In between they are offloaded (storage/away.py): any use of one has it back first, by another step that moves
-it too. The next iteration takes it once more, and whatever tensor has replaced it.
+In between they are offloaded (storage/offloaded.py): any use of one has it back first, by another step that
+moves it too. The next iteration takes it once more, and whatever tensor has replaced it.
 """
 
 from __future__ import annotations

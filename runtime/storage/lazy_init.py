@@ -1,9 +1,9 @@
 """Uninitialized tensors, whose values are nowhere yet: a file's weights, the zeros of an optimizer's new
 states.
 
-They are treated as offloaded (away.py) and take no memory. At the first use their bytes are filled in: on the
-device by a read, or in the memory in which a plan starts with them, on the host or the disk. So a model that
-the device has no room for is made one tensor at a time.
+They are treated as offloaded (offloaded.py) and take no memory. At the first use their bytes are filled in:
+on the device by a read, or in the memory in which a plan starts with them, on the host or the disk. So a
+model that the device has no room for is made one tensor at a time.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def bring_back(tensors: Iterable[Tensor]) -> None:
 
 @cache
 def _offloaded_by(kind: type[Tensor]) -> type[Tensor]:
-    return type(f"{kind.__name__}Away", (Offloaded, kind), {})
+    return type(f"{kind.__name__}Offloaded", (Offloaded, kind), {})
 
 
 def _within(argument: Any) -> Iterator[Tensor]:

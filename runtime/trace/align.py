@@ -64,7 +64,7 @@ def _check_operations(program: Program, graph: Graph, drawn: Sequence[str]) -> N
         if there.phase != operation.phase or there.random != operation.random:
             raise _changed(f"{operation.name} is another kind of operation in it")
         if there.recompute and operation.once:
-            raise _changed(f"{operation.name} can not run again")
+            raise _changed(f"{operation.name} can't be recomputed")
     draws = [operation.name for operation in program.operations if operation.random]
     if draws != drawn:
         raise _changed("its operations draw their random numbers in another order")

@@ -3,7 +3,7 @@
 Two passes with `make_fx` on fake tensors (shapes without data), so no memory is needed whatever the model:
 
     1. forward, then torch.autograd.grad: what eager PyTorch dispatches, in-place operations included;
-    2. that graph again without in-place operations (functional.py) but, at the end, a `copy_` for each
+    2. that graph without in-place operations (functional.py) but, at the end, a `copy_` for each
        buffer (or other resident) that the iteration changes.
 
 Parameters come in once even if they are tied, so their gradients are summed once.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..torch_internals import takes_lists
+from ..torch_internals import kernel_for_lists, takes_lists
 
 
 class Elementwise(NamedTuple):
@@ -34,7 +34,6 @@ class Elementwise(NamedTuple):
 
 
 _tensor: Any = torch.Tensor
-_torch: Any = torch
 
 
 def _addcmul_(x: Tensor, a: Tensor, b: Tensor, value: float) -> None:
@@ -66,8 +65,9 @@ SINGLE = Elementwise(
 """Kernels for one tensor."""
 
 
-def _in_lists(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the kernel for lists as a function of tensors."""
+def _in_lists(name: str) -> Callable[..., Any]:
+    """Return a kernel for lists as a function of tensors."""
+    kernel = kernel_for_lists(name)
 
     def call(*operands: Any, **keywords: Any) -> Any:
         result = kernel(*([x] if isinstance(x, Tensor) else x for x in operands), **keywords)
@@ -77,28 +77,28 @@ def _in_lists(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _div_in_lists(x: Tensor, number: float) -> None:
-    _torch._foreach_div_([x], [number])
+    kernel_for_lists("div_")([x], [number])
 
 
 def _addcdiv_in_lists(x: Tensor, a: Tensor, b: Tensor, value: float) -> None:
-    _torch._foreach_addcdiv_([x], [a], [b], [value])
+    kernel_for_lists("addcdiv_")([x], [a], [b], [value])
 
 
 LISTS = Elementwise(
-    neg=_in_lists(_torch._foreach_neg),
-    neg_=_in_lists(_torch._foreach_neg_),
-    add=_in_lists(_torch._foreach_add),
-    add_=_in_lists(_torch._foreach_add_),
-    mul_=_in_lists(_torch._foreach_mul_),
-    lerp=_in_lists(_torch._foreach_lerp),
-    lerp_=_in_lists(_torch._foreach_lerp_),
-    addcmul_=_in_lists(_torch._foreach_addcmul_),
-    maximum_=_in_lists(_torch._foreach_maximum_),
-    sqrt=_in_lists(_torch._foreach_sqrt),
+    neg=_in_lists("neg"),
+    neg_=_in_lists("neg_"),
+    add=_in_lists("add"),
+    add_=_in_lists("add_"),
+    mul_=_in_lists("mul_"),
+    lerp=_in_lists("lerp"),
+    lerp_=_in_lists("lerp_"),
+    addcmul_=_in_lists("addcmul_"),
+    maximum_=_in_lists("maximum_"),
+    sqrt=_in_lists("sqrt"),
     div_=_div_in_lists,
     addcdiv_=_addcdiv_in_lists,
 )
-"""Kernels for lists, `torch._foreach_…`, given lists of one."""
+"""Kernels for lists, given lists of one."""
 
 
 def elementwise(foreach: bool) -> Elementwise:

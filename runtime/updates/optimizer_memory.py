@@ -85,7 +85,7 @@ def counted(optimizer: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter
         why = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
         raise InputError(
             f"what {kind} takes can't be counted without running it ({why}): plan without "
-            "optimizer= and call its step() behind the step, beside the budget"
+            "optimizer= and call its step() after the step, outside of the budget"
         ) from error
     return Taken(counting.live, counting.peak + _NUMBERS)
 

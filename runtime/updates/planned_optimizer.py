@@ -84,7 +84,7 @@ class PlannedOptimizer:
     functions: all update functions.
     counts: whether it counts the steps of each parameter, in `state["step"]`.
     switches: options of a group on which the operations of an update depend.
-    zeros: numbers of which being zero or not is fixed: a zero takes operations away.
+    zeros: numbers of which being zero or not is fixed: a zero removes operations.
     refused: options that no plan can have; an optimizer that has one raises InputError.
     unplanned: whether an optimizer has options that the update functions lack: it steps after the plan then,
     as optimizers do that have no description.

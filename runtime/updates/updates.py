@@ -163,7 +163,7 @@ class _Writer:
     def program_with(self, later: Mapping[int, Sequence[Operation]], gradients: dict[str, int]) -> Program:
         """Return the program with the new operations.
 
-        behind: new operations, by the index of the one that they follow.
+        later: new operations, by the index of the one that they follow.
         gradients: the results that remain, by parameter.
         """
         operations = [

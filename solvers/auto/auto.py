@@ -122,7 +122,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         return auto_moving.solve(problem, options, NAME, workers, *own)
     baseline = baseline_candidate(problem.graph)
     if baseline.peak <= device_limit(problem) and not has_faster_ways(problem.graph):
-        options.race.found(baseline.time, "plain order")
+        options.race.found(baseline.time, "traced order")
         return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(problem.graph))
     stop, loaded, race = Event(), Event(), options.race
 

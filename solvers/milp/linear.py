@@ -4,7 +4,7 @@
 
 An expression is a constant and a tuple of (column, coefficient) terms. Adding two expressions joins the
 tuples; terms of the same column are summed once, when the model writes the row. Long sums are made by
-`total` or from their terms: chains of + copy the terms again and again.
+`total` or from their terms: chains of + copy the terms at every +.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def in_arena(
     """Return an answer with a layout within the budget, and the problem of fewer live bytes that it answers.
 
     answer: the solver's for the whole budget.
-    again: solves for fewer live bytes.
+    retry: solves for fewer live bytes.
 
     Raises InfeasibleError.
     """

@@ -52,14 +52,14 @@ _OURS = (
         ".recomputation.checkpointing.store_all",
         "any graph",
         "eager PyTorch",
-        "the plain schedule: nothing is recomputed",
+        "the baseline schedule: nothing is recomputed",
     ),
     Entry(
         "layer-checkpoint",
         ".recomputation.checkpointing.layer_checkpoint",
         "training graphs with numbered layers",
         "PyTorch, torch.utils.checkpoint",
-        "a checkpoint around each layer: its forward pass runs again as a whole",
+        "a checkpoint around each layer: its whole forward pass is recomputed",
     ),
     Entry(
         "torch-partitioner",
@@ -73,14 +73,14 @@ _OURS = (
         ".recomputation.checkpointing.chen_sqrt",
         "chains of blocks",
         "Chen et al. 2016, arXiv:1604.06174",
-        "periodic checkpoints: segments of equal length, each run again",
+        "periodic checkpoints: segments of equal length, each recomputed",
     ),
     Entry(
         "revolve",
         ".recomputation.checkpointing.revolve",
         "chains of blocks",
         "Griewank & Walther 2000, doi:10.1145/347837.347846",
-        "binomial checkpointing: least forward runs where all blocks are alike",
+        "binomial checkpointing: least forward runs if all blocks are equal",
     ),
     Entry(
         "rotor",
@@ -94,7 +94,7 @@ _OURS = (
         ".recomputation.rockmate.rk_rotor",
         "chains of blocks",
         "Zhao et al. 2023, arXiv:2307.01236",
-        "rotor with options for each block that keep what is dear to make again",
+        "rotor with options for each block that keep what is expensive to recompute",
     ),
     Entry(
         "checkmate",
@@ -136,7 +136,7 @@ _OURS = (
         ".recomputation.tw_remat.tw_remat",
         "any graph",
         "Kumar et al. 2019, NeurIPS",
-        "separators of the graph are kept, what lies between them is made again; then the budget is filled",
+        "separators of the graph are kept, what lies between them is recomputed; then the budget is filled",
     ),
     Entry(
         "h-ilp",
@@ -221,7 +221,7 @@ _OURS = (
         ".offloading.lohan.lohan",
         "chains of layers updated on the CPU",
         "Liao et al. 2024, arXiv:2403.06504",
-        "states on the disk, updates beside backward; activations swapped by the time each byte saves",
+        "states on the disk, updates alongside backward; activations swapped by the time each byte saves",
         needs_links=True,
     ),
     Entry(
@@ -229,7 +229,7 @@ _OURS = (
         ".offloading.zero.zero_offload",
         "chains of layers updated on the CPU",
         "Ren et al. 2021, arXiv:2101.06840",
-        "gradients and optimizer states on the host, updates on the CPU behind backward",
+        "gradients and optimizer states on the host, updates on the CPU after backward",
         needs_links=True,
     ),
     Entry(

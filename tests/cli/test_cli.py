@@ -295,7 +295,7 @@ def test_the_end_of_some_file_is_no_interruption(plan: Plan, monkeypatch: pytest
     monkeypatch.setattr("memplan.solvers.registry.run.solve", ended)
     result = plan("solve", "chain.json", "--budget", "60%")
     assert result.exit_code == 1
-    assert "a fault of ours: EOFError" in result.stderr
+    assert "an internal error: EOFError" in result.stderr
 
 
 def test_an_unexpected_fault_is_ours(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,7 +305,7 @@ def test_an_unexpected_fault_is_ours(plan: Plan, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("memplan.solvers.registry.run.solve", broken)
     result = plan("solve", "chain.json", "--budget", "60%")
     assert result.exit_code == 1
-    assert "a fault of ours: RuntimeError: out of cheese" in result.stderr
+    assert "an internal error: RuntimeError: out of cheese" in result.stderr
     assert "Traceback" not in result.stderr
     assert "Traceback" in plan("solve", "chain.json", "--budget", "60%", "--debug").stderr
     assert "Traceback" in plan("--debug", "solve", "chain.json", "--budget", "60%").stderr

@@ -193,7 +193,7 @@ def test_a_run_that_takes_more_than_planned_is_a_fault_of_ours(
     run = ("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py", "--timing-repeats", "1")
     result = plan(*run)
     assert result.exit_code == 1
-    line = "a fault of ours: the planned run took 7 bytes on the host, 7 more than planned"
+    line = "an internal error: the planned run took 7 bytes on the host, 7 more than planned"
     assert result.stderr.splitlines() == [f"plan: error: {line}"]
 
 
@@ -213,7 +213,7 @@ def test_where_eager_does_not_fit_the_plan_runs_alone(plan: Plan, monkeypatch: p
     assert "not compared" in plan(*run).stdout
     result = plan("profile", "model.py")
     assert result.exit_code == 0
-    assert "not compared with plain PyTorch" in result.stderr
+    assert "not compared with eager PyTorch" in result.stderr
 
 
 def test_a_profile_that_differs_from_eager_is_an_error(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

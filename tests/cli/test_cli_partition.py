@@ -66,7 +66,7 @@ def test_lines_for_people(plan: Plan) -> None:
     assert lines[0].startswith("graph     chain-40: 81 operations")
     distinct = len({cluster.identity for cluster in found.root.walk()})
     assert lines[1] == f"clusters  {len(list(found.root.walk()))}, {distinct} distinct, {found.levels} levels"
-    assert lines[2] == "apart     1 at the loss, 0 behind the backward part"
+    assert lines[2] == "apart     1 at the loss, 0 after the backward part"
     assert len(lines) == 6 + len(found.root.children)
     assert lines[5].split()[:3] == ["40", "40", str(len(found.root.children))]
     assert lines[5].endswith("A  block.1 … block.40")

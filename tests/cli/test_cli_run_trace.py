@@ -46,4 +46,4 @@ def test_planned_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert lines.pop() <= document["predicted"]["peak"]
     both = plan(*run, "--trace", "t.json", "--steps", "1", "--checkpoint", "c")
     assert both.exit_code == 2
-    assert "--trace is of a run beside eager PyTorch: leave --steps away" in both.stderr
+    assert "--trace shows a run and eager PyTorch: leave --steps out" in both.stderr

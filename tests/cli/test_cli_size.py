@@ -172,7 +172,7 @@ def test_the_table(plan: Plan) -> None:
     marked = "  fits; most samples/s: train with this"
     assert sum(line.endswith("  fits") for line in lines) == 1
     assert sum(line.endswith(marked) for line in lines) == 1
-    assert any("4,096" in line and line.endswith("no: below the floor") for line in lines)
+    assert any("4,096" in line and line.endswith("no: below the minimum") for line in lines)
     assert any(line.startswith("smallest budget  batch 1 within") for line in lines)
     assert any(line.startswith("train with       batch 2: ") for line in lines)
     assert "without a plan   up to batch 2" in lines

@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from memplan.planner.baseline import baseline_schedule
-from memplan.solvers.problem import Answer, Status
+from memplan.solvers.problem import SolverResult, Status
 
 @dataclass(frozen=True)
 class Settings:
@@ -51,7 +51,7 @@ def solve(problem, options):
     except KeyboardInterrupt:
         if options.settings.fault:
             raise ImportError("numpy is half imported")
-    return Answer(baseline_schedule(problem.graph), Status.FEASIBLE, interrupted=True)
+    return SolverResult(baseline_schedule(problem.graph), Status.FEASIBLE, interrupted=True)
 """
 
 

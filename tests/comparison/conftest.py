@@ -21,7 +21,7 @@ import os, subprocess, sys, time
 from dataclasses import dataclass
 from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.schedule import Schedule
-from memplan.solvers.problem import Answer, Status
+from memplan.solvers.problem import SolverResult, Status
 
 @dataclass(frozen=True)
 class Settings:
@@ -54,7 +54,7 @@ def solve(problem, options):
                 time.sleep(600)
             except KeyboardInterrupt:
                 pass
-    return Answer(schedule, Status.HEURISTIC, lower_bound=0.0)
+    return SolverResult(schedule, Status.HEURISTIC, lower_bound=0.0)
 """
 
 

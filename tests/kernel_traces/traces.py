@@ -29,7 +29,7 @@ from .bodies import BODIES
 from .tape import Tape
 
 LATENCY = 1e-5
-"""Seconds that a copy takes beside its bytes."""
+"""Seconds that a copy takes besides its bytes."""
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,12 @@ def test_bytes_are_bytes() -> None:
 def test_it_says_what_it_is_of() -> None:
     said = parse_budget("50%a").echo(3000, 1000)
     assert (
-        said == "50%a of the 1.95 KiB that the plain peak has above what stays, 1000 B = 2,000 B = 1.95 KiB"
+        said
+        == "50%a of the 1.95 KiB that the baseline's peak has above what stays, 1000 B = 2,000 B = 1.95 KiB"
     )
-    assert parse_budget("50%").echo(3000, 1000) == "50% of the plain peak (2.93 KiB) = 1,500 B = 1.46 KiB"
+    assert (
+        parse_budget("50%").echo(3000, 1000) == "50% of the baseline's peak (2.93 KiB) = 1,500 B = 1.46 KiB"
+    )
 
 
 @pytest.mark.parametrize("text", ["60%b", "60a", "60%aa", "%a", "-1%a", "0%a"])

@@ -144,7 +144,7 @@ def test_fates_and_modules_by_hand() -> None:
     draft.operation("H", time=4, reads=[x, y])
     graph = draft.graph()
     schedule = Schedule.of([compute(0), compute(1), delete(x), compute(0), compute(2)])
-    assert fates(graph, schedule).tolist() == [Fate.KEPT, Fate.AGAIN, Fate.KEPT]
+    assert fates(graph, schedule).tolist() == [Fate.KEPT, Fate.RECOMPUTED, Fate.KEPT]
     assert modules(graph, schedule, lifetimes(graph, schedule)) == [
         {"module": "m.a", "time": 1.0, "again": 1.0, "copied": 0, "peak": 6},
         {"module": "m.b", "time": 2.0, "again": 0.0, "copied": 0, "peak": 8},

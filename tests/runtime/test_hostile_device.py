@@ -387,7 +387,7 @@ def test_an_iteration_that_takes_more_than_planned_tells_once():
     schedule = baseline_schedule(graph)
     step = PlannedStep(made.iteration, made.program, schedule, Terms(graph, device=device))
     with pytest.warns(
-        UserWarning, match="a fault of ours: .* bytes on the device, .* more than planned"
+        UserWarning, match="an internal error: .* bytes on the device, .* more than planned"
     ) as reported:
         outcomes = [step.run(made.iteration.inputs) for _turn in range(2)]
     assert (len(outcomes), len(reported)) == (2, 1)

@@ -183,7 +183,9 @@ class _Unsteady(torch.autograd.Function):
 def test_operations_that_differ_from_run_to_run_are_told():
     lines, _ = said(FromRunToRun())
     (line,) = [line for line in lines if "run again" in line]
-    assert line.startswith("equal to plain PyTorch within what that differs from itself, run again: up to ")
+    assert line.startswith(
+        "equal to eager PyTorch within what that differs from itself from run to run: up to "
+    )
 
 
 def test_they_are_told_at_each_start(tmp_path):

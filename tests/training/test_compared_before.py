@@ -80,7 +80,9 @@ def test_calls_run_by_themselves_where_the_plan_is_compared(
 ) -> None:
     """Else the forms of their results are known, with all that the comparison found."""
     forms: list[bool] = []
-    monkeypatch.setattr(planning, "settled", lambda *given: forms.append(True) or trace_real_layouts(*given))
+    monkeypatch.setattr(
+        planning, "trace_real_layouts", lambda *given: forms.append(True) or trace_real_layouts(*given)
+    )
     for compare, times in ((None, 1), (None, 1), (False, 2), (True, 3), (None, 3)):
         start(tmp_path, verify=compare)
         assert len(forms) == times

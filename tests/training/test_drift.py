@@ -165,7 +165,7 @@ def test_a_plan_is_solved_again_in_the_background(
     emulated.rate = RATE / 2
     before = taken(step, ENOUGH + 2)
     object.__setattr__(step._planner.options, "solver", "greedy-star")
-    while not (done := [line for line in lines(reported) if line.startswith("solved again")]):
+    while not (done := [line for line in lines(reported) if line.startswith("replanned")]):
         step(INPUTS)
     assert "expected" in done[0]
     assert "transfers stay, KeyError: 'fault'" in lines(reported)[1]

@@ -135,7 +135,7 @@ class OffloadColumns:
             self.recomputed.append({o: model.column() for o in repeats[s] if s not in self.exact})
             made = {x for o in started for x in facts.outputs[o] if self.sizes[x]}
             self.alive.append({x for x in made if facts.used_after(x, here.side, may)})
-        self.recomputed = self._from_here_on(self.recomputed, repeats)
+        self.reruns = self._from_here_on(self.recomputed, repeats)
 
     def _from_here_on(
         self, inside: Sequence[dict[int, int]], wanted: Sequence[Iterable[int]]

@@ -17,7 +17,7 @@ class FirstRunRows:
         if all(map(turn.known, range(len(turn.of)))):
             return
         for s in columns.windows:
-            for operation, column in {*columns.recomputed[s].items(), *columns.recomputed[s].items()}:
+            for operation, column in {*columns.recomputed[s].items(), *columns.reruns[s].items()}:
                 columns.require(columns.before(operation, s) >= column_sum(column))
         for operation, leading in enumerate(columns.facts.predecessors):
             for other in leading:

@@ -14,7 +14,7 @@ are in traced order, or in any. β: the rate of a link.
     P_{i,j}        up           P_{x,s}: the part copied up in window s, not there at its start nor made in it
     —              returns      q_{x,s}: the part copied up in window s or later in the iteration
     —              recomputed   w_{o,s}: o runs in window s, and for the first time in another
-    —              again        u_{o,s}: o runs before moment s and once more after it
+    —              reruns       u_{o,s}: o runs before moment s and once more after it
     —              on_host      g_{x,s}: the part of x's present version that lies in host memory
     —              on_disk      z_{x,s}: the part of it that has been written to the disk (stock)
     —              written      W_{x,s}: the part written to the disk in window s
@@ -183,12 +183,12 @@ class _UseRows:
         """Write rows (7)."""
         columns = self.columns
         for operation in sorted({*columns.firsts[s], *columns.recomputed[s]}):
-            ways, recomputed = columns.ways[operation], columns.column(columns.recomputed[s], operation)
+            ways, reruns = columns.ways[operation], columns.column(columns.recomputed[s], operation)
             for x in {x for way in ways for x in way.device} - columns.batch:
                 numbers = columns.numbers(operation, lambda way, x=x: x in way.device)
                 needed = columns.first(operation, s, numbers)
                 if all(x in way.device for way in ways if not way.on_host):
-                    needed = needed + recomputed
+                    needed = needed + reruns
                 for producer in columns.facts.producers[x] if not columns.persistent[x] else [-1]:
                     made = columns.made_by(producer, s) if producer >= 0 else ZERO
                     columns.require(columns.come(x, s) + made >= needed)

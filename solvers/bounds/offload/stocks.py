@@ -97,21 +97,21 @@ class StockRows:
         for producer in columns.facts.producers[x]:
             if side[producer] == AFTER:
                 continue
-            recomputed, made = columns.column(columns.recomputed[s], producer), columns.before(producer, s)
+            reruns, made = columns.column(columns.reruns[s], producer), columns.before(producer, s)
             if surely and not said:
-                columns.require(lies + recomputed >= made)
+                columns.require(lies + reruns >= made)
             for use in uses:
                 less = columns.before(use, s)
                 if not surely and not (last and use in direct):
-                    columns.require(lies + recomputed + less >= made)
+                    columns.require(lies + reruns + less >= made)
                 if use in direct and not (last or columns.turn.known(use)):
-                    columns.require(comes + recomputed + less >= made)
+                    columns.require(comes + reruns + less >= made)
             for use in columns.facts.uses[x]:
-                repeated = columns.column(columns.recomputed[s], use)
+                repeated = columns.column(columns.reruns[s], use)
                 if not (last and use in direct):
-                    columns.require(lies + recomputed >= repeated)
+                    columns.require(lies + reruns >= repeated)
                 if use in direct and not last:
-                    columns.require(comes + recomputed >= repeated)
+                    columns.require(comes + reruns >= repeated)
 
     def _whole_tensors(self) -> None:
         """Write the paper's (7) and (8)."""

@@ -55,7 +55,7 @@ class Cut:
 
     bound: no schedule costs less, in the network's units.
     excess: per moment, the kept bytes above the free memory.
-    again: per operation, whether it is recomputed.
+    recomputed: per operation, whether it is recomputed.
     """
 
     bound: float

@@ -39,7 +39,7 @@ class Priced:
 
     bound: a share of the time of all operations; ∞: no schedule fits.
     prices: per moment.
-    again: per operation, how far it is recomputed.
+    recomputed: per operation, how far it is recomputed.
     """
 
     bound: float

@@ -42,7 +42,7 @@ class Absence(NamedTuple):
 class Decisions(NamedTuple):
     """Decisions by the tensor and the position of a use.
 
-    away: the memory in which the tensor is after it. leave: before which run the copy down is, if not at
+    offloaded: the memory in which the tensor is after it. leave: before which run the copy down is, if not at
     once.
     shift, read_shift: number of slots by which the fetch for it, and the read from the disk before that, come
     later than look-ahead and order of need say.

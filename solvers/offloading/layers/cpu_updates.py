@@ -42,7 +42,7 @@ def check_updates_wait(solver: str, layers: TrainingLayers) -> None:
             read |= dict.fromkeys(graph.read_lists[operation], operation)
         elif before := [read[x] for x in changes if x in read]:
             first, then = (graph.operations.name[each] for each in (before[0], operation))
-            raise NotAcceptedError(f"{solver} puts updates behind all else: {first} must run before {then}")
+            raise NotAcceptedError(f"{solver} puts updates after all else: {first} must run before {then}")
 
 
 def states_memory(solver: str, machine: Machine, chosen: str, layers: TrainingLayers) -> Memory:

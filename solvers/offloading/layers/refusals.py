@@ -39,7 +39,7 @@ def first_that_fits(
 def refused(
     solver: str, problem: Problem, machine: Machine, ways: Iterable[Residency], extra: int = 0
 ) -> MemplanError:
-    """Return the error that says why none of these ways fits. beside: device bytes that they leave out."""
+    """Return the error that says why none of these ways fits. extra: device bytes that they leave out."""
     graph, tried = problem.graph, list(ways)
     endless = replace(machine, device_capacity=None)
     held = [simulate_residency(graph, endless, 2**62, way) for way in tried]

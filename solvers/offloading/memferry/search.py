@@ -61,7 +61,7 @@ class Found:
 
     def line(self) -> str:
         counts = [f"{self.ways.count(way)} {way.name}" for way in Way if way in self.ways]
-        repeated = ", layers run again" if self.plan.checkpoint else ""
+        repeated = ", layers recomputed" if self.plan.checkpoint else ""
         repeated += ", gradients written to the host" if self.plan.direct else ""
         optimal = ", no choice is faster by the model" if self.exact else ""
         return (

@@ -84,7 +84,7 @@ class _Found:
 
     def line(self) -> str:
         status = self.window.overlap if self.size == self.window.size else "a size tried"
-        repeated = ", layers run again" if self.checkpoint else ""
+        repeated = ", layers recomputed" if self.checkpoint else ""
         elsewhere = ", the others on the disk" if self.states == Memory.DISK else ""
         return (
             f"a window of {self.size} of {self.layers} layers ({status}{repeated}{elsewhere}): "

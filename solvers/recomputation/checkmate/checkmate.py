@@ -101,7 +101,7 @@ class Search:
 
     limit: device bytes.
     capacity: of these, what is free for all that is not resident from the start.
-    plain: the baseline.
+    baseline: of the graph.
     form: as in Bound.
     """
 

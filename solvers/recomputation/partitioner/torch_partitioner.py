@@ -76,7 +76,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     if best is not None:
         return SolverResult(best.schedule, Status.HEURISTIC, time_bound(graph))
     if least == inf:
-        raise NotAcceptedError(f"{NAME} would make again what can't run again: leave out share={one}")
+        raise NotAcceptedError(f"{NAME} would recompute what can't be recomputed: leave out share={one}")
     if not whole:
         raise NotFoundError(NAME, limit, minimum_memory(graph, problem.machine), int(least))
     raise infeasible(NAME, problem, int(least))

@@ -117,7 +117,7 @@ class ChainSearch:
 
     chained: the graph's chain.
     segments: its blocks, and neighbours joined.
-    alike: groups of identical segments.
+    identical: groups of identical segments.
     best: so far.
     least: the smallest peak seen above the budget, bytes.
     """

@@ -76,7 +76,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
 class _Trial(NamedTuple):
     """A sequence with its figures.
 
-    again: per operation, its runs but the first.
+    recomputed: per operation, its runs but the first.
     """
 
     runs: Ints

@@ -80,7 +80,7 @@ def rows_of(graph: Graph) -> Rows:
 def sequence_of(rows: Rows, recomputed: Flags, moments: Ints, reach: float) -> Ints | None:
     """Return the operations, in the order in which they run. None if they are too many.
 
-    again: per operation, whether it may be recomputed.
+    recomputed: per operation, whether it may be recomputed.
     moments: operations, increasing.
     reach: bytes on a path along which all is recomputed.
     """
@@ -94,7 +94,7 @@ def sequence_of(rows: Rows, recomputed: Flags, moments: Ints, reach: float) -> I
 def _fill(rows: Rows, recomputed: Flags, moments: Ints, reach: float, runs: Ints, length: Ints) -> None:
     """Write the sequence of runs.
 
-    again: loses the operations that would come too late, or on too long a path.
+    recomputed: loses the operations that would come too late, or on too long a path.
     runs, length: take the sequence; −1: there is not enough space.
     """
     operations, tensors = len(rows.once), len(rows.stays)
@@ -173,7 +173,7 @@ def _whole(rows: Rows, x: int, ahead: int, wanted: Ints) -> bool:
 
 @inner
 def _leave_out_late(rows: Rows, recomputed: Flags) -> None:
-    """Remove from `again` what might be recomputed only after a change in place of what it touches."""
+    """Remove from `recomputed` what might be recomputed only after a change in place of what it touches."""
     operations = len(recomputed)
     until = np.full(len(rows.stays), -1)  # per tensor, the last first run before which it may be needed
     for operation in range(operations - 1, -1, -1):
@@ -189,7 +189,7 @@ def _leave_out_late(rows: Rows, recomputed: Flags) -> None:
 
 @inner
 def _leave_out_far(rows: Rows, recomputed: Flags, reach: float) -> None:
-    """Remove from `again` where a path along which all is recomputed would become longer than `reach`."""
+    """Remove from `recomputed` where a path of recomputed operations would become longer than `reach`."""
     way = np.zeros(len(rows.stays))  # per tensor, bytes of what is recomputed on the longest path to it
     for operation in range(len(recomputed)):
         length = 0.0

@@ -24,12 +24,12 @@ class Instance(NamedTuple):
     """Records of a graph, since compiled code takes few arrays better than many.
 
     ways: (operation, mode, seconds, launch, workspace, writes_start, writes_end).
-    operations: (plain, recomputable, reads_…, before_…, after_…, earlier, later). plain: its baseline
+    operations: (default, recomputable, reads_…, before_…, after_…, earlier, later). default: its baseline
         variant. before, after: the operations whose runs come after (before) all of its own, since one
         changes what the other touches. earlier, later: the random operations next to it in traced order, or
         −1.
-    items: (size, summed, maker). summed: a tensor of several contributions. maker: the fastest way that makes
-        the tensor; −1 for summed tensors and operations.
+    items: (size, summed, producer). summed: a tensor of several contributions. producer: the fastest variant
+        that makes the tensor; −1 for summed tensors and operations.
     members: the lists; `reads_start … reads_end − 1` are the indices of one, and so on.
     always: bytes of what is resident.
     results: tensors that must exist at the end.

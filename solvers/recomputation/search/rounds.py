@@ -199,6 +199,6 @@ class Rounds:
         if self.fits:
             self.options.race.found(self.seconds, NAME)
             over = 100 * (self.seconds / self.total - 1)
-            self.options.report(f"{self.seconds:.6g} s, {over:.2f} % above the plain time")
+            self.options.report(f"{self.seconds:.6g} s, {over:.2f} % above the baseline's time")
         else:
             self.options.report(f"peak {self.peak / max(1, self.limit) - 1:.1%} above the budget")

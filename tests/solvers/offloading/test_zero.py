@@ -59,7 +59,7 @@ def test_an_update_that_can_not_wait_is_refused(solver: str):
     host = Mode("host", 1, 0, (), on_host=True)
     draft.operation("U", time=1, reads=[scale], mutates=[second], phase=Phase.UPDATE, modes=(host,))
     draft.operation("late", time=1, phase=Phase.BACKWARD, mutates=[scale])
-    with pytest.raises(NotAcceptedError, match="puts updates behind all else: U must run before late"):
+    with pytest.raises(NotAcceptedError, match="puts updates after all else: U must run before late"):
         solve(solver, Problem(draft.graph([x]), 10**6, MACHINE))
 
 

@@ -121,7 +121,7 @@ PLUGIN = """
 from dataclasses import dataclass
 from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.schedule import Schedule
-from memplan.solvers.problem import Answer, Bound, Status
+from memplan.solvers.problem import SolverResult, Bound, Status
 
 @dataclass(frozen=True)
 class Settings:
@@ -134,7 +134,7 @@ def solve(problem, options):
     if options.settings.broken:
         schedule = Schedule(schedule.verbs[1:], schedule.targets[1:], schedule.wheres[1:])
     bound = Bound(options.settings.bound, "theirs", options.settings.order)
-    return Answer(schedule, Status.WITHIN_GAP, bounds=(bound,) if bound.seconds else ())
+    return SolverResult(schedule, Status.WITHIN_GAP, bounds=(bound,) if bound.seconds else ())
 """
 
 

@@ -29,7 +29,7 @@ from memplan.planner.budget import Budget, parse_budget
 from memplan.solvers.bounds.offload.offload_bound import offload_bound
 from memplan.solvers.bounds.residency.residency import free_order_bound
 from memplan.solvers.bounds.residency.schedule import residency_schedule
-from memplan.solvers.bounds.residency.search import Search
+from memplan.solvers.bounds.residency.search import ResidencyBoundSearch
 
 
 def row(graph: Graph, wanted: Budget, seconds: float) -> str:
@@ -64,7 +64,9 @@ def fractions(graph: Graph, budget: Budget) -> str:
         seconds: list[float] = []
         for _ in range(3):
             start = perf_counter()
-            search = Search(graph, budget.bytes_of(plain.peak, graph.resident_bytes), order, inf)
+            search = ResidencyBoundSearch(
+                graph, budget.bytes_of(plain.peak, graph.resident_bytes), order, inf
+            )
             search.run(whole=False)
             seconds.append(perf_counter() - start)
         extra = search.best.extra

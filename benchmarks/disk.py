@@ -17,7 +17,7 @@ from memplan.runtime.measuring.disk_rates import disk_rates
 from memplan.runtime.run.queues import Queues
 from memplan.runtime.storage.copies import read, write
 from memplan.runtime.storage.disk import Disk, File
-from memplan.runtime.storage.host_buffers import Block, Host
+from memplan.runtime.storage.host_buffers import Host, HostBuffer
 
 MIB = 2**20
 SIZES = tuple(MIB * size for size in (27, 9, 36, 36, 154, 9, 27, 36, 64, 36))
@@ -25,7 +25,7 @@ SIZES = tuple(MIB * size for size in (27, 9, 36, 36, 154, 9, 27, 36, 64, 36))
 TURNS = 3
 
 
-def filled(size: int) -> Block:
+def filled(size: int) -> HostBuffer:
     block = Host().block(size).open()
     block.bytes.random_(0, 256)
     return block

@@ -14,7 +14,7 @@ from itertools import product
 from random import Random
 from statistics import mean
 
-from memplan.solvers.offloading.memferry.estimate import PUBLISHED, Way, estimate, forward_estimate
+from memplan.solvers.offloading.memferry.estimate import PUBLISHED, Treatment, estimate, forward_estimate
 from memplan.solvers.offloading.memferry.exact import best_choice
 from memplan.solvers.offloading.memferry.greedy import Forward, greedy
 from memplan.solvers.offloading.memferry.layers import Costs
@@ -44,7 +44,7 @@ def ratios(costs: list[Costs]) -> tuple[float, float, float]:
     """Of Algorithm 1's forward part, of its choice with DFGB, of the exact program's."""
     forward = min(forward_estimate(costs, ways)[0] for ways in product(PUBLISHED[:2], repeat=len(costs)))
     whole = min(estimate(costs, ways) for ways in product(PUBLISHED, repeat=len(costs)))
-    published: list[Way] = greedy(costs)
+    published: list[Treatment] = greedy(costs)
     exact = best_choice(costs, known=published)
     return (
         Forward(costs).total / forward,

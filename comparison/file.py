@@ -18,7 +18,7 @@ from typing import Any, cast
 from ..graphs.cells import cell_text
 from ..graphs.errors import InputError
 from ..graphs.files.documents import read_bytes
-from .trials import COLUMNS, Found, Key, Row
+from .trials import COLUMNS, Improvement, Key, Row
 
 _MOST_BYTES = 512 * 2**20
 _HEAD = ",".join(COLUMNS) + "\n"
@@ -94,13 +94,13 @@ def _heads() -> list[list[str]]:
 
 def _cell(value: Any) -> Any:
     if isinstance(value, tuple):
-        return " ".join(f"{one.seconds!r}:{one.time!r}" for one in cast("tuple[Found, ...]", value))
+        return " ".join(f"{one.seconds!r}:{one.time!r}" for one in cast("tuple[Improvement, ...]", value))
     return "" if value is None else cell_text(value) if isinstance(value, str) else value
 
 
-def _found(text: str) -> Found:
+def _found(text: str) -> Improvement:
     seconds, time = text.split(":")
-    return Found(float(seconds), float(time))
+    return Improvement(float(seconds), float(time))
 
 
 _READERS: dict[str, Callable[[str], Any]] = {

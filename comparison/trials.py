@@ -154,7 +154,7 @@ class Bounds(NamedTuple):
         return Bounds(lower, *(None if (one or 0.0) <= (lower or 0.0) else one for one in others))
 
 
-class Found(NamedTuple):
+class Improvement(NamedTuple):
     """An improvement: after `seconds` of the solver there was a schedule that takes `time` seconds."""
 
     seconds: float
@@ -208,7 +208,7 @@ class Row:
     sha256: str
     memplan: str
     seed: int | None = None
-    history: tuple[Found, ...] = ()
+    history: tuple[Improvement, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -282,7 +282,7 @@ def row(trial: Trial, ending: Mapping[str, Any], known: Bounds = UNKNOWN) -> Row
         sha256=on.sha256,
         memplan=__version__,
         seed=seed if isinstance(seed := json.loads(solver.settings).get("seed"), int) else None,
-        history=tuple(Found(*one) for one in ending.get("history", ())),
+        history=tuple(Improvement(*one) for one in ending.get("history", ())),
     )
 
 

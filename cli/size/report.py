@@ -17,11 +17,11 @@ from ...planner.sizing.sizing import Trial
 from ..printing.figures import signed
 from ..printing.output import Row, labelled, table
 from .model import Subject
-from .search import Found
+from .search import SizeResult
 from .tables import batch_table, between, gpu_table, kind_table, module_table, rate, size
 
 
-def trial_document(one: Trial, constant: int, found: Found | None = None) -> dict[str, Any]:
+def trial_document(one: Trial, constant: int, found: SizeResult | None = None) -> dict[str, Any]:
     """Return a trial for JSON.
 
     constant: bytes that libraries keep outside the plan.
@@ -53,7 +53,7 @@ def trial_document(one: Trial, constant: int, found: Found | None = None) -> dic
     }
 
 
-def document_of(found: Found, subject: Subject) -> dict[str, Any]:
+def document_of(found: SizeResult, subject: Subject) -> dict[str, Any]:
     constant = found.room.constant
 
     def document(one: Trial | None) -> dict[str, Any] | None:
@@ -78,7 +78,7 @@ def document_of(found: Found, subject: Subject) -> dict[str, Any]:
     }
 
 
-def several_document(found: list[Found], subject: Subject) -> dict[str, Any]:
+def several_document(found: list[SizeResult], subject: Subject) -> dict[str, Any]:
     return {
         "gpus": [document_of(one, subject) for one in found],
         "interrupted": any(one.interrupted for one in found),
@@ -97,7 +97,7 @@ def _parts_document(parts: Breakdown) -> dict[str, Any]:
     return {"all": rows[0], "modules": rows[1:]}
 
 
-def lines_of(found: Found, subject: Subject) -> Iterator[Text]:
+def lines_of(found: SizeResult, subject: Subject) -> Iterator[Text]:
     room = found.room
     left = f", {format_bytes(room.reserve)} in reserve" if room.reserve else ""
     yield from labelled(
@@ -118,13 +118,13 @@ def lines_of(found: Found, subject: Subject) -> Iterator[Text]:
         yield from table(*module_table(found.parts))
 
 
-def several_lines(found: list[Found], subject: Subject) -> Iterator[Text]:
+def several_lines(found: list[SizeResult], subject: Subject) -> Iterator[Text]:
     rows = [*([("model", subject.what)] if subject.what else []), ("optimizer", subject.optimizer)]
     yield from labelled(rows)
     yield from table(*gpu_table(found))
 
 
-def _summary(found: Found) -> Iterator[Row]:
+def _summary(found: SizeResult) -> Iterator[Row]:
     fastest, largest, unplanned, least = found.fastest, found.largest, found.unplanned, found.least
     if fastest is not None and fastest.figures is not None:
         span, times = found.spans.get(fastest.batch), time_span(fastest.figures.time)
@@ -147,14 +147,14 @@ def _summary(found: Found) -> Iterator[Row]:
         yield "pinned memory", line
 
 
-def _speed(one: Trial, found: Found) -> str:
+def _speed(one: Trial, found: SizeResult) -> str:
     assert one.figures is not None
     most = " at most" if one is found.least or one.batch in found.hasty else ""
     overhead = signed(Report(one.figures, one.baseline_figures).overhead)
     return f"{duration(one.figures.time)}{most}, {overhead} vs. baseline, {rate(one)} samples/s"
 
 
-def pinning(found: Found) -> str | None:
+def pinning(found: SizeResult) -> str | None:
     """Return one line if pinned memory, neither the device's nor the host's, keeps a batch from fitting."""
     one = found.pinning
     if one is None or one.figures is None or found.pinned is None:
@@ -163,7 +163,7 @@ def pinning(found: Found) -> str | None:
     return f"batch {one.batch:,} would fit but for host.pinned, {spelled(found.pinned)}: {need}"
 
 
-def nothing_fits(found: Found) -> str:
+def nothing_fits(found: SizeResult) -> str:
     one, least, room = found.trials[0], found.least, found.room
     kept = room.constant
     needs = f": the smallest budget found is {spelled(least.budget + kept)}" if least else ""

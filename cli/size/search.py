@@ -123,7 +123,7 @@ def _seconds(graph: Graph) -> float:
 
 
 @dataclass
-class Found:
+class SizeResult:
     """Results on one GPU.
 
     trials: at the GPU's limit, batch by batch.
@@ -173,7 +173,7 @@ class Found:
 
 
 @contextmanager
-def _interruptible(found: Found) -> Generator[None]:
+def _interruptible(found: SizeResult) -> Generator[None]:
     """Let Ctrl-C end the block, and note it."""
     try:
         yield
@@ -182,7 +182,7 @@ def _interruptible(found: Found) -> Generator[None]:
 
 
 @dataclass
-class Search:
+class BatchSearch:
     """Search on one GPU.
 
     estimates: the model's graphs.
@@ -197,7 +197,7 @@ class Search:
     known: Known
     brief: bool = False
 
-    def run(self, batches: list[int] | None) -> Found:
+    def run(self, batches: list[int] | None) -> SizeResult:
         """Search and return the results.
 
         batches: those to try, None: search. Raises MemplanError, one line.
@@ -208,8 +208,8 @@ class Search:
             found = self._once(batches)
         return found
 
-    def _once(self, batches: list[int] | None) -> Found:
-        found = Found(self.preset, self.room)
+    def _once(self, batches: list[int] | None) -> SizeResult:
+        found = SizeResult(self.preset, self.room)
         with _interruptible(found):
             self._asked(found, batches)
         self._agree(found)
@@ -218,7 +218,7 @@ class Search:
                 self._pinning(found)
         return found
 
-    def _asked(self, found: Found, batches: list[int] | None) -> None:
+    def _asked(self, found: SizeResult, batches: list[int] | None) -> None:
         first = self._first(batches)
         for one in self._tried(batches, first):
             found.trials.append(one)
@@ -294,7 +294,7 @@ class Search:
         fits = baseline(asked).peak <= self.room.planned
         return trial(asked, self.ask.any_size, batch, self.room.planned, baseline_figures if fits else solve)
 
-    def _sharpen(self, found: Found) -> None:
+    def _sharpen(self, found: SizeResult) -> None:
         """Run the solver, with all its time, for the batches that may be worth it, in ascending order.
 
         It ends when a batch is much slower than the best.
@@ -324,7 +324,7 @@ class Search:
         assert one.schedule is not None
         return breakdown(self._graph(one.batch), one.schedule, one.budget, self.ask.any_size)
 
-    def _least(self, found: Found, first: int) -> None:
+    def _least(self, found: SizeResult, first: int) -> None:
         graph, machine, ask = self._graph(first), self.ask.any_size, self.ask.quick
         solve = self.known.noted(ask)
         known = found.trials[0]
@@ -340,7 +340,7 @@ class Search:
             for better in smallest_budget(graph, machine, start, solve):
                 found.least = better
 
-    def _agree(self, found: Found) -> None:
+    def _agree(self, found: SizeResult) -> None:
         """Replace results by the best of all schedules found, whichever question each one answered.
 
         A solver that runs out of time may find nothing for a batch, or a budget, that another question's
@@ -362,7 +362,7 @@ class Search:
         if found.fastest is not None:
             found.parts = self._parts(found.fastest)
 
-    def _pinning(self, found: Found) -> None:
+    def _pinning(self, found: SizeResult) -> None:
         refused = [one.batch for one in found.trials if not (one.figures or one.proven_infeasible)]
         if refused and self.ask.machine.pinned is not None:
             unlimited = replace(self.ask, machine=replace(self.ask.machine, pinned=None))

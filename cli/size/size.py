@@ -44,7 +44,7 @@ from ..printing.output import Output
 from ..views import write_view
 from .model import Subject, open_subject
 from .report import document_of, lines_of, nothing_fits, several_document, several_lines
-from .search import Found, Question, Room, Search
+from .search import BatchSearch, Question, Room, SizeResult
 from .tables import sections
 
 ALL = "all"
@@ -161,10 +161,10 @@ def size(
     with model_code(model, "this machine"), output.status(f"reading {model}") as report:
         rooms = [_room(preset, machine_path, budget, reserve, output) for preset in chosen]
         subject = open_subject(model, length, dtype, optimizer, update, report)
-        known, found = Known(), list[Found]()
+        known, found = Known(), list[SizeResult]()
         for preset, room in sorted(rooms, key=lambda pair: pair[1].limit):
             ask = Question(solver, time_limit, settings, preset.machine, report)
-            search = Search(subject.estimates, preset, ask, room, known, brief=len(rooms) > 1)
+            search = BatchSearch(subject.estimates, preset, ask, room, known, brief=len(rooms) > 1)
             found.append(search.run(batches))
             if found[-1].interrupted:
                 break
@@ -220,7 +220,7 @@ def _limit(machine: Machine, budget: Budget | None, output: Output) -> int:
 
 
 def _tell(
-    found: list[Found], subject: Subject, destination: Path | None, output: Output, *, several: bool
+    found: list[SizeResult], subject: Subject, destination: Path | None, output: Output, *, several: bool
 ) -> None:
     written = None if destination is None else str(destination)
     lines: Iterable[Text] = several_lines(found, subject) if several else lines_of(found[0], subject)

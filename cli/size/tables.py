@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from ...comparison.tables import Table
 from ...graphs.units import duration, format_bytes
 from ...planner.report import Report
-from ...planner.sizing.breakdown import KINDS, Breakdown, Part
+from ...planner.sizing.breakdown import KINDS, Breakdown, MemoryShare
 from ...planner.sizing.estimate_range import Span, time_span
 from ...planner.sizing.sizing import Trial
 from ...report.size import Bar, Section
 from ..printing.figures import signed
 from .model import Subject
-from .search import Found
+from .search import SizeResult
 
 Cells = tuple[list[str], list[list[str]]]
 """Heads and rows; the last column has words."""
@@ -22,7 +22,7 @@ _MODULES = 12
 """Modules with a row of their own; the others share one."""
 
 
-def batch_table(found: Found) -> Cells:
+def batch_table(found: SizeResult) -> Cells:
     heads = [
         "batch",
         "baseline peak",
@@ -41,7 +41,7 @@ def batch_table(found: Found) -> Cells:
     return heads, [_batch(one, found, pinned=pinned) for one in sorted(found.trials, key=lambda t: t.batch)]
 
 
-def _batch(one: Trial, found: Found, *, pinned: bool) -> list[str]:
+def _batch(one: Trial, found: SizeResult, *, pinned: bool) -> list[str]:
     first = [f"{one.batch:,}", format_bytes(one.baseline_figures.peak)]
     figures = one.figures
     if figures is None:
@@ -55,7 +55,7 @@ def _batch(one: Trial, found: Found, *, pinned: bool) -> list[str]:
     return [*first, *needs, *map(format_bytes, below), *speed, verdict(one, found)]
 
 
-def verdict(one: Trial, found: Found) -> str:
+def verdict(one: Trial, found: SizeResult) -> str:
     """Describe in words whether a batch fits."""
     if one.figures is None:
         return "no: below the minimum" if one.proven_infeasible else "no plan found"
@@ -64,19 +64,19 @@ def verdict(one: Trial, found: Found) -> str:
     return f"{words}; most samples/s: train with this" if one is found.fastest else words
 
 
-def unfit(found: Found) -> str:
+def unfit(found: SizeResult) -> str:
     """Return the words for no batch that fits: below the minimum memory none can, else none was found."""
     proven = all(one.proven_infeasible for one in found.trials)
     return "does not fit" if proven else "does not fit by any plan found"
 
 
-def gpu_table(found: list[Found]) -> Cells:
+def gpu_table(found: list[SizeResult]) -> Cells:
     """Return the table with a row per GPU."""
     heads = ["to use", "no plan", "largest", "train with", "expected", "high", "time", "samples/s", "gpu"]
     return heads, [_gpu(one) for one in found]
 
 
-def _gpu(found: Found) -> list[str]:
+def _gpu(found: SizeResult) -> list[str]:
     def batch(one: Trial | None) -> str:
         return "-" if one is None else f"{one.batch:,}"
 
@@ -110,11 +110,11 @@ def module_table(parts: Breakdown) -> Cells:
     if rest:
         columns = zip(*(part.sizes for part in rest), strict=True)
         seconds = sum(part.seconds for part in rest)
-        shown = (*shown, Part(f"({len(rest):,} others)", tuple(map(sum, columns)), seconds))
+        shown = (*shown, MemoryShare(f"({len(rest):,} others)", tuple(map(sum, columns)), seconds))
     return heads, [_module(part, parts.whole) for part in shown]
 
 
-def _module(part: Part, whole: Part) -> list[str]:
+def _module(part: MemoryShare, whole: MemoryShare) -> list[str]:
     sizes = [format_bytes(held) if held else "-" for held in part.sizes]
     time = _share(part.seconds, whole.seconds)
     return [format_bytes(part.total), _share(part.total, whole.total), *sizes, time, part.name]
@@ -149,14 +149,14 @@ ENDS = (
 HASTY = "≤: a plan found in a moment; a longer search may find a faster one."
 
 
-def sections(found: list[Found], subject: Subject) -> Iterator[Section]:
+def sections(found: list[SizeResult], subject: Subject) -> Iterator[Section]:
     if len(found) > 1:
         yield Section(_table("All GPUs", gpu_table(found), "no plan, largest, train with: batches."))
     for one in found:
         yield from _sections(one, several=len(found) > 1)
 
 
-def _sections(found: Found, *, several: bool) -> Iterator[Section]:
+def _sections(found: SizeResult, *, several: bool) -> Iterator[Section]:
     name = found.preset.name if several else found.preset.gpu.name
     hint = f"{ENDS} {HASTY if found.hasty else ''} {format_bytes(found.room.limit)} may be used"
     hint += f", {format_bytes(found.room.reserve)} stay free." if found.room.reserve else "."
@@ -167,7 +167,7 @@ def _sections(found: Found, *, several: bool) -> Iterator[Section]:
         yield Section(_table("By module", module_table(found.parts), "Numbers of layers are stars."))
 
 
-def _line(found: Found) -> str:
+def _line(found: SizeResult) -> str:
     marked = found.fastest
     if marked is None or marked.figures is None:
         return f"It {unfit(found)}."
@@ -178,7 +178,7 @@ def _line(found: Found) -> str:
     )
 
 
-def _bars(found: Found) -> tuple[Bar, ...]:
+def _bars(found: SizeResult) -> tuple[Bar, ...]:
     return tuple(
         Bar(f"{one.batch:,}", one.samples_per_second or 0.0, one is found.fastest, found.spans.get(one.batch))
         for one in sorted(found.fitting, key=lambda one: one.batch)

@@ -48,7 +48,7 @@ _WAY = np.dtype(
 _TENSOR = np.dtype([("size", np.int64), ("whole", np.int64), ("persistent", np.bool_), ("input", np.bool_)])
 
 
-class Ways:
+class VariantTable:
     """The execution variants of a graph's operations: number[operation, mode]."""
 
     def __init__(self, graph: Graph) -> None:

@@ -25,7 +25,7 @@ _MOST_BITS = 62
 """Contributions to one tensor that fit a number."""
 
 
-class Ways(NamedTuple):
+class VariantRecord(NamedTuple):
     """The execution variants of all operations on the device: row k is operation k's standard one, then the
     others.
 
@@ -66,7 +66,7 @@ class _Known(NamedTuple):
     modes: per operation, the row before that of its first other variant; −1 if it has none.
     """
 
-    ways: Ways
+    ways: VariantRecord
     modes: Ints
 
 
@@ -109,7 +109,7 @@ def _ways_of(graph: Graph) -> _Known | None:
     inputs = graph.inputs
     results = np.zeros(len(graph.tensors), np.bool_)
     results[list(graph.results)] = True
-    ways = Ways(
+    ways = VariantRecord(
         rows.start,
         rows.columns.astype(np.int64),
         np.array([bit for row in made for _x, bit in row], np.int64),
@@ -128,7 +128,7 @@ def _ways_of(graph: Graph) -> _Known | None:
 
 
 @compiled
-def _play(ways: Ways, rows: Ints, found: Floats) -> bool:
+def _play(ways: VariantRecord, rows: Ints, found: Floats) -> bool:
     """Simulate a sequence, and tell whether every run finds its inputs.
 
     rows: the variants to run. found: output: seconds, seconds of launches, the peak, and the run that reaches
@@ -179,7 +179,9 @@ def _play(ways: Ways, rows: Ints, found: Floats) -> bool:
 
 
 @inner
-def _prune(ways: Ways, rows: Ints, kept: NDArray[np.bool_], begin: Ints, end: Ints, dead: Ints) -> None:
+def _prune(
+    ways: VariantRecord, rows: Ints, kept: NDArray[np.bool_], begin: Ints, end: Ints, dead: Ints
+) -> None:
     """Fill in which runs are kept, and the tensors to delete after each: dead[begin[place]] … dead[end[place]
     − 1]."""
     length, fill = len(rows), 0
@@ -212,7 +214,7 @@ def _prune(ways: Ways, rows: Ints, kept: NDArray[np.bool_], begin: Ints, end: In
 
 
 @inner
-def _note(ways: Ways, need: Ints, dead: Ints, fill: int, x: int) -> int:
+def _note(ways: VariantRecord, need: Ints, dead: Ints, fill: int, x: int) -> int:
     """Add tensor x to `dead` if no later run needs it and it may be deleted; return the new length."""
     if need[x] or ways.resident[x]:
         return fill

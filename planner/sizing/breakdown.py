@@ -32,7 +32,7 @@ _WORKSPACE = 4
 _DEPTH = 3
 
 
-class Part(NamedTuple):
+class MemoryShare(NamedTuple):
     """The share of one module.
 
     sizes: bytes at the peak, for each of KINDS. seconds: of all its runs, on the GPU or the CPU.
@@ -50,8 +50,8 @@ class Part(NamedTuple):
 class Breakdown(NamedTuple):
     """The shares of all modules, largest first, and of the whole, their sum."""
 
-    whole: Part
-    modules: tuple[Part, ...]
+    whole: MemoryShare
+    modules: tuple[MemoryShare, ...]
 
 
 def breakdown(graph: Graph, schedule: Schedule, budget: int, machine: Machine) -> Breakdown:
@@ -75,9 +75,11 @@ def breakdown(graph: Graph, schedule: Schedule, budget: int, machine: Machine) -
         if verb == Verb.COMPUTE:
             seconds[_module(graph.operations.layer[target])] += graph.seconds(target, where)
     names = dict.fromkeys([*sizes, *seconds])
-    parts = [Part(name, tuple(sizes[name]), seconds[name]) for name in names]
+    parts = [MemoryShare(name, tuple(sizes[name]), seconds[name]) for name in names]
     columns = zip(*(part.sizes for part in parts), strict=True)
-    whole = Part("all", tuple(map(sum, columns)) or (0,) * len(KINDS), sum(part.seconds for part in parts))
+    whole = MemoryShare(
+        "all", tuple(map(sum, columns)) or (0,) * len(KINDS), sum(part.seconds for part in parts)
+    )
     return Breakdown(whole, tuple(sorted(parts, key=lambda part: (-part.total, -part.seconds))))
 
 

@@ -17,7 +17,7 @@ from ..device.device import Device
 from ..measuring.synthetic_inputs import substitute
 from ..program.program import Call, Operation, Program, values_read
 from ..storage.copies import raw, value
-from ..storage.host_buffers import Block, Host
+from ..storage.host_buffers import Host, HostBuffer
 
 _CPU = torch.device("cpu")
 
@@ -37,7 +37,7 @@ class HostCall:
             self._need(read, blocks, tensors)
         return _made(self._call, tensors, settings)
 
-    def _need(self, wanted: int, blocks: dict[int, Block], tensors: dict[int, Tensor]) -> None:
+    def _need(self, wanted: int, blocks: dict[int, HostBuffer], tensors: dict[int, Tensor]) -> None:
         if wanted in tensors:
             return
         form, view = self._program.values[wanted], self._program.views.get(wanted)
@@ -69,10 +69,10 @@ class CpuOperation:
     def __call__(
         self,
         host: Host,
-        keep: Callable[[int, Block], None],
+        keep: Callable[[int, HostBuffer], None],
         settings: Sequence[float],
-        inputs: Sequence[Block],
-        results: dict[int, Block],
+        inputs: Sequence[HostBuffer],
+        results: dict[int, HostBuffer],
     ) -> None:
         """Run the operation on blocks in host memory.
 

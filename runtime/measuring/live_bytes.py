@@ -47,7 +47,7 @@ class Peak(NamedTuple, Generic[T]):
     result: T
 
 
-class Block(NamedTuple):
+class AllocatorEvent(NamedTuple):
     """One allocator event.
 
     bytes: above 0 if the block is allocated, below 0 if it is freed.
@@ -87,7 +87,7 @@ def blocks_of(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
     return {storage.data_ptr(): storage.nbytes() for storage in storages}
 
 
-def live_curve(blocks: Iterable[Block], there: Mapping[int, int] | None = None) -> Iterator[int]:
+def live_curve(blocks: Iterable[AllocatorEvent], there: Mapping[int, int] | None = None) -> Iterator[int]:
     """Yield the bytes alive after each event, in order, above the start.
 
     there: blocks that existed before the events.
@@ -104,7 +104,7 @@ def live_curve(blocks: Iterable[Block], there: Mapping[int, int] | None = None) 
         yield live
 
 
-_counting: list[list[Block]] = []
+_counting: list[list[AllocatorEvent]] = []
 """The events of the counts that are open, the outermost first: PyTorch records for one at a time."""
 
 
@@ -118,7 +118,7 @@ def _cpu_peak(call: Callable[[], T], there: Mapping[int, int]) -> Peak[T]:
     if not _counting and profiler_is_on():
         raise InputError(_TAKEN)
     _collect()
-    blocks: list[Block] = []
+    blocks: list[AllocatorEvent] = []
     _counting.append(blocks)
     record_allocations()
     try:
@@ -141,11 +141,11 @@ def _collect() -> None:
             blocks += recorded
 
 
-def _blocks(events: Iterable[Any]) -> Iterator[Block]:
+def _blocks(events: Iterable[Any]) -> Iterator[AllocatorEvent]:
     for event in events:
         taken = event.extra_fields
         if event.name == "[memory]" and taken.device.type == "cpu":
-            yield Block(event.start_time_ns, taken.ptr, taken.alloc_size)
+            yield AllocatorEvent(event.start_time_ns, taken.ptr, taken.alloc_size)
         yield from _blocks(event.children)
 
 

@@ -32,7 +32,7 @@ from ..program.program import Program
 from ..storage.arena import Arena, pinned_arena
 from ..storage.copies import offload, prefetch, raw, read, write
 from ..storage.disk import Disk, File
-from ..storage.host_buffers import Block, Host
+from ..storage.host_buffers import Host, HostBuffer
 from ..storage.journal import Journal
 from ..storage.offloaded import Fill
 from ..unsupported import warn_user
@@ -141,7 +141,7 @@ class Cycle:
         self.lost: set[int] = set()
         self.when_lost: Callable[[], None] = self.lost.clear
         self._placed: set[int] = set()
-        self._salvaged: dict[int, Tensor | Block | File] = {}
+        self._salvaged: dict[int, Tensor | HostBuffer | File] = {}
         self._begin()
         self._code()
         weakref.finalize(self, self.queues.close)
@@ -167,17 +167,17 @@ class Cycle:
         self._settle()
         self.host.leave_arena()
         for copy in (*self.held.values(), *self._salvaged.values()):
-            if isinstance(copy, Block) and copy.is_pinned:
+            if isinstance(copy, HostBuffer) and copy.is_pinned:
                 copy.lie(None)
 
     def pin(self) -> None:
         """Take pinned memory after all, if no other cycle has replaced this one."""
         self.host.arena = self._arena()
         for memory, storage in self.places:
-            if isinstance(copy := self.held.get(variable(memory, storage)), Block):
+            if isinstance(copy := self.held.get(variable(memory, storage)), HostBuffer):
                 self._pin(storage, copy)
 
-    def _pin(self, storage: int, block: Block) -> None:
+    def _pin(self, storage: int, block: HostBuffer) -> None:
         offset = None if self.addresses is None else self.addresses.initial(storage)
         if offset is not None and self.host.arena is not None and not block.is_pinned:
             block.lie(offset, int(self.graph.tensors.bytes[storage]))
@@ -207,14 +207,14 @@ class Cycle:
         self._placed_at(storage, partial(self._filled, storage=storage, size=size, fill=fill))
         self.device.synchronize()
 
-    def adopt(self, storage: int, copies: Sequence[Tensor | Block | File]) -> bool:
+    def adopt(self, storage: int, copies: Sequence[Tensor | HostBuffer | File]) -> bool:
         """Take over another plan's finished copies of a moved storage.
 
         Returns False, and takes nothing, if they are not in the memories in which an iteration starts with
         it.
         """
-        by_memory: dict[int, Tensor | Block] = {
-            Memory.HOST if isinstance(copy, Block) else Memory.DEVICE: copy
+        by_memory: dict[int, Tensor | HostBuffer] = {
+            Memory.HOST if isinstance(copy, HostBuffer) else Memory.DEVICE: copy
             for copy in copies
             if not isinstance(copy, File)
         }
@@ -222,7 +222,7 @@ class Cycle:
             return False
         self._settle()
         for copy in copies:
-            if isinstance(copy, Block):
+            if isinstance(copy, HostBuffer):
                 copy.move(self.host)
                 self._pin(storage, copy)
         if isinstance(there := by_memory.get(Memory.DEVICE), Tensor):
@@ -234,7 +234,7 @@ class Cycle:
         """Return the bytes of a moved storage, on the device."""
         return self._fetched(self._copies(storage)[0])
 
-    def copies(self, storage: int) -> list[Tensor | Block | File]:
+    def copies(self, storage: int) -> list[Tensor | HostBuffer | File]:
         """Return all copies of a moved storage, to be read and written by the host; not to be kept."""
         found = self._copies(storage)
         self.end_jobs()
@@ -335,7 +335,7 @@ class Cycle:
     def _all_places(self) -> Sequence[Place]:
         return [(memory, x) for x in self.moved for memory in LETTERS]
 
-    def _copies(self, storage: int) -> list[Tensor | Block | File]:
+    def _copies(self, storage: int) -> list[Tensor | HostBuffer | File]:
         self._settle()
         if storage in self._salvaged:
             return [self._salvaged[storage]]
@@ -345,7 +345,7 @@ class Cycle:
     def _put(self, storage: int, on_device: Tensor) -> None:
         self._placed_at(storage, partial(self._copy, storage=storage, bytes_=on_device))
 
-    def _placed_at(self, storage: int, copy: Callable[[int], Tensor | Block | File]) -> None:
+    def _placed_at(self, storage: int, copy: Callable[[int], Tensor | HostBuffer | File]) -> None:
         self.held.update({variable(memory, storage): copy(memory) for memory in self._homes[storage]})
         self._placed.add(storage)
         self.lost.discard(storage)
@@ -405,7 +405,7 @@ class Cycle:
             self.sources.append(code.source)
         return self._codes[self._state, watch]
 
-    def _copy(self, memory: int, storage: int, bytes_: Tensor) -> Tensor | Block | File:
+    def _copy(self, memory: int, storage: int, bytes_: Tensor) -> Tensor | HostBuffer | File:
         if memory == Memory.DEVICE:
             return self._on_device(storage, bytes_)
         block = self._block(memory, storage, bytes_.nbytes)
@@ -413,7 +413,7 @@ class Cycle:
         self.device.synchronize()
         return self._home(memory, block)
 
-    def _filled(self, memory: int, storage: int, size: int, fill: Fill) -> Tensor | Block | File:
+    def _filled(self, memory: int, storage: int, size: int, fill: Fill) -> Tensor | HostBuffer | File:
         """Fill host memory and copy it to its memory: the device's may have had users that have not ended."""
         block = self._block(memory, storage, size).open()
         fill(block.bytes)
@@ -424,20 +424,20 @@ class Cycle:
     def _on_device(self, storage: int, bytes_: Tensor) -> Tensor:
         return bytes_ if self._rooms is None else self._rooms.home(storage, bytes_)
 
-    def _block(self, memory: int, storage: int, size: int) -> Block:
+    def _block(self, memory: int, storage: int, size: int) -> HostBuffer:
         if memory != Memory.HOST:
             return Host().block(size)
         offset = None if self.addresses is None else self.addresses.initial(storage)
         return self.host.block(size, offset, int(self.graph.tensors.bytes[storage]))
 
-    def _home(self, memory: int, block: Block) -> Block | File:
+    def _home(self, memory: int, block: HostBuffer) -> HostBuffer | File:
         if memory == Memory.HOST or self.disk is None:
             return block
         file = self.disk.file(block.size)
         write(block, file)
         return file
 
-    def _fetched(self, copy: Tensor | Block | File) -> Tensor:
+    def _fetched(self, copy: Tensor | HostBuffer | File) -> Tensor:
         """Return the copy on the device, for what is queued on the current stream from now on."""
         if isinstance(copy, Tensor):
             return copy

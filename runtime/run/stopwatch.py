@@ -20,7 +20,7 @@ from ...planner.schedule.schedule import DEFAULT_MODE, Schedule, Verb
 from ...planner.simulator.clock import Queue, transfer_queue
 from ..codegen.copies import JOBS
 from ..device.device import Device, Stamp
-from ..storage.host_buffers import Block
+from ..storage.host_buffers import HostBuffer
 
 Way = tuple[int, int]
 """An operation and its execution variant."""
@@ -154,7 +154,7 @@ class Stopwatch:
         def copying(source: Any, target: Any) -> None:
             begun = self._stamp()
             copy(source, target)
-            size = max(end.size for end in (source, target) if isinstance(end, Block))
+            size = max(end.size for end in (source, target) if isinstance(end, HostBuffer))
             self._jobs.append((queue, size, begun, self._stamp()))
 
         return copying

@@ -22,7 +22,7 @@ from typing import Any
 
 from ...planner.simulator.clock import Queue
 from ..device.device import Event, Stream, StreamDevice
-from ..storage.host_buffers import Block
+from ..storage.host_buffers import HostBuffer
 from .queues import Job, JobQueue, Queues, Ticket, Work
 
 
@@ -108,7 +108,7 @@ class StreamQueue(JobQueue):
         """
         if gone or not all(ticket.given() for ticket in (self._last, *after) if ticket is not None):
             return False
-        blocks = [argument for argument in arguments if isinstance(argument, Block)]
+        blocks = [argument for argument in arguments if isinstance(argument, HostBuffer)]
         return all(block.is_open and block.is_pinned for block in blocks)
 
     def job(self, work: Work, arguments: tuple[Any, ...]) -> Job:

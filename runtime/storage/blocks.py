@@ -12,7 +12,7 @@ from ..program.program import Storage, Value
 from ..torch_internals import memory_of
 
 
-class Blocks:
+class Allocations:
     """The storages and values that a trace has made so far.
 
     device: the one whose memory counts.

@@ -12,7 +12,7 @@ from ...graphs.errors import MemplanError
 from ..device.device import Device
 from ..program.program import Value
 from .disk import File
-from .host_buffers import Block
+from .host_buffers import HostBuffer
 
 
 def raw(tensor: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ def value(bytes_: Tensor, form: Value) -> Tensor:
     return empty.set_(storage, form.offset, form.shape, form.strides)  # pyright: ignore[reportArgumentType]
 
 
-def offload(device: Device, source: Tensor | None, block: Block) -> None:
+def offload(device: Device, source: Tensor | None, block: HostBuffer) -> None:
     """Copy from device to host.
 
     source: None for a result that nobody reads, which has no value to copy.
@@ -42,18 +42,18 @@ def offload(device: Device, source: Tensor | None, block: Block) -> None:
         block.used = device.moment()
 
 
-def prefetch(device: Device, block: Block, target: Tensor) -> None:
+def prefetch(device: Device, block: HostBuffer, target: Tensor) -> None:
     """Copy from host to device."""
     _copy(device, block.bytes, target)
     block.used = device.moment()
 
 
-def write(block: Block, file: File) -> None:
+def write(block: HostBuffer, file: File) -> None:
     """Copy from host to disk."""
     file.write(block.bytes)
 
 
-def read(file: File, block: Block) -> None:
+def read(file: File, block: HostBuffer) -> None:
     """Copy from disk to host."""
     block.open()
     file.read(block.bytes)

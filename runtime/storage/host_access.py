@@ -20,7 +20,7 @@ from ..program.program import Value
 from ..torch_internals import version_of
 from .copies import loaded, value
 from .disk import File
-from .host_buffers import Block
+from .host_buffers import HostBuffer
 from .lazy_init import filled_with, refill
 from .offloaded import hold_of, readers
 
@@ -91,8 +91,8 @@ def at_home() -> Generator[None]:
             replace_at_home(tensor, made)
 
 
-def _view(copy: Tensor | Block, form: Value) -> Tensor:
-    return value(copy.bytes if isinstance(copy, Block) else copy, form)
+def _view(copy: Tensor | HostBuffer, form: Value) -> Tensor:
+    return value(copy.bytes if isinstance(copy, HostBuffer) else copy, form)
 
 
 def _mapped(file: File) -> Tensor:
@@ -103,4 +103,4 @@ def _mapped(file: File) -> Tensor:
 
 
 def _order(copy: Any) -> int:
-    return (Block, File, Tensor).index(type(copy))
+    return (HostBuffer, File, Tensor).index(type(copy))

@@ -72,13 +72,13 @@ class Host:
                 f"the schedule needs {needed:,} bytes of host memory, {free:,} are available here"
             )
 
-    def block(self, size: int, offset: int | None = None, room: int = 0) -> Block:
+    def block(self, size: int, offset: int | None = None, room: int = 0) -> HostBuffer:
         """Create a block.
 
         size: bytes.
         offset: its address in the arena, where it has `room` bytes.
         """
-        return Block(self, size, self.fitting(size, offset, room))
+        return HostBuffer(self, size, self.fitting(size, offset, room))
 
     def fitting(self, size: int, offset: int | None, room: int) -> int | None:
         """Return the offset, or None if the arena does not reach so far."""
@@ -129,7 +129,7 @@ class Host:
         return torch.from_numpy(taken[start : start + size]), None
 
 
-class Block:
+class HostBuffer:
     """A copy in host memory, there from `open` (or `hold`) until nobody has the block any more.
 
     offset: in the host's arena, which others may use when nobody has the block any more; None: separate
@@ -146,7 +146,7 @@ class Block:
         self.bytes: Tensor = _NONE
         self.used: Event | None = None
 
-    def open(self) -> Block:
+    def open(self) -> HostBuffer:
         """Take the memory, unless it is there."""
         if not self._counted:
             self._host.take(self.size)

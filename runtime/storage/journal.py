@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..device.device import Device
 from .copies import offload
-from .host_buffers import Block, Host
+from .host_buffers import Host, HostBuffer
 
 
 class Journal:
@@ -28,11 +28,11 @@ class Journal:
 
         Raises InputError if the machine has not that much.
         """
-        self.kept: dict[int, Block] = {}
+        self.kept: dict[int, HostBuffer] = {}
         self.overwritten: set[int] = set()
         self._device, self._always = device, always
         self.host = Host(needed, device)
-        self._room: dict[int, Block] = {}
+        self._room: dict[int, HostBuffer] = {}
 
     @property
     def complete(self) -> bool:
@@ -42,7 +42,7 @@ class Journal:
     def begin(self) -> None:
         self.kept, self.overwritten = {}, set()
 
-    def keep(self, *changing: tuple[int, Tensor | Block]) -> None:
+    def keep(self, *changing: tuple[int, Tensor | HostBuffer]) -> None:
         """Keep storages' bytes before they are changed.
 
         changing: each storage with a tensor in it, or its block on the host.
@@ -53,7 +53,7 @@ class Journal:
             elif storage not in self.kept:
                 self.kept[storage] = self._copied(storage, there)
 
-    def keep_later(self, *storages: int) -> Callable[[int, Block], None]:
+    def keep_later(self, *storages: int) -> Callable[[int, HostBuffer], None]:
         """Prepare for a job that will change these storages.
 
         Returns the function that the job calls just before, with each storage and its block.
@@ -61,7 +61,7 @@ class Journal:
         self.overwritten.update(storage for storage in storages if not self.keeps(storage))
         kept = self.kept
 
-        def keep(storage: int, there: Block) -> None:
+        def keep(storage: int, there: HostBuffer) -> None:
             if self.keeps(storage) and storage not in kept:
                 kept[storage] = self._copied(storage, there)
 
@@ -70,12 +70,12 @@ class Journal:
     def keeps(self, storage: int) -> bool:
         return self._always is None or storage in self._always
 
-    def _copied(self, storage: int, there: Tensor | Block) -> Block:
+    def _copied(self, storage: int, there: Tensor | HostBuffer) -> HostBuffer:
         if storage not in self._room:
-            size = there.size if isinstance(there, Block) else there.untyped_storage().nbytes()
+            size = there.size if isinstance(there, HostBuffer) else there.untyped_storage().nbytes()
             self._room[storage] = self.host.block(size).open()
         block = self._room[storage]
-        if isinstance(there, Block):
+        if isinstance(there, HostBuffer):
             block.bytes.copy_(there.bytes)
         else:
             offload(self._device, there, block)

@@ -92,7 +92,7 @@ class Joint(NamedTuple):
     generators: Mapping[Path, torch.Generator] = {}
 
 
-class Way(NamedTuple):
+class TracePath(NamedTuple):
     """Mode of a trace.
 
     compiling: trace as `torch.compile` would, with is_compiling() true and no value known.
@@ -103,10 +103,10 @@ class Way(NamedTuple):
     values: bool = False
 
 
-WAYS = (Way(), Way(compiling=True), Way(values=True))
+WAYS = (TracePath(), TracePath(compiling=True), TracePath(values=True))
 
 
-def joint_graph(iteration: Iteration, forms: Forms, way: Way, calls: Iterator[int]) -> Joint:
+def joint_graph(iteration: Iteration, forms: Forms, way: TracePath, calls: Iterator[int]) -> Joint:
     """Trace the joint graph of an iteration.
 
     forms: of results whose fakes are wrong.
@@ -225,7 +225,7 @@ class _ForwardBackward:
         inputs: Named,
         *,
         given: Sequence[Named],
-        way: Way,
+        way: TracePath,
     ) -> None:
         self.iteration = iteration
         self.parameters, self.buffers, self.inputs = parameters, buffers, inputs

@@ -19,7 +19,7 @@ from ..calls.randomness import generator_place
 from ..program.names import Names, full_name, operation_name
 from ..program.program import Call, Operation, Program, Ref, values_read
 from ..reach import Path
-from ..storage.blocks import Blocks
+from ..storage.blocks import Allocations
 from ..unsupported import TraceError
 from .generators import GENERATOR
 from .joint import Joint
@@ -51,7 +51,7 @@ class _Lowering:
 
     def __init__(self, joint: Joint, device: torch.device) -> None:
         self.joint = joint
-        self.blocks = Blocks(device)
+        self.blocks = Allocations(device)
         self.names = Names()
         self.operations: list[Operation] = []
         self.views: dict[int, Call] = {}
@@ -208,5 +208,5 @@ class _Lowering:
                 self.operations[index] = operation._replace(phase=Phase.LOSS)
 
 
-def _is_new(result: Any, blocks: Blocks) -> bool:
+def _is_new(result: Any, blocks: Allocations) -> bool:
     return isinstance(result, Tensor) and result not in blocks

@@ -27,7 +27,7 @@ from ..updates.masters import with_master
 from ..updates.order import check_order, check_overlaps
 from ..updates.scaling import check_scaled, divided
 from ..updates.updates import with_sums, with_updates
-from .joint import WAYS, Way, joint_graph
+from .joint import WAYS, TracePath, joint_graph
 from .layouts import Forms
 from .lowering import lower
 
@@ -91,7 +91,7 @@ def _furthest(failed: Sequence[tuple[int, Exception]]) -> MemplanError:
     return made
 
 
-def _trace(iteration: Iteration, forms: Forms, way: Way, calls: Iterator[int]) -> Program:
+def _trace(iteration: Iteration, forms: Forms, way: TracePath, calls: Iterator[int]) -> Program:
     """Trace an iteration once.
 
     calls: counter that advances by one for each call of an operator.

@@ -33,7 +33,7 @@ def unscale(
     return made.div_(scale) if divides else made, infinite.bool()
 
 
-class Found:
+class UnscaledGradients:
     """The target that returns to the host whether any gradient is infinite.
 
     waits: the caller waits for the device.
@@ -46,7 +46,7 @@ class Found:
         return torch.stack(infinite).any().cpu()
 
 
-FOUND = Found()
+FOUND = UnscaledGradients()
 
 
 def divided(optimizer: torch.optim.Optimizer, *, clip: bool) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from ...graphs.closure import closure
 from ...graphs.graph import Graph
 from ...planner.schedule.sequence import Run
-from .slots import Way, last_stages, ways_of
+from .slots import Variant, last_stages, ways_of
 
 POWERS = ((1.0, 1.0), (0.0, 1.0), (1.0, 0.0), (0.5, 0.5))
 """Pairs (a, b) of powers in the score above."""
@@ -103,7 +103,7 @@ class _Eviction:
                     there.setdefault(x, set()).add(k)  # what is alone will not be complete: it goes at once
         return runs
 
-    def _may_skip(self, way: Way, k: int, there: There, until: dict[int, int]) -> bool:
+    def _may_skip(self, way: Variant, k: int, there: There, until: dict[int, int]) -> bool:
         """Tell whether the variant may leave out what it does not write.
 
         That is resident already, or it is not needed in this stage and can be made later.
@@ -113,7 +113,7 @@ class _Eviction:
             for x in set(self.ways[k][0].writes) - set(way.writes)
         )
 
-    def _make_room(self, way: Way, k: int, stage: int, there: There, keep: set[int]) -> bool:
+    def _make_room(self, way: Variant, k: int, stage: int, there: There, keep: set[int]) -> bool:
         new = [x for x in way.writes if x not in there or (k in there[x] and self.producers[x] != {k})]
         need = way.workspace + sum(self.sizes[x] for x in (*new, *there)) - self.free
         if need <= 0:

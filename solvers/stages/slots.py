@@ -21,7 +21,7 @@ Slot = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Way:
+class Variant:
     """An execution variant of an operation on the device alone.
 
     time, launch: seconds.
@@ -35,11 +35,11 @@ class Way:
     launch: float = 0.0
 
 
-def ways_of(graph: Graph, operation: int) -> list[Way]:
+def ways_of(graph: Graph, operation: int) -> list[Variant]:
     """Return the operation's execution variants on the device, the baseline one first."""
     default = graph.operation(operation)
-    return [Way(DEFAULT_MODE, default.time, default.workspace, default.writes, default.launch)] + [
-        Way(number, mode.time, mode.workspace, mode.writes, mode.launch)
+    return [Variant(DEFAULT_MODE, default.time, default.workspace, default.writes, default.launch)] + [
+        Variant(number, mode.time, mode.workspace, mode.writes, mode.launch)
         for number, mode in enumerate(default.modes, 1)
         if not mode.uses_host
     ]

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from memplan.cli.main import main
 from memplan.cli.size.model import Subject
 from memplan.cli.size.report import lines_of
-from memplan.cli.size.search import Found, Room
+from memplan.cli.size.search import Room, SizeResult
 from memplan.graphs.generators import chain
 from memplan.graphs.machines.presets import find_preset, presets
 from memplan.planner.baseline import baseline
@@ -103,11 +103,13 @@ def test_the_batch_to_train_with_is_the_one_of_most_samples_a_second() -> None:
         there = None if seconds is None else replace(figures, time=seconds)
         return Trial(batch, 100, 1, figures, figures=there)
 
-    found = Found(ANY, ROOM, [tried(1, 1.0), tried(2, 1.0), tried(4, 2.0), tried(8, 12.0), tried(16, None)])
+    found = SizeResult(
+        ANY, ROOM, [tried(1, 1.0), tried(2, 1.0), tried(4, 2.0), tried(8, 12.0), tried(16, None)]
+    )
     assert found.fastest is not None
     assert found.largest is not None
     assert (found.fastest.batch, found.largest.batch) == (2, 8)
-    assert Found(ANY, ROOM, [tried(1, None)]).fastest is None
+    assert SizeResult(ANY, ROOM, [tried(1, None)]).fastest is None
 
 
 def test_the_smallest_budget_of_the_plain_schedule_is_its_peak(plan: Plan) -> None:
@@ -259,7 +261,7 @@ def test_so_it_is_beside_a_batch_that_fits() -> None:
         return Trial(batch, 10, 1, Figures(1.0, 20, 20, 0, 0), figures=figures)
 
     fits, moves = Figures(1.0, 8, 8, 0, 0), Figures(2.0, 9, 9, 7, 0, 6, 5)
-    found = Found(ANY, ROOM, [trial(1, fits), trial(2, None)], pinning=trial(2, moves), pinned=4)
+    found = SizeResult(ANY, ROOM, [trial(1, fits), trial(2, None)], pinning=trial(2, moves), pinned=4)
     row = "pinned memory  batch 2 would fit but for host.pinned, 4 B: its schedule pins 5 B"
     subject = Subject("any", None, "none", Estimates(ModelFile("any.py", "build", dict), None, print))
     assert row in [line.plain for line in lines_of(found, subject)]

@@ -12,7 +12,7 @@ from memplan.graphs.graph import Graph, Mode
 from memplan.graphs.machine import Machine, Memory
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.replay import clock
-from memplan.planner.replay.instance import Ways
+from memplan.planner.replay.instance import VariantTable
 from memplan.planner.replay.replay import UNASKED, figures_for, replay
 from memplan.planner.replay.rows import QUEUE, empty_turn
 from memplan.planner.schedule.schedule import Schedule, Verb, compute
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from strategies import Case, random_case
 
 
-def step_rows(ways: Ways, schedule: Schedule) -> Ints:
+def step_rows(ways: VariantTable, schedule: Schedule) -> Ints:
     """Write a schedule's steps as the rows (verb, way or tensor, memory) that `replay` reads."""
     table = np.stack([schedule.verbs, schedule.targets, schedule.wheres], axis=1).astype(np.int64)
     computes = np.flatnonzero(table[:, 0] == Verb.COMPUTE)
@@ -53,7 +53,7 @@ def test_same_figures(batch: int, memories: int) -> None:
             figures = simulate(case.graph, case.schedule, budget=budget, machine=machine).figures
         except InvalidScheduleError:
             continue
-        ways = Ways(case.graph)
+        ways = VariantTable(case.graph)
         instance, steps = ways.instance(machine, budget), step_rows(ways, case.schedule)
         result = figures_for(instance)
         replay(instance, steps, starts_of(case.graph, case.schedule), result, UNASKED, _ITERATIONS)
@@ -79,7 +79,7 @@ def test_what_the_device_makes_on_the_host(pinned: int | None) -> None:
     schedule = Schedule.of([compute(0, 1), compute(1, 1), compute(2, 1)])
     figures = simulate(graph, schedule, machine=machine).figures
     assert (figures.time, figures.peak, figures.host_peak, figures.pinned_peak) == (3 + 7 + 2, 0, 9, 8)
-    ways = Ways(graph)
+    ways = VariantTable(graph)
     instance = ways.instance(machine, 0)
     result = figures_for(instance)
     replay(instance, step_rows(ways, schedule), starts_of(graph, schedule), result, UNASKED, _ITERATIONS)
@@ -95,7 +95,7 @@ def test_a_run_that_writes_host_memory_stalls_once() -> None:
     draft.operation("G", time=2, writes=[h])
     graph, machine = draft.graph([h]), Machine()
     schedule = Schedule.of([compute(0, 1), compute(1, 1), compute(2)])
-    ways, waits = Ways(graph), np.zeros(2)
+    ways, waits = VariantTable(graph), np.zeros(2)
     instance = ways.instance(machine, 2**60)
     replay(
         instance,
@@ -119,7 +119,7 @@ def test_the_device_works_and_waits() -> None:
             simulate(case.graph, case.schedule, machine=machine)
         except InvalidScheduleError:
             continue
-        ways = Ways(case.graph)
+        ways = VariantTable(case.graph)
         instance, steps = ways.instance(machine, 2**60), step_rows(ways, case.schedule)
         result = figures_for(instance)
         runs = instance.ways[steps[steps[:, 0] == Verb.COMPUTE, 1]]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memplan.runtime.measuring.live_bytes import Block, live_curve, live_peak
+from memplan.runtime.measuring.live_bytes import AllocatorEvent, live_curve, live_peak
 
 N = 1000
 BYTES = 4 * N  # a float32 tensor of N elements
@@ -156,7 +156,13 @@ def test_random_takes_and_drops(steps):
 
 
 def test_curve_ignores_what_it_never_saw_taken():
-    blocks = [Block(0, 1, 10), Block(1, 2, 5), Block(2, 9, -99), Block(3, 1, -10), Block(4, 1, 3)]
+    blocks = [
+        AllocatorEvent(0, 1, 10),
+        AllocatorEvent(1, 2, 5),
+        AllocatorEvent(2, 9, -99),
+        AllocatorEvent(3, 1, -10),
+        AllocatorEvent(4, 1, 3),
+    ]
     assert list(live_curve(blocks)) == [10, 15, 15, 5, 8]
 
 

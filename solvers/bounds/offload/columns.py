@@ -13,7 +13,7 @@ from ...milp.model import Model
 from ...problem import OrderName
 from ..residency.facts import Facts
 from ..residency.order import Order, any_order, file_order
-from .ways import Way, ways_of
+from .ways import Variant, ways_of
 from .windows import Windows
 
 NEGLIGIBLE = 0.003
@@ -21,7 +21,7 @@ NEGLIGIBLE = 0.003
 
 
 def _sizes(
-    graph: Graph, ways: Sequence[Sequence[Way]], limit: int, merged: bool
+    graph: Graph, ways: Sequence[Sequence[Variant]], limit: int, merged: bool
 ) -> tuple[list[int], list[int]]:
     """Return the bytes of the tensors that count, and per tensor the one that stands for it.
 
@@ -303,7 +303,7 @@ class OffloadColumns:
         """Return the operations that may change x in window s."""
         return [o for o in self.changes.get(x, ()) if s in self.turn.of[o]]
 
-    def numbers(self, operation: int, wanted: Callable[[Way], bool]) -> list[int]:
+    def numbers(self, operation: int, wanted: Callable[[Variant], bool]) -> list[int]:
         return [number for number, way in enumerate(self.ways[operation]) if wanted(way)]
 
     def made_by(self, producer: int, s: int) -> Linear:

@@ -75,7 +75,7 @@ class _Absences(NamedTuple):
         return _Absences(*(column[(self.after < position) & (position < self.before)] for column in self))
 
 
-class _Way(NamedTuple):
+class _Variant(NamedTuple):
     """A link and its excess, for windows of transfers down and up.
 
     excess: per position, the bytes that must lie below.
@@ -104,9 +104,9 @@ def link_bound(
         return seconds
     touches = _touches(graph)
     level = _level(graph, touches)
-    ways = [_Way(level - limit, links.d2h, links.h2d)]
+    ways = [_Variant(level - limit, links.d2h, links.h2d)]
     if host is not None and links.disk_write is not None and links.disk_read is not None:
-        ways.append(_Way(level - limit - host, links.disk_write, None))
+        ways.append(_Variant(level - limit - host, links.disk_write, None))
         most = int(ways[-1].excess.max(initial=0))
         seconds = max(seconds, float_below(Fraction(most) / Fraction(links.disk_read.best_rate)))
     elif host is not None and (level > limit + host).any():
@@ -188,7 +188,7 @@ def _latest(changes: Ints, keys: Ints, tensor: Ints, count: int) -> Ints:
     return np.where(found // count == tensor, found % count + 1, 0)
 
 
-def _idle(graph: Graph, absences: _Absences, ways: Sequence[_Way], proceed: Callable[[], bool]) -> float:
+def _idle(graph: Graph, absences: _Absences, ways: Sequence[_Variant], proceed: Callable[[], bool]) -> float:
     """Return the idle seconds, from the best of the origins."""
     count = len(graph.operations)
     above = np.flatnonzero(ways[0].excess > 0)
@@ -206,7 +206,7 @@ def _idle(graph: Graph, absences: _Absences, ways: Sequence[_Way], proceed: Call
     return float_below(max(turn.idle(moments, proceed) for turn in turns) / Fraction(2) ** bits)
 
 
-def _tick_bits(graph: Graph, ways: Sequence[_Way]) -> int:
+def _tick_bits(graph: Graph, ways: Sequence[_Variant]) -> int:
     """Return the bits of a tick, 2^-bits seconds.
 
     Ticks are as short as the sums of an iteration, with a window for each gap, allow.
@@ -232,7 +232,7 @@ class _Turn:
         origin: int,
         clock: Ints,
         bits: int,
-        ways: Sequence[_Way],
+        ways: Sequence[_Variant],
         made: _Absences,
         used: _Absences,
     ) -> None:
@@ -259,7 +259,7 @@ class _Turn:
         """Return the ticks that so many bytes take on a link, at least."""
         return np.floor(np.ldexp(need / link.best_rate * LOWER, self.bits)).astype(np.int64)
 
-    def _down(self, way: _Way, position: int, excess: int) -> None:
+    def _down(self, way: _Variant, position: int, excess: int) -> None:
         """Add the windows from the beginning of a version to the start of the run."""
         absences = self.made.around(position)
         later = absences.size.cumsum()

@@ -8,7 +8,7 @@ from ....graphs.graph import Graph
 
 
 @dataclass(frozen=True)
-class Way:
+class Variant:
     """An execution variant of an operation.
 
     seconds: on the CPU if `on_host`.
@@ -24,16 +24,16 @@ class Way:
     writes: frozenset[int]
 
 
-def ways_of(graph: Graph, operation: int) -> list[Way]:
+def ways_of(graph: Graph, operation: int) -> list[Variant]:
     """Return the operation's execution variants, the baseline one first."""
     one = graph.operation(operation)
     touched = frozenset(graph.input_lists[operation])
     none = frozenset[int]()
-    ways = [Way(one.time, one.workspace, False, touched, none, frozenset(one.writes))]
+    ways = [Variant(one.time, one.workspace, False, touched, none, frozenset(one.writes))]
     for mode in one.modes:
         at_host = touched if mode.on_host else frozenset(mode.reads_host)
         ways.append(
-            Way(
+            Variant(
                 mode.time,
                 0 if mode.on_host else mode.workspace,
                 mode.on_host,

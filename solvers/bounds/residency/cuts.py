@@ -63,7 +63,7 @@ class Cut:
     recomputed: NDArray[np.bool_]
 
 
-class Part(NamedTuple):
+class CutPart(NamedTuple):
     """Nodes and arcs of one moment. Nodes are numbered from 2 + operations on.
 
     nodes: their number.
@@ -79,7 +79,7 @@ class Part(NamedTuple):
     room: int
 
 
-def part_of(facts: Facts, moment: Moment, limit: int) -> Part:
+def part_of(facts: Facts, moment: Moment, limit: int) -> CutPart:
     pairs = facts.pairs
     reads, writes = pairs.reads, pairs.writes
     operations, tensors = len(pairs.once), len(pairs.sizes)
@@ -122,7 +122,7 @@ def part_of(facts: Facts, moment: Moment, limit: int) -> Part:
     heads = [keeps[kept], makes[several[:, 1]], needed[asked[:, 0]], 2 + reruns, makes[late[:, 1]]]
     room = limit - facts.least_bytes(moment.operation)
     tail, head = (np.concatenate(ends, dtype=np.int32) for ends in (tails, heads))
-    return Part(nodes - 2 - operations, tail, head, pairs.sizes[kept], room)
+    return CutPart(nodes - 2 - operations, tail, head, pairs.sizes[kept], room)
 
 
 class Network:
@@ -136,7 +136,7 @@ class Network:
     def __init__(
         self,
         facts: Facts,
-        parts: Sequence[Part],
+        parts: Sequence[CutPart],
         limit: int,
         seconds: float,
         weights: Floats | float = 1.0,

@@ -39,7 +39,7 @@ from ...candidates import Candidate
 from ...clock import Clock
 from ...problem import Bound, OrderName
 from .facts import facts_of
-from .search import Search
+from .search import ResidencyBoundSearch
 
 NAME = "residency"
 
@@ -71,7 +71,7 @@ def residency_bound(
 
     goal: seconds of a known schedule, beyond which the bound need not rise.
     """
-    return residency_of(Search(graph, budget, "file", _seconds(time_limit), goal=goal), "file")
+    return residency_of(ResidencyBoundSearch(graph, budget, "file", _seconds(time_limit), goal=goal), "file")
 
 
 def free_order_bound(
@@ -87,7 +87,7 @@ def free_order_bound(
     moments: operations to begin with.
     whole: solve the program in whole numbers too.
     """
-    search = Search(graph, budget, "any", _seconds(time_limit), goal=goal, moments=moments)
+    search = ResidencyBoundSearch(graph, budget, "any", _seconds(time_limit), goal=goal, moments=moments)
     return residency_of(search, "any", whole)
 
 
@@ -107,11 +107,13 @@ def rising_bound(
     """
     clock = Clock(time_limit, cancelled)
 
-    def search(order: OrderName, moments: Sequence[int] = ()) -> Search:
+    def search(order: OrderName, moments: Sequence[int] = ()) -> ResidencyBoundSearch:
         def rise(extra: float) -> None:
             tell(_bound(graph, extra, order))
 
-        return Search(graph, budget, order, clock.left, moments=moments, tell=rise, cancelled=cancelled)
+        return ResidencyBoundSearch(
+            graph, budget, order, clock.left, moments=moments, tell=rise, cancelled=cancelled
+        )
 
     fixed = search("file")
     fixed.run(whole=False)
@@ -129,7 +131,7 @@ def _bound(graph: Graph, extra: float, order: OrderName) -> Bound:
     return Bound(max(time_bound(graph), least), NAME, order)
 
 
-def residency_of(search: Search, order: OrderName, whole: bool = True) -> Residency:
+def residency_of(search: ResidencyBoundSearch, order: OrderName, whole: bool = True) -> Residency:
     """Run the search."""
     finished = search.run(whole)
     best = search.best

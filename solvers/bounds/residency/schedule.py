@@ -19,7 +19,7 @@ from dataclasses import replace
 from ....graphs.graph import Graph
 from ...clock import Clock
 from .residency import Residency, residency_of
-from .search import Search
+from .search import ResidencyBoundSearch
 
 FIRST_SHARE = 0.6
 """Share of the time for the program with the whole budget; what is left is halved for each lowered one."""
@@ -33,12 +33,12 @@ def residency_schedule(
 ) -> Residency:
     """Find the bound for the traced order and the fastest schedule; `schedule` is None if none was found."""
     clock = Clock(time_limit, cancelled)
-    search = Search(graph, budget, "file", FIRST_SHARE * clock.left, cancelled=cancelled)
+    search = ResidencyBoundSearch(graph, budget, "file", FIRST_SHARE * clock.left, cancelled=cancelled)
     best = residency_of(search, "file")
     lowered = budget
     while not (best.schedule or best.interrupted) and search.least and clock.goes_on():
         lowered = min(lowered, search.budget) - (search.least - budget)
-        search = Search(
+        search = ResidencyBoundSearch(
             graph, lowered, "file", clock.left / 2, limit=budget, moments=search.chosen, cancelled=cancelled
         )
         found = residency_of(search, "file")

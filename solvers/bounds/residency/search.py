@@ -23,7 +23,7 @@ from ...milp import highs
 from ...milp.result import BackendError, Outcome, Result, Settings
 from ...milp.scaling import scaled
 from ...problem import OrderName
-from .cuts import Network, Part, part_of
+from .cuts import CutPart, Network, part_of
 from .facts import facts_of
 from .moments import Later, bytes_at, candidates, in_windows, largest
 from .order import BEFORE, OPEN, any_order, file_order
@@ -85,7 +85,7 @@ class Best:
     whole: bool = False
 
 
-class Search:
+class ResidencyBoundSearch:
     """The search for the best bound, and for a schedule that reaches it.
 
     budget: bytes that programs may use.
@@ -126,7 +126,7 @@ class Search:
         self.chosen: list[int] = []
         self.seeds = list(moments)
         self.crowded: dict[int, set[int]] = {}
-        self.parts: dict[int, Part] = {}
+        self.parts: dict[int, CutPart] = {}
         self.prices: dict[int, float] = {}
         if self.facts.minimum > budget:
             self.best = replace(self.best, extra=inf)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ....graphs.arrays import Floats
 from ....graphs.graph import Graph
-from ....planner.replay.instance import Ways
+from ....planner.replay.instance import VariantTable
 from ....planner.residency.lifetimes import Access, find_accesses
 from ....planner.schedule.sequence import Run
 
@@ -25,7 +25,7 @@ class Lineup:
     touched: per tensor that takes part the runs, ABSENT ones too, that touch it in some variant.
     """
 
-    def __init__(self, graph: Graph, numbers: Ways, runs: Sequence[Run]) -> None:
+    def __init__(self, graph: Graph, numbers: VariantTable, runs: Sequence[Run]) -> None:
         self.graph, self._numbers = graph, numbers
         self._known: dict[Run, dict[int, Access]] = {}
         self.read(runs)

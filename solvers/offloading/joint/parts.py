@@ -67,7 +67,7 @@ class Part(NamedTuple):
     absences: Any
 
 
-class Parts:
+class AbsenceParts:
     """The contributions of all tensors for one sequence of runs, in any variants."""
 
     def __init__(self, graph: Graph, machine: Machine, lineup: Lineup) -> None:

@@ -14,7 +14,7 @@ from ....graphs.arrays import Floats, Ints
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine, Memory
 from ....planner.replay.clock import TURNS
-from ....planner.replay.instance import Instance, Ways
+from ....planner.replay.instance import Instance, VariantTable
 from ....planner.replay.replay import UNASKED, figures_for, replay
 from ....planner.residency.assembly import assemble
 from ....planner.residency.lifetimes import Access, count_moments
@@ -23,7 +23,7 @@ from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import Run
 from .lineup import ABSENT, Lineup
-from .parts import Absence, Decisions, Parts
+from .parts import Absence, AbsenceParts, Decisions
 from .total import Total
 
 
@@ -67,11 +67,11 @@ class State:
         self.graph, self.machine, self.budget = graph, machine, budget
         self._smallest = smallest
         self.decided: Decisions
-        self.ways = Ways(graph)
+        self.ways = VariantTable(graph)
         self.instance: Instance = self.ways.instance(machine, budget)
         self.cyclic: list[bool] = graph.persistent.tolist()
         self._lineup = Lineup(graph, self.ways, list(runs))
-        self._parts = Parts(graph, machine, self._lineup)
+        self._parts = AbsenceParts(graph, machine, self._lineup)
         self.turn = count_moments(len(self.runs))
         self._journal: list[tuple[dict[TensorUse, Any] | None, TensorUse, Any]] = []
         self.reset(self.runs, Decisions({}, {}, {}, {}))

@@ -17,7 +17,7 @@ from enum import IntEnum
 from .layers import Costs
 
 
-class Way(IntEnum):
+class Treatment(IntEnum):
     """The uses of a layer's weights: how forward and backward each get at them."""
 
     GFGB = 0
@@ -30,13 +30,13 @@ class Way(IntEnum):
     """on the device, offloaded in between, on the device: not the paper's, for weights that don't fit"""
 
 
-PUBLISHED = (Way.GFGB, Way.DHA, Way.DFGB)
+PUBLISHED = (Treatment.GFGB, Treatment.DHA, Treatment.DFGB)
 
-_FETCHED_FIRST = (Way.GFGB, Way.TWICE)
-_FETCHED_LATER = (Way.DFGB, Way.TWICE)
+_FETCHED_FIRST = (Treatment.GFGB, Treatment.TWICE)
+_FETCHED_LATER = (Treatment.DFGB, Treatment.TWICE)
 
 
-def forward_estimate(costs: Sequence[Costs], ways: Sequence[Way]) -> tuple[float, float]:
+def forward_estimate(costs: Sequence[Costs], ways: Sequence[Treatment]) -> tuple[float, float]:
     """Return the seconds until the forward part ends, and until the link is free: T_all, and T_all -
     T_res."""
     compute = link = 0.0
@@ -50,7 +50,7 @@ def forward_estimate(costs: Sequence[Costs], ways: Sequence[Way]) -> tuple[float
     return compute, link
 
 
-def estimate(costs: Sequence[Costs], ways: Sequence[Way]) -> float:
+def estimate(costs: Sequence[Costs], ways: Sequence[Treatment]) -> float:
     """Return the seconds of the forward and the backward part."""
     compute, link = forward_estimate(costs, ways)
     for layer, way in zip(reversed(costs), reversed(ways), strict=True):
@@ -58,5 +58,5 @@ def estimate(costs: Sequence[Costs], ways: Sequence[Way]) -> float:
         if way in _FETCHED_LATER:
             link += layer.fetch
             compute = max(compute, link)
-        compute += layer.direct_backward if way == Way.DHA else layer.backward
+        compute += layer.direct_backward if way == Treatment.DHA else layer.backward
     return compute

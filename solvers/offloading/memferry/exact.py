@@ -22,7 +22,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from .estimate import Way, estimate
+from .estimate import Treatment, estimate
 from .layers import Costs
 
 States = NDArray[np.float64]
@@ -36,7 +36,7 @@ class Choice:
     ways: per layer. seconds: by the model. exact: no other choice within the room is faster.
     """
 
-    ways: list[Way]
+    ways: list[Treatment]
     seconds: float
     exact: bool
 
@@ -46,7 +46,7 @@ def best_choice(
     *,
     room: float = inf,
     twice: bool = False,
-    known: Sequence[Way] | None = None,
+    known: Sequence[Treatment] | None = None,
     states: int = 1000,
     proceed: Callable[[], bool] = lambda: True,
 ) -> Choice | None:
@@ -80,9 +80,9 @@ def best_choice(
     ends = _ends(front)
     at = int(np.argmin(ends))
     seconds = float(ends[at])
-    found: list[Way] = []
+    found: list[Treatment] = []
     for parents, ways in reversed(history):
-        found.append(Way(int(ways[at])))
+        found.append(Treatment(int(ways[at])))
         at = int(parents[at])
     return Choice(found[::-1], seconds, exact)
 
@@ -109,13 +109,13 @@ def _outlook(costs: Sequence[Costs], twice: bool) -> tuple[list[float], list[flo
 def _grown(front: States, layer: Costs, twice: bool) -> tuple[States, NDArray[np.int64], NDArray[np.int64]]:
     """Return every state with the layer used in each of its ways, the state that each comes from, and its
     way."""
-    parts = [(_fetched(front, layer), Way.GFGB)]
+    parts = [(_fetched(front, layer), Treatment.GFGB)]
     if layer.direct_forward < inf:
         if layer.direct_backward < inf:
-            parts.append((_direct(front, layer), Way.DHA))
-        parts.append((_returned(front, layer), Way.DFGB))
+            parts.append((_direct(front, layer), Treatment.DHA))
+        parts.append((_returned(front, layer), Treatment.DFGB))
     if twice:
-        parts.append((_twice(front, layer), Way.TWICE))
+        parts.append((_twice(front, layer), Treatment.TWICE))
     rows = np.concatenate([part for part, _way in parts])
     rows[:, 0] += layer.between
     rows[:, 2] += layer.between_backward

@@ -21,11 +21,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from .estimate import Way, forward_estimate
+from .estimate import Treatment, forward_estimate
 from .layers import Costs
 
 
-def greedy(costs: Sequence[Costs]) -> list[Way]:
+def greedy(costs: Sequence[Costs]) -> list[Treatment]:
     return with_returns(costs, Forward(costs).ways)
 
 
@@ -34,7 +34,7 @@ class Forward:
 
     def __init__(self, costs: Sequence[Costs]) -> None:
         self.costs = costs
-        self.ways: list[Way] = []
+        self.ways: list[Treatment] = []
         self.waits: list[float] = []
         self.total = self.spare = 0.0
         self.first = 0
@@ -43,12 +43,12 @@ class Forward:
             self.waits.append(0.0)
             if layer.direct_forward <= layer.forward + late:  # line 3
                 self._advance(layer.direct_forward, layer.direct_forward)  # line 5
-                self.ways.append(Way.DHA)
+                self.ways.append(Treatment.DHA)
             else:
                 if late:
                     self._backtrack(number)
                 self._advance(layer.forward, layer.forward - layer.fetch)  # line 9
-                self.ways.append(Way.GFGB)
+                self.ways.append(Treatment.GFGB)
             self._advance(layer.between, layer.between)  # line 15
 
     def _advance(self, seconds: float, spare: float) -> None:
@@ -65,12 +65,12 @@ class Forward:
             if fetch <= self.spare:
                 return
             layer = self.costs[earlier]
-            if self.ways[earlier] != Way.GFGB or layer.direct_forward == inf:
+            if self.ways[earlier] != Treatment.GFGB or layer.direct_forward == inf:
                 continue
             longer = layer.direct_forward - layer.forward - self.waits[earlier]
             gain = layer.fetch + longer  # line 21
             if longer + max(fetch - self.spare - gain, 0.0) < fetch - self.spare:  # lines 22 to 24
-                self.ways[earlier], self.first = Way.DHA, earlier + 1
+                self.ways[earlier], self.first = Treatment.DHA, earlier + 1
                 self._advance(longer, gain)
         wait = max(fetch - self.spare, 0.0)
         if wait:
@@ -78,7 +78,7 @@ class Forward:
             self.waits[number], self.first = wait, number
 
 
-def with_returns(costs: Sequence[Costs], ways: Sequence[Way]) -> list[Way]:
+def with_returns(costs: Sequence[Costs], ways: Sequence[Treatment]) -> list[Treatment]:
     """Change to DFGB the DHA layers whose backward then ends earlier, and all that have no direct
     backward."""
     result = list(ways)
@@ -87,10 +87,10 @@ def with_returns(costs: Sequence[Costs], ways: Sequence[Way]) -> list[Way]:
         layer = costs[number]
         compute += layer.between_backward
         direct, fetched = compute + layer.direct_backward, max(compute, link + layer.fetch) + layer.backward
-        if result[number] == Way.DHA and fetched < direct:
-            result[number] = Way.DFGB
+        if result[number] == Treatment.DHA and fetched < direct:
+            result[number] = Treatment.DFGB
             link += layer.fetch
             compute = fetched
         else:
-            compute = direct if result[number] == Way.DHA else compute + layer.backward
+            compute = direct if result[number] == Treatment.DHA else compute + layer.backward
     return result

@@ -38,14 +38,14 @@ from __future__ import annotations
 
 from ....planner.bounds import time_bound
 from ...problem import Options, Problem, SolverResult, Status
-from .search import NAME, Search, Settings
+from .search import NAME, MemFerrySearch, Settings
 
 __all__ = ["NAME", "Settings", "solve"]
 
 
 def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
-    search = Search(problem, settings, options)
+    search = MemFerrySearch(problem, settings, options)
     try:
         for plan in search.plans:
             search.search(plan)

@@ -29,7 +29,7 @@ from ...links import LinkedMachine
 from ...problem import NotAcceptedError
 from ..layers.absences import gradient_absences, uses_of
 from ..layers.host_ways import ways_on_host
-from .estimate import Way
+from .estimate import Treatment
 from .gradients import gradient_layers, kept_layers, written_below
 from .layers import Costs, WeightLayer, costs_of, direct_run, weight_layers, weights_read
 
@@ -90,29 +90,31 @@ class Plan:
                 seconds += min(self.graph.seconds(*way) for way in ways)
         return seconds
 
-    def all_in(self, way: Way) -> list[Way]:
+    def all_in(self, way: Treatment) -> list[Treatment]:
         return [way] * len(self.costs)
 
-    def least_on_device(self, *, twice: bool) -> list[Way]:
+    def least_on_device(self, *, twice: bool) -> list[Treatment]:
         """Return the choice of least memory.
 
         Layers are read in host memory if possible, else fetched, twice if allowed.
         """
         direct = (layer.direct_forward + layer.direct_backward for layer in self.costs)
-        otherwise = Way.TWICE if twice else Way.GFGB
-        return [Way.DHA if np.isfinite(seconds) else otherwise for seconds in direct]
+        otherwise = Treatment.TWICE if twice else Treatment.GFGB
+        return [Treatment.DHA if np.isfinite(seconds) else otherwise for seconds in direct]
 
-    def bytes_on_device(self, ways: Sequence[Way]) -> int:
+    def bytes_on_device(self, ways: Sequence[Treatment]) -> int:
         """Return the bytes of the weights that are on the device from forward to backward."""
         return sum(
-            layer.size for layer, way in zip(self.costs, ways, strict=True) if way in (Way.GFGB, Way.DFGB)
+            layer.size
+            for layer, way in zip(self.costs, ways, strict=True)
+            if way in (Treatment.GFGB, Treatment.DFGB)
         )
 
-    def schedule(self, ways: Sequence[Way], budget: int) -> tuple[Schedule, Figures] | None:
+    def schedule(self, ways: Sequence[Treatment], budget: int) -> tuple[Schedule, Figures] | None:
         """Return the fastest schedule found; None if none fits."""
         return memferry_schedule(self.graph, self.linked.machine, budget, self.residence(ways), self.kept)
 
-    def quick_seconds(self, ways: Sequence[Way], budget: int) -> float:
+    def quick_seconds(self, ways: Sequence[Treatment], budget: int) -> float:
         """Simulate with every fetch as early as memory allows, and return the seconds.
 
         ∞ if that does not fit.
@@ -120,15 +122,15 @@ class Plan:
         found = place_prefetches(self.graph, self.linked.machine, budget, self.residence(ways), (inf,))
         return found[1].time if found else inf
 
-    def other_ways(self, ways: Sequence[Way], *, twice: bool) -> Iterator[tuple[int, Way]]:
+    def other_ways(self, ways: Sequence[Treatment], *, twice: bool) -> Iterator[tuple[int, Treatment]]:
         """Yield each layer, from the first, with each way in which its weights could be used and are not."""
         for number, layer in enumerate(self.costs):
-            possible = [Way.GFGB, Way.TWICE] if twice else [Way.GFGB]
+            possible = [Treatment.GFGB, Treatment.TWICE] if twice else [Treatment.GFGB]
             if np.isfinite(layer.direct_forward):
-                possible += [Way.DFGB] + [Way.DHA] * bool(np.isfinite(layer.direct_backward))
+                possible += [Treatment.DFGB] + [Treatment.DHA] * bool(np.isfinite(layer.direct_backward))
             yield from ((number, way) for way in possible if way != ways[number])
 
-    def residence(self, ways: Sequence[Way]) -> Residency:
+    def residence(self, ways: Sequence[Treatment]) -> Residency:
         return memferry_residence(self.graph, self.runs, self.layers, ways, self._gradients)
 
     @cached_property
@@ -141,7 +143,7 @@ def memferry_residence(
     graph: Graph,
     runs: Sequence[Run],
     layers: Sequence[WeightLayer],
-    ways: Sequence[Way],
+    ways: Sequence[Treatment],
     gradients: Iterable[int],
 ) -> Residency:
     """Return MemFerry's decisions as a residency.
@@ -151,8 +153,8 @@ def memferry_residence(
     """
     chosen = list(runs)
     for layer, way in zip(layers, ways, strict=True):
-        read_there = layer.forward if way in (Way.DHA, Way.DFGB) else ()
-        read_there += layer.backward if way == Way.DHA else ()
+        read_there = layer.forward if way in (Treatment.DHA, Treatment.DFGB) else ()
+        read_there += layer.backward if way == Treatment.DHA else ()
         for position in read_there:
             chosen[position] = direct_run(graph, runs[position]) or runs[position]
     offloaded = dict.fromkeys(_offloaded_between(graph, runs, layers, ways), Memory.HOST)
@@ -161,12 +163,12 @@ def memferry_residence(
 
 
 def _offloaded_between(
-    graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], ways: Sequence[Way]
+    graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], ways: Sequence[Treatment]
 ) -> list[TensorUse]:
     """Return the last forward uses of weights that are fetched twice."""
     last: dict[int, int] = {}
     for layer, way in zip(layers, ways, strict=True):
-        if way == Way.TWICE and layer.backward:
+        if way == Treatment.TWICE and layer.backward:
             last |= {x: p for p in layer.forward for x in weights_read(graph, runs[p][0])}
     return list(last.items())
 

@@ -17,7 +17,7 @@ from ..layers.early_updates import early_updates
 from ..layers.refusals import refused
 from ..layers.runs import always_kept, layer_runs
 from ..layers.training import training_layers
-from .estimate import Way, estimate
+from .estimate import Treatment, estimate
 from .exact import best_choice
 from .gradients import gradient_layers
 from .greedy import greedy
@@ -52,15 +52,15 @@ class Settings(SolverSettings):
 
 
 @dataclass(frozen=True)
-class Found:
+class MemFerryResult:
     schedule: Schedule
     figures: Figures
     plan: Plan
-    ways: list[Way]
+    ways: list[Treatment]
     exact: bool
 
     def line(self) -> str:
-        counts = [f"{self.ways.count(way)} {way.name}" for way in Way if way in self.ways]
+        counts = [f"{self.ways.count(way)} {way.name}" for way in Treatment if way in self.ways]
         repeated = ", layers recomputed" if self.plan.checkpoint else ""
         repeated += ", gradients written to the host" if self.plan.direct else ""
         optimal = ", no choice is faster by the model" if self.exact else ""
@@ -70,7 +70,7 @@ class Found:
         )
 
 
-class Search:
+class MemFerrySearch:
     """A search over plans and choices.
 
     best: the fastest found within the budget. stopped: by the time limit.
@@ -82,9 +82,9 @@ class Search:
     def __init__(self, problem: Problem, settings: Settings, options: Options) -> None:
         self.problem, self.settings, self._options = problem, settings, options
         self.limit = device_limit(problem)
-        self.best: Found | None = None
+        self.best: MemFerryResult | None = None
         self.stopped = self.interrupted = False
-        self._seen: dict[tuple[Plan | Way, ...], bool] = {}
+        self._seen: dict[tuple[Plan | Treatment, ...], bool] = {}
         self._clock = options.clock()
         graph, linked = problem.graph, linked_machine(NAME, problem, "weights and gradients")
         require_backward(NAME, graph)
@@ -130,11 +130,11 @@ class Search:
                 break
             # The choice fits by the model and not when simulated, so the model gets less room.
             room = plan.bytes_on_device(choice.ways) * 3 // 4
-        self._judge(plan, plan.all_in(Way.GFGB))
-        if plan.bytes_on_device(plan.all_in(Way.GFGB)) > self.limit - plan.extra:
+        self._judge(plan, plan.all_in(Treatment.GFGB))
+        if plan.bytes_on_device(plan.all_in(Treatment.GFGB)) > self.limit - plan.extra:
             self._judge(plan, plan.least_on_device(twice=twice))
             if twice:
-                self._judge(plan, plan.all_in(Way.TWICE))
+                self._judge(plan, plan.all_in(Treatment.TWICE))
 
     def flip(self) -> None:
         """Change the way of single layers if the simulator finds that faster.
@@ -155,7 +155,7 @@ class Search:
                 ways, known = turned, seconds
         self._judge(plan, ways)
 
-    def _judge(self, plan: Plan, ways: list[Way], exact: bool = False) -> bool:
+    def _judge(self, plan: Plan, ways: list[Treatment], exact: bool = False) -> bool:
         """Simulate a choice, keep it if it is the best, and tell whether it fits."""
         key = plan, *ways
         if key not in self._seen:
@@ -164,7 +164,7 @@ class Search:
             found = plan.schedule(ways, self.limit)
             self._seen[key] = found is not None
             if found and (self.best is None or found[1].time < self.best.figures.time):
-                self.best = Found(*found, plan, ways, exact)
+                self.best = MemFerryResult(*found, plan, ways, exact)
         return self._seen[key]
 
     def refused(self) -> MemplanError:

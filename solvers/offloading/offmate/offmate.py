@@ -48,7 +48,7 @@ from ..o_ilp.model import OIlpProgram
 from .graph import iteration_of
 from .least import least_residences
 from .options import Asked
-from .search import COARSE_RESERVES, Found, Search, relaxed
+from .search import COARSE_RESERVES, OffmateResult, OffmateSearch, relaxed
 
 NAME = "offmate"
 
@@ -85,7 +85,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         return 0.0 if options.cancelled() else clock.left
 
     bound = time_bound(graph)
-    search = Search(
+    search = OffmateSearch(
         graph,
         linked.machine,
         _limits(problem, linked, settings),
@@ -153,7 +153,7 @@ def _limits(problem: Problem, linked: LinkedMachine, settings: Settings) -> Limi
     )
 
 
-def _least(problem: Problem, linked: LinkedMachine, limits: Limits, iteration: Iteration) -> Found:
+def _least(problem: Problem, linked: LinkedMachine, limits: Limits, iteration: Iteration) -> OffmateResult:
     """Return the schedule of least memory, the last resort.
 
     Raises InfeasibleError; NotAcceptedError if the host is too small.
@@ -162,5 +162,5 @@ def _least(problem: Problem, linked: LinkedMachine, limits: Limits, iteration: I
     for residence in ways:
         found = place_prefetches(problem.graph, linked.machine, limits.device_bytes, residence)
         if found is not None:
-            return Found(*found, found[1].time, 0.0)
+            return OffmateResult(*found, found[1].time, 0.0)
     raise refused(NAME, problem, linked.machine, ways)

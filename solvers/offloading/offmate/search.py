@@ -55,7 +55,7 @@ _TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
-class Found:
+class OffmateResult:
     """A schedule, and where it comes from.
 
     planned: seconds of the program's answer. reserve: the share of the device that the program left free.
@@ -78,7 +78,7 @@ class _Answer(NamedTuple):
     planned: float
 
 
-class Search:
+class OffmateSearch:
     """A search for the fastest schedule.
 
     best: the fastest schedule found. relaxation: seconds of the program with fractions; None: unknown.
@@ -97,7 +97,7 @@ class Search:
         self.graph, self.machine, self.limits, self.settings = graph, machine, limits, settings
         self.integer_seconds = integer_seconds
         self.remaining, self.report = remaining, report
-        self.best: Found | None = None
+        self.best: OffmateResult | None = None
         self.relaxation: float | None = None
 
     def try_baseline(self) -> None:
@@ -105,7 +105,7 @@ class Search:
         runs = in_default_mode(range(len(self.graph.operations)))
         found = simulate_residency(self.graph, self.machine, self.limits.device_bytes, Residency(runs))
         if found is not None:
-            self.best = Found(*found, found[1].time, 0.0)
+            self.best = OffmateResult(*found, found[1].time, 0.0)
 
     def run(self, iteration: Iteration, reserves: Sequence[float] = RESERVES) -> None:
         """Search with one reserve after the other.
@@ -186,7 +186,7 @@ class Search:
         ):
             fits |= found is not None
             if found is not None and (self.best is None or found[1].time < self.best.figures.time):
-                self.best = Found(*found, answer.planned, reserve)
+                self.best = OffmateResult(*found, answer.planned, reserve)
                 self.report(
                     f"{len(program.choice)} blocks, reserve {reserve:.0%}: {answer.planned:.6g} s by the "
                     f"program, {found[1].time:.6g} s simulated"

@@ -40,7 +40,7 @@ from ...links import linked_machine
 from ...problem import Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, setting
 from ..layers.refusals import refused
-from .search import Search
+from .search import PofoSearch
 
 NAME = "pofo"
 
@@ -62,7 +62,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     baseline = baseline_candidate(problem.graph)
     if baseline.peak <= chained.limit:
         return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(problem.graph))
-    search = Search(problem, chained, linked, settings.tries, clock)
+    search = PofoSearch(problem, chained, linked, settings.tries, clock)
     interrupted = False
     try:
         search.run(settings.slots, options)

@@ -30,7 +30,7 @@ LIKELY = 1.5
 """The look-ahead with which residencies are compared."""
 
 
-class Search:
+class PofoSearch:
     """A search over POFO's answers for all amounts of memory.
 
     best: the fastest schedule so far that fits, with its seconds; at first Rotor's, without offloads.

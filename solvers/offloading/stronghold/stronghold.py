@@ -73,7 +73,7 @@ class Settings(SolverSettings):
 
 
 @dataclass(frozen=True)
-class _Found:
+class _WindowResult:
     schedule: Schedule
     figures: Figures
     window: Window
@@ -99,7 +99,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     layers = training_layers(NAME, problem.graph)
     if settings.window > len(layers.layers):
         raise InputError(f"window must be at most the {len(layers.layers)} layers, not {settings.window}")
-    search = _Search(problem, linked, layers, settings, options)
+    search = _WindowSearch(problem, linked, layers, settings, options)
     try:
         for states in search.memories:
             for checkpoint in search.ways():
@@ -116,7 +116,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     return SolverResult(search.best.schedule, status, time_bound(problem.graph), search.interrupted)
 
 
-class _Search:
+class _WindowSearch:
     """A search over window sizes.
 
     best: the fastest found within the budget. memories: where what is out of the window may be, tried in
@@ -134,7 +134,7 @@ class _Search:
         self.problem, self.linked, self.layers, self.settings = problem, linked, layers, settings
         self.limit = device_limit(problem)
         self.memories = _memories(settings.states, linked.machine, layers)
-        self.best: _Found | None = None
+        self.best: _WindowResult | None = None
         self.stopped = self.interrupted = False
         self._options = options
         self._clock = options.clock()
@@ -156,7 +156,7 @@ class _Search:
                 continue
             schedule, seen = found
             if self.best is None or seen.time < self.best.figures.time:
-                self.best = _Found(schedule, seen, window, size, len(figures), checkpoint, states)
+                self.best = _WindowResult(schedule, seen, window, size, len(figures), checkpoint, states)
             if self.settings.windows == "analytic":
                 return
 

@@ -48,7 +48,7 @@ from .least import least_absences
 from .packing import packed_ranks
 from .result import host_too_small, refuse_if_too_small, seconds_of
 from .scheduling import greedy_order
-from .search import Search
+from .search import OrderSearch
 from .selection import moved_bytes
 from .starts import CLOSE_VARIANTS, PUBLISHED, VARIANTS, greedy_orders, lazy_order
 
@@ -89,7 +89,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     refuse_if_too_small(NAME, problem, cycle)
     if settings.choice == "published":
         return published(problem, cycle)
-    search = Search(cycle, options)
+    search = OrderSearch(cycle, options)
     offer_starts(search, cycle)
     try:
         if (settings.moves and not search.done) or search.best is None:
@@ -115,7 +115,7 @@ def published(problem: Problem, cycle: Cycle) -> SolverResult:
     return SolverResult(schedules[0], Status.HEURISTIC, time_bound(problem.graph))
 
 
-def offer_starts(search: Search, cycle: Cycle) -> None:
+def offer_starts(search: OrderSearch, cycle: Cycle) -> None:
     """Offer the greedy's orders to the search; if none holds, the order in which every weight moves."""
     for variants in (VARIANTS, CLOSE_VARIANTS):
         for variant in variants:
@@ -130,7 +130,7 @@ def offer_starts(search: Search, cycle: Cycle) -> None:
         search.offer(lazy_order(cycle, everything))
 
 
-def offer_packed(search: Search, cycle: Cycle) -> None:
+def offer_packed(search: OrderSearch, cycle: Cycle) -> None:
     """Offer orders of the intervals that keep links least busy: by the greedy, and with exactly filled
     windows."""
     for spare in SPARE:

@@ -32,7 +32,7 @@ _PATIENCE = 2
 """Repetitions without gain that end the search before its time."""
 
 
-class Search:
+class OrderSearch:
     """A search over the orders of a cycle.
 
     best: the order so far, None before any start holds; seconds: its period.

@@ -53,7 +53,7 @@ from ...stages.slots import has_faster_ways
 from ..checkpointing import chen_sqrt, rotor
 from .model import StagedProgram, TooLargeError, staged_program
 
-__all__ = ["NAME", "NotFoundError", "Search", "Settings", "solve"]
+__all__ = ["NAME", "CheckmateSearch", "NotFoundError", "Settings", "solve"]
 
 NAME = "checkmate"
 
@@ -75,7 +75,7 @@ MOST_ENTRIES = 30_000_000
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Result:
     """The result of one program.
 
     bound: seconds; no schedule of this form within the limit is faster.
@@ -90,10 +90,10 @@ class _Found:
 
 def solve(problem: Problem, options: Options) -> SolverResult:
     """Solve the problem. Ctrl-C during the search ends it: the answer is the best so far."""
-    return Search(NAME, problem, options).answer()
+    return CheckmateSearch(NAME, problem, options).answer()
 
 
-class Search:
+class CheckmateSearch:
     """The search: initial solutions, the program from the fastest of them, and lower limits for the next.
 
     An answer's excess is cut off the program's limits. rk-checkmate's programs have one limit more
@@ -181,7 +181,7 @@ class Search:
                 least = found and found.peak
         return InfeasibleError(self.name, self.limit, least, self.min_memory)
 
-    def _start(self) -> _Found:
+    def _start(self) -> _Result:
         """Return the fastest of the starts that fits."""
         fitting: list[Candidate] = []
         interrupted = False
@@ -190,7 +190,7 @@ class Search:
                 fitting += [candidate] if self.fits(candidate) else []
         except KeyboardInterrupt:
             interrupted = True
-        return _Found(_fastest(fitting), 0.0, interrupted)
+        return _Result(_fastest(fitting), 0.0, interrupted)
 
     def _starts(self) -> Iterator[Candidate]:
         """Yield the baseline, for a chain what chain solvers find, and what greedy eviction finds."""
@@ -207,7 +207,7 @@ class Search:
             if (candidate := self._candidate(runs)) is not None:
                 yield candidate
 
-    def _by_program(self, start: Candidate | None) -> _Found:
+    def _by_program(self, start: Candidate | None) -> _Result:
         bound, nodes = None, None
         for attempt in range(ROUNDS):
             staged = self.program(self.capacity)
@@ -217,14 +217,14 @@ class Search:
                 bound = product_below(result.bound, staged.seconds)
                 self._doubt(bound, start)
             if result.x is None:
-                return _Found(None, bound, result.interrupted, nodes)
+                return _Result(None, bound, result.interrupted, nodes)
             found = self._candidate(staged.runs.sequence(result.x))
             if found is None:
-                return _Found(None, bound, result.interrupted, nodes)
+                return _Result(None, bound, result.interrupted, nodes)
             if self.fits(found):
-                return _Found(found, bound, result.interrupted, nodes)
+                return _Result(found, bound, result.interrupted, nodes)
             self.cut(found, attempt)
-        return _Found(None, bound or 0.0, nodes=nodes)
+        return _Result(None, bound or 0.0, nodes=nodes)
 
     def _candidate(self, runs: Sequence[Run]) -> Candidate | None:
         """Return the schedule of these runs; None if it breaks a rule."""

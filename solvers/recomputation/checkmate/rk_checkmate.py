@@ -23,7 +23,7 @@ from ...milp.result import Settings as MilpSettings
 from ...problem import InfeasibleError, Options, Problem, SolverResult
 from ...settings import setting
 from ...stages.scan import bytes_of, scan
-from .checkmate import MOST_ENTRIES, Search
+from .checkmate import MOST_ENTRIES, CheckmateSearch
 from .model import StagedProgram
 from .rk_model import rk_checkmate_program
 
@@ -40,10 +40,10 @@ class Settings(MilpSettings):
 def solve(problem: Problem, options: Options) -> SolverResult:
     """Solve the problem. Ctrl-C during the search ends it: the answer is the best so far."""
     settings = options.chosen(Settings)
-    return _Search(problem, options, settings.save).answer()
+    return _RkCheckmateSearch(problem, options, settings.save).answer()
 
 
-class _Search(Search):
+class _RkCheckmateSearch(CheckmateSearch):
     """The search with a second limit, at the loss.
 
     saved: M_save in bytes, None if it does not limit anything.

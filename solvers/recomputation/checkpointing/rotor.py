@@ -81,7 +81,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     baseline = baseline_candidate(problem.graph)
     if baseline.peak <= chained.limit:
         return SolverResult(baseline.schedule, Status.OPTIMAL, bound)
-    search = _Search(problem, chained, baseline, settings.slots, clock)
+    search = _RotorSearch(problem, chained, baseline, settings.slots, clock)
     best = search.best()
     options.report(
         f"{chained.blocks} blocks: {best.time:.6g} s; by their costs, at least {search.bound:.6g} s"
@@ -95,7 +95,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     return SolverResult(best.schedule, status, bound, search.interrupted, own)
 
 
-class _Search:
+class _RotorSearch:
     """The search through the dynamic program's tables.
 
     bound: seconds below which no persistent schedule of the chain runs.

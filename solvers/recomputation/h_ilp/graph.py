@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ....planner.schedule.sequence import Run
 from ..hierarchy.option import Advance, Option, forward_outputs, lasting
 from ..hierarchy.passes import Pass, Step, Tensors, bytes_of, pass_of
-from ..hierarchy.piece import Part, Piece, part
+from ..hierarchy.piece import Piece, Subgraph, part
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Child:
     Without options it is taken apart.
     """
 
-    part: Part
+    part: Subgraph
     options: tuple[Option, ...] = ()
     advance: Advance | None = None
 
@@ -163,7 +163,7 @@ def _single(piece: Piece, operation: int, forward: bool) -> Node:
     return Node(first, recompute, leaves=bytes_of(own, results))
 
 
-def _lone(piece: Piece, inner: Part) -> Node:
+def _lone(piece: Piece, inner: Subgraph) -> Node:
     """Return a sequence that runs once as one node."""
     own = inner.piece
     runs: list[Run] = [(o, own.ways[o][0].mode) for o in range(own.operations)]
@@ -179,7 +179,7 @@ def _loss_node(piece: Piece, middle: Sequence[int]) -> Node:
     return Node((Choice(Pass((), 0.0, needs, frozenset(), frozenset(), (Step(0, needs, frozenset()),))),))
 
 
-def _outer(piece: Piece, inner: Part, run: Pass) -> Pass:
+def _outer(piece: Piece, inner: Subgraph, run: Pass) -> Pass:
     """Return a subgraph's pass in the numbers of the whole, with what no run remakes resident throughout."""
 
     def named(tensors: Tensors) -> Tensors:

@@ -37,7 +37,7 @@ WORTH = 0.01
 
 
 @dataclass(frozen=True)
-class Found:
+class HierarchyResult:
     """The result of the top-level search.
 
     bound: seconds; no schedule of this form, from these options, is faster.
@@ -64,13 +64,13 @@ def fastest(
     gap: float,
     clock: Clock,
     report: Callable[[str], None],
-) -> Found:
+) -> HierarchyResult:
     """Return the fastest schedule within `limit` bytes that the program leads to.
 
     Below the minimum memory no program is solved: its limit would be too small compared with the sizes.
     """
     if limit < minimum_memory(graph):
-        return Found(None, inf, proven=True)
+        return HierarchyResult(None, inf, proven=True)
     accounted = limit - graph.resident_bytes
     best: Candidate | None = None
     bound, proven, start, nodes = inf, False, None, None
@@ -81,13 +81,13 @@ def fastest(
         nodes = result.nodes if result.nodes is None else result.nodes + (nodes or 0)
         if result.x is None:
             proven = proven or result.outcome == Outcome.INFEASIBLE
-            return Found(best, bound, result.interrupted, proven, nodes)
+            return HierarchyResult(best, bound, result.interrupted, proven, nodes)
         proven = result.outcome == Outcome.OPTIMAL
         chosen = program.chosen(result.x)
         runs = _laid_out(hierarchy, top, chosen)
         found = _candidate(graph, runs)
         if found is None:
-            return Found(best, bound, result.interrupted, proven=False, nodes=nodes)
+            return HierarchyResult(best, bound, result.interrupted, proven=False, nodes=nodes)
         if found.peak > limit:
             accounted -= (found.peak - limit) << attempt
             continue
@@ -97,9 +97,9 @@ def fastest(
         if best is None or found.time < best.time:
             best = found
         if result.interrupted or left < WORTH * limit or clock.expired:
-            return Found(best, bound, result.interrupted, proven, nodes)
+            return HierarchyResult(best, bound, result.interrupted, proven, nodes)
         accounted, start = accounted + left, chosen
-    return Found(best, bound, False, proven, nodes)
+    return HierarchyResult(best, bound, False, proven, nodes)
 
 
 def lightest(graph: Graph, hierarchy: Hierarchy, top: HGraph, clock: Clock) -> Candidate | None:

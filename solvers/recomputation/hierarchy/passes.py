@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from ....planner.schedule.sequence import Run, backward_scan
-from ...stages.slots import Way
+from ...stages.slots import Variant
 from .piece import Piece
 
 Tensors = frozenset[int]
@@ -89,7 +89,7 @@ def _no_worse(one: Step, other: Step) -> bool:
     return one.bytes <= other.bytes and one.needs <= other.needs and one.there <= other.there
 
 
-def way_of(piece: Piece, run: Run) -> Way:
+def way_of(piece: Piece, run: Run) -> Variant:
     return next(way for way in piece.ways[run[0]] if way.mode == run[1])
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....graphs.graph import Graph
-from ...stages.slots import Way, ways_of
+from ...stages.slots import Variant, ways_of
 
 OUTSIDE = 1 << 62
 """The bit that stands for all contributions from outside the piece."""
@@ -45,7 +45,7 @@ class Piece:
     """
 
     forward: int
-    ways: tuple[tuple[Way, ...], ...]
+    ways: tuple[tuple[Variant, ...], ...]
     reads: tuple[tuple[int, ...], ...]
     once: tuple[bool, ...]
     until: tuple[int, ...]
@@ -83,7 +83,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Part:
+class Subgraph:
     """A piece of a larger one.
 
     operations, tensors: their numbers there.
@@ -94,7 +94,7 @@ class Part:
     tensors: tuple[int, ...]
 
 
-def whole(graph: Graph, forward: Sequence[int], rest: Sequence[int], after: Sequence[int] = ()) -> Part:
+def whole(graph: Graph, forward: Sequence[int], rest: Sequence[int], after: Sequence[int] = ()) -> Subgraph:
     """Return the graph as one piece; operations and tensors are the graph's.
 
     Each list is in an order in which eager PyTorch could run it.
@@ -144,10 +144,10 @@ def whole(graph: Graph, forward: Sequence[int], rest: Sequence[int], after: Sequ
         output=(False,) * len(used),
         result=tuple(x in results for x in used),
     )
-    return Part(piece, order, tuple(used))
+    return Subgraph(piece, order, tuple(used))
 
 
-def part(piece: Piece, forward: Sequence[int], backward: Sequence[int]) -> Part:
+def part(piece: Piece, forward: Sequence[int], backward: Sequence[int]) -> Subgraph:
     """Return some operations of a piece, each list in the order in which they run, as a separate piece."""
     order = (*forward, *backward)
     number = {operation: index for index, operation in enumerate(order)}
@@ -173,16 +173,16 @@ def part(piece: Piece, forward: Sequence[int], backward: Sequence[int]) -> Part:
         output=tuple(piece.output[x] or any(o not in number for o in piece.readers[x]) for x in used),
         result=tuple(piece.result[x] for x in used),
     )
-    return Part(cut, order, tuple(used))
+    return Subgraph(cut, order, tuple(used))
 
 
-def _making(ways: Sequence[Way], offloaded: NDArray[np.bool_]) -> list[Way]:
+def _making(ways: Sequence[Variant], offloaded: NDArray[np.bool_]) -> list[Variant]:
     """Return the variants that make all that is left out of the piece, as that has no other run."""
     left_out = {x for x in ways[0].writes if offloaded[x]}
     return [way for way in ways if left_out <= set(way.writes)]
 
 
-def _renamed(way: Way, local: Mapping[int, int]) -> Way:
+def _renamed(way: Variant, local: Mapping[int, int]) -> Variant:
     return replace(way, writes=tuple(local[x] for x in way.writes if x in local))
 
 

@@ -34,7 +34,7 @@ from heapq import heapify, heappop, heappush
 
 from ....graphs.clusters.parts import dependencies
 from ....graphs.graph import Graph
-from .piece import Part, Piece, part, whole
+from .piece import Piece, Subgraph, part, whole
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Spec:
     """
 
     piece: Piece
-    children: tuple[tuple[Part, int | None], ...]
+    children: tuple[tuple[Subgraph, int | None], ...]
 
     @property
     def nodes(self) -> int:
@@ -99,10 +99,10 @@ class Hierarchy:
     root: the whole graph as a piece.
     """
 
-    root: Part
+    root: Subgraph
     specs: list[Spec] = field(default_factory=list[Spec])
     height: list[int] = field(default_factory=list[int])
-    top: list[tuple[Part, int | None]] = field(default_factory=list[tuple[Part, int | None]])
+    top: list[tuple[Subgraph, int | None]] = field(default_factory=list[tuple[Subgraph, int | None]])
     middle: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
 
@@ -135,7 +135,7 @@ def _spec(
     piece: Piece,
     branch: Branch,
     number: dict[int, int],
-) -> tuple[Part, int | None]:
+) -> tuple[Subgraph, int | None]:
     """Add a branch's spec and those of its children; return its part, and its spec's number or None.
 
     needs: as in `_backward`.

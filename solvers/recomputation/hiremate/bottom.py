@@ -20,7 +20,7 @@ from ..h_ilp import level as h_ilp_level
 from ..h_ilp.graph import Child
 from ..hierarchy.grid import Budgets
 from ..hierarchy.option import Option, advance_of, default_option, option_of, undominated
-from ..hierarchy.piece import Part, Piece, part
+from ..hierarchy.piece import Piece, Subgraph, part
 from ..hierarchy.tree import Hierarchy, Spec
 from . import direct
 from . import rk_checkmate as hiremate_rk_checkmate
@@ -73,7 +73,7 @@ def pooled(
     return undominated(options) if len(solvers) > 1 else options, all_complete
 
 
-def child(inner: Part, options: Sequence[Option]) -> Child:
+def child(inner: Subgraph, options: Sequence[Option]) -> Child:
     return Child(inner, tuple(options), advance_of(inner.piece) if options else None)
 
 

@@ -58,7 +58,7 @@ from ...skipped import skipping
 from ...stages.slots import has_faster_ways
 from ...workers.cluster import check_backend
 from ..h_ilp.graph import HGraph
-from ..h_ilp.top import TRIES, Found, fastest, lightest, top_graph
+from ..h_ilp.top import TRIES, HierarchyResult, fastest, lightest, top_graph
 from ..hierarchy.grid import Budgets
 from ..hierarchy.tree import Branch, Hierarchy, Tree, hierarchy_of
 from .bottom import child, level_solvers, options_of_all
@@ -192,7 +192,7 @@ def _lightest(
     problem: Problem,
     hierarchy: Hierarchy,
     top: HGraph,
-    found: Found,
+    found: HierarchyResult,
     clock: Clock,
     complete: bool,
 ) -> Candidate:

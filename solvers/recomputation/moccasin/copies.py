@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from ...stages.slots import Way
+from ...stages.slots import Variant
 
 Expression = cp_model.LinearExprT
 Variable = cp_model.IntVar
@@ -32,7 +32,7 @@ class RunVariables:
     start: Expression
     earliest: int
     latest: int
-    ways: Sequence[tuple[Way, Variable]]
+    ways: Sequence[tuple[Variant, Variable]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,7 +42,7 @@ from ...settings import SolverSettings, seed_setting, setting, workers_setting
 from ...skipped import skipping
 from ...stages.eviction import sequences
 from ...stages.slots import has_faster_ways
-from .search import Found, Limits, Question, Searcher
+from .search import Limits, MoccasinResult, Question, Searcher
 
 NAME = "moccasin"
 
@@ -128,7 +128,7 @@ class _Rounds:
         if start is not None and not self.interrupted:
             self.bound = self._search(searcher, runs_of(start.schedule)).bound
 
-    def _search(self, searcher: Searcher, start: list[Run], *, least: bool = False) -> Found:
+    def _search(self, searcher: Searcher, start: list[Run], *, least: bool = False) -> MoccasinResult:
         """Search for a schedule and take the best sequence found.
 
         least: minimise what exceeds the limit, until nothing does.
@@ -153,10 +153,10 @@ class _Rounds:
         if candidate.peak < self.least.peak:
             self.least = candidate
 
-    def _nothing(self, _found: Found) -> None:
+    def _nothing(self, _found: MoccasinResult) -> None:
         """Ignore a solution whose objective is an excess, not a time."""
 
-    def _tell(self, found: Found) -> None:
+    def _tell(self, found: MoccasinResult) -> None:
         progress = Progress(found.objective, found.bound, found.seconds)
         figures = (
             f"incumbent {progress.incumbent:.6g} s, bound {progress.bound:.6g} s, gap {progress.gap:.2%}"

@@ -50,7 +50,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Found:
+class MoccasinResult:
     """The best so far of a search.
 
     runs: the best sequence, None if none is known.
@@ -66,9 +66,9 @@ class Found:
     seconds: float
 
     @staticmethod
-    def nothing() -> Found:
+    def nothing() -> MoccasinResult:
         """Return a result with nothing found, and nothing proven."""
-        return Found(Outcome.UNKNOWN, None, inf, -inf, 0.0)
+        return MoccasinResult(Outcome.UNKNOWN, None, inf, -inf, 0.0)
 
 
 class Searcher(AbstractContextManager["Searcher"]):
@@ -83,11 +83,13 @@ class Searcher(AbstractContextManager["Searcher"]):
     ) -> None:
         self._workers.close()
 
-    def search(self, question: Question, progress: Callable[[Found], None] = lambda _found: None) -> Found:
+    def search(
+        self, question: Question, progress: Callable[[MoccasinResult], None] = lambda _found: None
+    ) -> MoccasinResult:
         """Search; the best found. progress: called with every new best. The first Ctrl-C ends the search."""
-        best, seconds = Found.nothing(), question.limits.seconds
+        best, seconds = MoccasinResult.nothing(), question.limits.seconds
 
-        def take(found: Found) -> None:
+        def take(found: MoccasinResult) -> None:
             nonlocal best
             best = found
             progress(found)

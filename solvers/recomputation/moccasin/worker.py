@@ -13,23 +13,23 @@ from ....graphs.graph import Graph
 from ...milp.result import BackendError, Outcome
 from ...workers.serve import Call
 from .model import RetentionProgram, retention_program
-from .search import Found, Limits, Question
+from .search import Limits, MoccasinResult, Question
 from .start import hint, sequence_of
 from .timeline import Timeline
 
 
-def search(call: Call, graph: Graph, question: Question) -> Found:
+def search(call: Call, graph: Graph, question: Question) -> MoccasinResult:
     """Search for the best sequence; each new best is reported as an event."""
     timeline = Timeline(graph, question.capacity, question.copies)
     program = retention_program(timeline, least=question.least)
     if question.start:
         hint(program, question.start)
     if call.stopped.is_set():
-        return Found.nothing()
-    return _Search(program, question.limits, call).run()
+        return MoccasinResult.nothing()
+    return _SolutionCallback(program, question.limits, call).run()
 
 
-class _Search(cp_model.CpSolverSolutionCallback):
+class _SolutionCallback(cp_model.CpSolverSolutionCallback):
     def __init__(self, program: RetentionProgram, limits: Limits, call: Call) -> None:
         super().__init__()
         self.program, self.limits, self.call = program, limits, call
@@ -40,7 +40,7 @@ class _Search(cp_model.CpSolverSolutionCallback):
         if limits.seconds is not None:
             parameters.max_time_in_seconds = max(limits.seconds, 0.0)
 
-    def run(self) -> Found:
+    def run(self) -> MoccasinResult:
         self.call.on_stop(self.solver.stop_search)
         status = self.solver.solve(self.program.model, self)
         self.call.on_stop(None)
@@ -49,18 +49,20 @@ class _Search(cp_model.CpSolverSolutionCallback):
         if outcome is None:
             raise BackendError(f"CP-SAT gave up: {self.solver.status_name(status)}")
         if outcome == Outcome.INFEASIBLE:
-            return Found(outcome, None, inf, inf, seconds)
+            return MoccasinResult(outcome, None, inf, inf, seconds)
         bound = self.program.bound(self.solver.best_objective_bound)
         if outcome == Outcome.UNKNOWN:
-            return Found(outcome, None, inf, bound, seconds)
+            return MoccasinResult(outcome, None, inf, bound, seconds)
         objective = self.program.value(self.solver.objective_value)
-        return Found(outcome, sequence_of(self.program, self.solver.value), objective, bound, seconds)
+        return MoccasinResult(
+            outcome, sequence_of(self.program, self.solver.value), objective, bound, seconds
+        )
 
     def on_solution_callback(self) -> None:
         objective = self.program.value(self.objective_value)
         bound = self.program.bound(self.best_objective_bound)
         runs = sequence_of(self.program, self.value)
-        self.call.report(Found(Outcome.FEASIBLE, runs, objective, bound, self.wall_time))
+        self.call.report(MoccasinResult(Outcome.FEASIBLE, runs, objective, bound, self.wall_time))
         enough = self.limits.enough is not None and self.objective_value <= self.limits.enough
         if enough or self.call.stopped.is_set():  # a stop that came before CP-SAT had begun was lost
             self.stop_search()

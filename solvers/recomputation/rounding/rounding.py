@@ -32,7 +32,7 @@ from ....graphs.arrays import Floats, Ints
 from ....planner.bounds import minimum_memory, time_bound, uses_host
 from ....planner.replay.runs import RunFigures, figures_of_runs
 from ....planner.schedule.sequence import schedule_of
-from ...bounds.residency.search import Search
+from ...bounds.residency.search import ResidencyBoundSearch
 from ...candidates import baseline_candidate, device_limit
 from ...problem import NotAcceptedError, NotFoundError, Options, Problem, SolverResult, Status
 from ...stages.slots import has_faster_ways
@@ -100,7 +100,7 @@ class _Rounds:
         self.graph, self.limit, self.options = problem.graph, device_limit(problem), options
         self.clock = options.clock()
         half = self.clock.left / 2  # the rest is for lower budgets
-        self.program = Search(
+        self.program = ResidencyBoundSearch(
             self.graph, self.limit, "file", half, tell=self._rises, cancelled=options.cancelled
         )
         self.rows = rows_of(self.graph)

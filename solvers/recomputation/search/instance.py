@@ -17,7 +17,7 @@ import numpy as np
 from ....graphs.arrays import Ints
 from ....graphs.graph import Graph
 from ....planner.schedule.sequence import Run
-from ...stages.slots import Way, needed_tensors, ways_of
+from ...stages.slots import Variant, needed_tensors, ways_of
 
 
 class Instance(NamedTuple):
@@ -106,7 +106,7 @@ def _unread_sums(graph: Graph) -> set[int]:
     return set(np.flatnonzero(unread & (graph.producers.counts() > 1)).tolist())
 
 
-def _without_sums(graph: Graph, way: Way, unread: Set[int]) -> Way:
+def _without_sums(graph: Graph, way: Variant, unread: Set[int]) -> Variant:
     """Return the way with its writes to unread sums as workspace.
 
     Such a sum is deleted after each of its contributions (`schedule_of`). As an item it would be kept from
@@ -120,7 +120,7 @@ def _without_sums(graph: Graph, way: Way, unread: Set[int]) -> Way:
     return replace(way, workspace=way.workspace + size, writes=rest)
 
 
-def _find_producers(items: Any, operations: Any, ways: Iterable[tuple[int, Way]]) -> None:
+def _find_producers(items: Any, operations: Any, ways: Iterable[tuple[int, Variant]]) -> None:
     """Find the fastest run that makes each tensor.
 
     An operation that adds to a summed tensor runs once; every other tensor is recomputed by that fastest run.

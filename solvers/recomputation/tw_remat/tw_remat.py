@@ -83,7 +83,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     if baseline.peak <= limit:
         status = Status.HEURISTIC if has_faster_ways(graph) else Status.OPTIMAL
         return SolverResult(baseline.schedule, status, time_bound(graph))
-    found: list[_Found] = []
+    found: list[_Result] = []
     interrupted = False
 
     def proceed() -> bool:
@@ -92,7 +92,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     def take(runs: list[Run]) -> None:
         with skipping(NAME):
             candidate = judged(graph, schedule_of(graph, runs))
-            found.append(_Found(max(0, candidate.peak - limit), candidate.time, runs))
+            found.append(_Result(max(0, candidate.peak - limit), candidate.time, runs))
 
     try:
         for runs in sequences(graph, settings.steps):
@@ -116,7 +116,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     return SolverResult(schedule_of(graph, best.runs), Status.HEURISTIC, time_bound(graph), interrupted)
 
 
-class _Found(NamedTuple):
+class _Result(NamedTuple):
     """A sequence with its figures.
 
     excess: bytes above the limit.

@@ -11,7 +11,7 @@ from memplan.graphs.files.files import graph_digest
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph
 from memplan.planner.baseline import baseline
-from memplan.solvers.bounds.residency.search import Search
+from memplan.solvers.bounds.residency.search import ResidencyBoundSearch
 
 MOST_BOUND = 1250
 """Measured: 890; 2,570 were taken while edges were lists and arcs 64 bits."""
@@ -34,8 +34,8 @@ def peak_bytes(action: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-def bound(graph: Graph) -> Search:
-    search = Search(graph, baseline(graph).peak // 2, "file", inf)
+def bound(graph: Graph) -> ResidencyBoundSearch:
+    search = ResidencyBoundSearch(graph, baseline(graph).peak // 2, "file", inf)
     search.run(whole=False)
     return search
 

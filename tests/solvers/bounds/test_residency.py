@@ -27,7 +27,7 @@ from memplan.solvers.bounds.residency.facts import Facts
 from memplan.solvers.bounds.residency.order import AFTER, BEFORE, OPEN, any_order, file_order, predecessors
 from memplan.solvers.bounds.residency.residency import free_order_bound, residency_bound
 from memplan.solvers.bounds.residency.schedule import residency_schedule
-from memplan.solvers.bounds.residency.search import Search
+from memplan.solvers.bounds.residency.search import ResidencyBoundSearch
 from memplan.solvers.milp.model import Model
 from memplan.solvers.milp.safe_bounds import relaxed
 from memplan.solvers.problem import Problem
@@ -71,14 +71,14 @@ def test_no_schedule_is_faster_than_the_bound_for_any_order(graph: Graph) -> Non
 @settings(max_examples=30)
 @given(small_graphs())
 def test_bounds_with_intervals_between_moments_hold_too(graph: Graph) -> None:
-    solved = Search._solved
+    solved = ResidencyBoundSearch._solved
 
-    def at_once(self: Search, seconds: float) -> object:
+    def at_once(self: ResidencyBoundSearch, seconds: float) -> object:
         self.nested = True
         return solved(self, seconds)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Search, "_solved", at_once)
+        patch.setattr(ResidencyBoundSearch, "_solved", at_once)
         for budget in steps(graph, 4):
             fixed = residency_bound(graph, budget)
             free = free_order_bound(graph, budget, moments=fixed.moments)

@@ -27,7 +27,7 @@ from memplan.planner.simulator.simulate import Figures, simulate
 from memplan.solvers.links import linked_machine
 from memplan.solvers.offloading.layers.early_updates import early_updates
 from memplan.solvers.offloading.memferry import memferry
-from memplan.solvers.offloading.memferry.estimate import Way
+from memplan.solvers.offloading.memferry.estimate import Treatment
 from memplan.solvers.offloading.memferry.layers import costs_of, weight_layers
 from memplan.solvers.offloading.memferry.plan import Plan
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, SolverResult, Status
@@ -157,7 +157,7 @@ def test_where_weights_are_used_is_what_the_ways_say() -> None:
     )
     graph = with_direct_access(graph, MiB)
     plan = plan_of(Problem(graph, 10**9, machine()))
-    found = plan.schedule([Way.DHA, Way.DFGB, Way.GFGB], 10**9)
+    found = plan.schedule([Treatment.DHA, Treatment.DFGB, Treatment.GFGB], 10**9)
     assert found is not None
     steps = [step for step in found[0] if step.verb != Verb.DELETE]
     names = graph.tensors.name
@@ -188,16 +188,16 @@ def test_weights_that_are_fetched_twice_are_on_the_device_one_layer_at_a_time() 
     problem = Problem(graph, 10**9, machine(8 * MiB))
     plan = plan_of(problem)
 
-    def least(way: Way) -> int:
+    def least(way: Treatment) -> int:
         found = simulate_residency(graph, machine(8 * MiB), 10**9, plan.residence(plan.all_in(way)))
         assert found is not None
         return found[1].least_budget
 
-    tight = replace(problem, budget=least(Way.TWICE))
+    tight = replace(problem, budget=least(Treatment.TWICE))
     assert solved(tight, activations="keep").peak <= tight.budget
     with pytest.raises(InfeasibleError):
         solved(tight, activations="keep", twice=False)
-    assert least(Way.GFGB) >= tight.budget + 3 * MiB
+    assert least(Treatment.GFGB) >= tight.budget + 3 * MiB
 
 
 def test_at_the_time_limit_the_best_so_far_is_given() -> None:

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memplan.solvers.offloading.memferry.estimate import PUBLISHED, Way, estimate, forward_estimate
+from memplan.solvers.offloading.memferry.estimate import PUBLISHED, Treatment, estimate, forward_estimate
 from memplan.solvers.offloading.memferry.exact import best_choice
 from memplan.solvers.offloading.memferry.gradients import kept_gradients
 from memplan.solvers.offloading.memferry.greedy import Forward, greedy
@@ -39,37 +39,37 @@ def instance(seed: int, most: int = 6) -> list[Costs]:
     return [layer() for _ in range(random.randint(2, most))]
 
 
-def possible(costs: list[Costs], ways: tuple[Way, ...]) -> bool:
-    fetched = (Way.GFGB, Way.TWICE)
+def possible(costs: list[Costs], ways: tuple[Treatment, ...]) -> bool:
+    fetched = (Treatment.GFGB, Treatment.TWICE)
     return all(way in fetched or layer.direct_forward < inf for layer, way in zip(costs, ways, strict=True))
 
 
-def choices(costs: list[Costs], among: tuple[Way, ...] = PUBLISHED) -> list[tuple[Way, ...]]:
+def choices(costs: list[Costs], among: tuple[Treatment, ...] = PUBLISHED) -> list[tuple[Treatment, ...]]:
     return [ways for ways in product(among, repeat=len(costs)) if possible(costs, ways)]
 
 
-def on_device(costs: list[Costs], ways: tuple[Way, ...] | list[Way]) -> int:
-    stay = (Way.GFGB, Way.DFGB)
+def on_device(costs: list[Costs], ways: tuple[Treatment, ...] | list[Treatment]) -> int:
+    stay = (Treatment.GFGB, Treatment.DFGB)
     return sum(layer.size for layer, way in zip(costs, ways, strict=True) if way in stay)
 
 
-def forward_by_events(costs: list[Costs], ways: tuple[Way, ...]) -> float:
+def forward_by_events(costs: list[Costs], ways: tuple[Treatment, ...]) -> float:
     """The model told another way: a computation starts when all before it, and all fetches up to it, are
     over.
     """
-    fetches = [layer.fetch if way == Way.GFGB else 0.0 for layer, way in zip(costs, ways, strict=True)]
+    fetches = [layer.fetch if way == Treatment.GFGB else 0.0 for layer, way in zip(costs, ways, strict=True)]
     lengths = [
-        (layer.forward if way == Way.GFGB else layer.direct_forward) + layer.between
+        (layer.forward if way == Treatment.GFGB else layer.direct_forward) + layer.between
         for layer, way in zip(costs, ways, strict=True)
     ]
-    starts = [i for i, way in enumerate(ways) if way == Way.GFGB]
+    starts = [i for i, way in enumerate(ways) if way == Treatment.GFGB]
     return max([sum(lengths), *(sum(fetches[: i + 1]) + sum(lengths[i:]) for i in starts)])
 
 
 def test_the_forward_estimate_is_the_longest_path() -> None:
     for seed in range(50):
         costs = instance(seed)
-        for ways in choices(costs, (Way.GFGB, Way.DHA)):
+        for ways in choices(costs, (Treatment.GFGB, Treatment.DHA)):
             assert forward_estimate(costs, ways)[0] == pytest.approx(forward_by_events(costs, ways))
 
 
@@ -78,11 +78,11 @@ def test_three_layers_by_hand() -> None:
     The first from the host (2): fetches end at 3 and 6, forward at 7, backward with direct access takes 7.
     The last one fetched alone: forward ends at 5; the others come back at 6 and 9, in time for 7 and 9."""
     costs = [Costs(3, 1, 2, 2, 3, size=1)] * 3
-    assert estimate(costs, [Way.GFGB] * 3) == 10 + 6
-    assert estimate(costs, [Way.DHA, Way.GFGB, Way.GFGB]) == 7 + 7
-    assert estimate(costs, [Way.DFGB, Way.GFGB, Way.GFGB]) == 7 + 6
-    assert estimate(costs, [Way.DHA] * 3) == 6 + 9
-    best = [Way.DFGB, Way.DFGB, Way.GFGB]
+    assert estimate(costs, [Treatment.GFGB] * 3) == 10 + 6
+    assert estimate(costs, [Treatment.DHA, Treatment.GFGB, Treatment.GFGB]) == 7 + 7
+    assert estimate(costs, [Treatment.DFGB, Treatment.GFGB, Treatment.GFGB]) == 7 + 6
+    assert estimate(costs, [Treatment.DHA] * 3) == 6 + 9
+    best = [Treatment.DFGB, Treatment.DFGB, Treatment.GFGB]
     assert estimate(costs, best) == min(estimate(costs, ways) for ways in choices(costs)) == 11
     found = best_choice(costs)
     assert found is not None
@@ -97,7 +97,9 @@ def test_algorithm_1_counts_its_own_time_right_and_stays_near_the_optimum() -> N
         seconds, link = forward_estimate(costs, forward.ways)
         assert forward.total == pytest.approx(seconds)
         assert forward.spare == pytest.approx(seconds - link)
-        best = min(forward_estimate(costs, ways)[0] for ways in choices(costs, (Way.GFGB, Way.DHA)))
+        best = min(
+            forward_estimate(costs, ways)[0] for ways in choices(costs, (Treatment.GFGB, Treatment.DHA))
+        )
         ratios.append(seconds / best)
     assert min(ratios) >= 1 - 1e-12
     assert sum(ratios) / len(ratios) < 1.03
@@ -125,7 +127,7 @@ def test_the_program_is_the_optimum_of_all_choices() -> None:
 @given(seed=st.integers(0, 10**6), room=st.integers(0, 40), twice=st.booleans())
 def test_within_a_room_for_weights_too(seed: int, room: int, twice: bool) -> None:
     costs = instance(seed, most=5)
-    among = choices(costs, tuple(Way) if twice else PUBLISHED)
+    among = choices(costs, tuple(Treatment) if twice else PUBLISHED)
     fitting = [estimate(costs, ways) for ways in among if on_device(costs, ways) <= room]
     found = best_choice(costs, room=room, twice=twice)
     if not fitting:

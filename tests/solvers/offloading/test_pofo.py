@@ -216,7 +216,7 @@ def test_ctrl_c_before_anything_fits_is_no_claim_about_budgets(monkeypatch):
     def stopping(*_arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pofo_search.Search, "run", stopping)
+    monkeypatch.setattr(pofo_search.PofoSearch, "run", stopping)
     with pytest.raises(KeyboardInterrupt):
         pofo.solve(Problem(graph, 1, Machine(links=Links(1e6, 1e6))), Options())
 

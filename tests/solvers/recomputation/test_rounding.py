@@ -19,7 +19,7 @@ from memplan.planner.baseline import baseline
 from memplan.planner.bounds import minimum_memory
 from memplan.planner.schedule.sequence import in_default_mode, schedule_of
 from memplan.planner.simulator.simulate import simulate
-from memplan.solvers.bounds.residency.search import Search
+from memplan.solvers.bounds.residency.search import ResidencyBoundSearch
 from memplan.solvers.problem import NotAcceptedError, NotFoundError, Options, Problem, Status
 from memplan.solvers.recomputation.rounding import rounding
 from memplan.solvers.recomputation.rounding.sequence import rows_of, sequence_of
@@ -148,7 +148,7 @@ def test_the_first_run_at_or_behind_a_place(seed: int) -> None:
 
 def bound_of(graph: Graph, budget: int) -> float:
     """For the file's order, in fractions."""
-    program = Search(graph, budget, "file", 60.0)
+    program = ResidencyBoundSearch(graph, budget, "file", 60.0)
     program.run(whole=False)
     return program.time_of_all + program.best.extra
 
@@ -230,7 +230,7 @@ def test_long_ways_with_skips_are_made_again_in_parts(share: float) -> None:
 def test_seconds_that_count_more_run_again_less() -> None:
     """The one that cost most."""
     graph = unet(6, seed=1)
-    search = Search(graph, baseline(graph).peak * 3 // 4, "file", 60.0)
+    search = ResidencyBoundSearch(graph, baseline(graph).peak * 3 // 4, "file", 60.0)
     search.run(whole=False)
     even = search.again_within(search.budget, [], np.ones(len(graph.operations)))
     assert even is not None
@@ -246,14 +246,14 @@ def test_less_for_the_program_makes_more_run_again() -> None:
     """Beside a program of its own for the lower budget, with the same moments."""
     graph = unet(6, seed=1)
     budget = baseline(graph).peak * 3 // 4
-    search = Search(graph, budget, "file", 60.0)
+    search = ResidencyBoundSearch(graph, budget, "file", 60.0)
     search.run(whole=False)
     before, seconds = search.best.extra, np.array(search.facts.seconds)
     even = np.ones(len(graph.operations))
     recomputed = search.again_within(budget * 9 // 10, [], even)
     assert recomputed is not None
     assert search.best.extra == before
-    lower = Search(graph, budget * 9 // 10, "file", 60.0)
+    lower = ResidencyBoundSearch(graph, budget * 9 // 10, "file", 60.0)
     lower._in_fractions(search.chosen)
     assert recomputed @ seconds == pytest.approx(lower.best.extra, abs=2e-5 * search.time_of_all)
     assert search.again_within(0, [], even) is None

@@ -135,11 +135,11 @@ REMOVALS = (
     Removal(
         "a late block is opened by its job", "codegen/copies", "late = step in self.turn.late", "late = False"
     ),
-    Removal("the loss and gradients wait for their copies", "codegen/iteration", "self.wait_for(makers)"),
+    Removal("the loss and gradients wait for their copies", "codegen/iteration", "self.wait_for(producers)"),
     Removal(
         "a result on the host is waited for",
         "codegen/iteration",
-        'self.lines.extend(f"{self.ticket(step)}.wait()" for step in self.due(makers))',
+        'self.lines.extend(f"{self.ticket(step)}.wait()" for step in self.due(producers))',
     ),
     # ── the rehearsal ──
     Removal(
@@ -175,7 +175,7 @@ REMOVALS = (
     Removal(
         "an allocation waits for what its room waits for",
         "code/rehearsal",
-        "            self._ends[self.step].transfers.extend(waits[makers:])",
+        "            self._ends[self.step].transfers.extend(waits[producers:])",
         "            pass",
     ),
     Removal(

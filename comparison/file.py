@@ -109,7 +109,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "float": float,
     "int | None": lambda text: int(text) if text else None,
     "float | None": lambda text: float(text) if text else None,
-    "tuple[Found, ...]": lambda text: tuple(map(_found, text.split())),
+    "tuple[Improvement, ...]": lambda text: tuple(map(_found, text.split())),
 }
 _KINDS = [_READERS[str(field.type)] for field in fields(Row)]
 

@@ -1,6 +1,6 @@
 """`plan bench`: solvers compared on graphs and budgets.
 
-    bench.py       begin here: the command
+    command.py     begin here: the command
     arguments.py   graphs, budgets and solvers from its arguments
     changes.py     against an earlier file of results
     tables.py      what is printed
@@ -9,4 +9,4 @@
 Doors: arguments.
 """
 
-from .bench import bench as bench
+from .command import bench as bench

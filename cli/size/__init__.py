@@ -7,4 +7,4 @@ report.py     what is printed
 tables.py     several GPUs, several batches
 """
 
-from .size import size as size
+from .command import size as size

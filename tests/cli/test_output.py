@@ -100,7 +100,7 @@ def test_a_table_that_cannot_be_written_is_printed(plan: Plan, monkeypatch: pyte
     def full(*_args: object) -> None:
         raise InputError("rows.csv: cannot be written: No space left on device")
 
-    monkeypatch.setattr("memplan.cli.bench.bench.append_row", full)
+    monkeypatch.setattr("memplan.cli.bench.command.append_row", full)
     result = plan(*BENCH, "g.json", "--json")
     assert result.exit_code == 2
     assert result.stderr.strip() == "plan: error: rows.csv: cannot be written: No space left on device"

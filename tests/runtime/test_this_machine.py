@@ -216,7 +216,7 @@ def test_the_measured_machine_is_one_to_solve_for(plan: Plan) -> None:
     assert reported["device"] == "cpu"
     assert machine.device_capacity == machine.host_capacity == host_capacity.host_memory().bytes
     assert machine.pinned is None
-    assert "pinned: cpu copies from any host memory alike" in result.stderr
+    assert "pinned: cpu copies from any host memory at one rate" in result.stderr
     offload, prefetch = not_none(machine.links.d2h), not_none(machine.links.h2d)
     assert offload.rate == prefetch.rate
     for way, field in (("device to host", "d2h"), ("host to device", "h2d"), ("disk read", "disk_read")):

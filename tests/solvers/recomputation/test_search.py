@@ -297,7 +297,7 @@ def test_interrupted_it_gives_its_best(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def report(line: str) -> None:
         reported.append(line)
-        if "above the plain time" in line:
+        if "above the baseline's time" in line:
             raise KeyboardInterrupt
 
     answer = solve(problem, Options(report=report))

@@ -1,4 +1,4 @@
-"""What commands print and write, whatever the command.
+"""Output of all commands: rows, figures, tables, files, the log of a search.
 
 Doors: account, curve, figures, output, race_log, written.
 """

@@ -1,4 +1,4 @@
-"""What fits: the largest batch, what an iteration's memory consists of, and the range of an estimate.
+"""Memory needs of a model: the largest batch that fits, the bytes of its peak, the range of an estimate.
 
     sizing.py           begin here: the budget that a batch needs
     breakdown.py        the bytes of the peak by kind

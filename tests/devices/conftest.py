@@ -9,7 +9,8 @@ import pytest
 import torch
 from on_devices import CUDA
 
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read once, at CUDA's first matrix product
+if torch.cuda.is_available():  # read once, at the first matrix product
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 @pytest.fixture(params=[pytest.param("cpu", marks=pytest.mark.scripts), CUDA])

@@ -671,7 +671,7 @@ CASES = {
     "a class that watches": Case(
         own_operator(Watching, "input"), "input 1 is a Watching with its own __torch_function__"
     ),
-    "a class's own method": Case(own_method, HERE + ".*no attribute 'width'; in a trace they are plain"),
+    "a class's own method": Case(own_method, HERE + ".*no attribute 'width'; in a trace they are ordinary"),
     "an attribute of a class": Case(
         held_of_class, HERE + "uses a tensor of a class of its own; make it a buffer"
     ),

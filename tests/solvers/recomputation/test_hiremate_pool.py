@@ -128,7 +128,7 @@ def first_program(graph: Graph, budget: int, *solvers: str) -> float | None:
     return None if result.objective is None else result.objective * program.seconds
 
 
-@pytest.mark.xfail(reason="training(2, 1092), share 0.5: 68 s by the pool, 65 by one member; not explained yet")
+@pytest.mark.xfail(reason="training(2, 1092), share 0.5: 68 s by the pool, 65 by one; not explained")
 @pytest.mark.scripts
 @settings(max_examples=3)
 @given(

@@ -93,7 +93,7 @@ def has_one_schedule(graph: Graph) -> bool:
 
 
 def _once_peak(graph: Graph, once: Graph) -> int:
-    """Return the bound of `minimum_memory_once`. once: the graph, with `recompute` false for excluded repeats."""
+    """Return the bound. once: the graph, with `recompute` false for excluded repeats."""
     sizes = np.where(graph.resident, 0, graph.tensors.bytes)
     spans = _Spans.of(once)
     held = np.zeros(len(graph.operations) + 1, np.int64)

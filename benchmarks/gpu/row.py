@@ -56,7 +56,10 @@ SEGMENT_BYTES = 22 * 2**20
 
 
 def rows(asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """asked: model, way, shares, baseline's peak in bytes or None, simulated, solver, its seconds, folder."""
+    """Yield the rows of one process.
+
+    asked: model, way, shares, baseline's peak in bytes or None, simulated, solver, its seconds, folder.
+    """
     simulated, way = asked["simulated"], asked["way"]
     torch.manual_seed(0)
     built = (models.SMALL if simulated else models.LARGE)[asked["model"]]()

@@ -3,7 +3,7 @@
     benchmarks/gpu/run                  # with CUDA: all CUDA tests, then all rows; 40 minutes
     benchmarks/gpu/run --simulated      # small models, no GPU: tries the command itself
 
-Every model in every way at 60, 40, 20 and 10 % of plain PyTorch's peak, AdamW included. It needs a clone,
+Every model in every way at 60, 40, 20 and 10 % of the baseline's peak, AdamW included. It needs a clone,
 `pip install -e .[dev,examples]` with CUDA's PyTorch, and for DeepSpeed's rows `deepspeed`. No weights are
 downloaded: models are made from their configurations.
 

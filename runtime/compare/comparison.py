@@ -187,7 +187,8 @@ def _rounded(
         for name, tensor in expected.items():
             if _same_bits(tensor, planned[name]):
                 continue
-            if not any(name == weight or name.startswith(f"{weight}.") for weight in on_host):
+            of_update = any(name == weight or name.startswith(f"{weight}.") for weight in on_host)
+            if not of_update or name.endswith(_GRADIENT):
                 return found
             largest, explained = rounding(before, expected, planned, name)
             if not explained:

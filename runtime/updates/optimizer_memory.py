@@ -62,19 +62,19 @@ def counted(optimizer: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise InputError(f"{kind} calls the model itself, in a closure: a step has computed its loss already")
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    own_row = {id(parameter) for parameter in trained.values()}
+    trained_ids = {id(parameter) for parameter in trained.values()}
     with mode:
         fakes = {
             id(p): nn.Parameter(torch.empty_like(p), requires_grad=p.requires_grad)
             for group in optimizer.param_groups
             for p in group["params"]
         }
-    if not own_row & fakes.keys():
+    if not trained_ids & fakes.keys():
         raise InputError("the optimizer has no parameter of the module")
     try:
         other = _without_data(optimizer, fakes)
         with mode:
-            for key in own_row & fakes.keys():
+            for key in trained_ids & fakes.keys():
                 fakes[key].grad = torch.empty_like(fakes[key])
             given = [t for fake in fakes.values() for t in (fake, fake.grad) if t is not None]
             with _Counting(given) as counting:

@@ -425,6 +425,7 @@ def test_what_libraries_keep_on_the_device_is_measured_and_counts():
     step = planned_step(made, device)
     step.run(made.iteration.inputs)
     figures = simulate(made.graph, made.schedule, budget=made.budget, machine=made.machine).figures
+    device._kept.append(device.room(8 * 2**20))  # as cuBLAS keeps one for eager's backward thread, too
     with warnings.catch_warnings(action="ignore"):
         found = peaks(step, made.iteration.inputs)
     assert device.constant_bytes() == found.constant == 8 * 2**20

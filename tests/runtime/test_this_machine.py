@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -305,3 +306,18 @@ def test_a_gpu_measured() -> None:
     assert 1e9 < not_none(offload.pageable) < offload.rate < 1e12
     assert not_none(updates.device) > not_none(updates.host)
     assert not_none(updates.device_fused) > not_none(updates.host_fused)
+
+
+def test_memory_that_is_pinned_stays_until_it_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA refuses pages that are pinned already, and memory freed while pinned is handed out anew."""
+    held: list[bool] = []
+
+    class Registering(SimulatedDevice):
+        def pin(self, memory: torch.Tensor) -> Callable[[], None]:
+            reference = weakref.ref(memory)
+            return lambda: held.append(reference() is not None)
+
+    monkeypatch.setattr(pinning, "available_bytes", lambda: 20 * MIB)
+    assert pinning.pinnable(Registering(), MIB).bytes == 10 * MIB
+    assert held
+    assert all(held)

@@ -168,14 +168,14 @@ class Network:
         capacities = self._capacities(prices)
         bits = MOST_BITS - int(np.frexp(capacities.sum())[1])
         # capacities are rounded down, the rent that is subtracted up: rounding only makes the bound lower
-        flow, own_row = self._minimum_cut(np.floor(np.ldexp(capacities * LOWER, bits)))
+        flow, source_side = self._minimum_cut(np.floor(np.ldexp(capacities * LOWER, bits)))
         scale = Fraction(2) ** bits
         rooms = (Fraction(part.room, self.limit) for part in self.parts)
         rent = sum(
             ceil(Fraction(price) * room * scale) for price, room in zip(prices.tolist(), rooms, strict=True)
         )
         bound = float_below((flow - rent) / scale)
-        return Cut(bound, self._kept(own_row) - self.room, own_row[2 : 2 + self.operations])
+        return Cut(bound, self._kept(source_side) - self.room, source_side[2 : 2 + self.operations])
 
     def fits(self) -> bool:
         """Tell whether the memory of each moment would be enough if recomputation cost nothing.
@@ -189,10 +189,10 @@ class Network:
         )
         sizes = [part.size >> bits for part in self.parts]
         free = np.zeros(self.operations, np.int64)
-        _flow, own_row = self._minimum_cut(np.concatenate([free, *sizes]))
+        _flow, source_side = self._minimum_cut(np.concatenate([free, *sizes]))
         return all(
             int(size[chosen].sum()) <= part.room >> bits
-            for part, size, chosen in zip(self.parts, sizes, self._cut_arcs(own_row), strict=True)
+            for part, size, chosen in zip(self.parts, sizes, self._cut_arcs(source_side), strict=True)
         )
 
     def _minimum_cut(self, capacities: Floats | Ints) -> tuple[int, NDArray[np.bool_]]:
@@ -211,11 +211,11 @@ class Network:
         )
         return np.concatenate([self.cost, *priced])
 
-    def _cut_arcs(self, own_row: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
+    def _cut_arcs(self, source_side: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
         """Return per moment which of its priced arcs the cut goes through."""
-        return [own_row[self.tail[arcs]] & ~own_row[self.head[arcs]] for arcs in self.priced]
+        return [source_side[self.tail[arcs]] & ~source_side[self.head[arcs]] for arcs in self.priced]
 
-    def _kept(self, own_row: NDArray[np.bool_]) -> Floats:
+    def _kept(self, source_side: NDArray[np.bool_]) -> Floats:
         """Return per moment what the cut keeps, as a share of the limit."""
-        cut = zip(self.parts, self._cut_arcs(own_row), strict=True)
+        cut = zip(self.parts, self._cut_arcs(source_side), strict=True)
         return np.array([float((part.size[chosen] / self.limit).sum()) for part, chosen in cut])

@@ -128,18 +128,35 @@ def first_program(graph: Graph, budget: int, *solvers: str) -> float | None:
     return None if result.objective is None else result.objective * program.seconds
 
 
-@pytest.mark.xfail(reason="training(2, 1092), share 0.5: 68 s by the pool, 65 by one; not explained")
+SLOWER = 1092
+"""Seed of a training graph on which a pool is slower than its best member, which is not explained yet."""
+
+
 @pytest.mark.scripts
 @settings(max_examples=3)
 @given(
     graph=st.one_of(
         st.builds(chain, st.integers(6, 9), seed=st.integers(0, 10**6)),
-        st.builds(training, st.just(2), st.integers(0, 10**6), update=st.sampled_from(("none", "early"))),
+        st.builds(
+            training,
+            st.just(2),
+            st.integers(0, 10**6).filter(lambda seed: seed != SLOWER),
+            update=st.sampled_from(("none", "early")),
+        ),
     ),
     share=st.floats(0.2, 0.8),
 )
 def test_a_pool_is_never_slower_than_its_best_member(graph: Graph, share: float) -> None:
-    """Where all programs are solved to their ends: of one level, whose grids of budgets are the same."""
+    """All programs, of one level and with equal grids of budgets, are solved to their ends."""
+    assert_no_slower(graph, share)
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="68 s by the pool, 65 by h-ilp alone")
+def test_a_pool_that_is_slower_than_its_best_member() -> None:
+    assert_no_slower(training(2, SLOWER, update="none"), 0.5)
+
+
+def assert_no_slower(graph: Graph, share: float) -> None:
     low, high = minimum_memory(graph), baseline(graph).peak
     budget = int(low + (high - low) * share)
     members = ("h-ilp", "tw-remat", "rk-rotor")

@@ -321,7 +321,7 @@ def test_ctrl_c_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("memplan.solvers.offloading.weight_offload.search.Search.anneal", interrupted)
+    monkeypatch.setattr("memplan.solvers.offloading.weight_offload.search.OrderSearch.anneal", interrupted)
     problem = Problem(identical(8, 12, 1, 3), 48, Machine(links=Links(d2h=2, h2d=2)))
     found = registry.solve("offload-greedy", problem)
     assert found.interrupted

@@ -162,7 +162,7 @@ def _tell(on: Instance, rows: list[Row], min_memory: int, interrupted: bool, out
 def _document(on: Instance, point: Point) -> dict[str, Any]:
     """Return a point for JSON.
 
-    null: nothing found, or not known. A bound is "inf" if there is no schedule.
+    Null means nothing found, or not known. A bound is "inf" if there is no schedule.
     """
     there = point.time < inf
     return {

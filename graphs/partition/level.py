@@ -41,8 +41,8 @@ class Level:
     """The graph of one level. Per node: operations: their number.  needs: the nodes that must run before it.
     follows: those of `needs` whose values it reads, but for shared ones.  reads, makes: its values.
 
-    Per tensor: makers, readers: how many nodes contribute to it, read it.  leaves: something outside reads
-    it.  bytes.
+    Per tensor: producers, readers: number of nodes that contribute to it, that read it.  leaves: something
+    outside reads it.  bytes.
     """
 
     operations: Ints
@@ -155,9 +155,10 @@ def _follows(needs: Adjacency, makes: Adjacency, reads: Adjacency, shared: NDArr
 def _values(
     makes: tuple[Ints, Indices], reads: tuple[Ints, Indices], count: int, leaves: NDArray[np.bool_]
 ) -> tuple[Adjacency, Adjacency, Ints, Ints, NDArray[np.bool_]]:
-    """Return reads, makes, makers, readers and leaves of a level.
+    """Return reads, makes, producers, readers and leaves of a level.
 
-    A node does not read what it produces; of that, `makes` holds what others read.
+    A node does not read what it produces; of that, `makes` keeps what others read or what leaves the forward
+    part.
     """
     tensors = len(leaves)
     made = np.unique(makes[0] * tensors + makes[1])

@@ -36,7 +36,7 @@ class Addresses(NamedTuple):
 
 @dataclass(frozen=True)
 class ScheduleFile:
-    """The content of a schedule file, with names rereplannedst its graph.
+    """The content of a schedule file, with names resolved against its graph.
 
     graph_sha256: of the graph it was made for. solver, predicted: as written, not checked.
     """

@@ -71,7 +71,7 @@ def generate(
     timed: bool = False,
     placement: Placement | None = None,
 ) -> Code:
-    """Generate the code of a schedule without transfers; see turn.py for others.
+    """Generate the code of a schedule without transfers; see iteration.py for others.
 
     device: the program's by default.
     timed: the code calls `mark()` before each computation and after the last.

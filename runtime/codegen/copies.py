@@ -1,4 +1,4 @@
-"""The lines of an iteration that are not calls: copies, deletes, and waits. See turn.py."""
+"""The lines of an iteration that are not calls: copies, deletes, and waits. See iteration.py."""
 
 from __future__ import annotations
 

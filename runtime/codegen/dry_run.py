@@ -189,7 +189,7 @@ class DryRun(Walk):
 
     def _allocate(self, ledger_of: int, kept: int, transient: int, waits: list[int]) -> None:
         pending = self.ledgers[ledger_of].pending
-        before, producers = len(pending), len(waits)
+        before, earlier_waits = len(pending), len(waits)
         super()._allocate(ledger_of, kept, transient, waits)
         if ledger_of == PINNED:  # the copies are the host's too, and let go of there
             return
@@ -198,7 +198,7 @@ class DryRun(Walk):
         for _ in range(ended):
             self._end(self._leaving[memory].popleft())
         if ended:
-            self._ends[self.step].transfers.extend(waits[producers:])
+            self._ends[self.step].transfers.extend(waits[earlier_waits:])
         if memory == Memory.HOST and (ended or (kept and self._gate is not None)):
             self._late.add(self.step)
             if self._gate is not None:

@@ -1,4 +1,4 @@
-"""An iteration of a schedule with transfers, as straight-line Python: code.py's calls, and between them
+"""An iteration of a schedule with transfers, as straight-line Python: codegen.py's calls, and between them
 
     def step(residents, settings, held, now, last, leaving, left):
         v0, v1, = residents
@@ -18,7 +18,7 @@
 
 The names are indices: d, h and k of the storages of which they are copies on device, host and disk. `now`
 and `last` are the tickets of this iteration's jobs and of the previous one's, `leaving` and `left` their
-pending deletes. What is to wait and when memory is freed is the rehearsal's decision (rehearsal.py); pending
+pending deletes. What is to wait and when memory is freed is the dry run's decision (dry_run.py); pending
 copies on host and disk are let go of by the job that needs their memory. A prefetch that needs the memory of
 one pending copy of the same size, and fits in it to the byte, takes over its very memory: so the computing
 goes on while the one leaves and the other comes.

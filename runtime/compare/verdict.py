@@ -27,11 +27,8 @@ def verdict(iteration: Iteration, program: Program, graph: Graph) -> dict[str, A
     """Compare iterations of the trace with those of eager PyTorch, and return the verdict for the graph's
     `source`.
 
-    equal: in loss, gradients and buffers, and if weights are updated in these and the optimizer's states;
-        bitwise, or, if eager PyTorch differs from itself, within its `spread`. null if memory did not suffice
-        to compare.
-    compiling, checkpoints_off: see `Comparison`; there only if true.
-    peak, seconds: cost of an iteration of eager.
+    Equal means: in loss, gradients and buffers, and if weights are updated in these and the optimizer's states;
+    bitwise, or, if eager PyTorch differs from itself, within its spread. See `as_source`.
     """
     step = PlannedStep(iteration, program, baseline_schedule(graph))
     comparison = compared(iteration, step, graph)
@@ -39,13 +36,19 @@ def verdict(iteration: Iteration, program: Program, graph: Graph) -> dict[str, A
 
 
 def as_source(comparison: Comparison | None) -> dict[str, Any]:
-    """Return the verdict as a graph's `source` has it."""
+    """Return the verdict as a graph's `source` has it.
+
+    equal: see `verdict`; None if memory did not suffice to compare.
+    spread: largest difference of two iterations of eager PyTorch; only if they differ.
+    compiling, checkpoints_off: see `Comparison`; only if true.
+    peak, seconds: cost of an iteration of eager PyTorch.
+    """
     if comparison is None:
         return {"equal": None}
     found: dict[str, Any] = {"equal": True, "tensors": comparison.compared}
     if comparison.spread:
         found["spread"] = comparison.spread
-    for key, holds in (("compiling", comparison.compiling), ("plain", comparison.checkpoints_off)):
+    for key, holds in (("compiling", comparison.compiling), ("checkpoints_off", comparison.checkpoints_off)):
         if holds:
             found[key] = True
     if comparison.eager is not None:
@@ -128,7 +131,7 @@ def warning(eager: Mapping[str, Any]) -> str | None:
         return NOT_COMPARED
     if eager.get("compiling"):
         return "equal to eager PyTorch only under torch.compiler.is_compiling(), which the model asks for"
-    if eager.get("plain"):
+    if eager.get("checkpoints_off") or eager.get("plain"):  # "plain" in files of older versions
         return "equal to eager PyTorch only without the model's own checkpoints, which change its results"
     if eager.get("spread"):
         return (

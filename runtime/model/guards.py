@@ -1,7 +1,7 @@
 """Guards on the module: what a plan assumes of it, checked before the trace and before every iteration.
 
 refuse   what can't be in a plan, in one line: modules of several processes, scripts, hooks of parameters.
-Granted  what must stay as it was: the submodules, their mode and simple attributes, hooks, forms, autocast.
+Guards   what must stay as it was: the submodules, their mode and simple attributes, hooks, forms, autocast.
 
 What the user's code reads of Python's objects is checked by reads/reads.py.
 """
@@ -138,6 +138,8 @@ def refuse_input(name: str, tensor: Tensor) -> None:
 
 
 class Guards:
+    """Checks before each iteration that the module is as it was when the plan was made."""
+
     def __init__(self, iteration: Iteration, program: Program) -> None:
         self._roots = {"": iteration.module}
         if isinstance(iteration.loss_fn, nn.Module):

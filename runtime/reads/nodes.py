@@ -230,7 +230,7 @@ class Nodes(ABC):
         read = any(
             (fetch, key) in node.reads for fetch in (of_instance, of_class, of_attribute, of_entry, of_item)
         )
-        if not read:  # what is read before is used, `refuse_counters` looks whether it changes
+        if not read:  # what is read before is used: `_record` refuses it if it is counted up
             node.written.add(key)
             if counts:
                 node.counted.add(key)

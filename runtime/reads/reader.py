@@ -14,10 +14,7 @@ from .contents import MISSING
 
 
 class Recorder(Protocol):
-    """Interface of what a reader reports to.
-
-    place: of the line that reads.
-    """
+    """Interface of what a reader reports to."""
 
     @property
     def listens(self) -> bool: ...

@@ -88,7 +88,7 @@ class Difference:
 
 
 class OfBatch(Protocol):
-    """Interface of the reads of a batch's tensors as objects, see stand_ins.py."""
+    """Interface of the reads of a batch's tensors as objects, see placeholders.py."""
 
     def difference(self, tensors: Mapping[str, Tensor]) -> Difference | None: ...
 

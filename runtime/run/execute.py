@@ -77,7 +77,7 @@ class PlannedStep:
         let go of when the next one starts.
 
     Tensors that the schedule moves between memories are owned by the step from its first iteration on: a read
-    of one has it back first (custody.py), and `restore_to_device` fetches all.
+    of one has it back first (ownership.py), and `restore_to_device` fetches all.
     """
 
     def __init__(
@@ -134,14 +134,14 @@ class PlannedStep:
         self.cycle = Cycle(program, schedule, terms or Terms.unlimited(program), self.journal, self.rooms)
         _check_host(terms, kept, self.cycle.host.needed)
         self.source, self._run = self.cycle.sources[0], self.cycle.turn
-        self._custody = Ownership(program, self._owners.of(self.cycle.moved), self.cycle)
+        self._ownership = Ownership(program, self._owners.of(self.cycle.moved), self.cycle)
         self._recovery = Recovery(
             program,
             self._owners,
             self._optimizer,
             self.device,
             self.journal,
-            (self.cycle, self._custody),
+            (self.cycle, self._ownership),
             alone=alone,
         )
         self._watch = Watch(schedule, terms, self.device, self.cycle)
@@ -283,7 +283,7 @@ class PlannedStep:
                 self._bring_back(residents)
                 residents = self.device.adopted(residents)
                 if self.cycle is not None:
-                    self._custody.take()
+                    self._ownership.take()
                 if self._stopwatch is not None:
                     self._stopwatch.lap()
                 rooms = nullcontext() if self.rooms is None else self.rooms.iteration()
@@ -370,14 +370,14 @@ class PlannedStep:
         does so if need be.
         """
         if self.cycle is not None:
-            self._custody.take()
+            self._ownership.take()
         stays = {value.storage for value in self.program.values} - self._moved
         bring_back(owner() for _name, owner in self._owners.of(stays).values())
 
     def restore_to_device(self) -> None:
         """Give module and optimizer back what the schedule moves, on the device, until the next iteration."""
         if self.cycle is not None:
-            self._custody.give_back()
+            self._ownership.give_back()
 
 
 def _changed_by_others(program: Program) -> set[int]:

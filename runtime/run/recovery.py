@@ -44,7 +44,7 @@ BEGINS_ANEW = (
 class Recovery:
     """Recovery of a step's iterations.
 
-    moved: the cycle that moves tensors, and their custody, if any are moved.
+    moved: the cycle that moves tensors, and their ownership, if any are moved.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Recovery:
         """
         self._program, self._owners, self._optimizer = program, owners, optimizer
         self._device, self._journal = device, journal
-        self._cycle, self._custody = moved or (None, None)
+        self._cycle, self._ownership = moved or (None, None)
         self._sums = sums_of(program)
         self._begins_anew = self._sums if alone else set[int]()
         self._random = any(operation.random for operation in program.operations)
@@ -137,8 +137,8 @@ class Recovery:
 
     def _drop(self, storages: set[int]) -> None:
         """Mark the moved ones of these storages as lost: they have a value nowhere any more."""
-        if self._cycle is not None and self._custody is not None:
-            self._custody.give_up(storages, _refuse)
+        if self._cycle is not None and self._ownership is not None:
+            self._ownership.give_up(storages, _refuse)
             self._cycle.lost.clear()
 
 

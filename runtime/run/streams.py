@@ -12,7 +12,7 @@ All device memory is allocated and freed by the training thread, on its own stre
 - before memory is freed that a copy reads or fills, the computing stream waits for that copy's event.
 
 Host memory is the device's to copy from (pinned). A block that is dropped is held until the copies of it have
-ended (storage/places.py), and its allocator too gives it to nobody before.
+ended (storage/host_buffers.py), and its allocator too gives it to nobody before.
 """
 
 from __future__ import annotations

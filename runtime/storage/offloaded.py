@@ -33,9 +33,9 @@ class Hold(NamedTuple):
     form: of the tensor as it was.
     kind: its class.
     bring_back: calls `restore`, or raises MemplanError.
-    copies: of its whole storage, in whichever memory, or raises MemplanError too; see home.py.
+    copies: of its whole storage, in whichever memory, or raises MemplanError too; see host_access.py.
     lost: nothing is to be brought back, but another value may replace it.
-    fill: makes the values if there are none yet, see unmade.py.
+    fill: makes the values if there are none yet, see lazy_init.py.
     release: lets go of the copies, which another step has taken over; None if that can't be.
     """
 
@@ -175,7 +175,7 @@ def _makes_way(tensor: Tensor) -> bool:
 
 
 readers: list[Callable[[Tensor], Tensor]] = []
-"""While there is one, it answers `detach`, `cpu` and pickles of an offloaded tensor: home.py's `at_home`."""
+"""While there is one, it answers `detach`, `cpu` and pickles of an offloaded tensor: host_access.py's `at_home`."""
 
 _T: Any = Tensor
 _READ = {_T.detach, _T.cpu}

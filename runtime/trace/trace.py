@@ -42,7 +42,7 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
     of its buffers and of its inputs of whole numbers or bits: then the program holds for those with the same
     answers (values_used.py).
 
-    forms: of results that PyTorch's fake kernels have wrong, see settle.py.
+    forms: of results that PyTorch's fake kernels have wrong, see output_layouts.py.
 
     Raises TraceError, one line.
     """

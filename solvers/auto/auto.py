@@ -9,11 +9,11 @@
     search, more           with other random numbers, one for each core beyond two
     bounds                 alongside, in a separate thread, until the members end
 
-On a machine with links to the host the members are others: moving.py.
+On a machine with links to the host the members are others: with_transfers.py.
 
 Minimises what its solvers do, the simulated time within the device's budget, on any graph. If the baseline
 fits, no operation has a faster execution variant and there are no links, the baseline is the answer. All
-members end once the best is proven to be within `gap` of the fastest there can be (race.py), like a MILP
+members end once the best is proven to be within `gap` of the fastest there can be (solvers/incumbent.py), like a MILP
 solver's search; else with all moves, or the time. As many members run at a time as there are cores, in the
 order above; with one core the first search has two thirds of a time limit. Annealing from the traced order is
 as good as from a dynamic program's answer on graphs of hundreds of operations; on larger ones, and close to
@@ -23,9 +23,9 @@ search is compiled, once on a machine, by another process alongside the residenc
 budget below the minimum memory is refused at once; what can be reached is then searched for two seconds, by
 rk-rotor if the search is not compiled.
 
-    lines.py     members in parallel: one that fails costs its own answer alone
-    moving.py    the members if tensors can be transferred: joint, and others alongside
-    workers.py   members in worker processes, for large graphs; worker.py, their side
+    members.py           members in parallel: one that fails costs its own answer alone
+    with_transfers.py    the members if tensors can be transferred: joint, and others alongside
+    workers.py           members in worker processes, for large graphs; worker.py, their side
 
 The choice of members was made for memplan; references and complexities are the solvers' own, in their
 packages.

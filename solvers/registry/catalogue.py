@@ -1,7 +1,7 @@
 """The catalogue of solvers by name: what each accepts, and its source.
 
 A solver is a module with two names: `Settings`, a frozen dataclass whose fields (int, float, bool or str,
-with defaults) are its options, and `solve(problem, options) -> Answer`. Modules are imported when first
+with defaults) are its options, and `solve(problem, options) -> SolverResult`. Modules are imported when first
 used. Other packages add solvers through the entry-point group `memplan.solvers`: an entry point's name is
 the solver's, its value names such a module.
 """

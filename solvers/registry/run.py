@@ -1,6 +1,7 @@
 """Run a solver: the simulator checks and times its answer, which then gets its lower bounds.
 
-    name ──catalogue.py──▶ module ──solve(problem, options)──▶ Answer ──simulate, lower_bounds──▶ Solution
+    name ──catalogue.py──▶ module ──solve(problem, options)──▶ SolverResult
+    SolverResult ──simulate, lower_bounds──▶ ValidatedSolution
 
 The problem is the same for all: the least time of an iteration, the period in the steady state, with at most
 `budget` bytes on the device (solvers/problem.py). A solver's own figures are not believed: those of its

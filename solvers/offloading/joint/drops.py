@@ -23,7 +23,7 @@ class Drops:
     """The tensors of a graph that may be dropped, and what recomputes them.
 
     boundary: the first operation that is not forward; without phases, the one with most bytes to keep.
-    makers: per tensor that may be dropped the operation that produces it.
+    producers: per tensor that may be dropped the operation that produces it.
     movable: updates that may run as soon as what they touch is not needed any more.
     """
 

@@ -50,7 +50,7 @@ class State:
     and `switch`, then `evaluate`. A decision for a use that begins no offload interval with the current runs
     has no effect, until it begins one.
 
-    all_away: everything that can be offloaded is, at first. smallest: bytes from which a tensor can be
+    all_offloaded: everything that can be offloaded is, at first. smallest: bytes from which a tensor can be
     offloaded.
     """
 

@@ -33,7 +33,7 @@ from .layers import groups, variant
 class GradientLayer:
     """Gradients that operations produce together.
 
-    gradients: tensors. size: their bytes. makers: the operations that produce them.
+    gradients: tensors. size: their bytes. producers: the operations that produce them.
     direct: each of these has a variant that writes them to the host. gain: seconds, 0 without such
     variants.
     """

@@ -107,8 +107,10 @@ class Iteration:
 class Limits:
     """The machine's limits.
 
-    M_GPU, M_CPU: device_bytes, host_bytes. β: d2h, h2d. H: management seconds per step. disk_bytes 0: no
-    disk. Rates in bytes/s, None for no limit of bytes.
+    device_bytes, host_bytes, disk_bytes: capacities, M_GPU and M_CPU in the paper; None for no limit, 0 bytes
+        of disk for no disk.
+    d2h, h2d, disk_read, disk_write: rates in bytes/s, β in the paper.
+    management: seconds per step, H in the paper.
     """
 
     device_bytes: int

@@ -20,9 +20,8 @@ from ..o_ilp.weights import WeightStocks
 
 
 def tensor_absences(graph: Graph, program: OIlpProgram, choice: Choice, x: Floats) -> Iterator[Absence]:
-    """Yield the offload intervals of all groups, states and activations, in steps of the cycle.
-
-    item: the tensor.
+    """Yield the offload intervals of all groups, states and activations, in steps of the cycle; their items
+    are tensors.
     """
     rounding = Rounding()
     order = sorted(range(len(program.weights)), key=lambda g: program.weights[g].origin)

@@ -2,7 +2,7 @@
 
 Minimises the seconds of all runs within the device's bytes. Assumes that first runs keep the traced order;
 between two of them any operation may be recomputed, once and in order: no such schedule is faster. Another
-order of first runs may be: the program's own bound is one for the traced order (`Answer.bounds`). O(n ·
+order of first runs may be: the program's own bound is one for the traced order (`SolverResult.bounds`). O(n ·
 edges) columns for n operations; time exponential in the worst case: with HiGHS, chains of 60 operations take
 seconds, other graphs of 100 half a minute (benchmarks/checkmate_speed.py).
 

@@ -59,7 +59,7 @@ class HGraph:
     loss: the loss node's index.
     sizes: per value, bytes.
     lasts: per value, whether it must last to the end.
-    makers: per value, the nodes that contribute to it.
+    producers: per value, the nodes that contribute to it.
     backward_of: child -> its backward node.
     """
 

@@ -37,8 +37,8 @@ class Piece:
 
     Per tensor:
 
-    size: bytes.
-    makers: the operations of the piece that contribute to it, none if it is in `fixes`.
+    sizes: bytes.
+    producers: the operations of the piece that contribute to it, none if it is in `fixes`.
     outside: something outside contributes too.
     output: read outside.
     result: must exist at the end of the iteration.
@@ -104,22 +104,22 @@ def whole(graph: Graph, forward: Sequence[int], rest: Sequence[int], after: Sequ
     after: what follows when nothing is recomputed any more.
     """
     once, changes = _run_once(graph, forward, rest)
-    offloaded = graph.resident.copy()
+    excluded = graph.resident.copy()
     for operation in forward:
         if operation in once:
-            offloaded[graph.operations.writes[operation]] = True
+            excluded[graph.operations.writes[operation]] = True
     order = (*forward, *rest, *after)
     number = {operation: index for index, operation in enumerate(order)}
-    reads = [[x for x in graph.input_lists[o] if not offloaded[x]] for o in order]
-    ways = [_making(ways_of(graph, o), offloaded) for o in order]
-    fixed = offloaded & ~graph.resident
+    reads = [[x for x in graph.input_lists[o] if not excluded[x]] for o in order]
+    ways = [_making(ways_of(graph, o), excluded) for o in order]
+    fixed = excluded & ~graph.resident
     fixes = [[x for x in row[0].writes if fixed[x]] for row in ways[: len(forward)]]
     fixes += [[]] * (len(order) - len(forward))
     uses = [[x for x in graph.input_lists[o] if fixed[x]] for o in order]
     rows = zip(reads, ways, fixes, uses, strict=True)
     used = list(
         dict.fromkeys(
-            x for r, w, f, u in rows for x in (*r, *w[0].writes, *f, *u) if fixed[x] or not offloaded[x]
+            x for r, w, f, u in rows for x in (*r, *w[0].writes, *f, *u) if fixed[x] or not excluded[x]
         )
     )
     local = {x: index for index, x in enumerate(used)}
@@ -176,9 +176,9 @@ def part(piece: Piece, forward: Sequence[int], backward: Sequence[int]) -> Subgr
     return Subgraph(cut, order, tuple(used))
 
 
-def _making(ways: Sequence[Variant], offloaded: NDArray[np.bool_]) -> list[Variant]:
+def _making(ways: Sequence[Variant], excluded: NDArray[np.bool_]) -> list[Variant]:
     """Return the variants that make all that is left out of the piece, as that has no other run."""
-    left_out = {x for x in ways[0].writes if offloaded[x]}
+    left_out = {x for x in ways[0].writes if excluded[x]}
     return [way for way in ways if left_out <= set(way.writes)]
 
 

@@ -39,7 +39,6 @@ class RunVariables:
 class Copy:
     """A copy, held in the events from `start` up to, not including, `end`; readable after `ready`.
 
-    begin: the variable that determines `start`, if it has a separate one.
     earliest: of `ready`.
     has: producer -> literals of which one must be true for its contribution to be in.
     joins: (producer, number of its run) -> the literal that this run contributes.

@@ -60,7 +60,7 @@ class _Touch:
 class _Stretch:
     """An interval in which a tensor is held, up to, not including, `end`.
 
-    makers: producer -> the event and the run.
+    producers: producer -> the event and the run.
     """
 
     end: int

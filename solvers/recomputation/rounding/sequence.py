@@ -29,7 +29,7 @@ class Rows(NamedTuple):
     """A graph's edges in compressed rows: row k has entries start[k] … start[k + 1] − 1.
 
     inputs, outputs: of operations.
-    producers, uses: of tensors.
+    producers: of tensors.
     stays: per tensor, it is never dropped.
     once: per operation, it can't be recomputed.
     ends: per operation, the first change in place of what it touches.

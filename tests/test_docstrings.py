@@ -12,7 +12,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LAYERS = "graphs instances planner solvers comparison runtime training report exchange cli src".split()
+LAYERS = (
+    "cli",
+    "comparison",
+    "exchange",
+    "graphs",
+    "instances",
+    "planner",
+    "report",
+    "runtime",
+    "solvers",
+    "src",
+    "training",
+)
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 SOURCES = sorted(
     path for layer in LAYERS for path in (ROOT / layer).rglob("*.py") if "memplan/" not in str(path.parent)
@@ -95,7 +107,9 @@ def entries(docstring: str) -> Iterator[str]:
 
 
 def names_in(node: ast.AST) -> set[str]:
-    """Return all parameters, fields and attributes in a function or class, and the keys of what it returns."""
+    """Return all parameters, fields and attributes in a function or class, and the keys of what it
+    returns.
+    """
     found: set[str] = set()
     for one in ast.walk(node):
         match one:

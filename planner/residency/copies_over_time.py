@@ -1,8 +1,8 @@
 """Copies of one tensor in two neighbouring memories over time, and their transfers.
 
 Applied to each pair of neighbouring memories, from the device down: what the copies in the upper memory ask
-of the lower one are the accesses of the next pair. A version begins when the tensor changes; within it one copy downwards
-serves all offload intervals, and the copy below stays fresh until the next change.
+of the lower one are the accesses of the next pair. A version begins when the tensor changes; within it one
+copy downwards serves all offload intervals, and the copy below stays fresh until the next change.
 
 Copies up (fetches) come just before their uses here: prefetch_placement.py moves them ahead.
 """

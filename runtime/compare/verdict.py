@@ -27,8 +27,8 @@ def verdict(iteration: Iteration, program: Program, graph: Graph) -> dict[str, A
     """Compare iterations of the trace with those of eager PyTorch, and return the verdict for the graph's
     `source`.
 
-    Equal means: in loss, gradients and buffers, and if weights are updated in these and the optimizer's states;
-    bitwise, or, if eager PyTorch differs from itself, within its spread. See `as_source`.
+    Equal means: in loss, gradients and buffers, and if weights are updated in these and the optimizer's
+    states; bitwise, or, if eager PyTorch differs from itself, within its spread. See `as_source`.
     """
     step = PlannedStep(iteration, program, baseline_schedule(graph))
     comparison = compared(iteration, step, graph)

@@ -175,7 +175,8 @@ def _makes_way(tensor: Tensor) -> bool:
 
 
 readers: list[Callable[[Tensor], Tensor]] = []
-"""While there is one, it answers `detach`, `cpu` and pickles of an offloaded tensor: host_access.py's `at_home`."""
+"""While there is one, it answers `detach`, `cpu` and pickles of an offloaded tensor: host_access.py's
+`at_home`."""
 
 _T: Any = Tensor
 _READ = {_T.detach, _T.cpu}

@@ -13,15 +13,15 @@ On a machine with links to the host the members are others: with_transfers.py.
 
 Minimises what its solvers do, the simulated time within the device's budget, on any graph. If the baseline
 fits, no operation has a faster execution variant and there are no links, the baseline is the answer. All
-members end once the best is proven to be within `gap` of the fastest there can be (solvers/incumbent.py), like a MILP
-solver's search; else with all moves, or the time. As many members run at a time as there are cores, in the
-order above; with one core the first search has two thirds of a time limit. Annealing from the traced order is
-as good as from a dynamic program's answer on graphs of hundreds of operations; on larger ones, and close to
-the minimum memory, the other has a head start. With `gap` 0 and time for all moves the same problem gives the
-same answer; else the answer is the best when a clock or a bound ends the search. Without a time limit, the
-search is compiled, once on a machine, by another process alongside the residency program and rk-rotor. A
-budget below the minimum memory is refused at once; what can be reached is then searched for two seconds, by
-rk-rotor if the search is not compiled.
+members end once the best is proven to be within `gap` of the fastest there can be (solvers/incumbent.py),
+like a MILP solver's search; else with all moves, or the time. As many members run at a time as there are
+cores, in the order above; with one core the first search has two thirds of a time limit. Annealing from the
+traced order is as good as from a dynamic program's answer on graphs of hundreds of operations; on larger
+ones, and close to the minimum memory, the other has a head start. With `gap` 0 and time for all moves the
+same problem gives the same answer; else the answer is the best when a clock or a bound ends the search.
+Without a time limit, the search is compiled, once on a machine, by another process alongside the residency
+program and rk-rotor. A budget below the minimum memory is refused at once; what can be reached is then
+searched for two seconds, by rk-rotor if the search is not compiled.
 
     members.py           members in parallel: one that fails costs its own answer alone
     with_transfers.py    the members if tensors can be transferred: joint, and others alongside

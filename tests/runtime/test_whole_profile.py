@@ -84,7 +84,7 @@ def test_an_example_is_equal_to_eager_and_its_times_add_up(name):
         ),
         (
             Comparison(None, 0.0, 9, checkpoints_off=True),
-            {"equal": True, "tensors": 9, "plain": True},
+            {"equal": True, "tensors": 9, "checkpoints_off": True},
             "own checkpoints",
         ),
         (
@@ -95,7 +95,7 @@ def test_an_example_is_equal_to_eager_and_its_times_add_up(name):
         (MemoryError(), {"equal": None}, "not compared"),
         (RuntimeError("CPUAllocator: can't allocate memory: you tried"), {"equal": None}, "not compared"),
     ],
-    ids=["equal", "compiling", "plain", "spread", "no memory", "no memory, as the allocator says it"],
+    ids=["equal", "compiling", "checkpoints off", "spread", "no memory", "no memory, as the allocator says it"],
 )
 def test_the_verdict_is_in_the_source_and_in_one_line(monkeypatch, comparison, eager, words):
     def compare(_iteration, _step, _turns):
@@ -110,6 +110,11 @@ def test_the_verdict_is_in_the_source_and_in_one_line(monkeypatch, comparison, e
     assert verdicts.verdict(iteration, program, graph) == eager
     line = verdicts.warning(eager)
     assert line is None if words is None else words in line
+
+
+def test_a_graph_file_of_an_older_version_keeps_its_warning():
+    now, before = ({"equal": True, key: True} for key in ("checkpoints_off", "plain"))
+    assert verdicts.warning(before) == verdicts.warning(now) is not None
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from .completion import completing, machines
 from .options import FILE, destination_option, output_options
 from .printing.figures import graph_row
 from .printing.output import Output, labelled
-from .printing.written import write_out
+from .printing.output_files import write_out
 
 
 def unit_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:

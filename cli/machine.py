@@ -20,7 +20,7 @@ from .completion import completing, machines
 from .options import FILE, destination_option, output_options
 from .printing.figures import rate
 from .printing.output import Output, Row, labelled, table
-from .printing.written import Written, write_out
+from .printing.output_files import Written, write_out
 
 if TYPE_CHECKING:
     from ..runtime.measuring.this_machine import Measured

@@ -18,10 +18,10 @@ from ..graphs.files.files import load_graph
 from ..graphs.partition.partition import ALPHA, LOWER, TOLERANCE, TOP
 from ..graphs.partition.partition import partition as partition_of
 from ..graphs.units import format_bytes
+from .export_views import write_view
 from .options import FILE, output_options, writable_as
 from .printing.figures import graph_row
 from .printing.output import Output, labelled, table
-from .views import write_view
 
 Row = dict[str, Any]
 

@@ -19,7 +19,7 @@ from .optimizer_options import chosen, optimizer_options
 from .options import destination_option, output_options
 from .printing.figures import graph_row
 from .printing.output import Output, Row, labelled
-from .printing.written import write_out
+from .printing.output_files import write_out
 
 if TYPE_CHECKING:
     from ..runtime.updates.choice import Choice

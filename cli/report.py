@@ -17,11 +17,11 @@ from ..planner.budget import spelled
 from ..report.facts import Document, facts
 from ..report.origin import made
 from ..report.page import page
+from .export_views import subject_of, write_view
 from .options import FILE, graph_option, output_options, writable_as
 from .printing.figures import report_document
 from .printing.output import Output
 from .replay import Held, is_number, judged, open_schedule
-from .views import subject_of, write_view
 
 
 @click.command()

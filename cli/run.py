@@ -17,12 +17,12 @@ from ..planner.budget import spelled
 from ..report.traces.measured import measured
 from ..report.traces.planned import planned
 from .exits import CheckFailedError, OverPlanError
+from .export_views import subject_of, trace_option, write_trace
 from .models import model_code
 from .options import FILE, graph_option, output_options
 from .printing.figures import graph_row, signed
 from .printing.output import Output, Row, labelled
 from .replay import Held, arena_of, judged, open_schedule
-from .views import subject_of, trace_option, write_trace
 
 if TYPE_CHECKING:
     from ..planner.addresses.layout import Layout

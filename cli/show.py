@@ -20,8 +20,9 @@ from ..planner.simulator.simulate import Replay
 from ..report.curves import table as curve_table
 from ..report.picture import picture
 from ..report.traces.planned import planned
+from .export_views import subject_of, trace_option, write_trace, write_view
 from .options import FILE, graph_option, output_options, writable_as
-from .printing import account
+from .printing import breakdown
 from .printing.curve import Mark, draw
 from .printing.figures import (
     duration,
@@ -34,7 +35,6 @@ from .printing.figures import (
 )
 from .printing.output import Output, labelled, table
 from .replay import Held, judged, open_schedule
-from .views import subject_of, trace_option, write_trace, write_view
 
 _LISTED = 5
 
@@ -79,10 +79,10 @@ def show(
     accounts = {
         **minimum_document(graph, held.machine),
         "steps": len(steps),
-        "phases": account.phases(graph, steps),
-        "recomputed": account.recomputed(graph, steps),
-        "transfers": account.transfers(graph, steps),
-        "peak_at": account.peak(graph, steps, rows) if len(steps) else None,
+        "phases": breakdown.phases(graph, steps),
+        "recomputed": breakdown.recomputed(graph, steps),
+        "transfers": breakdown.transfers(graph, steps),
+        "peak_at": breakdown.peak(graph, steps, rows) if len(steps) else None,
     }
     if output.as_json:
         curve = replay.device_curve.tolist()

@@ -52,8 +52,8 @@ from .printing.figures import (
     report_rows,
 )
 from .printing.output import Output, Row, labelled
+from .printing.output_files import write_out
 from .printing.race_log import RaceLog, write_csv
-from .printing.written import write_out
 
 _SOLVING = "solving"
 

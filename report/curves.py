@@ -10,7 +10,7 @@ from ..graphs.cells import cell_text
 from ..planner.schedule.schedule import Verb
 from ..planner.simulator.curves import byte_curves
 from ..planner.simulator.timeline import timeline
-from .moments import passed
+from .memory_timeline import passed
 from .subject import Subject
 
 

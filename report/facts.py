@@ -20,10 +20,10 @@ from ..planner.simulator.curves import byte_curves
 from ..planner.simulator.timeline import NOTHING, Timeline, timeline
 from .colours import COLOURS
 from .curves import by_memory
-from .fates import Fate, bars, fates, recomputed_runs
+from .memory_timeline import moments, passed
 from .modules import modules
-from .moments import moments, passed
 from .subject import Subject, cause_index, cause_words, queue_words
+from .tensor_outcomes import Fate, bars, fates, recomputed_runs
 
 Document = dict[str, Any]
 

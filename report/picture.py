@@ -21,7 +21,7 @@ from ..planner.baseline import baseline_schedule
 from ..planner.schedule.schedule import Verb
 from ..planner.simulator.timeline import NOTHING, Timeline, timeline
 from .colours import AGAIN, COPY, KIND, PHASE
-from .moments import moments, passed
+from .memory_timeline import moments, passed
 from .subject import Subject, queue_words
 
 COLUMNS = 900

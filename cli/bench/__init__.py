@@ -6,7 +6,7 @@
     tables.py      what is printed
     written.py     pages and plots
 
-Doors: arguments.
+Public modules: arguments.
 """
 
 from .command import bench as bench

@@ -1,4 +1,4 @@
 """Output of all commands: rows, figures, tables, files, the log of a search.
 
-Doors: account, curve, figures, output, race_log, written.
+Public modules: breakdown, curve, figures, output, output_files, race_log.
 """

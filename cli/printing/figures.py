@@ -13,7 +13,7 @@ from ...planner.bounds import minimum_memory, minimum_memory_once, offloads
 from ...planner.budget import spelled
 from ...planner.report import Report
 from ...planner.schedule.schedule import Schedule
-from .account import launches
+from .breakdown import launches
 from .output import Row
 
 

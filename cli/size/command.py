@@ -26,6 +26,7 @@ from ...report.size import page
 from ...solvers.registry import run as registry
 from ..completion import completing, every_machine
 from ..exits import Exit, NothingFitsError
+from ..export_views import write_view
 from ..models import model_code
 from ..optimizer_options import OPTIMIZER_NAMES
 from ..options import (
@@ -41,7 +42,6 @@ from ..options import (
     writable_as,
 )
 from ..printing.output import Output
-from ..views import write_view
 from .model import Subject, open_subject
 from .report import document_of, lines_of, nothing_fits, several_document, several_lines
 from .search import BatchSearch, Question, Room, SizeResult

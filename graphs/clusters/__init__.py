@@ -1,4 +1,4 @@
 """A graph as a hierarchy of clusters, and which of them are identical.
 
-Doors: clusters, dot, interface, parts, tree.
+Public modules: clusters, dot, interface, parts, tree.
 """

@@ -1,4 +1,4 @@
 """The structure of a graph: chains of blocks, cuts, dominators, valid orders.
 
-Doors: chain, dominators, forward_cuts.
+Public modules: chain, dominators, forward_cuts.
 """

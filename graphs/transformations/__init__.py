@@ -1,4 +1,4 @@
 """Transformations of a graph: another order, updates added.
 
-Doors: order, updates.
+Public modules: order, updates.
 """

@@ -2,5 +2,5 @@
 
 schedule ──lifetimes──▶ arcs of the cycle ──first fit, then search──▶ Layout: an offset for each arc
 
-Doors: caching_allocator, layout, lifetimes, pinned, room.
+Public modules: caching_allocator, layout, lifetimes, pinned, room.
 """

@@ -8,5 +8,5 @@ in planner/simulator, which has the last word.
 
 runs.py does the same for sequences of runs without transfers.
 
-Doors: clock, instance, rows, runs.
+Public modules: clock, instance, rows, runs.
 """

@@ -8,5 +8,5 @@
     prefetch_placement.py   the fastest schedule of a residency
     from_schedule.py        the reverse: the residency of a schedule
 
-Doors: assembly, from_schedule, lifetimes, prefetch_placement, residency, tensor_transfers.
+Public modules: assembly, from_schedule, lifetimes, prefetch_placement, residency, tensor_transfers.
 """

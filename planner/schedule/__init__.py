@@ -1,4 +1,4 @@
 """A schedule, its file, and the sequence of runs that it comes from.
 
-Doors: schedule, file, sequence.
+Public modules: file, schedule, sequence.
 """

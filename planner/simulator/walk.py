@@ -9,10 +9,10 @@ from ...graphs.graph import Graph, Kind
 from ...graphs.machine import Machine, Memory
 from ..errors import InvalidScheduleError
 from ..schedule.schedule import DEFAULT_MODE, Schedule, Verb
+from .admission import Guards
 from .clock import Queue, Waits, link_of, queue_name, source_of, transfer_queue
 from .copies import Copies, Copy
 from .ledger import Ledger
-from .order import Guards
 from .pinned import PINNED, START, pinned_copies
 
 

@@ -4,5 +4,5 @@
     breakdown.py        the bytes of the peak by kind
     estimate_range.py   low and high figures of an estimate
 
-Doors: breakdown, estimate_range, sizing.
+Public modules: breakdown, estimate_range, sizing.
 """

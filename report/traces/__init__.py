@@ -11,5 +11,5 @@ In the order to read:
 
 All is linear in steps and reads.
 
-Doors: chrome, events, measured, perfetto, planned.
+Public modules: chrome, events, measured, perfetto, planned.
 """

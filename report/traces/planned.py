@@ -1,8 +1,8 @@
 """The trace of a schedule: queues, why each step runs, who reads what was copied, bytes of each memory.
 
 It is one iteration of the steady state. Bytes change in list order, and are drawn at the time when the
-compute queue passes the step (report/moments.py): changes back and forth at one time are in the trace as
-well.
+compute queue passes the step (report/memory_timeline.py): changes back and forth at one time are in the
+trace as well.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ...graphs.units import format_bytes
 from ...planner.schedule.schedule import DEFAULT_MODE, Verb
 from ...planner.simulator.timeline import NOTHING, Timeline, timeline
 from ..curves import by_memory
-from ..fates import recomputed_runs
-from ..moments import passed
+from ..memory_timeline import passed
 from ..subject import Subject, cause_index, cause_words, queue_words
+from ..tensor_outcomes import recomputed_runs
 from .events import Counter, Group, Slice
 from .readers import readings
 

@@ -1,4 +1,5 @@
 """Knowledge about single calls of torch: functional forms, replacements, costs that depend on the data.
 
-Doors: batch_norm, ctc, cumulative_norm, fused, grouped, indices, in_layout, randomness, recurrent, scatters.
+Public modules: batch_norm, ctc, cumulative_norm, fused, grouped, in_layout, indices, randomness, recurrent,
+scatters.
 """

@@ -1,4 +1,4 @@
 """PyTorch's exported programs, read as data: no weight of theirs is loaded and no code of theirs runs.
 
-Doors: exported.
+Public modules: exported.
 """

@@ -1,4 +1,4 @@
 """Pointwise operations and those around them made one, compiled by PyTorch's Inductor.
 
-Doors: choice, fused, kernel, members.
+Public modules: choice, fused, kernel, members.
 """

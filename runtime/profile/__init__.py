@@ -1,4 +1,4 @@
 """From a program to a graph with times and bytes, measured or estimated.
 
-Doors: profile, part, estimate, estimates, fused_updates, roofline, workspace.
+Public modules: estimate, estimates, fused_updates, part, profile, roofline, workspace.
 """

@@ -1,4 +1,4 @@
 """Iterations of a schedule, which replace forward and backward.
 
-Doors: cycle, execute, inputs, over_plan, recovery, stopwatch.
+Public modules: cycle, execute, inputs, over_plan, recovery, stopwatch.
 """

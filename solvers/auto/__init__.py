@@ -1,4 +1,4 @@
 """Portfolios: several solvers in parallel.
 
-Doors: workers.
+Public modules: workers.
 """

@@ -19,5 +19,5 @@ O(edges) for runs and costs, O(L log L) to join neighbours of L blocks; the dyna
 References: Beaumont et al., "Optimal checkpointing for heterogeneous chains", Inria RR-9302, 2019; Zhao,
 thesis, 2024, 2.1.2 and 2.5.
 
-Doors: costs, least, options, problem, runs, table.
+Public modules: costs, least, options, problem, runs, table.
 """

@@ -17,5 +17,5 @@ Backends answer within tolerances (result.py): what has to be exact is replayed 
 scaling and checking are linear in the nonzeros; solving is exponential in the worst case. References are in
 highs.py, solve.py and safe_bounds.py.
 
-Doors: highs, linear, model, planes, result, safe_bounds, scaling, solve, write.
+Public modules: highs, linear, model, planes, result, safe_bounds, scaling, solve, write.
 """

@@ -10,5 +10,5 @@ In the order to read:
     scan.py         the bytes that a list of runs takes, and which of them make something needed
     eviction.py     a first schedule for any graph; its score and reference
 
-Doors: eviction, scan, slots.
+Public modules: eviction, scan, slots.
 """

@@ -18,5 +18,5 @@ In the order to read:
     precompile.py    compiles functions in workers, on all cores
     cluster.py       joblib's backends, for tasks that may also run on other machines
 
-Doors: cluster, precompile, process, serve, worker.
+Public modules: cluster, precompile, process, serve, worker.
 """

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from memplan.cli.main import main
-from memplan.cli.printing import account
+from memplan.cli.printing import breakdown
 from memplan.cli.printing.curve import draw
 from memplan.graphs.draft import Draft
 from memplan.graphs.files.files import save_graph
@@ -40,8 +40,8 @@ def test_time_is_accounted_for(blocks: int, seed: int, slack: int) -> None:
         solution = registry.solve("rotor", Problem(graph, budget), bound_seconds=0)
     except InfeasibleError:
         return
-    rows = account.phases(graph, solution.schedule)
-    recomputed = account.recomputed(graph, solution.schedule)
+    rows = breakdown.phases(graph, solution.schedule)
+    recomputed = breakdown.recomputed(graph, solution.schedule)
     assert sum(row["time"] for row in rows) == pytest.approx(solution.figures.time)
     assert sum(row["again"] for row in rows) == pytest.approx(sum(row["again"] for row in recomputed))
     assert sum(row["runs"] - row["operations"] for row in rows) == sum(row["runs"] - 1 for row in recomputed)
@@ -56,7 +56,7 @@ def test_the_peak_is_accounted_for(depth: int, seed: int) -> None:
     first_half = [i for i in once if graph.operations.phase[i] == Phase.FORWARD]
     schedule = schedule_of(graph, in_default_mode([*first_half, *first_half, *once[len(first_half) :]]))
     replay = simulate(graph, schedule)
-    found = account.peak(graph, schedule, lifetimes(graph, schedule))
+    found = breakdown.peak(graph, schedule, lifetimes(graph, schedule))
     assert found["bytes"] == replay.figures.peak
     assert sum(found["by_kind"].values()) + found["other"] == replay.figures.peak
     assert sum(tensor["bytes"] for tensor in found["tensors"]) == sum(found["by_kind"].values())
@@ -90,13 +90,13 @@ def test_transfers_move_what_is_on_the_device() -> None:
         compute(c),
     ]
     schedule = Schedule.of(steps, Initial(host=frozenset([w])))
-    copied = account.transfers(graph, schedule)
+    copied = breakdown.transfers(graph, schedule)
     assert copied == {"offloads": {"steps": 1, "bytes": 10}, "prefetches": {"steps": 2, "bytes": 110}}
-    found = account.peak(graph, schedule, lifetimes(graph, schedule))
+    found = breakdown.peak(graph, schedule, lifetimes(graph, schedule))
     # While w comes, the x of the iteration before has gone no further than its delete.
     assert found["by_kind"] == {"parameter": 100, "activation": 20}
     assert found["bytes"] == simulate(graph, schedule).figures.peak == 120
-    assert account.phases(graph, schedule)[0] == {
+    assert breakdown.phases(graph, schedule)[0] == {
         "phase": "forward",
         "operations": 2,
         "runs": 2,
@@ -113,7 +113,7 @@ def test_what_waits_for_a_transfer_is_of_its_kind() -> None:
     draft.operation("b", time=1, writes=[d], workspace=3)
     graph = draft.graph([g], Machine(links=Links(d2h=1.0)))
     schedule = Schedule.of([compute(0), offload(g), delete(g), compute(1)])
-    found = account.peak(graph, schedule, lifetimes(graph, schedule))
+    found = breakdown.peak(graph, schedule, lifetimes(graph, schedule))
     # Of two iterations: the copy of g takes 10 seconds.
     assert found["by_kind"] == {"gradient": 20, "parameter_gradient": 20}
     assert found["other"] == 3

@@ -20,11 +20,11 @@ from memplan.planner.schedule.schedule import Initial, Schedule, Verb, compute, 
 from memplan.planner.simulator.simulate import simulate
 from memplan.planner.simulator.timeline import timeline
 from memplan.report.facts import Document, facts
-from memplan.report.fates import Fate, bars, fates
+from memplan.report.memory_timeline import by_kind, moments, passed
 from memplan.report.modules import REST, modules
-from memplan.report.moments import by_kind, moments, passed
 from memplan.report.page import ASSETS, CODE, page
 from memplan.report.subject import Subject
+from memplan.report.tensor_outcomes import Fate, bars, fates
 from strategies import Case, random_case
 
 

@@ -95,7 +95,14 @@ def test_an_example_is_equal_to_eager_and_its_times_add_up(name):
         (MemoryError(), {"equal": None}, "not compared"),
         (RuntimeError("CPUAllocator: can't allocate memory: you tried"), {"equal": None}, "not compared"),
     ],
-    ids=["equal", "compiling", "checkpoints off", "spread", "no memory", "no memory, as the allocator says it"],
+    ids=[
+        "equal",
+        "compiling",
+        "checkpoints off",
+        "spread",
+        "no memory",
+        "no memory, as the allocator says it",
+    ],
 )
 def test_the_verdict_is_in_the_source_and_in_one_line(monkeypatch, comparison, eager, words):
     def compare(_iteration, _step, _turns):

@@ -2,5 +2,5 @@
 
 To add one, write a file here with a `PlannedOptimizer` named OPTIMIZER. Nothing else names optimizers.
 
-Doors: adamw.
+Public modules: adamw.
 """

@@ -1,4 +1,4 @@
 """Bounds with transfers.
 
-Doors: fractions, offload_bound.
+Public modules: fractions, offload_bound.
 """

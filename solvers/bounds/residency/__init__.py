@@ -1,4 +1,4 @@
 """The residency program: bounds without transfers.
 
-Doors: residency, facts, max_flow, order, schedule, search.
+Public modules: facts, max_flow, order, residency, schedule, search.
 """

@@ -12,5 +12,5 @@ fixed rates. The symbols of the paper (Beaumont et al. 2022, hal-03580767, secti
 
 A replay is linear in the order times the iterations played (40 at most).
 
-Doors: cycle, facts, replay, steps.
+Public modules: cycle, facts, replay, steps.
 """

@@ -1,4 +1,4 @@
 """Recomputation, offloading and CPU updates in one search.
 
-Doors: joint, compiling.
+Public modules: compiling, joint.
 """

@@ -19,10 +19,10 @@ import numpy as np
 
 from ....graphs.machine import Memory
 from ....planner.schedule.sequence import Run
-from .again import Again
+from .disk_spill import has_disk, may_lie_below
 from .fill import ends_of
 from .parts import Absence, Decisions
-from .spill import has_disk, may_lie_below
+from .recompute_moves import Again
 from .stalls import Stalls
 from .state import Outcome, State
 

@@ -14,12 +14,12 @@ schedule. A tensor can be recomputed in the slots of slots.py, and once more whe
 does so. Tensors move whole. No paper has this: the method is memplan's own, explained in docs/offloading.md.
 
     drops.py      begin here: which activations a start recomputes, and the runs that follow
-    state.py      a point of the search: decisions, and what they come to; lineup.py, its runs; parts.py, what
-                  a tensor adds; total.py, the tables of all
-    start.py      greedy starts; fill.py, what stays on the device; spill.py, what goes on to the disk;
-                  guide.py, what the offloading program in fractions advises
-    opening.py    from another solver's schedule, or a start, to a state
-    anneal.py     moves from there; slots.py and again.py, those that change what is recomputed;
+    state.py      a point of the search: decisions, and what they come to; timeline.py, its runs; parts.py,
+                  what a tensor adds; aggregates.py, the tables of all
+    start.py      greedy starts; fill.py, what stays on the device; disk_spill.py, what goes on to the disk;
+                  lp_guide.py, what the offloading program in fractions advises
+    warm_start.py from another solver's schedule, or a start, to a state
+    anneal.py     moves from there; slots.py and recompute_moves.py, those that change what is recomputed;
                   stalls.py, where the device waits
     planner/residency/assembly.py, from a state to the steps of its schedule; planner/replay, their period
 
@@ -54,8 +54,8 @@ from ...settings import SolverSettings, setting
 from .anneal import Anneal, part_of
 from .compiling import load
 from .drops import Drops
-from .opening import Opening, opened
 from .start import Starts, other_modes
+from .warm_start import Opening, opened
 
 NAME = "joint"
 

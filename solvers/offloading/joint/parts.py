@@ -15,7 +15,7 @@ from ....graphs.machine import Machine
 from ....planner.residency.lifetimes import Lifetime, count_moments, position_of, run_moment, tensor_lifetimes
 from ....planner.residency.residency import Residency, TensorUse
 from ....planner.residency.tensor_transfers import TensorTransfers, derive_transfers
-from .lineup import Lineup
+from .timeline import Lineup
 
 ABSENCE = np.dtype([(name, np.int64) for name in ("tensor", "after", "before")])
 

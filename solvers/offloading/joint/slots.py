@@ -18,7 +18,7 @@ from ....graphs.graph import Graph
 from ....planner.schedule.schedule import DEFAULT_MODE
 from ....planner.schedule.sequence import Run
 from .drops import Drops
-from .lineup import ABSENT
+from .timeline import ABSENT
 
 _LONG = 8
 """Runs from which on a gap is long."""

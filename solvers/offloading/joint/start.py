@@ -15,14 +15,14 @@ from ....graphs.machine import Machine, Memory
 from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.schedule import DEFAULT_MODE
 from ...links import worth_moving
-from ..layers.host_ways import ways_on_host
+from ..layers.host_variants import ways_on_host
+from .disk_spill import spill
 from .drops import Drops
 from .fill import fill, orders, send_all
-from .guide import Guide, guided
-from .lineup import ABSENT
+from .lp_guide import Guide, guided
 from .slots import Slots
-from .spill import spill
 from .state import Outcome, State
+from .timeline import ABSENT
 
 LOOK_AHEADS = (1.0, 1.5, 3.0)
 FIRST = ((0.25, 0.25), (0.0, 0.0), (0.5, 0.25), (1.0, 0.25), (1.0, 1.0))

@@ -22,9 +22,9 @@ from ....planner.residency.prefetch_placement import LONGEST_LOOK_AHEAD, schedul
 from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import Run
-from .lineup import ABSENT, Lineup
+from .aggregates import Total
 from .parts import Absence, AbsenceParts, Decisions
-from .total import Total
+from .timeline import ABSENT, Lineup
 
 
 class Outcome(NamedTuple):

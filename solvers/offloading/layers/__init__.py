@@ -11,18 +11,17 @@ and no weight used after its update; else NotAcceptedError says in one line what
 | P or w, G, OS               | `Layer.weights`, `gradients`, `states`            |
 | a layer's output, x_i       | `Layer.output`                                    |
 | FP, BP                      | `Layer.forward`, `backward`                       |
-| CPU update                  | `TrainingLayers.host_modes`, host_ways.py         |
+| CPU update                  | `TrainingLayers.host_modes`, host_variants.py     |
 
-    training.py       begin here: the layers of a graph
-    runs.py           forward, recomputation inside layers, backward, updates: the runs
-    early_updates.py  updates right after the last run that they wait for
-    host_ways.py      the modes that can update on the CPU
-    absences.py       weights, gradients, states, activations that are offloaded between passes
-    cpu_updates.py    what these systems ask of graph and machine
-    refusals.py       why no way fits: the least budget, or a host too small
+    training.py           begin here: the layers of a graph
+    runs.py               forward, recomputation inside layers, backward, updates: the runs
+    early_updates.py      updates right after the last run that they wait for
+    host_variants.py      the variants that can update on the CPU
+    offload_intervals.py  weights, gradients, states, activations that are offloaded between passes
+    cpu_updates.py        what these systems ask of graph and machine
+    refusals.py           why nothing fits: the least budget, or a host too small
 
 All is linear in the graph's edges, but for the chain and one sort.
 
-Doors: absences, cpu_updates, early_updates, host_ways, refusals, runs,
-training.
+Public modules: cpu_updates, early_updates, host_variants, offload_intervals, refusals, runs, training.
 """

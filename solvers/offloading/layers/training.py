@@ -22,7 +22,7 @@ from ....graphs.structure.chain import Chain, chain_of
 from ...candidates import require_backward
 from ...problem import NotAcceptedError
 from .early_updates import movable_updates
-from .host_ways import ways_on_host
+from .host_variants import ways_on_host
 
 
 @dataclass(frozen=True)

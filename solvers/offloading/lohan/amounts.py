@@ -20,7 +20,13 @@ from ....planner.residency.residency import Residency
 from ....planner.schedule.schedule import Schedule
 from ...candidates import device_limit
 from ...problem import Problem
-from ..layers.absences import Uses, activation_absences, gradient_absences, state_absences, weight_absences
+from ..layers.offload_intervals import (
+    Uses,
+    activation_absences,
+    gradient_absences,
+    state_absences,
+    weight_absences,
+)
 from ..layers.runs import layer_runs
 from .costs import traffic_of
 from .swap import SwapOrder, best_prefix

@@ -27,8 +27,8 @@ from ....planner.simulator.simulate import Figures, simulate
 from ...candidates import peak_without
 from ...links import LinkedMachine
 from ...problem import NotAcceptedError
-from ..layers.absences import gradient_absences, uses_of
-from ..layers.host_ways import ways_on_host
+from ..layers.host_variants import ways_on_host
+from ..layers.offload_intervals import gradient_absences, uses_of
 from .estimate import Treatment
 from .gradients import gradient_layers, kept_layers, written_below
 from .layers import Costs, WeightLayer, costs_of, direct_run, weight_layers, weights_read

@@ -27,5 +27,5 @@ Bordeaux, 2024, tel-04890912, 4.3.4 to 4.6.
 O(L²) columns and rows, solved in fractions; with its integers it is exponential at worst. Algorithm 8 solves
 O(L) subset-sum problems for each group. The blocks and the loop around the program: ../offmate.
 
-Doors: activations, iteration, model, round, states, tensors, weights.
+Public modules: activations, iteration, model, round, states, tensors, weights.
 """

@@ -19,7 +19,7 @@ from ....planner.schedule.sequence import in_default_mode
 from ...chains.runs import block_runs
 from ...recomputation.blocks.placed import placed_blocks
 from ..layers.early_updates import early_updates
-from ..layers.host_ways import ways_on_host
+from ..layers.host_variants import ways_on_host
 from ..o_ilp.iteration import Carried, Group, Iteration, Parcel
 from .options import Asked, block_options
 

@@ -15,7 +15,7 @@ on a single GPU by re-materialization and offloading, 2024.
 | 4.4    | options.py: options of a block                                                      |
 | 4.5    | o_ilp/model.py: the program, with what had to be corrected                          |
 | 4.5.3  | `batch`: the best batch, reported                                                   |
-| 4.6    | o_ilp/round.py, tensors.py; absences.py: of whole tensors                           |
+| 4.6    | o_ilp/round.py, tensors.py; offload_intervals.py: of whole tensors                 |
 | 4.6    | schedule.py: runs, the order of CPU updates, intervals; planner/residency places    |
 | –      | search.py: the loop around all this; least.py, its last resort                      |
 

@@ -1,8 +1,8 @@
 """Conversion of an answer of O-ILP to runs and offload intervals of whole tensors:
 planner/residency/residency.py makes the schedule.
 
-Which tensors are offloaded between two uses follows the answer (absences.py). When copies start is left to
-planner/residency/prefetch_placement.py, operation by operation, or taken from the answer's steps.
+Which tensors are offloaded between two uses follows the answer (offload_intervals.py). When copies start is
+left to planner/residency/prefetch_placement.py, operation by operation, or taken from the answer's steps.
 
 Updates on the CPU run by their deadlines, among those whose gradient is on the host. A weight updated there
 is needed next by the first step that uses it in the next iteration (f_w); blocks with a lower number have
@@ -24,10 +24,10 @@ from ....graphs.graph import Graph
 from ....graphs.machine import Memory
 from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.sequence import Run
-from ..layers.absences import uses_of
+from ..layers.offload_intervals import uses_of
 from ..o_ilp.model import OIlpProgram
 from ..o_ilp.round import Choice
-from .absences import on_disk, tensor_absences
+from .offload_intervals import on_disk, tensor_absences
 
 
 def residence_of(

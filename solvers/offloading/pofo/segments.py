@@ -19,7 +19,7 @@ from ...chains.options import without_options
 from ...chains.problem import ChainProblem
 from ...chains.runs import Move, Pass, sequence
 from ...chains.table import ChainTable
-from ..layers.absences import uses_of
+from ..layers.offload_intervals import uses_of
 from ..layers.runs import first_backward
 
 Values = NDArray[np.float64]

@@ -23,7 +23,7 @@ from itertools import pairwise
 from ....graphs.machine import Memory
 from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.sequence import Run
-from ..layers.absences import Positions, Uses, gradient_absences, state_absences
+from ..layers.offload_intervals import Positions, Uses, gradient_absences, state_absences
 from ..layers.runs import LayerRuns
 from ..layers.training import TrainingLayers
 

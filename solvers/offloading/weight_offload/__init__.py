@@ -1,4 +1,4 @@
 """offload-greedy, greedy-star and l2l: weights leave between uses.
 
-Doors: compiling.
+Public modules: compiling.
 """

@@ -20,7 +20,13 @@ from itertools import pairwise
 from ....graphs.machine import Memory
 from ....planner.residency.residency import Residency, TensorUse
 from ...settings import setting
-from ..layers.absences import Uses, activation_absences, gradient_absences, state_absences, weight_absences
+from ..layers.offload_intervals import (
+    Uses,
+    activation_absences,
+    gradient_absences,
+    state_absences,
+    weight_absences,
+)
 from ..layers.runs import LayerRuns, all_kept, always_kept, layer_runs
 from ..layers.training import TrainingLayers
 

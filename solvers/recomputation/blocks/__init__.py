@@ -23,5 +23,5 @@ In the order to read:
 
 Reference: Zhao et al., Rockmate, ICML 2023, arXiv:2307.01236; Zhao, thesis, 2024, 2.4 to 2.6.
 
-Doors: greedy, kinds, option, placed.
+Public modules: greedy, kinds, option, placed.
 """

@@ -1,4 +1,4 @@
 """Checkmate and Rk-Checkmate: integer programs over stages. Begin with checkmate.py.
 
-Doors: model, part, rk_model, tensors.
+Public modules: model, part, rk_model, tensors.
 """

@@ -16,5 +16,5 @@ don't grow with the graph, only their number does (thesis, 3.4.6). The solver is
 
 Reference: X. Zhao, thesis, Université de Bordeaux, 2024, 3.4.
 
-Doors: graph, level, top.
+Public modules: graph, level, top.
 """

@@ -21,7 +21,7 @@ Chosen = Mapping[Slot, Choice]
 def options_of(
     piece: Piece, children: Sequence[Child], budgets: Budgets, seconds: float
 ) -> tuple[list[Option], bool]:
-    """Find a cluster's options with H-ILP, as a level solver (hiremate/bottom.py)."""
+    """Find a cluster's options with H-ILP, as a level solver (hiremate/solve_levels.py)."""
     graph = h_graph(piece, selected(children, budgets.options))
 
     def search(budget: Budget | None, seconds: float) -> Found:

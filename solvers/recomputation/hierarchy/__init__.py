@@ -1,4 +1,4 @@
 """Clusters of clusters: subgraphs, passes, options and budgets. Begin with tree.py.
 
-Doors: grid, option, passes, piece, tree.
+Public modules: grid, option, passes, piece, tree.
 """

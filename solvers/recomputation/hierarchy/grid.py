@@ -71,7 +71,7 @@ Search = Callable[[Budget | None, float], Found]
 def options_on_grid(
     piece: Piece, budgets: Budgets, seconds: float, search: Search
 ) -> tuple[list[Option], bool]:
-    """Find a cluster's options on the grid, as a level solver (hiremate/bottom.py).
+    """Find a cluster's options on the grid, as a level solver (hiremate/solve_levels.py).
 
     No option occurs twice; the baseline option is always among them.
     """

@@ -50,7 +50,7 @@ def check(name: str) -> None:
 
 
 def options_of(name: str, piece: Piece, budgets: Budgets, seconds: float) -> tuple[list[Option], bool]:
-    """Find a cluster's options with a solver of the catalogue, as a level solver (bottom.py).
+    """Find a cluster's options with a solver of the catalogue, as a level solver (solve_levels.py).
 
     name: of the catalogue's solver.
     """

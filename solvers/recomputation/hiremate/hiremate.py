@@ -19,7 +19,7 @@ claimed.
 In the order to read:
 
     ../hierarchy                what a cluster is, how it can be run
-    bottom.py                   options for all clusters, level by level, from a solver of each level
+    solve_levels.py             options for all clusters, level by level, from a solver of each level
     rk_checkmate.py             one of these; others are in ../h_ilp, and the one that keeps all
     direct.py                   any other solver that only recomputes
     subproblems.py              solved in parallel, and kept on disk
@@ -61,8 +61,8 @@ from ..h_ilp.graph import HGraph
 from ..h_ilp.top import TRIES, HierarchyResult, fastest, lightest, top_graph
 from ..hierarchy.grid import Budgets
 from ..hierarchy.tree import Branch, Hierarchy, Tree, hierarchy_of
-from .bottom import child, level_solvers, options_of_all
 from .direct import check, solvers_named, whole
+from .solve_levels import child, level_solvers, options_of_all
 from .subproblems import Job, Solved, cache_of, solve_all
 
 NAME = "hiremate"

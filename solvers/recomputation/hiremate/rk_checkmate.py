@@ -24,7 +24,7 @@ from ..hierarchy.piece import Piece
 def options_of(
     piece: Piece, _children: Sequence[Child], budgets: Budgets, seconds: float
 ) -> tuple[list[Option], bool]:
-    """Find a cluster's options, as a level solver (bottom.py); children are taken apart."""
+    """Find a cluster's options, as a level solver (solve_levels.py); children are taken apart."""
     cluster = cluster_graph(piece)
 
     def search(budget: Budget | None, seconds: float) -> Found:

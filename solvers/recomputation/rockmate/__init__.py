@@ -1,4 +1,4 @@
 """Rk-Rotor and Rockmate: a chain whose blocks have options. Begin with rk_rotor.py.
 
-Doors: rk_rotor.
+Public modules: rk_rotor.
 """

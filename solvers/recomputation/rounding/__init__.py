@@ -1,4 +1,4 @@
 """The residency program's answer in fractions as a schedule.
 
-Doors: rounding.
+Public modules: rounding.
 """

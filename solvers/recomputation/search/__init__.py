@@ -1,4 +1,4 @@
 """The search over sequences in any order.
 
-Doors: search, rounds, compiling.
+Public modules: compiling, rounds, search.
 """

@@ -1,4 +1,4 @@
 """Schedules below the minimum memory of a single backward pass: backward in two passes.
 
-Doors: second_pass.
+Public modules: second_pass.
 """

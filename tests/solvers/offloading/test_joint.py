@@ -20,12 +20,12 @@ from memplan.planner.schedule.sequence import in_default_mode, prune
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.links import worth_moving
 from memplan.solvers.offloading.joint import joint
+from memplan.solvers.offloading.joint.disk_spill import spill
 from memplan.solvers.offloading.joint.drops import Drops
-from memplan.solvers.offloading.joint.lineup import ABSENT
 from memplan.solvers.offloading.joint.slots import Slots
-from memplan.solvers.offloading.joint.spill import spill
 from memplan.solvers.offloading.joint.start import host_modes
 from memplan.solvers.offloading.joint.state import State
+from memplan.solvers.offloading.joint.timeline import ABSENT
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Status
 from memplan.solvers.registry import run as registry
 from not_none import not_none

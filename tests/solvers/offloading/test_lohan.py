@@ -20,7 +20,7 @@ from memplan.planner.baseline import baseline
 from memplan.planner.residency.prefetch_placement import ResidencyTransfers, place_prefetches
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
-from memplan.solvers.offloading.layers.absences import Uses
+from memplan.solvers.offloading.layers.offload_intervals import Uses
 from memplan.solvers.offloading.layers.runs import layer_runs
 from memplan.solvers.offloading.layers.training import training_layers
 from memplan.solvers.offloading.lohan import amounts as lohan_amounts

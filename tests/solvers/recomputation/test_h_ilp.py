@@ -29,7 +29,7 @@ from memplan.solvers.recomputation.hierarchy.option import default_option
 from memplan.solvers.recomputation.hierarchy.piece import Piece, part
 from memplan.solvers.recomputation.hierarchy.tree import Branch, Tree, hierarchy_of
 from memplan.solvers.recomputation.hiremate import h_ilp
-from memplan.solvers.recomputation.hiremate.bottom import child
+from memplan.solvers.recomputation.hiremate.solve_levels import child
 from training_graphs import training
 
 EXACT = Settings(gap=0.0, threads=1)

@@ -34,8 +34,8 @@ from memplan.solvers.recomputation.hierarchy.passes import Pass, Step, pass_of
 from memplan.solvers.recomputation.hierarchy.piece import part, whole
 from memplan.solvers.recomputation.hierarchy.tree import hierarchy_of
 from memplan.solvers.recomputation.hiremate import h_ilp, hiremate
-from memplan.solvers.recomputation.hiremate.bottom import LEVEL_SOLVERS
 from memplan.solvers.recomputation.hiremate.hiremate import tree_of
+from memplan.solvers.recomputation.hiremate.solve_levels import LEVEL_SOLVERS
 from memplan.solvers.registry import run as registry
 from odd_graphs import odd_graph
 from recomputing import recomputing

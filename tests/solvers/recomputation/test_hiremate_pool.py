@@ -29,9 +29,9 @@ from memplan.solvers.recomputation.hierarchy.passes import covers
 from memplan.solvers.recomputation.hierarchy.piece import Piece, part
 from memplan.solvers.recomputation.hierarchy.tree import Branch, Tree, hierarchy_of
 from memplan.solvers.recomputation.hiremate import hiremate
-from memplan.solvers.recomputation.hiremate.bottom import child, pooled
 from memplan.solvers.recomputation.hiremate.hiremate import tree_of
 from memplan.solvers.recomputation.hiremate.rk_checkmate import cluster_graph
+from memplan.solvers.recomputation.hiremate.solve_levels import child, pooled
 from memplan.solvers.registry import run as registry
 from training_graphs import training
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from random import Random
 
 from ....planner.schedule.schedule import DEFAULT_MODE
-from .lineup import ABSENT
 from .parts import Absence
 from .slots import optional
 from .state import State
+from .timeline import ABSENT
 
 _ALONG = 0.8
 """Probability that an input which no other run needs is recomputed too, if it can be."""

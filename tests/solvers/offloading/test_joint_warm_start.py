@@ -16,7 +16,7 @@ from memplan.planner.residency.residency import Residency
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.joint import joint
 from memplan.solvers.offloading.joint.drops import Drops
-from memplan.solvers.offloading.joint.opening import opened
+from memplan.solvers.offloading.joint.warm_start import opened
 from memplan.solvers.problem import Options, Problem
 from test_joint import GRAPHS
 from test_residency import training

@@ -7,12 +7,12 @@ from random import Random
 import pytest
 from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import simulate
-from memplan.solvers.offloading.joint.again import Again
 from memplan.solvers.offloading.joint.drops import Drops
-from memplan.solvers.offloading.joint.lineup import ABSENT
+from memplan.solvers.offloading.joint.recompute_moves import Again
 from memplan.solvers.offloading.joint.slots import Slots, optional
 from memplan.solvers.offloading.joint.start import host_modes
 from memplan.solvers.offloading.joint.state import State
+from memplan.solvers.offloading.joint.timeline import ABSENT
 from test_joint import GRAPHS, LINKED
 
 

@@ -16,7 +16,7 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.offload.fractions import Fractions
 from memplan.solvers.offloading.joint import joint, start
 from memplan.solvers.offloading.joint.drops import Drops
-from memplan.solvers.offloading.joint.guide import Guide
+from memplan.solvers.offloading.joint.lp_guide import Guide
 from memplan.solvers.offloading.joint.start import Starts, host_modes
 from memplan.solvers.problem import Options, Problem
 from test_joint import LINKED, trained

@@ -14,8 +14,8 @@ from ....graphs.machine import Memory
 from ....planner.residency.lifetimes import run_moment
 from ....planner.residency.prefetch_placement import may_start
 from ....planner.residency.tensor_transfers import MOVE, fetch_type
-from .lineup import Lineup
 from .parts import ABSENCE, Part
+from .timeline import Lineup
 
 
 class Total:

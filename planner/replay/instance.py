@@ -108,7 +108,8 @@ def _tensors(graph: Graph) -> Any:
 
 def _limits(machine: Machine, budget: int) -> NDArray[np.float64]:
     capacities = [tier.capacity for tier in machine.hierarchy.tiers]
-    limits = np.array([inf if limit is None else limit for limit in (*capacities, machine.crossing_capacity)])
+    pinned = None if machine.unpinned else machine.crossing_capacity
+    limits = np.array([inf if limit is None else limit for limit in (*capacities, pinned)])
     limits[Memory.DEVICE] = min(limits[Memory.DEVICE], budget)
     return limits
 

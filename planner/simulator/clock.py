@@ -84,13 +84,13 @@ class Played(NamedTuple):
     """Times of the iterations simulated last, in seconds.
 
     period: of one iteration in the steady state. ends: per step, of the iteration played last and, before it,
-    of those that its steps wait for. free: when each queue and, last, the thread were free, before and after
-    the last iteration.
+    of those that its steps wait for. free: when each queue and, last, the thread were free before the last
+    iteration.
     """
 
     period: float
     ends: Sequence[Sequence[float]]
-    free: tuple[Sequence[float], Sequence[float]]
+    free: Sequence[float]
 
 
 def play(queues: Sequence[int], seconds: Sequence[float], launches: Sequence[float], waits: Waits) -> Played:
@@ -116,10 +116,10 @@ def play(queues: Sequence[int], seconds: Sequence[float], launches: Sequence[flo
         last, growth = growth, [now - then for now, then in zip(free, history[-1], strict=True)]
         history.append(list(free))
         if last and len(ends) >= furthest and _same(last, growth):
-            return Played(max(growth), ends, (history[-2], history[-1]))
+            return Played(max(growth), ends, history[-2])
     half = len(history) // 2
     gained = (now - then for now, then in zip(history[-1], history[half], strict=True))
-    return Played(max(gained) / (len(history) - 1 - half), ends, (history[-2], history[-1]))
+    return Played(max(gained) / (len(history) - 1 - half), ends, history[-2])
 
 
 def _furthest_back(steps: int, waits: Waits) -> int:

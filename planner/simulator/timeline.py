@@ -55,7 +55,7 @@ def timeline(
     walk = Walk(graph, schedule, budget=budget, machine=machine or graph.machine)
     settle(walk)
     played = play(walk.queues, walk.seconds, walk.launches, walk.waits)
-    zero = played.free[0][Queue.COMPUTE]
+    zero = played.free[Queue.COMPUTE]
     queue = np.array(walk.queues, np.int64)
     end = np.array(played.ends[-1], np.float64)
     idle, cause = _waits(walk, played)
@@ -71,7 +71,7 @@ def _passed(queue: Ints, end: Floats, zero: float) -> Floats:
 def _waits(walk: Walk, played: Played) -> tuple[Floats, Ints]:
     """Return idle and cause of each step."""
     steps, ends = len(walk.queues), played.ends
-    free = list(played.free[0])
+    free = list(played.free)
     idle, cause = np.zeros(steps), np.full(steps, NOTHING)
     for step, queue in enumerate(walk.queues):
         if queue == NOTHING:

@@ -283,6 +283,25 @@ def test_with_memory_for_all_no_slots_in_the_order_of_need_are_faster(seed: int)
     assert found[1].time <= fastest * (1 + 1e-9)
 
 
+def test_a_rejected_look_ahead_hides_no_other() -> None:
+    """If the pinned memory is too small for early reads from the disk, the fastest schedule of the other
+    look-aheads is found, in whatever order they are listed."""
+    some_hold = 0
+    for seed in range(12, 31):
+        random = Random(seed)
+        graph = training(random.randint(2, 4), frozen=random.randint(0, 3))
+        residency = random_residency(graph, random, 0.6, disk=True)
+        least = simulate(graph, build_schedule(graph, residency), machine=LINKED).figures
+        machine, budget = replace(LINKED, pinned=least.least_pinned), least.least_budget + 8
+        each = [place_prefetches(graph, machine, budget, residency, (one,)) for one in LOOK_AHEADS]
+        times = [found[1].time for found in each if found is not None]
+        for look_aheads in (LOOK_AHEADS, LOOK_AHEADS[::-1]):
+            found = place_prefetches(graph, machine, budget, residency, look_aheads)
+            assert (None if found is None else found[1].time) == min(times, default=None), seed
+        some_hold += 0 < len(times) < len(LOOK_AHEADS)
+    assert some_hold > 3
+
+
 @pytest.mark.sampled(23)
 @pytest.mark.parametrize("seed", range(80))
 def test_the_search_and_the_planner_place_alike(seed: int) -> None:

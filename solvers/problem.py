@@ -154,6 +154,12 @@ class SolverResult:
     notes: tuple[str, ...] = ()
     effort: SearchStats | None = None
 
+    @staticmethod
+    def of_heuristic(schedule: Schedule, clock: Clock, lower_bound: float | None = None) -> SolverResult:
+        """Return a heuristic's answer, the best so far if its clock ended the search."""
+        status = Status.FEASIBLE if clock.expired else Status.HEURISTIC
+        return SolverResult(schedule, status, lower_bound, clock.interrupted)
+
 
 @dataclass(frozen=True, repr=False)
 class ValidatedSolution:

@@ -60,3 +60,23 @@ def test_a_part_is_a_share_of_what_is_left(
     whole = Clock(seconds)
     hands.now += 2.0
     assert whole.part(share, most).limit == limit
+
+
+def test_an_interrupt_ends_the_block_and_is_recorded(hands: Hands) -> None:
+    endless, timed = Clock(None), Clock(10.0)
+    timed.raise_if_interrupted()
+    hands.now += 2.5
+    assert (endless.share, timed.share) == (0.0, 0.25)
+    for each in (endless, timed):
+        with each.until_interrupted():
+            raise KeyboardInterrupt
+        assert (each.interrupted, each.goes_on(), each.over, each.share) == (True, False, False, inf)
+        with pytest.raises(KeyboardInterrupt):
+            each.raise_if_interrupted()
+
+
+def test_only_interrupts_end_the_block_quietly(hands: Hands) -> None:
+    timed = Clock(10.0)
+    with pytest.raises(ValueError, match="another"), timed.until_interrupted():
+        raise ValueError("another")
+    assert timed.goes_on()

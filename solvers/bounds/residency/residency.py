@@ -142,7 +142,7 @@ def residency_of(search: ResidencyBoundSearch, order: OrderName, whole: bool = T
         best.whole,
         search.found,
         finished,
-        search.interrupted,
+        search.clock.interrupted,
     )
 
 

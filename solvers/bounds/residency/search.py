@@ -98,7 +98,6 @@ class ResidencyBoundSearch:
     best: the best bound so far.
     found: the fastest schedule within the limit.
     least: the smallest peak of a schedule above the limit.
-    interrupted: by Ctrl-C.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class ResidencyBoundSearch:
         self.best = Best(0.0, Later.of(np.zeros(len(graph.operations))), [])
         self.found: Candidate | None = None
         self.least: int | None = None
-        self.interrupted = self.nested = False
+        self.nested = False
         self.time_of_all = sum(self.facts.seconds)
         self.seconds = self.time_of_all or 1.0
         self.chosen: list[int] = []
@@ -191,7 +190,7 @@ class ResidencyBoundSearch:
         return self._in_time() and not self.proven
 
     def _in_time(self) -> bool:
-        return not self.interrupted and self.clock.goes_on()
+        return self.clock.goes_on()
 
     def _peaks(self, most: int) -> list[int]:
         """Return first runs at which the newest answer, as a schedule, does not fit."""
@@ -313,7 +312,7 @@ class ResidencyBoundSearch:
             lambda _progress: None,
             self.cancelled,
         )
-        self.interrupted = result.interrupted
+        self.clock.interrupted |= result.interrupted
         return part, fit.result(result)
 
     def _take(self, extra: float, later: Later | None, whole: bool = False) -> bool:

@@ -32,7 +32,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
-from time import monotonic
 
 from ....graphs.machine import Machine
 from ....planner.bounds import minimum_memory, time_bound
@@ -40,6 +39,7 @@ from ....planner.residency.from_schedule import recover_residency
 from ....planner.schedule.schedule import Schedule
 from ....planner.simulator.simulate import simulate
 from ...candidates import baseline_candidate, device_limit
+from ...clock import Clock
 from ...incumbent import Incumbent
 from ...problem import (
     InfeasibleError,
@@ -98,25 +98,23 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     if baseline is not None:
         return baseline
     load(options)
-    clock, limit, drops = _Clock(options), device_limit(problem), Drops(problem.graph)
+    clock, limit, drops = options.clock(), device_limit(problem), Drops(problem.graph)
     starts = Starts(drops, machine, limit, lambda: _go_on(clock, starts, options.race))
-    interrupted = False
-    try:
-        starts.search(min(_ADVICE_SECONDS, _ADVICE_SHARE * clock.limit))
-    except KeyboardInterrupt:
-        interrupted = True
+    with clock.until_interrupted():
+        starts.search(clock.part(_ADVICE_SHARE, _ADVICE_SECONDS).left)
     openings = list[Opening]()
     for start in starts.found:
         each = opened(problem, [start.residence], drops, lambda: True)
         openings += [] if each is None else [each]
-        if interrupted and openings:  # the answer is wanted at once, and the best start is the first
+        if clock.interrupted and openings:  # the answer is wanted at once, and the best start is the first
             break
     if not openings:
-        raise _refusal(problem, limit, starts, interrupted)
+        clock.raise_if_interrupted()
+        raise _refusal(problem, limit, starts)
     seconds = min(outcome.seconds for _state, outcome in openings)
     options.report(f"{NAME}: {seconds:.6g} s before annealing")
-    found, interrupted = _annealed(problem, options, clock, openings, interrupted)
-    return _answer(problem, found, clock, interrupted)
+    found = _annealed(problem, options, clock, openings)
+    return SolverResult.of_heuristic(found, clock, time_bound(problem.graph))
 
 
 def improved(problem: Problem, options: Options, known: Iterable[tuple[Schedule, float]]) -> SolverResult:
@@ -124,18 +122,18 @@ def improved(problem: Problem, options: Options, known: Iterable[tuple[Schedule,
 
     known: with their seconds.
     """
-    clock, ordered = _Clock(options), sorted(known, key=lambda each: each[1])
+    clock, ordered = options.clock(), sorted(known, key=lambda each: each[1])
     if clock.share >= 1.0:
-        return _answer(problem, ordered[0][0], clock, False)
+        return SolverResult.of_heuristic(ordered[0][0], clock, time_bound(problem.graph))
     drops = Drops(problem.graph)
     residences = (recover_residency(problem.graph, schedule) for schedule, _seconds in ordered)
     opening = opened(problem, residences, drops, lambda: clock.share >= _READ_SHARE)
-    found, interrupted = ordered[0][0], False
+    found = ordered[0][0]
     if opening:
-        annealed, interrupted = _annealed(problem, options, clock, [opening], False)
+        annealed = _annealed(problem, options, clock, [opening])
         if _seconds(problem, annealed) < ordered[0][1]:
             found = annealed
-    return _answer(problem, found, clock, interrupted)
+    return SolverResult.of_heuristic(found, clock, time_bound(problem.graph))
 
 
 def require_links(name: str, problem: Problem) -> Machine:
@@ -153,25 +151,8 @@ def baseline_if_fastest(problem: Problem) -> SolverResult | None:
     return None
 
 
-class _Clock:
-    def __init__(self, options: Options) -> None:
-        self.options, self.begin = options, monotonic()
-        self.limit = inf if options.time_limit is None else options.time_limit
-
-    @property
-    def share(self) -> float:
-        """Return the share of the time limit that has passed; the search is over at 1."""
-        return inf if self.options.cancelled() else (monotonic() - self.begin) / max(self.limit, 1e-9)
-
-
-def _annealed(
-    problem: Problem,
-    options: Options,
-    clock: _Clock,
-    openings: Sequence[Opening],
-    interrupted: bool,
-) -> tuple[Schedule, bool]:
-    """Return the best schedule that annealing finds from there, and whether Ctrl-C ended it."""
+def _annealed(problem: Problem, options: Options, clock: Clock, openings: Sequence[Opening]) -> Schedule:
+    """Return the best schedule that annealing finds from there."""
     settings = options.chosen(Settings)
     graph, bound = problem.graph, time_bound(problem.graph)
     anneals = [Anneal(*opening, other_modes(graph), settings.seed) for opening in openings]
@@ -188,29 +169,27 @@ def _annealed(
     def progress() -> float:
         seconds, share = best().best.outcome.seconds, clock.share
         options.race.found(seconds, NAME)
-        if interrupted or not moves or share >= 1.0 or seconds <= bound * (1 + _ENOUGH):
+        if not moves or share >= 1.0 or seconds <= bound * (1 + _ENOUGH):
             return 1.0
-        if clock.limit == inf:
+        if clock.limit is None:
             return sum(anneal.tried for anneal in anneals) / moves
         return (share - begun) / (1.0 - begun)
 
-    try:
-        first = len(anneals) if len(anneals) > 1 and not interrupted else 0
+    with clock.until_interrupted():
+        first = len(anneals) if len(anneals) > 1 and not clock.interrupted else 0
         for number, anneal in enumerate(anneals[:first]):
             anneal.cool(part_of(progress, number * _FIRST_SHARE, (number + 1) * _FIRST_SHARE))
-        if not interrupted:
+        if not clock.interrupted:
             best().run(part_of(progress, first * _FIRST_SHARE, 1.0))
-    except KeyboardInterrupt:
-        interrupted = True
     anneal = best()
     anneal.restore(anneal.best)
-    return anneal.state.schedule(anneal.best.outcome), interrupted
+    return anneal.state.schedule(anneal.best.outcome)
 
 
-def _go_on(clock: _Clock, starts: Starts, race: Incumbent) -> bool:
+def _go_on(clock: Clock, starts: Starts, race: Incumbent) -> bool:
     if starts.best is not None:
         race.found(starts.best.outcome.seconds, NAME)
-    return clock.share < _START_SHARE and (clock.limit < inf or starts.tried < _MOST_CHOICES)
+    return clock.share < _START_SHARE and (clock.limit is not None or starts.tried < _MOST_CHOICES)
 
 
 def _seconds(problem: Problem, schedule: Schedule) -> float:
@@ -218,15 +197,8 @@ def _seconds(problem: Problem, schedule: Schedule) -> float:
     return simulate(problem.graph, schedule, budget=limit, machine=machine).figures.time
 
 
-def _answer(problem: Problem, schedule: Schedule, clock: _Clock, interrupted: bool) -> SolverResult:
-    status = Status.FEASIBLE if clock.share >= 1.0 or interrupted else Status.HEURISTIC
-    return SolverResult(schedule, status, time_bound(problem.graph), interrupted)
-
-
-def _refusal(problem: Problem, limit: int, starts: Starts, interrupted: bool) -> BaseException:
+def _refusal(problem: Problem, limit: int, starts: Starts) -> InfeasibleError:
     min_memory = minimum_memory(problem.graph, problem.machine)
-    if interrupted:
-        return KeyboardInterrupt()
     if starts.least <= limit or not starts.complete:
         return NotFoundError(NAME, limit, min_memory, None if starts.least == inf else int(starts.least))
     return InfeasibleError(NAME, limit, None if starts.least == inf else int(starts.least), min_memory)

@@ -123,20 +123,16 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         on_host=settings.activations == "host",
     )
     options.report(amounts.estimate_text())
-    interrupted = False
-    try:
+    with clock.until_interrupted():
         while len(amounts.tried) < settings.amounts and (count := amounts.next_count()) is not None:
             amounts.try_count(count)
             if clock.expired:
                 break
-        if amounts.best is not None and not clock.over:
+        if amounts.best is not None and clock.goes_on():
             amounts.try_count(amounts.best[2], LOOK_AHEADS)
-    except KeyboardInterrupt:
-        interrupted = True
     if amounts.best is None:
+        clock.raise_if_interrupted()
         ways = (way for count in amounts.tried for way in amounts.ways(count))
         raise refused(NAME, problem, machine, ways)
     options.report(amounts.best_text())
-    stopped = interrupted or clock.over
-    status = Status.FEASIBLE if stopped else Status.HEURISTIC
-    return SolverResult(amounts.best[1], status, interrupted=interrupted)
+    return SolverResult.of_heuristic(amounts.best[1], clock)

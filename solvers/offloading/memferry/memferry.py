@@ -37,7 +37,7 @@ both.
 from __future__ import annotations
 
 from ....planner.bounds import time_bound
-from ...problem import Options, Problem, SolverResult, Status
+from ...problem import Options, Problem, SolverResult
 from .search import NAME, MemFerrySearch, Settings
 
 __all__ = ["NAME", "Settings", "solve"]
@@ -46,16 +46,12 @@ __all__ = ["NAME", "Settings", "solve"]
 def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     search = MemFerrySearch(problem, settings, options)
-    try:
+    with search.clock.until_interrupted():
         for plan in search.plans:
             search.search(plan)
         search.flip()
-    except KeyboardInterrupt:
-        search.interrupted = True
-        if search.best is None:
-            raise
     if search.best is None:
+        search.clock.raise_if_interrupted()
         raise search.refused()
     options.report(search.best.line())
-    status = Status.FEASIBLE if search.stopped or search.interrupted else Status.HEURISTIC
-    return SolverResult(search.best.schedule, status, time_bound(problem.graph), search.interrupted)
+    return SolverResult.of_heuristic(search.best.schedule, search.clock, time_bound(problem.graph))

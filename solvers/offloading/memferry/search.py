@@ -73,7 +73,7 @@ class MemFerryResult:
 class MemFerrySearch:
     """A search over plans and choices.
 
-    best: the fastest found within the budget. stopped: by the time limit.
+    best: the fastest found within the budget.
 
     The last plan has traced order, for budgets in which no other fits: an update that makes a tensor may take
     less memory at its own position.
@@ -83,9 +83,8 @@ class MemFerrySearch:
         self.problem, self.settings, self._options = problem, settings, options
         self.limit = device_limit(problem)
         self.best: MemFerryResult | None = None
-        self.stopped = self.interrupted = False
         self._seen: dict[tuple[Plan | Treatment, ...], bool] = {}
-        self._clock = options.clock()
+        self.clock = options.clock()
         graph, linked = problem.graph, linked_machine(NAME, problem, "weights and gradients")
         require_backward(NAME, graph)
 
@@ -124,7 +123,7 @@ class MemFerrySearch:
                 twice=twice,
                 known=known,
                 states=self.settings.states,
-                proceed=self._proceed,
+                proceed=self.clock.goes_on,
             )
             if choice is None or self._judge(plan, choice.ways, choice.exact):
                 break
@@ -147,7 +146,7 @@ class MemFerrySearch:
         known = plan.quick_seconds(ways, self.limit)
         for number, way in plan.other_ways(ways, twice=self.settings.twice):
             left -= 1
-            if left < 0 or not self._proceed():
+            if left < 0 or self.clock.expired:
                 break
             turned = [*ways[:number], way, *ways[number + 1 :]]
             seconds = plan.quick_seconds(turned, self.limit)
@@ -159,7 +158,7 @@ class MemFerrySearch:
         """Simulate a choice, keep it if it is the best, and tell whether it fits."""
         key = plan, *ways
         if key not in self._seen:
-            if self.best is not None and not self._proceed():
+            if self.best is not None and self.clock.expired:
                 return True
             found = plan.schedule(ways, self.limit)
             self._seen[key] = found is not None
@@ -202,7 +201,3 @@ class MemFerrySearch:
             except NotAcceptedError:
                 if self.settings.activations == "checkpoint":
                     raise
-
-    def _proceed(self) -> bool:
-        self.stopped = self.stopped or self._clock.expired
-        return not self.stopped

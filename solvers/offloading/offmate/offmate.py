@@ -82,7 +82,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     clock = options.clock()
 
     def remaining() -> float:
-        return 0.0 if options.cancelled() else clock.left
+        return 0.0 if clock.expired else clock.left
 
     bound = time_bound(graph)
     search = OffmateSearch(
@@ -107,24 +107,20 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         asked = Asked(settings.options, programs, settings.seconds, settings)
         return iteration_of(graph, chain, copy_seconds, asked, lambda: monotonic() < until)
 
-    interrupted = False
-    try:
+    with clock.until_interrupted():
         for chain in coarse:
             search.run(iteration(chain, 0), COARSE_RESERVES)
         last = iteration(fine, settings.programs)
         search.run(last)
         if settings.batch:
             options.report(_batch_line(last, search.limits, remaining()))
-    except KeyboardInterrupt:
-        interrupted = True
     best = search.best or _least(problem, linked, search.limits, iteration(fine, 0))
     relaxation = "unknown" if search.relaxation is None else f"{search.relaxation:.6g} s"
     options.report(
         f"{relaxation} by the program with fractions, {best.planned:.6g} s with options and updates chosen, "
         f"{best.figures.time:.6g} s simulated"
     )
-    stopped = interrupted or remaining() <= 0.0
-    return SolverResult(best.schedule, Status.FEASIBLE if stopped else Status.HEURISTIC, bound, interrupted)
+    return SolverResult.of_heuristic(best.schedule, clock, bound)
 
 
 def _batch_line(iteration: Iteration, limits: Limits, seconds: float) -> str:

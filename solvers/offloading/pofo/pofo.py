@@ -63,17 +63,11 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     if baseline.peak <= chained.limit:
         return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(problem.graph))
     search = PofoSearch(problem, chained, linked, settings.tries, clock)
-    interrupted = False
-    try:
+    with clock.until_interrupted():
         search.run(settings.slots, options)
-    except KeyboardInterrupt:
-        interrupted = True
     if search.best is None:
         search.try_memory_saving()
     if search.best is None:
-        if interrupted:
-            raise KeyboardInterrupt
+        clock.raise_if_interrupted()
         raise refused(NAME, problem, linked.machine, search.memory_saving())
-    stopped = interrupted or clock.over
-    status = Status.FEASIBLE if stopped else Status.HEURISTIC
-    return SolverResult(search.best[0], status, search.bound, interrupted=interrupted)
+    return SolverResult.of_heuristic(search.best[0], clock, search.bound)

@@ -87,7 +87,7 @@ class PofoSearch:
             whole + above,
             slot_bytes,
             spare,
-            proceed=lambda: not self.clock.over,
+            proceed=self.clock.goes_on,
         )
         if not inner.complete:
             return None
@@ -148,4 +148,4 @@ class PofoSearch:
 
     def _proceed(self) -> bool:
         proven = self.best is not None and self.best[1] <= self.bound * (1 + rotor.PROVEN)
-        return not proven and not self.clock.over
+        return not proven and self.clock.goes_on()

@@ -42,7 +42,7 @@ from ....planner.schedule.sequence import Run
 from ....planner.simulator.simulate import Figures
 from ...candidates import device_limit, peak_without
 from ...links import LinkedMachine, linked_machine
-from ...problem import Options, Problem, SolverResult, Status
+from ...problem import Options, Problem, SolverResult
 from ...settings import SolverSettings, setting
 from ..layers.cpu_updates import STATES, states_memory
 from ..layers.refusals import refused
@@ -100,27 +100,23 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     if settings.window > len(layers.layers):
         raise InputError(f"window must be at most the {len(layers.layers)} layers, not {settings.window}")
     search = _WindowSearch(problem, linked, layers, settings, options)
-    try:
+    with search.clock.until_interrupted():
         for states in search.memories:
             for checkpoint in search.ways():
                 if search.best is None or search.best.states == states:
                     search.search(checkpoint, states)
-    except KeyboardInterrupt:
-        search.interrupted = True
-        if search.best is None:
-            raise
     if search.best is None:
+        search.clock.raise_if_interrupted()
         raise search.refused()
     options.report(search.best.line())
-    status = Status.FEASIBLE if search.stopped or search.interrupted else Status.HEURISTIC
-    return SolverResult(search.best.schedule, status, time_bound(problem.graph), search.interrupted)
+    return SolverResult.of_heuristic(search.best.schedule, search.clock, time_bound(problem.graph))
 
 
 class _WindowSearch:
     """A search over window sizes.
 
     best: the fastest found within the budget. memories: where what is out of the window may be, tried in
-    order until something fits. stopped: by the time limit.
+    order until something fits.
     """
 
     def __init__(
@@ -135,9 +131,7 @@ class _WindowSearch:
         self.limit = device_limit(problem)
         self.memories = _memories(settings.states, linked.machine, layers)
         self.best: _WindowResult | None = None
-        self.stopped = self.interrupted = False
-        self._options = options
-        self._clock = options.clock()
+        self.clock = options.clock()
 
     def ways(self) -> list[bool]:
         return {"auto": [False, True], "keep": [False], "checkpoint": [True]}[self.settings.activations]
@@ -148,7 +142,7 @@ class _WindowSearch:
         room = room_for_windows(self.layers, plan.runs, self.limit)
         window = working_window(figures, room, self.settings.call_seconds)
         for size in self._sizes(window):
-            if self.best is not None and not self._proceed():
+            if self.best is not None and self.clock.expired:
                 return
             residence = window_residence(self.layers, plan, size, states)
             found = simulate_residency(self.problem.graph, self.linked.machine, self.limit, residence)
@@ -183,10 +177,6 @@ class _WindowSearch:
         most = len(self.layers.layers)
         step = -(-most // _TRIED)
         yield from dict.fromkeys([max(window.size, 1), 1, *range(most, 0, -step)])
-
-    def _proceed(self) -> bool:
-        self.stopped = self.stopped or self._clock.expired
-        return not self.stopped
 
 
 def _memories(chosen: str, machine: Machine, layers: TrainingLayers) -> list[Memory]:

@@ -91,16 +91,15 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         return published(problem, cycle)
     search = OrderSearch(cycle, options)
     offer_starts(search, cycle)
-    try:
+    with search.clock.until_interrupted():
         if (settings.moves and not search.done) or search.best is None:
             offer_packed(search, cycle)
             search.anneal(settings.moves, settings.seed)
-    except KeyboardInterrupt:
-        search.interrupted = True
     if search.best is None:
+        search.clock.raise_if_interrupted()
         raise host_too_small(NAME, cycle)
     schedule = schedule_of_order(cycle, search.best.tolist())
-    return SolverResult(schedule, Status.HEURISTIC, time_bound(problem.graph), interrupted=search.interrupted)
+    return SolverResult(schedule, Status.HEURISTIC, time_bound(problem.graph), search.clock.interrupted)
 
 
 def published(problem: Problem, cycle: Cycle) -> SolverResult:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import inf
-from time import monotonic
 
 from ....planner.baseline import baseline_schedule
 from ....planner.bounds import time_bound
@@ -28,13 +27,13 @@ def solved(
     if cycle.plain_peak <= cycle.limit:
         return SolverResult(baseline_schedule(problem.graph), Status.OPTIMAL, time_bound(problem.graph))
     refuse_if_too_small(solver, problem, cycle)
-    end = inf if options.time_limit is None else monotonic() + options.time_limit
+    clock = options.clock()
     best, fastest = None, inf
     for schedule in schedules(cycle):
         seconds = seconds_of(problem, schedule)
         if seconds < fastest:
             best, fastest = schedule, seconds
-        if best is not None and (monotonic() > end or options.cancelled()):
+        if best is not None and clock.expired:
             break
     if best is None:
         raise host_too_small(solver, cycle)

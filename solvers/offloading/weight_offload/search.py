@@ -44,11 +44,10 @@ class OrderSearch:
         self.host_limit = 2**62 if cycle.host_limit is None else cycle.host_limit
         self.options = options
         self._load_replay()
-        self.end = inf if options.time_limit is None else monotonic() + options.time_limit
+        self.clock = options.clock()
         self.min_memory = sum(cycle.seconds)
         self.best: Ints | None = None
         self.seconds = inf
-        self.interrupted = False
 
     def _load_replay(self) -> None:
         """Load the compiled replay, so that compiling takes none of the limited time."""
@@ -65,22 +64,17 @@ class OrderSearch:
             begin = monotonic()
             orders = orders_from(self.facts, nothing, inf)
             anneal(self.facts, orders, self.turn, 0, 1.0, 0.5, self.host_limit)
-            self.end += monotonic() - begin
+            self.clock.end += monotonic() - begin
 
     @property
     def left(self) -> float:
         """Return the seconds that are left."""
-        return max(0.0, self.end - monotonic())
+        return max(0.0, self.clock.left)
 
     @property
     def done(self) -> bool:
         """Tell whether the order is proven fastest, or the answer is wanted."""
-        return (
-            self.seconds <= self.min_memory * (1.0 + _PROVEN)
-            or self.interrupted
-            or monotonic() > self.end
-            or self.options.cancelled()
-        )
+        return self.seconds <= self.min_memory * (1.0 + _PROVEN) or self.clock.expired
 
     def offer(self, order: Sequence[int] | Ints) -> bool:
         """Take the order if it is the best so far."""
@@ -103,7 +97,7 @@ class OrderSearch:
             self._once(moves, number)
             number += 1
             without_gain = 0 if self.seconds < before * (1 - 1e-6) else without_gain + 1
-            if self.end == inf:
+            if self.clock.end == inf:
                 break
 
     def _once(self, moves: int, number: int) -> None:
@@ -123,6 +117,6 @@ class OrderSearch:
                 over = 100 * (seconds / self.min_memory - 1) if self.min_memory else 0.0
                 self.options.report(f"{seconds:.6g} s, {over:.2f} % above the time of all operations")
             now = monotonic()
-            progress = max(following, (now - begin) / max(self.end - begin, 1e-9))
+            progress = max(following, (now - begin) / max(self.clock.end - begin, 1e-9))
             pace = chunk / max(now - chunk_begin, 1e-9)
             chunk = max(1, min(int(pace * _CHUNK_SECONDS), 4 * chunk))

@@ -84,7 +84,6 @@ class _Result:
 
     candidate: Candidate | None
     bound: float
-    interrupted: bool = False
     nodes: int | None = None
 
 
@@ -134,7 +133,7 @@ class CheckmateSearch:
             raise self.infeasible()
         start = self._start()
         try:
-            found = start if start.interrupted else self._by_program(start.candidate)
+            found = start if self.clock.interrupted else self._by_program(start.candidate)
         except TooLargeError:
             if start.candidate is None:
                 raise NotAcceptedError(
@@ -144,8 +143,7 @@ class CheckmateSearch:
             found = start
         best = _fastest([candidate for candidate in (found.candidate, start.candidate) if candidate])
         if best is None:
-            if found.interrupted:
-                raise KeyboardInterrupt
+            self.clock.raise_if_interrupted()
             if found.bound == inf:
                 raise self.infeasible()
             raise NotFoundError(self.name, self.limit, self.min_memory)
@@ -157,7 +155,7 @@ class CheckmateSearch:
             best.schedule,
             Status.OPTIMAL if proven else Status.FEASIBLE,
             time_bound(graph),
-            found.interrupted,
+            self.clock.interrupted,
             own_bound(self.name, self.problem, found.bound, "file", self.form),
             effort=SearchStats.of(found.nodes, best.time, found.bound) if found is not start else None,
         )
@@ -184,13 +182,10 @@ class CheckmateSearch:
     def _start(self) -> _Result:
         """Return the fastest of the starts that fits."""
         fitting: list[Candidate] = []
-        interrupted = False
-        try:
+        with self.clock.until_interrupted():
             for candidate in self._starts():
                 fitting += [candidate] if self.fits(candidate) else []
-        except KeyboardInterrupt:
-            interrupted = True
-        return _Result(_fastest(fitting), 0.0, interrupted)
+        return _Result(_fastest(fitting), 0.0)
 
     def _starts(self) -> Iterator[Candidate]:
         """Yield the baseline, for a chain what chain solvers find, and what greedy eviction finds."""
@@ -212,19 +207,20 @@ class CheckmateSearch:
         for attempt in range(ROUNDS):
             staged = self.program(self.capacity)
             result = self._search(staged, start)
+            self.clock.interrupted |= result.interrupted
             nodes = result.nodes if result.nodes is None else result.nodes + (nodes or 0)
             if bound is None:
                 bound = product_below(result.bound, staged.seconds)
                 self._doubt(bound, start)
             if result.x is None:
-                return _Result(None, bound, result.interrupted, nodes)
+                return _Result(None, bound, nodes)
             found = self._candidate(staged.runs.sequence(result.x))
             if found is None:
-                return _Result(None, bound, result.interrupted, nodes)
+                return _Result(None, bound, nodes)
             if self.fits(found):
-                return _Result(found, bound, result.interrupted, nodes)
+                return _Result(found, bound, nodes)
             self.cut(found, attempt)
-        return _Result(None, bound or 0.0, nodes=nodes)
+        return _Result(None, bound or 0.0, nodes)
 
     def _candidate(self, runs: Sequence[Run]) -> Candidate | None:
         """Return the schedule of these runs; None if it breaks a rule."""

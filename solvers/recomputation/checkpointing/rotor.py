@@ -39,7 +39,7 @@ how to train deep neural networks with limited memory", Inria RR-9302, 2019; the
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 import numpy as np
@@ -52,7 +52,7 @@ from ...chains.options import OptionMove, single_options, without_options
 from ...chains.problem import ChainProblem, chain_problem
 from ...chains.table import ChainTable
 from ...clock import Clock
-from ...problem import InfeasibleError, Options, Problem, SolverResult, Status
+from ...problem import Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, setting
 from ...skipped import skipping
 
@@ -86,13 +86,12 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     options.report(
         f"{chained.blocks} blocks: {best.time:.6g} s; by their costs, at least {search.bound:.6g} s"
     )
-    status = Status.FEASIBLE if search.stopped else Status.HEURISTIC
-    if best.time <= search.bound * (1 + PROVEN):
-        status = Status.OPTIMAL
+    answer = SolverResult.of_heuristic(best.schedule, clock, bound)
+    status = Status.OPTIMAL if best.time <= search.bound * (1 + PROVEN) else answer.status
     form = f"persistent, of {chained.blocks} blocks in a chain"
     holds = best.time >= search.bound * (1 - PROVEN)  # what pruning takes from a pass, the costs do not know
     own = own_bound(NAME, problem, search.bound, "any", form) if holds else ()
-    return SolverResult(best.schedule, status, bound, search.interrupted, own)
+    return replace(answer, status=status, bounds=own)
 
 
 class _RotorSearch:
@@ -102,7 +101,6 @@ class _RotorSearch:
     found: candidates that fit.
     free: bytes besides what is always resident.
     above: slots that the table goes on beyond them.
-    stopped: by the time limit or by the user (interrupted).
     """
 
     def __init__(
@@ -111,7 +109,7 @@ class _RotorSearch:
         costs = chain_costs(chained.graph, chained.chain, chained.runs)
         self.problem, self.chained, self.baseline, self.costs = problem, chained, baseline, costs
         self.options = single_options(costs)
-        self.clock, self.stopped, self.interrupted = clock, False, False
+        self.clock = clock
         self.found: list[Candidate] = []
         self.free = max(0, chained.limit - costs.resident_bytes)
         divisor = gcd(*costs.input_bytes.tolist(), *costs.saved_bytes[:-1].tolist())
@@ -125,25 +123,20 @@ class _RotorSearch:
 
         Raises InfeasibleError, and KeyboardInterrupt if the user ended the search before it found anything.
         """
-        try:
+        with self.clock.until_interrupted():
             self._search_tables()
-        except KeyboardInterrupt:
-            self.stopped = self.interrupted = True
-        try:
-            return min(self.found or self._least_memory(), key=lambda candidate: candidate.time)
-        except InfeasibleError:
-            if self.interrupted:
-                raise KeyboardInterrupt from None
-            raise
+        return min(self.found or self._least_memory(), key=lambda candidate: candidate.time)
 
     def _search_tables(self) -> None:
         whole, spare = divmod(self.free, self.slot_bytes)
-        up = ChainTable(self.options, whole + self.above, self.slot_bytes, spare, proceed=self._proceed)
+        up = ChainTable(self.options, whole + self.above, self.slot_bytes, spare, proceed=self.clock.goes_on)
         self._search(up)
         if self.exact:
             self._bound_by(up, whole)
             return
-        down = ChainTable(self.options, whole, self.slot_bytes, spare, optimistic=True, proceed=self._proceed)
+        down = ChainTable(
+            self.options, whole, self.slot_bytes, spare, optimistic=True, proceed=self.clock.goes_on
+        )
         self._bound_by(down, whole)
         self._search(down)
 
@@ -159,7 +152,7 @@ class _RotorSearch:
         times = table.times() if table.complete else np.full(1, np.inf)
         drops = np.flatnonzero(np.isfinite(times) & (times < np.append(np.inf, times[:-1]))).tolist()
         low, high = 0, len(drops) - 1
-        while low <= high and self._proceed():
+        while low <= high and self.clock.goes_on():
             middle, before = (low + high) // 2, high
             high = middle - 1
             with skipping(NAME):
@@ -178,13 +171,10 @@ class _RotorSearch:
                 found.append(self._candidate(least.moves(memory)))
         fitting = [candidate for candidate in found if candidate.peak <= self.chained.limit]
         if not fitting:
+            self.clock.raise_if_interrupted()
             peaks = [candidate.peak for candidate in (self.baseline, *found)]
             raise infeasible(NAME, self.problem, min(peaks))
         return fitting
 
     def _candidate(self, moves: Iterable[OptionMove]) -> Candidate:
         return self.chained.candidate(without_options(moves))
-
-    def _proceed(self) -> bool:
-        self.stopped = self.stopped or self.clock.over
-        return not self.stopped

@@ -46,7 +46,6 @@ class HierarchyResult:
 
     candidate: Candidate | None
     bound: float
-    interrupted: bool = False
     proven: bool = False
     nodes: int | None = None
 
@@ -77,17 +76,18 @@ def fastest(
     for attempt in range(ROUNDS):
         program = h_program(top, accounted, corrected=True)
         result = _search(program, gap, clock, start, report)
+        clock.interrupted |= result.interrupted
         bound = min(bound, result.bound * program.seconds)
         nodes = result.nodes if result.nodes is None else result.nodes + (nodes or 0)
         if result.x is None:
             proven = proven or result.outcome == Outcome.INFEASIBLE
-            return HierarchyResult(best, bound, result.interrupted, proven, nodes)
+            return HierarchyResult(best, bound, proven, nodes)
         proven = result.outcome == Outcome.OPTIMAL
         chosen = program.chosen(result.x)
         runs = _laid_out(hierarchy, top, chosen)
         found = _candidate(graph, runs)
         if found is None:
-            return HierarchyResult(best, bound, result.interrupted, proven=False, nodes=nodes)
+            return HierarchyResult(best, bound, proven=False, nodes=nodes)
         if found.peak > limit:
             accounted -= (found.peak - limit) << attempt
             continue
@@ -96,10 +96,10 @@ def fastest(
         found = _candidate(graph, runs) or found
         if best is None or found.time < best.time:
             best = found
-        if result.interrupted or left < WORTH * limit or clock.expired:
-            return HierarchyResult(best, bound, result.interrupted, proven, nodes)
+        if left < WORTH * limit or clock.expired:
+            return HierarchyResult(best, bound, proven, nodes)
         accounted, start = accounted + left, chosen
-    return HierarchyResult(best, bound, False, proven, nodes)
+    return HierarchyResult(best, bound, proven, nodes)
 
 
 def lightest(graph: Graph, hierarchy: Hierarchy, top: HGraph, clock: Clock) -> Candidate | None:

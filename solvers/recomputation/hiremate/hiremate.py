@@ -159,14 +159,13 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
     ]
     best = min(fitting, key=lambda one: one.time, default=None)
     if best is None:
-        if found.interrupted:
-            raise KeyboardInterrupt
+        clock.raise_if_interrupted()
         best = _lightest(name, problem, hierarchy, top, found, clock, complete)
     if found.bound < inf:
         options.report(f"{best.time:.6g} s; from these options none is faster than {found.bound:.6g} s")
     status = Status.HEURISTIC if found.proven else Status.FEASIBLE
     effort = SearchStats.of(found.nodes, best.time, found.bound)
-    return SolverResult(best.schedule, status, time_bound(graph), found.interrupted, effort=effort)
+    return SolverResult(best.schedule, status, time_bound(graph), clock.interrupted, effort=effort)
 
 
 def _options(hierarchy: Hierarchy, settings: Settings, options: Options, clock: Clock) -> tuple[HGraph, bool]:

@@ -88,7 +88,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     with Searcher(graph) as searcher:
         for copies in range(first, settings.most + 1):
             rounds.next(searcher, copies)
-            if rounds.interrupted or rounds.clock.over:
+            if rounds.clock.expired:
                 break
     return rounds.answer()
 
@@ -109,7 +109,7 @@ class _Rounds:
         self.clock = options.clock()
         self.best = baseline if baseline.peak <= self.limit else None
         self.least, self.copies, self.bound = baseline, 0, -inf
-        self.impossible = self.interrupted = False
+        self.impossible = False
 
     def evict(self) -> None:
         part = self.clock.part(1 / 10, EVICTION_SECONDS)
@@ -125,7 +125,7 @@ class _Rounds:
             found = self._search(searcher, baseline, least=True)
             self.impossible = found.outcome == Outcome.OPTIMAL and found.bound > 0
             start = self.best if found.objective == 0 else None
-        if start is not None and not self.interrupted:
+        if start is not None and not self.clock.interrupted:
             self.bound = self._search(searcher, runs_of(start.schedule)).bound
 
     def _search(self, searcher: Searcher, start: list[Run], *, least: bool = False) -> MoccasinResult:
@@ -138,7 +138,7 @@ class _Rounds:
             Question(self.capacity, self.copies, start, least, limits),
             self._nothing if least else self._tell,
         )
-        self.interrupted = searcher.interrupted
+        self.clock.interrupted |= searcher.interrupted
         if found.runs is not None:
             self._take(found.runs)
         return found
@@ -166,8 +166,7 @@ class _Rounds:
     def answer(self) -> SolverResult:
         best, last = self.best, self.copies == self.settings.most
         if best is None:
-            if self.interrupted:
-                raise KeyboardInterrupt
+            self.clock.raise_if_interrupted()
             if last and self.impossible:
                 raise infeasible(NAME, self.problem, self.least.peak)
             raise NotFoundError(NAME, self.limit, minimum_memory(self.graph, self.problem.machine))
@@ -181,7 +180,7 @@ class _Rounds:
         own = own_bound(NAME, self.problem, self.bound, "file", form)
         effort = SearchStats.of(None, best.time, self.bound)
         return SolverResult(
-            best.schedule, status, time_bound(self.graph), self.interrupted, own, effort=effort
+            best.schedule, status, time_bound(self.graph), self.clock.interrupted, own, effort=effort
         )
 
 

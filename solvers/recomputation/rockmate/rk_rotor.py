@@ -80,13 +80,11 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     baseline = baseline_candidate(problem.graph)
     if baseline.peak <= search.chained.limit and not has_faster_ways(problem.graph):
         return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(problem.graph))
-    try:
+    with search.clock.until_interrupted():
         search.start()
         if search.best is None or search.proceed():
             found = [greedy_options(kind, settings.tries, search.proceed) for kind in search.kinds()]
             search.improve(found, settings.slots)
-    except KeyboardInterrupt:
-        search.interrupted = True
     return search.answer()
 
 
@@ -127,7 +125,7 @@ class ChainSearch:
         self.clock = options.clock()
         self.chained: ChainProblem = chain_problem(name, problem, blocks)
         self.best: Candidate | None = None
-        self.interrupted, self.least = False, inf
+        self.least = inf
 
     def start(self) -> None:
         """Start from Rotor's answer."""
@@ -138,7 +136,7 @@ class ChainSearch:
         else:
             with skipping(self.name):
                 self._take(judged(self.problem.graph, answer.schedule))
-            self.interrupted = answer.interrupted
+            self.clock.interrupted = answer.interrupted
 
     @cached_property
     def identical(self) -> list[list[int]]:
@@ -227,15 +225,13 @@ class ChainSearch:
     def answer(self) -> SolverResult:
         """Return the answer. Raises InfeasibleError; NotFoundError if the time was too short to say."""
         if self.best is None:
-            if self.interrupted:
-                raise KeyboardInterrupt
+            self.clock.raise_if_interrupted()
             least = None if self.least == inf else int(self.least)
             if least is None or not self.proceed():
                 min_memory = minimum_memory(self.problem.graph, self.problem.machine)
                 raise NotFoundError(self.name, self.chained.limit, min_memory, least)
             raise infeasible(self.name, self.problem, least)
-        status = Status.HEURISTIC if self.proceed() and not self.interrupted else Status.FEASIBLE
-        return SolverResult(self.best.schedule, status, time_bound(self.problem.graph), self.interrupted)
+        return SolverResult.of_heuristic(self.best.schedule, self.clock, time_bound(self.problem.graph))
 
     def proceed(self) -> bool:
         return self.clock.goes_on()

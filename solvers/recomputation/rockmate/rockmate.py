@@ -71,12 +71,10 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     baseline = baseline_candidate(problem.graph)
     if baseline.peak <= search.chained.limit and not has_faster_ways(problem.graph):
         return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(problem.graph))
-    try:
+    with search.clock.until_interrupted():
         if settings.options == "all":
             search.start()
         _Rockmate(search, settings).run()
-    except KeyboardInterrupt:
-        search.interrupted = True
     return search.answer()
 
 

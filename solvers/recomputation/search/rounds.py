@@ -85,7 +85,7 @@ class Rounds:
     """The best sequence so far. limit: device bytes. moves: for each operation of the graph, in all.
     replicas: of the first round.
 
-    cut_short: time ended a round before its moves did. stopped: no time is left, or the user interrupted.
+    cut_short: time ended a round before its moves did.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Rounds:
         self.total = time_bound(graph) or 1.0
         self.best = no_best(0)
         self.random, self.replicas = Random(number), replicas
-        self.cut_short = self.stopped = self.interrupted = False
+        self.cut_short = False
 
     @property
     def peak(self) -> int:
@@ -126,8 +126,7 @@ class Rounds:
         return schedule_of(self.graph, self.runs())
 
     def proceed(self) -> bool:
-        self.stopped = self.stopped or self.clock.expired
-        return not self.stopped
+        return self.clock.goes_on()
 
     def rest(self) -> Options:
         """Return the options with the time that is left."""
@@ -143,7 +142,7 @@ class Rounds:
         ways = ways_in(self.instance, runs)
         begin, span = monotonic(), self.clock.left
         done = 0.0
-        try:
+        with self.clock.until_interrupted():
             replicas = self.replicas
             for part, hot in WITH_REPLICAS if replicas > 1 else ROUNDS:
                 if hot < 1.0 and not self.fits:
@@ -151,8 +150,6 @@ class Rounds:
                 done += part
                 self._round(ways, round(part * self.moves), hot, replicas, begin + span * done)
                 ways, replicas = self.ways, 1
-        except KeyboardInterrupt:
-            self.stopped = self.interrupted = True
 
     def _round(self, ways: Ints, moves: int, hot: float, replicas: int, until: float) -> None:
         states, each = [self._slots(ways) for _ in range(replicas)], moves // replicas

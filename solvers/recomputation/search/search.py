@@ -101,14 +101,12 @@ def improved(problem: Problem, options: Options, start: list[Run]) -> SolverResu
     rounds = Rounds(
         problem.graph, device_limit(problem), settings.moves, settings.seed, options, settings.replicas
     )
-    try:
+    with rounds.clock.until_interrupted():
         _anneal(problem, options, settings, rounds, start)
-    except KeyboardInterrupt:
-        if not rounds.fits:
-            raise
-        rounds.stopped = rounds.interrupted = True
-    status = Status.FEASIBLE if rounds.stopped or rounds.cut_short else Status.HEURISTIC
-    return SolverResult(rounds.schedule(), status, time_bound(problem.graph), rounds.interrupted)
+    if not rounds.fits:
+        rounds.clock.raise_if_interrupted()
+    answer = SolverResult.of_heuristic(rounds.schedule(), rounds.clock, time_bound(problem.graph))
+    return replace(answer, status=Status.FEASIBLE) if rounds.cut_short else answer
 
 
 def _anneal(problem: Problem, options: Options, settings: Settings, rounds: Rounds, start: list[Run]) -> None:
@@ -116,7 +114,7 @@ def _anneal(problem: Problem, options: Options, settings: Settings, rounds: Roun
         rounds.anneal(start)
         if options.time_limit is not None and rounds.fits:
             _restart(rounds, start)
-        for runs in () if rounds.fits else _starts_within_budget(problem, rounds):
+        for runs in () if rounds.fits or not rounds.proceed() else _starts_within_budget(problem, rounds):
             if not rounds.fits and rounds.proceed():
                 rounds.anneal(runs)
     if not rounds.fits:
@@ -162,15 +160,15 @@ def _least_memory(problem: Problem, settings: Settings, rounds: Rounds) -> None:
         while least.cut_short and least.peak > limit and least.proceed():
             least.cut_short = False
             least.anneal(in_default_mode(range(len(graph.operations))))
-        rounds.interrupted |= least.interrupted
+        rounds.clock.interrupted |= least.clock.interrupted
         if least.peak <= limit:
             rounds.anneal(least.runs())
-        elif not (least.stopped or least.cut_short):
+        elif least.proceed() and not least.cut_short:
             raise InfeasibleError(NAME, limit, least.peak, min_memory)
         else:
             nearest = least.peak
-    if rounds.interrupted and not rounds.fits:
-        raise KeyboardInterrupt
+    if not rounds.fits:
+        rounds.clock.raise_if_interrupted()
     if limit < min_memory:
         raise InfeasibleError(NAME, limit, nearest, min_memory)
     if not rounds.fits:

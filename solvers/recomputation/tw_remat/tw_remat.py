@@ -84,36 +84,29 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         status = Status.HEURISTIC if has_faster_ways(graph) else Status.OPTIMAL
         return SolverResult(baseline.schedule, status, time_bound(graph))
     found: list[_Result] = []
-    interrupted = False
-
-    def proceed() -> bool:
-        return not clock.over
 
     def take(runs: list[Run]) -> None:
         with skipping(NAME):
             candidate = judged(graph, schedule_of(graph, runs))
             found.append(_Result(max(0, candidate.peak - limit), candidate.time, runs))
 
-    try:
+    with clock.until_interrupted():
         for runs in sequences(graph, settings.steps):
-            take(without_repeats(graph, runs, limit, proceed))
-            if not proceed():
+            take(without_repeats(graph, runs, limit, clock.goes_on))
+            if clock.expired:
                 break
         for promising in sorted(found)[:PROMISING]:
             tries = ENTRIES // max(1, len(promising.runs))
-            take(without_most_repeats(graph, promising.runs, limit, tries, proceed))
-    except KeyboardInterrupt:
-        if not found:
-            raise
-        interrupted = True
+            take(without_most_repeats(graph, promising.runs, limit, tries, clock.goes_on))
     if not found:
+        clock.raise_if_interrupted()
         raise NotFoundError(NAME, limit, minimum_memory(graph, problem.machine))
     best = min(found)
-    if best.excess and (interrupted or not proceed()):
+    if best.excess and clock.expired:
         raise NotFoundError(NAME, limit, minimum_memory(graph, problem.machine), limit + best.excess)
     if best.excess:
         raise infeasible(NAME, problem, limit + best.excess)
-    return SolverResult(schedule_of(graph, best.runs), Status.HEURISTIC, time_bound(graph), interrupted)
+    return SolverResult(schedule_of(graph, best.runs), Status.HEURISTIC, time_bound(graph), clock.interrupted)
 
 
 class _Result(NamedTuple):

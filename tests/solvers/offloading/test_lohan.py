@@ -17,13 +17,12 @@ from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
 from memplan.instances.models import MODELS, Transformer
 from memplan.instances.transformer import Rates, Training, transformer
 from memplan.planner.baseline import baseline
-from memplan.planner.residency.prefetch_placement import ResidencyTransfers, place_prefetches
+from memplan.planner.residency.prefetch_placement import ResidencyTransfers
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.layers.offload_intervals import Uses
 from memplan.solvers.offloading.layers.runs import layer_runs
 from memplan.solvers.offloading.layers.training import training_layers
-from memplan.solvers.offloading.lohan import amounts as lohan_amounts
 from memplan.solvers.offloading.lohan import lohan
 from memplan.solvers.offloading.lohan.amounts import Amounts
 from memplan.solvers.offloading.lohan.costs import Traffic, traffic_of
@@ -314,23 +313,6 @@ def test_the_estimate_and_the_choice_are_told():
     solve("lohan", replace(problem, budget=least), report=lines.append)
     assert lines[0].startswith("by its own estimate ")
     assert lines[1].startswith("swapping ")
-
-
-def test_ctrl_c_gives_the_best_so_far(monkeypatch):
-    problem = Problem(graph(), 0, MACHINE)
-    budget = refusal(problem).least
-    assert budget is not None
-    calls = []
-
-    def stopping(*arguments):
-        calls.append(1)
-        if len(calls) > 1:
-            raise KeyboardInterrupt
-        return place_prefetches(*arguments)
-
-    monkeypatch.setattr(lohan_amounts, "place_prefetches", stopping)
-    answer = lohan.solve(replace(problem, budget=budget), Options())
-    assert answer.interrupted
 
 
 def test_a_time_limit_leaves_one_amount():

@@ -15,7 +15,6 @@ from memplan.graphs.machine import Link, Links, Machine
 from memplan.graphs.structure.chain import chain_of
 from memplan.graphs.transformations.updates import ADAMW, When, with_updates
 from memplan.planner.baseline import baseline
-from memplan.planner.residency.prefetch_placement import place_prefetches
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.chains.costs import chain_costs
@@ -24,11 +23,9 @@ from memplan.solvers.chains.problem import chain_problem
 from memplan.solvers.chains.runs import block_runs, save_all
 from memplan.solvers.chains.table import ChainTable
 from memplan.solvers.offloading.pofo import pofo
-from memplan.solvers.offloading.pofo import search as pofo_search
 from memplan.solvers.offloading.pofo.segments import residence
 from memplan.solvers.offloading.pofo.table import PofoTable
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Status
-from memplan.solvers.recomputation.checkpointing import rotor
 from memplan.solvers.registry.run import solve as solve_and_bound
 
 solve = partial(solve_and_bound, bound_seconds=0.0)
@@ -190,47 +187,12 @@ def test_no_links_and_a_host_too_small():
         solve("pofo", problem, settings={"slots": "0"})
 
 
-def test_ctrl_c_and_a_time_limit_give_the_best_so_far(monkeypatch):
+def test_a_time_limit_gives_the_best_so_far():
     graph = chain(6, seed=1, parameters=False)
     problem = Problem(graph, baseline(graph).peak * 7 // 10, Machine(links=Links(1e6, 1e6)))
     limited = pofo.solve(problem, Options(time_limit=0.0))
     assert limited.status == Status.FEASIBLE
-    calls = []
-
-    def stopping(*arguments):
-        calls.append(1)
-        if len(calls) > 1:
-            raise KeyboardInterrupt
-        return place_prefetches(*arguments)
-
-    monkeypatch.setattr(pofo_search, "place_prefetches", stopping)
-    stopped = pofo.solve(problem, Options())
-    assert stopped.interrupted
-    for answer in (limited, stopped):
-        simulate(graph, answer.schedule, budget=problem.budget, machine=problem.machine)
-
-
-def test_ctrl_c_before_anything_fits_is_no_claim_about_budgets(monkeypatch):
-    graph = chain(6, seed=1, parameters=False)
-
-    def stopping(*_arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pofo_search.PofoSearch, "run", stopping)
-    with pytest.raises(KeyboardInterrupt):
-        pofo.solve(Problem(graph, 1, Machine(links=Links(1e6, 1e6))), Options())
-
-
-def test_an_interruption_while_rotor_begins_ends_the_search_with_its_answer(monkeypatch):
-    graph = chain(6, seed=1, parameters=False)
-    problem = Problem(graph, baseline(graph).peak * 7 // 10, Machine(links=Links(1e6, 1e6)))
-    found = rotor.solve(problem, Options())
-    monkeypatch.setattr(rotor, "solve", lambda _problem, _options: replace(found, interrupted=True))
-    monkeypatch.setattr(pofo_search, "PofoTable", None)
-    answer = pofo.solve(problem, Options())
-    assert answer.interrupted
-    assert answer.status == Status.FEASIBLE
-    assert answer.schedule == found.schedule
+    simulate(graph, limited.schedule, budget=problem.budget, machine=problem.machine)
 
 
 def test_what_would_still_be_under_way_when_backward_begins_stays():

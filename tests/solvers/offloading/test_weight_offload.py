@@ -317,17 +317,6 @@ def test_the_host_holds_all_that_is_moved(solver: str) -> None:
     assert held
 
 
-def test_ctrl_c_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("memplan.solvers.offloading.weight_offload.search.OrderSearch.anneal", interrupted)
-    problem = Problem(identical(8, 12, 1, 3), 48, Machine(links=Links(d2h=2, h2d=2)))
-    found = registry.solve("offload-greedy", problem)
-    assert found.interrupted
-    assert found.figures.peak <= 48
-
-
 def test_the_same_seed_gives_the_same_schedule_and_the_time_limit_holds() -> None:
     problem = Problem(identical(8, 12, 1, 3), 48, Machine(links=Links(d2h=2, h2d=2)))
     first, second = (solve(problem, Options(settings=Settings(moves=3000, seed=7))) for _ in range(2))

@@ -3,12 +3,10 @@ what rounding may and may not do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from math import inf
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -286,43 +284,6 @@ def test_the_device_may_be_smaller_than_the_budget() -> None:
     machine = Machine(device_capacity=plain * 2 // 3)
     found = registry.solve("rotor", Problem(graph, plain, machine), bound_seconds=0)
     assert found.figures.peak <= plain * 2 // 3
-
-
-def test_an_interruption_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in the middle of the first table, and in the middle of the second search."""
-    graph = chain(40, seed=6)
-    budget = baseline(graph).peak // 2
-    whole = rotor(graph, budget)
-    for method, calls in (("_advance_lows", 10), ("moves", 12)):
-        left = iter(range(calls))
-        usual = getattr(ChainTable, method)
-
-        def until_interrupted(
-            table: ChainTable, argument: int, usual: Any = usual, left: Iterator[int] = left
-        ) -> Any:
-            if next(left, None) is None:
-                raise KeyboardInterrupt
-            return usual(table, argument)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(ChainTable, method, until_interrupted)
-            found = rotor(graph, budget)
-        assert found.interrupted
-        assert found.figures.peak <= budget
-        assert found.status == Status.FEASIBLE
-        assert whole.figures.time <= found.figures.time
-
-
-def test_an_interruption_before_anything_fits_says_nothing_of_budgets(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def interrupted(*_all: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(ChainTable, "_advance_lows", interrupted)
-    graph = chain(40, seed=6)
-    with pytest.raises(KeyboardInterrupt):
-        rotor(graph, baseline(graph).peak // 100)
 
 
 @pytest.mark.sampled(1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache, partial
 from types import (
@@ -64,14 +64,10 @@ def reachable(root: Any, parts: Callable[[Any], Parts] | None = None) -> Iterato
 def parts_of(thing: Any) -> Parts:
     """Yield attributes, those that the object's class holds included, and the entries of containers."""
     if (base := container_of(thing)) is not None:
-        if base.__len__(thing) > LONGEST:
+        found = entries_of(thing, base)
+        if found is None:
             return
-        if issubclass(base, dict):
-            yield from list(base.items(thing))
-        elif base in (set, frozenset):
-            yield from [(part, part) for part in base.__iter__(thing)]
-        else:
-            yield from enumerate(list(base.__iter__(thing)))
+        yield from found
     if not isinstance(thing, _ENDS) and not is_of_python(type(thing)):
         yield from _attributes(thing)
 
@@ -84,6 +80,21 @@ def container_of(thing: Any) -> Any:
     would break.
     """
     return next((base for base in _CONTAINERS if issubclass(type(thing), base)), None)
+
+
+def entries_of(thing: Any, base: Any) -> Iterable[tuple[Any, Any]] | None:
+    """Return the entries of a container by their keys, elements of a set by themselves; None if it is data.
+
+    base: its `container_of`.
+
+    It is a list of what is there now: the walk may run code that changes the container.
+    """
+    if base.__len__(thing) > LONGEST:
+        return None
+    if issubclass(base, dict):
+        return list(base.items(thing))
+    found = list(base.__iter__(thing))
+    return zip(found, found, strict=True) if base in (set, frozenset) else enumerate(found)
 
 
 def parts_with_code(thing: Any) -> Parts:
@@ -145,6 +156,18 @@ def methods_of_user(kind: type) -> list[FunctionType]:
 def is_of_user(function: FunctionType) -> bool:
     """Tell whether a function's code is neither a library's nor Python's own."""
     return not is_of_library(function.__code__.co_filename)
+
+
+def is_of_user_class(kind: type) -> bool:
+    """Tell whether a class is in a file that is neither a library's nor Python's own."""
+    name: Any = getattr(kind, "__module__", None)
+    if not isinstance(name, str) or name.startswith("_cython"):  # of types written in C it may be anything
+        return False
+    if name in ("builtins", "torch") or name.partition(".")[0] in sys.stdlib_module_names:
+        return name == "__main__"
+    module = sys.modules.get(name)
+    file = getattr(module, "__file__", None)
+    return name == "__main__" or module is None or file is None or not is_of_library(file)
 
 
 @cache

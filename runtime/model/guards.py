@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from ...graphs.errors import InputError, MismatchError
 from ..hints import NESTED, SPARSE
 from ..program.program import Program, Value
-from ..reach import names_in
-from ..reads.contents import is_of_user_class
+from ..reach import is_of_user_class, names_in
 from ..storage.offloaded import Offloaded
 from ..torch_internals import (
     WRAPPERS,

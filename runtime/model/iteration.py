@@ -5,7 +5,7 @@ weights are then updated, if they are.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple
 
@@ -225,12 +225,7 @@ def _what(thing: Any) -> str:
 
 def tensors_in(inputs: Any, name: str = "") -> dict[str, Tensor]:
     """Return the tensors in nested containers and objects, in order, named by their path: `past.0.key`."""
-    if isinstance(inputs, Tensor):
-        return {name: inputs}
-    found: dict[str, Tensor] = {}
-    for key, part in _parts(inputs) or ():
-        found.update(tensors_in(part, _place(name, key)))
-    return found
+    return {path: leaf for path, leaf in _leaves(inputs, name) if isinstance(leaf, Tensor)}
 
 
 def with_tensors(inputs: Any, tensors: Mapping[str, Tensor], name: str = "") -> Any:
@@ -258,15 +253,16 @@ def others_in(inputs: Any, name: str = "") -> dict[str, Any]:
     """Return the leaves of nested inputs that are not tensors, by their path: the trace holds them as they
     were.
     """
-    if isinstance(inputs, Tensor):
-        return {}
-    parts = _parts(inputs)
+    return {path: leaf for path, leaf in _leaves(inputs, name) if not isinstance(leaf, Tensor)}
+
+
+def _leaves(inputs: Any, name: str) -> Iterator[tuple[str, Any]]:
+    parts = None if isinstance(inputs, Tensor) else _parts(inputs)
     if parts is None:
-        return {name: inputs}
-    found: dict[str, Any] = {}
+        yield name, inputs
+        return
     for key, part in parts:
-        found.update(others_in(part, _place(name, key)))
-    return found
+        yield from _leaves(part, _place(name, key))
 
 
 def _place(name: str, key: Any) -> str:

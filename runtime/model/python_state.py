@@ -69,7 +69,8 @@ class PythonState:
         classes: set[type] = set()
         modules: set[str] = set()
         roots = {"module": iteration.module, "loss_fn": iteration.loss_fn, "inputs": iteration.inputs}
-        for path, thing in reachable(roots, parts_with_code):
+        reached = list(reachable(roots, parts_with_code))
+        for path, thing in reached:
             self._things += _of(path, thing)
             for kind in {*type(thing).__mro__} - classes:
                 classes.add(kind)
@@ -80,7 +81,7 @@ class PythonState:
         for name in sorted(modules):
             self._things += _of_module(name)
         if tensors:
-            self._things += _of_tensors(iteration, roots)
+            self._things += _of_tensors(iteration, reached)
 
     def changes(self) -> list[str]:
         """Return the paths of what is different now."""
@@ -307,14 +308,14 @@ def _of_array(path: Path, thing: np.ndarray[Any, Any]) -> _Noted:
     )
 
 
-def _of_tensors(iteration: Iteration, roots: dict[str, Any]) -> Iterable[_Noted]:
+def _of_tensors(iteration: Iteration, reached: Iterable[tuple[Path, Any]]) -> Iterable[_Noted]:
     """Yield the tensors that attributes of the module hold, and the smaller ones that its code alone
     reaches.
     """
     module, inputs = iteration.module, tensors_in(iteration.inputs)
     own = {id(tensor) for tensor in (*module.parameters(), *module.buffers(), *inputs.values())}
     held = {id(thing) for _path, thing in reachable({"module": module}) if isinstance(thing, Tensor)}
-    for path, thing in reachable(roots, parts_with_code):
+    for path, thing in reached:
         if not isinstance(thing, Tensor) or isinstance(thing, FakeTensor) or id(thing) in own:
             continue
         if id(thing) in held or thing.nbytes <= _LARGEST:

@@ -22,9 +22,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..reach import is_of_user
+from ..reach import is_of_user, is_of_user_class
 from ..unsupported import at_line
-from .contents import content, is_of_user_class, is_plain
+from .contents import content, is_plain
 from .forbidden import refuse_call, refuse_unseeded
 from .getters import CALL_THEIR_ARGUMENTS, READERS, Call, call_of, of_call, of_call_content, reporting
 from .nodes import quietly

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..reach import Path, is_of_python
-from .contents import Kind, Missing, content, is_of_user_class, is_plain
+from ..reach import Path, is_of_python, is_of_user_class
+from .contents import Kind, Missing, content, is_plain
 from .reads import Fetch, Node, Read, short, spell
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from enum import Enum
+from itertools import chain
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..reach import LONGEST, is_of_library
+from ..reach import container_of, entries_of, is_of_user_class
 from ..torch_internals import FakeTensor, no_dispatch_modes, no_function_modes, version_of
 
 LARGEST = 2**20
@@ -182,15 +182,14 @@ def tensor_content(tensor: Tensor) -> Any:
 
 def _parts(thing: Any, *, deep: bool) -> Iterator[Any]:
     """Yield the objects that the thing consists of, bytes, or the thing itself if nothing is known of it."""
-    if isinstance(thing, dict):
-        if len(thing) > LONGEST:
+    if (base := container_of(thing)) is not None:
+        found = entries_of(thing, base)
+        if found is None:
             yield Itself(thing)
-            return
-        ordered = isinstance(thing, OrderedDict)
-        for key, value in list(OrderedDict.items(thing) if ordered else dict.items(thing)):
-            yield from (key, value)
-    elif isinstance(thing, list | tuple | deque | set | frozenset):
-        yield from [Itself(thing)] if len(list(_iterated(thing))) > LONGEST else list(_iterated(thing))
+        elif issubclass(base, dict):
+            yield from chain.from_iterable(found)
+        else:
+            yield from (value for _key, value in found)
     elif isinstance(thing, np.ndarray):
         yield from (thing.shape, thing.ravel().tolist())
     elif (data := _bytes_of(thing)) is not None:
@@ -207,12 +206,6 @@ def _parts(thing: Any, *, deep: bool) -> Iterator[Any]:
         yield Itself(thing)
     else:
         yield from _state(thing)
-
-
-def _iterated(thing: Any) -> Iterator[Any]:
-    """Yield the elements by the container's own type, not by a method of a user's subclass."""
-    kind: Any = next(each for each in (list, tuple, deque, set, frozenset) if isinstance(thing, each))
-    return kind.__iter__(thing)
 
 
 def _bytes_of(thing: Any) -> bytes | None:
@@ -252,17 +245,3 @@ def _state(thing: Any) -> Iterator[Any]:
     for each in rest:
         if each is not None and each is not own and not callable(each):
             yield list(each) if hasattr(each, "__next__") else each
-
-
-def is_of_user_class(kind: type) -> bool:
-    """Tell whether a class is in a file that is neither a library's nor Python's own."""
-    import sys
-
-    name: Any = getattr(kind, "__module__", None)
-    if not isinstance(name, str) or name.startswith("_cython"):  # of types written in C it may be anything
-        return False
-    if name in ("builtins", "torch") or name.partition(".")[0] in sys.stdlib_module_names:
-        return name == "__main__"
-    module = sys.modules.get(name)
-    file = getattr(module, "__file__", None)
-    return name == "__main__" or module is None or file is None or not is_of_library(file)

@@ -24,10 +24,10 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from ..reach import LONGEST, is_of_user
+from ..reach import LONGEST, is_of_user, is_of_user_class
 from ..torch_internals import FORWARD_HOOKS, is_made
 from .codes import rewritten, with_reader
-from .contents import MISSING, SCALARS, is_of_user_class, is_plain
+from .contents import MISSING, SCALARS, is_plain
 from .nodes import Nodes, quietly
 from .predicates import CACHED, MAKING, entries, is_ours, of_its_bases
 from .reader import Reader, Recorder

@@ -23,11 +23,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 from torch import Tensor, nn
 
-from ..reach import LONGEST, Path, is_of_user
+from ..reach import LONGEST, Path, is_of_user, is_of_user_class
 from ..torch_internals import FakeTensor
 from ..unsupported import TraceError, at_line
 from .carried import Carried, refusal
-from .contents import LARGEST, MISSING, Kind, content, is_of_user_class, is_plain
+from .contents import LARGEST, MISSING, Kind, content, is_plain
 from .placeholders import Holder, OfBatch, Placeholders
 from .predicates import SKIPPED, is_number, is_users_function, of_code, of_its_bases, of_type, replaces
 from .reader import users_place

@@ -16,9 +16,9 @@ from typing import Any, Generic, Protocol
 
 from torch import Tensor, nn
 
-from ..reach import is_of_user
+from ..reach import is_of_user, is_of_user_class
 from ..torch_internals import FakeTensor
-from .contents import MISSING, SCALARS, is_of_user_class
+from .contents import MISSING, SCALARS
 from .reads import (
     of_bases,
 )

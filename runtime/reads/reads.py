@@ -20,9 +20,9 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
-from ..reach import Path, spelled
+from ..reach import Path, is_of_user_class, spelled
 from ..torch_internals import make_up
-from .contents import MISSING, SCALARS, Kind, Missing, content, is_of_user_class, is_plain
+from .contents import MISSING, SCALARS, Kind, Missing, content, is_plain
 
 Fetch = Callable[[Any, Any], Any]
 

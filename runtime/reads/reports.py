@@ -13,9 +13,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..reach import is_of_library
+from ..reach import is_of_library, is_of_user_class
 from ..torch_internals import MODULE_REGISTERS, FakeTensor
-from .contents import MISSING, is_of_user_class, is_plain
+from .contents import MISSING, is_plain
 from .following import Following
 from .forbidden import refuse_iterator
 from .nodes import quietly

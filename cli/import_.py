@@ -15,6 +15,7 @@ from ..graphs.units import duration, parse_seconds
 from ..planner.baseline import baseline
 from ..planner.budget import spelled
 from .completion import completing, machines
+from .gpu_options import chosen_preset, host_options
 from .options import FILE, destination_option, output_options
 from .printing.figures import graph_row
 from .printing.output import Output, labelled
@@ -68,6 +69,7 @@ def listed(names: Iterable[str]) -> str:
     shell_complete=completing(machines),
     help="Of a file without times: the GPU to estimate them for.",
 )
+@host_options
 @click.option(
     "--dim",
     "dims",
@@ -84,6 +86,8 @@ def import_(
     time_unit: float | None,
     device: int | None,
     gpu: str | None,
+    host: str | None,
+    lanes: str | None,
     dims: dict[str, int] | None,
     output: Output,
 ) -> None:
@@ -92,7 +96,10 @@ def import_(
     \b
     plan import moccasin instance.json -o graph.yaml
     """
-    graph = read(format_name, file, Options(time_unit=time_unit, device=device, gpu=gpu, dims=dims))
+    if gpu is None and (host or lanes):
+        raise click.UsageError("--host and --lanes describe the machine of --gpu")
+    preset = None if gpu is None else chosen_preset(gpu, host, lanes)
+    graph = read(format_name, file, Options(time_unit=time_unit, device=device, gpu=preset, dims=dims))
     reference = baseline(graph)
     if not reference.time:
         output.note(f"{file}: all operations take 0 s: the file has no times, so only memory can be planned")

@@ -13,10 +13,12 @@ from rich.text import Text
 from ..graphs.files.documents import write_document
 from ..graphs.files.machine import machine_to_document
 from ..graphs.machine import Machine
-from ..graphs.machines.presets import Preset, find_preset, presets
+from ..graphs.machines.gpus import Gpu, gpu_to_document
+from ..graphs.machines.presets import Preset, presets
 from ..graphs.units import duration, format_bytes
 from ..planner.budget import spelled
 from .completion import completing, machines
+from .gpu_options import chosen_preset, host_options
 from .options import FILE, destination_option, output_options
 from .printing.figures import rate
 from .printing.output import Output, Row, labelled, table
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name", required=False, shell_complete=completing(machines))
+@host_options
 @click.option("--list", "as_list", is_flag=True, help="List the machines known by name.")
 @click.option(
     "--device", metavar="cpu|cuda", help="The device to measure.  [default: cuda where there is one]"
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 @output_options
 def machine(
     name: str | None,
+    host: str | None,
+    lanes: str | None,
     as_list: bool,
     device: str | None,
     disk: Path | None,
@@ -52,15 +57,18 @@ def machine(
     \b
     plan machine -o machine.yaml --disk /scratch
     plan machine rtx3060
+    plan machine rtx4090 --host 64GB --lanes 8 -o mine.yaml
     """
     if (name is not None) + as_list + (device is not None or disk is not None) > 1:
         raise click.UsageError("NAME, --list and measuring (--device, --disk) do not go together")
+    if name is None and (host or lanes):
+        raise click.UsageError("--host and --lanes go with NAME")
     if as_list and destination:
         raise click.UsageError("-o writes one machine: it does not go with --list")
     if as_list:
         _list(output)
     elif name is not None:
-        _show(find_preset(name), destination, output)
+        _show(chosen_preset(name, host, lanes), destination, output)
     else:
         _measure(device, disk, destination, output)
 
@@ -79,25 +87,36 @@ def _cells(preset: Preset) -> list[str]:
     sizes = [machine.device_capacity, machine.host_capacity, machine.disk_capacity]
     links = (machine.links.d2h, machine.links.h2d)
     rates = (*(link and link.rate for link in links), machine.updates.device, machine.updates.host)
-    return [*("-" if size is None else _short(size) for size in sizes), *map(rate, rates), preset.name]
-
-
-def _short(size: int) -> str:
-    """Format bytes as manufacturers state them: a device's 12 GiB, a host's 128 GB."""
-    return f"{size / 2**30:.0f} GiB" if size % 2**30 == 0 else f"{size / 1e9:,.0f} GB"
+    device, *others = ("-" if size is None else size for size in sizes)
+    shown = [device if isinstance(device, str) else f"{device / 2**30:.1f} GiB"]
+    shown += [size if isinstance(size, str) else f"{size / 1e9:,.0f} GB" for size in others]
+    return [*shown, *map(rate, rates), preset.name]
 
 
 def _show(preset: Preset, destination: Path | None, output: Output) -> None:
-    written = _write(preset.machine, destination)
+    document = {**machine_to_document(preset.machine), "gpu": gpu_to_document(preset.gpu)}
+    written = write_out(destination, partial(write_document, document))
     sources = (f"{part}: {source}" for part, source in preset.sources.items())
     rows = [
         ("machine", f"{preset.name}: {preset.gpu.name}"),
+        ("gpu", _gpu(preset.gpu)),
         *_machine_rows(preset.machine),
         *zip(("sources", *[""] * (len(preset.sources) - 1)), sources, strict=True),
         *_written(written),
     ]
     output.result({**_document(preset), "file": written.name}, labelled(rows))
     written.tell()
+
+
+def _gpu(gpu: Gpu) -> str:
+    """Return a line with what is known of a GPU in addition to the machine."""
+    rates = [(name, getattr(gpu, name)) for name in ("float32", "tf32", "float16", "bfloat16")]
+    shown = ", ".join(f"{name} {flops / 1e12:g}" for name, flops in rates if flops is not None)
+    capability = ".".join(map(str, gpu.capability))
+    return (
+        f"compute capability {capability}; {spelled(gpu.total)} by CUDA, {gpu.bandwidth / 1e9:,.0f} GB/s; "
+        f"{shown} TFLOP/s"
+    )
 
 
 def _measure(device: str | None, disk: Path | None, destination: Path | None, output: Output) -> None:

@@ -10,10 +10,12 @@ import click
 
 from ..graphs.files.files import save_graph
 from ..graphs.graph import Graph
+from ..graphs.machines.presets import Preset
 from ..graphs.units import duration
 from ..planner.baseline import baseline
 from ..planner.budget import spelled
 from .completion import completing, machines
+from .gpu_options import chosen_preset, host_options
 from .models import model_code
 from .optimizer_options import chosen, optimizer_options
 from .options import destination_option, output_options
@@ -36,8 +38,9 @@ if TYPE_CHECKING:
     "--gpu",
     metavar="NAME",
     shell_complete=completing(machines),
-    help="The GPU to estimate for, like rtx3060 or a100.",
+    help="The GPU to estimate for, like rtx3060 or a100, or a machine file that describes it.",
 )
+@host_options
 @click.option(
     "--compile", "compiling", is_flag=True, help="Fuse operations by Inductor where that is faster."
 )
@@ -49,6 +52,8 @@ def profile(
     device: str | None,
     estimate: bool,
     gpu: str | None,
+    host: str | None,
+    lanes: str | None,
     compiling: bool,
     output: Output,
     **optimizer: Any,
@@ -71,10 +76,12 @@ def profile(
         raise click.UsageError("--estimate and --gpu NAME go together")
     if gpu and device:
         raise click.UsageError("--device is where to measure: it does not go with --estimate")
+    if not gpu and (host or lanes):
+        raise click.UsageError("--host and --lanes describe the machine of --gpu")
     if gpu and compiling:
         raise click.UsageError("--compile measures kernels: it does not go with --estimate")
     if gpu:
-        graph = _estimated(model, gpu, choice, output)
+        graph = _estimated(model, chosen_preset(gpu, host, lanes), choice, output)
     else:
         graph = _measured(model, device or "cpu", choice, output, compiling=compiling)
     written = write_out(destination, partial(save_graph, graph))
@@ -114,11 +121,15 @@ def _measured(model: str, device: str, optimizer: Choice | None, output: Output,
     return graph
 
 
-def _estimated(model: str, gpu: str, optimizer: Choice | None, output: Output) -> Graph:
+def _estimated(model: str, preset: Preset, optimizer: Choice | None, output: Output) -> Graph:
     from ..runtime.profile.estimate import estimate
 
     with model_code(model, "this machine"), output.progress("estimating") as progress:
-        return estimate(model, gpu, progress, optimizer)
+        graph = estimate(model, preset, progress, optimizer)
+    estimated: Any = graph.source["estimate"]
+    for line in estimated.get("notes", ()):
+        output.note(f"warning: {line}")
+    return graph
 
 
 def _source_rows(source: Any) -> list[Row]:

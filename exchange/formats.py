@@ -18,6 +18,7 @@ from ..graphs.errors import InputError
 from ..graphs.files.fields import twice
 from ..graphs.files.validate import validate
 from ..graphs.graph import Graph
+from ..graphs.machines.presets import Preset
 
 
 @dataclass(frozen=True)
@@ -53,14 +54,14 @@ class Options:
 
     time_unit: seconds per unit of the file's times; None: the format's own default.
     device: number of the device, in a file with several.
-    gpu: name of the GPU whose times are estimated.
+    gpu: the machine, or its name, for whose GPU times are estimated.
     dims: sizes of the dimensions that a file only names, above 0.
     lossy: whether to write although the format can't hold all of the graph.
     """
 
     time_unit: float | None = None
     device: int | None = None
-    gpu: str | None = None
+    gpu: str | Preset | None = None
     dims: Mapping[str, int] | None = None
     lossy: bool = False
 

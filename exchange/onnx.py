@@ -23,7 +23,7 @@ from ..graphs.errors import InputError
 from ..graphs.files.documents import read_bytes
 from ..graphs.graph import Graph, Kind, Phase
 from ..graphs.machines.presets import find_preset
-from ..runtime.profile.estimate import ESTIMATED
+from ..runtime.profile.estimate import estimate_source
 from ..runtime.profile.roofline import Work, seconds
 from .formats import Options
 from .onnx_shapes import Shapes
@@ -79,7 +79,7 @@ def read(path: Path, options: Options) -> Graph:
     results = dict.fromkeys(
         reading.tensors[out.name] for out in model.graph.output if out.name in reading.tensors
     )
-    estimated = {"gpu": preset.gpu.name, "data": preset.gpu.source, **ESTIMATED}
+    estimated = estimate_source(preset.gpu, reading.works)
     source = {"kind": "onnx", "file": path.name, "estimate": estimated}
     made = [tensor for tensor in results if tensor not in reading.residents]
     return draft.graph(made, preset.machine, source)

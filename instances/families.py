@@ -8,6 +8,8 @@ from dataclasses import replace
 from ..graphs.errors import InputError
 from ..graphs.generators import chain, layered, unet
 from ..graphs.graph import Graph
+from ..graphs.machine import Links, Machine, Updates
+from ..graphs.machines.gpus import GIB
 from ..graphs.machines.presets import find_preset
 from .checkpoints import checkpoint_chain
 from .models import model_named
@@ -18,6 +20,12 @@ from .transformer import transformer
 
 COMPUTE_SHARE, BANDWIDTH_SHARE = 0.7, 0.8
 """Attained shares of a data sheet's rates."""
+FROZEN = {
+    "a100-40gb": Machine(
+        40 * GIB, links=Links(25.2e9, 25.2e9), updates=Updates(1555e9 / (360e9 / 16.6e9), 1.1e9)
+    )
+}
+"""Machines of instances as they were published: what is known of a GPU gets better, an instance stays."""
 
 
 def partition(count: int, total: int, seed: int = 0, *, exists: bool) -> Graph:
@@ -31,15 +39,15 @@ def decoder(model: str, machine: str, batch: int, sequence: int = 512) -> Graph:
     Updates run in backward; their rates are those of float32, in elements per second. Raises InputError for
     an unknown name.
     """
-    preset = find_preset(machine)
-    gpu, updates = preset.gpu, preset.machine.updates
+    gpu, on = find_preset(machine).gpu, FROZEN.get(machine) or find_preset(machine).machine
+    updates = on.updates
     if not (gpu.bfloat16 and updates.device and updates.host):
         raise InputError(f"{machine}: its rates of bfloat16 or of updates are not known")
     rates = Rates(
         COMPUTE_SHARE * gpu.bfloat16, updates.device / 2, updates.host / 2, BANDWIDTH_SHARE * gpu.bandwidth
     )
     graph = transformer(model_named(model), Training(batch, sequence), rates)
-    return replace(graph, machine=preset.machine)
+    return replace(graph, machine=on)
 
 
 FAMILIES: dict[str, Callable[..., Graph]] = {

@@ -17,7 +17,7 @@ from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, 
 from memplan.solvers.registry import run as registry
 
 TITLE = "LoHan"
-MACHINE = find_preset("lohan").machine
+MACHINE = find_preset("rtx4090-12nvme").machine
 FLOPS = {"rtx4090": 146e12, "rtx3090": 71e12, "rtx4080": 97e12}
 """Attained at best: 4090, published, figure 5c; the others scaled by their data sheets."""
 MEMORY = {"rtx4090": 24, "rtx3090": 24, "rtx4080": 16}

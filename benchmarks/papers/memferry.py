@@ -39,6 +39,9 @@ SETTINGS = {
     "go-memferry": CHOICE | {"gradients": "direct", "reserve": "0"},
 }
 
+MACHINES = {"v100": "v100-32gb-pcie3", "a100": "a100-pcie3"}
+"""The paper's GPUs -> the machines they are in."""
+
 
 def graph_of(given: Values, machine: Machine) -> Graph:
     """Of layers, hidden, sequence, batch, vocabulary and gpu."""
@@ -65,7 +68,7 @@ def graph_of(given: Values, machine: Machine) -> Graph:
 
 def free_machine(given: Values) -> Machine:
     """The paper's links and updates, and a device of any size."""
-    machine = find_preset(f"memferry-{given['gpu']}").machine
+    machine = find_preset(MACHINES[str(given["gpu"])]).machine
     return Machine(links=machine.links, updates=machine.updates)
 
 
@@ -104,7 +107,7 @@ def kept_share(given: Values, seconds: float) -> Values:
 
 def largest(given: Values, seconds: float) -> Values:
     """The most layers that fit the GPU's memory, by bisection below `most`."""
-    machine = find_preset(f"memferry-{given['gpu']}").machine
+    machine = find_preset(MACHINES[str(given["gpu"])]).machine
     way, low, high = str(given["way"]), 0, int(given["most"])
     while high - low > 1:
         middle = (low + high) // 2

@@ -18,7 +18,7 @@ from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem, 
 from memplan.solvers.registry import run as registry
 
 TITLE = "STRONGHOLD"
-MACHINE = find_preset("stronghold").machine
+MACHINE = find_preset("v100-32gb-nvme").machine
 CAPACITY = MACHINE.device_capacity or 0
 RATES = Rates(10e12, MACHINE.updates.device or 1.0, 8e9)
 TRAINING = Training(4, 1024, weight_bytes=4, activation_bytes=4, granularity="layer")

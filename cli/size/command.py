@@ -15,7 +15,8 @@ from rich.text import Text
 
 from ...graphs.errors import InputError
 from ...graphs.machine import Machine
-from ...graphs.machines.presets import Preset, find_machine, find_preset, presets
+from ...graphs.machines.gpus import lacks
+from ...graphs.machines.presets import Preset, find_machine, presets
 from ...graphs.transformations.updates import When
 from ...graphs.units import FEW_BYTES
 from ...planner.budget import Budget, spelled
@@ -27,6 +28,7 @@ from ...solvers.registry import run as registry
 from ..completion import completing, every_machine
 from ..exits import Exit, NothingFitsError
 from ..export_views import write_view
+from ..gpu_options import chosen_preset, host_options
 from ..models import model_code
 from ..optimizer_options import OPTIMIZER_NAMES
 from ..options import (
@@ -67,8 +69,10 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
     required=True,
     metavar="NAME|NAME,NAME|all",
     shell_complete=completing(every_machine),
-    help="The GPU, like rtx3060, several, or all that plan machine --list knows.",
+    help="The GPU, like rtx3060, or a machine file that describes it; several, or all that plan machine "
+    "--list knows.",
 )
+@host_options
 @machine_option
 @click.option(
     "--budget", callback=budget_argument, metavar="12GB|11.5GiB", help="Device memory to use, in bytes."
@@ -77,7 +81,7 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
     "--reserve",
     callback=reserve_argument,
     metavar="SIZE",
-    help="Bytes of the GPU to leave free.  [default: 7% for its driver and context; none with --budget]",
+    help="Bytes of the GPU to leave free.  [default: 1% for a screen and the like; none with --budget]",
 )
 @click.option(
     "--batch", "batches", callback=batches_argument, metavar="1,2,4", help="Try these.  [default: search]"
@@ -128,6 +132,8 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
 def size(
     model: str,
     gpu: str,
+    host: str | None,
+    lanes: str | None,
     machine_path: Path | None,
     budget: Budget | None,
     reserve: Budget | None,
@@ -154,10 +160,13 @@ def size(
     plan size config.json --gpu all --seq-len 512 -o size.html
     plan size model.py --gpu rtx3060,a100 --batch 1,2,4 --optimizer sgd
     """
-    chosen = _presets(gpu)
+    chosen = _presets(gpu, host, lanes)
     registry.chosen_settings(solver, settings)
     if machine_path and len(chosen) > 1:
         raise click.UsageError("--machine describes one machine: it goes with one --gpu")
+    if machine_path and (host or lanes):
+        raise click.UsageError("--machine says what --host and --lanes say: give one")
+    chosen = _with_dtype(chosen, dtype, output, every=gpu.strip().lower() == ALL)
     with model_code(model, "this machine"), output.status(f"reading {model}") as report:
         rooms = [_room(preset, machine_path, budget, reserve, output) for preset in chosen]
         subject = open_subject(model, length, dtype, optimizer, update, report)
@@ -171,14 +180,32 @@ def size(
     if destination is not None:
         title = f"{subject.name}: will it fit?"
         write_view(page(title, sections(found, subject), made(sys.argv[1:])).encode(), destination)
+    for line in dict.fromkeys(line for one in found for line in subject.estimates.notes(one.preset)):
+        output.note(f"warning: {line}")
     _tell(found, subject, destination, output, several=len(chosen) > 1)
 
 
-def _presets(text: str) -> list[Preset]:
-    """Return the machines of --gpu. Raises InputError, one line."""
+def _presets(text: str, host: str | None, lanes: str | None) -> list[Preset]:
+    """Return the machines of --gpu, as --host and --lanes say. Raises InputError, one line."""
     if text.strip().lower() == ALL:
-        return list(presets().values())
-    return list({one.name: one for one in map(find_preset, text.split(","))}.values())
+        on_pcie = (name for name, one in presets().items() if one.gpu.lanes or lanes is None)
+        return [chosen_preset(name, host, lanes) for name in on_pcie]
+    found = (chosen_preset(name, host, lanes) for name in text.split(","))
+    return list({one.name: one for one in found}.values())
+
+
+def _with_dtype(chosen: list[Preset], dtype: str | None, output: Output, *, every: bool) -> list[Preset]:
+    """Return the GPUs that have --dtype. Raises InputError if one that was named has not.
+
+    every: all GPUs were requested: those without it are left out, with a note.
+    """
+    lines = {one.name: lacks(one.gpu, dtype or "") for one in chosen}
+    missing = [one.gpu.name for one in chosen if lines[one.name] is not None]
+    if missing and not every:
+        raise InputError("; ".join(filter(None, lines.values())))
+    if missing:
+        output.note(f"left out, since they have no {dtype}: {', '.join(dict.fromkeys(missing))}")
+    return [one for one in chosen if lines[one.name] is None]
 
 
 def _room(
@@ -187,7 +214,7 @@ def _room(
     """Return the preset with the requested machine, and the bytes to use there."""
     from ...runtime.profile.workspace import constant_bytes
 
-    machine = find_machine(machine_path) if machine_path else preset.machine
+    machine = find_machine(machine_path) if machine_path else _allocatable(preset)
     limit = _limit(machine, budget, output)
     if reserve is not None:
         reserve.check_reserve_meant(FEW_BYTES)
@@ -196,6 +223,14 @@ def _room(
     if not left:
         raise InputError(f"--reserve {free or 0:,} B leaves nothing of {spelled(limit)}")
     return replace(preset, machine=machine), Room(left, constant_bytes(preset.gpu), limit - left)
+
+
+def _allocatable(preset: Preset) -> Machine:
+    """Return the preset's machine with no more device memory than a process can allocate there."""
+    capacity = preset.machine.device_capacity
+    usable_bytes = preset.gpu.usable
+    least = usable_bytes if capacity is None else min(capacity, usable_bytes)
+    return replace(preset.machine, device_capacity=least)
 
 
 def _limit(machine: Machine, budget: Budget | None, output: Output) -> int:

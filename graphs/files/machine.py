@@ -14,6 +14,9 @@ In place of `disk` and its two links, the memories below the host may be listed,
 memories:
   - {name: cxl, capacity: 256GB, write: 30e9, read: {rate: 32e9, latency: 1us}}
   - {name: disk, capacity: 4TB, write: 2e9, read: 3e9}    # write: from the memory above; read: to it
+
+A file may have a section `gpu`, the figures from which operations are estimated where --gpu names the file:
+graphs/machines/gpus.py reads it.
 """
 
 from __future__ import annotations
@@ -96,7 +99,7 @@ def _sizes(document: Row) -> Iterator[tuple[str, object]]:
 def machine_from_document(document: object) -> Machine:
     """Return the machine of a document. Raises ValueError with the field and the fault."""
     row = mapping(document, "a machine")
-    check_fields(row, (), ("device", "host", "disk", "memories", "links", "updates"))
+    check_fields(row, (), ("device", "host", "disk", "memories", "links", "updates", "gpu"))
     links = _fields(row, "links", _LINKS)
     updates = _fields(row, "updates", _UPDATES)
     disk, *deeper = _below_host(row, links)

@@ -1,37 +1,46 @@
-"""Machines by name: those that papers measured, and for every other GPU what its data sheet lets expect.
+"""Machines by name: for every GPU what its data sheet lets expect, and those that papers measured.
 
-A data sheet names a GPU's memory, its memory's bandwidth and its PCIe generation. The rest of a machine
-comes by three rules of thumb:
+A data sheet names a GPU's memory, its memory's bandwidth and its bus. The rest of a machine comes by rules of
+thumb:
 
-    links            `PCIE_EFFICIENCY` of 16 lanes of that generation, each direction
+    device           what CUDA reports, without its context (gpus.py)
+    links            `PCIE_EFFICIENCY` of the bus, each direction
     updates.device   bandwidth / `PASSES`: how often AdamW on the RTX 3060 of Zhao's thesis walks over the
-                     bytes of its weights (360 GB/s against 16.6 GB/s)
-    updates.host     that of the thesis' CPU, an Intel i3-10105F: low for a server
+                     bytes of its weights (360 GB/s against 16.6 GB/s); on an H200 it was 0.71 of that
+                     (benchmarks/results/gpu.md)
+    updates.host     by cores and memory bandwidth of an assumed host (hosts.py)
 
-What the host holds is not the GPU's to know: no limit, and no disk. An available machine is better measured:
-`plan machine -o machine.yaml`.
+What the host holds is not the GPU's to know: no limit, and no disk, unless `with_host` says so. The machines
+of papers are as these describe them. A machine that is there is better measured: `plan machine -o
+machine.yaml`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..files.documents import document_suffix
+from ..files.documents import document_suffix, read_document
+from ..files.fields import mapping
 from ..files.machine import load_machine
 from ..machine import Links, Machine, Updates
-from .gpus import GPUS, Gpu, closest, find_gpu, spelling, spellings
+from .gpus import Gpu, find_gpu, gpu_from_document, gpus, spelling, spellings, unknown
+from .hosts import DESKTOP, SERVER, Host, parse_host
 
-PCIE_BYTES_PER_SECOND = {3: 15.75e9, 4: 31.5e9, 5: 63.0e9}
-"""Bytes/s by generation: 16 lanes, one direction, after the line code (PCI Express base specification)."""
+LANE_BYTES_PER_SECOND = {3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+"""Bytes/s of a lane by generation, one direction, after the line code (PCI Express base specification)."""
+C2C_BYTES_PER_SECOND = 450e9
+"""Bytes/s of NVLink-C2C, one direction (NVIDIA GH200 data sheet)."""
 PCIE_EFFICIENCY = 0.8
 """Share of it that packet headers and flow control leave to large copies from pinned memory: a rule of
-thumb."""
+thumb. An H200 on PCIe 5 had 0.86 of it (benchmarks/results/gpu.md)."""
 PASSES = 360e9 / 16.6e9
-HOST_UPDATES = 1.1e9
+THESIS_HOST_UPDATES = 1.1e9
+"""Bytes/s of the thesis' Intel i3-10105F. The other papers name none: their machines have the same."""
 
 
 @dataclass(frozen=True)
@@ -47,22 +56,90 @@ class Preset:
     sources: Mapping[str, str]
 
 
-def presets() -> dict[str, Preset]:
-    """Return the presets by name: one for each GPU, then the machines of papers named after their system."""
+@cache
+def presets() -> Mapping[str, Preset]:
+    """Return the presets by name: one for each GPU, then the other machines that papers measured."""
     measured = _from_papers()
-    return {gpu.key: measured.get(gpu.key) or _from_data_sheet(gpu) for gpu in GPUS} | measured
+    return {gpu.key: measured.get(gpu.key) or _from_data_sheet(gpu) for gpu in gpus()} | measured
 
 
-def find_preset(name: str) -> Preset:
-    """Return a preset by its name or any spelling of its GPU's: 'lohan', 'rtx3060', 'NVIDIA A100-80GB'."""
-    known, gpus = presets(), spellings()
+def find_preset(name: str | Preset) -> Preset:
+    """Return a preset by its name, any spelling of its GPU's, or a machine file that describes its GPU.
+
+    name: 'rtx3060', 'NVIDIA A100-SXM4-80GB', 'rtx4090-12nvme', 'mine.yaml'; a preset is returned as it is.
+    Raises InputError, one line.
+    """
+    if isinstance(name, Preset):
+        return name
+    known, cards = presets(), spellings()
     preset = known.get(name.strip().lower())
-    if preset is None and spelling(name) in gpus:
-        preset = known[gpus[spelling(name)].key]
+    if preset is None and spelling(name) in cards:
+        preset = known[cards[spelling(name)].key]
+    if preset is None and is_document(name):
+        return _from_file(Path(name))
     if preset is None:
-        names = {key: gpu.key for key, gpu in gpus.items()} | {spelling(name): name for name in known}
-        raise InputError(f"no GPU or machine named {name!r} is known; {closest(name, names)}")
+        names = {key: gpu.key for key, gpu in cards.items()} | {spelling(name): name for name in known}
+        raise unknown(name, names, "GPU or machine")
     return preset
+
+
+def is_document(text: str) -> bool:
+    """Tell whether the text is a document's path by its suffix."""
+    try:
+        document_suffix(Path(text))
+    except InputError:
+        return False
+    return True
+
+
+def _from_file(path: Path) -> Preset:
+    """Return the machine of a file and the GPU of its section `gpu`. Raises InputError, one line."""
+    machine = load_machine(path)
+    try:
+        section = mapping(read_document(path), "a machine").get("gpu")
+        if section is None:
+            raise ValueError("has no field 'gpu': write one, like gpu: {like: rtx4090, memory: 32GiB}")
+        gpu = gpu_from_document(section)
+    except (ValueError, InputError) as error:
+        raise InputError(f"{path}: {error}") from None
+    sheet = _from_data_sheet(gpu)
+    given = {
+        name: value
+        for name in ("device_capacity", "host_capacity", "disk_capacity", "pinned")
+        if (value := getattr(machine, name)) is not None
+    }
+    links = machine.links if machine.links.d2h or machine.links.h2d else sheet.machine.links
+    rates = {name: rate for name, rate in vars(machine.updates).items() if rate is not None}
+    updates = replace(sheet.machine.updates, **rates)
+    whole = replace(sheet.machine, **given, links=links, updates=updates)
+    return Preset(path.stem, gpu, whole, {**sheet.sources, "gpu": f"{path}, like {gpu.name}"})
+
+
+def with_host(preset: Preset, text: str) -> Preset:
+    """Return the preset in another host: '64GB', '64GB,16cores,80GB/s'. Raises InputError, one line."""
+    host = parse_host(text, _assumed(preset.gpu))
+    updates = preset.machine.updates
+    sources = {**preset.sources, "host": "as given"}
+    if "," in text:
+        updates = replace(host.updates(updates.device or 0.0), device=updates.device)
+        sources["updates.host"] = f"{host}, by the rule of hosts.py"
+    machine = replace(preset.machine, host_capacity=host.capacity, updates=updates)
+    return replace(preset, machine=machine, sources=sources)
+
+
+def with_lanes(preset: Preset, lanes: int) -> Preset:
+    """Return the preset with its GPU on so many PCIe lanes. Raises InputError if it is not on PCIe."""
+    if not preset.gpu.lanes:
+        raise InputError(f"{preset.gpu.name} is joined to its host by NVLink: --lanes is for PCIe")
+    links, factor = preset.machine.links, preset.gpu.lanes / lanes
+    d2h, h2d = (link and link.slowed(factor) for link in (links.d2h, links.h2d))
+    machine = replace(preset.machine, links=replace(links, d2h=d2h, h2d=h2d))
+    sources = {**preset.sources, "links": f"{preset.sources['links']}, on {lanes} lanes as given"}
+    return replace(preset, machine=machine, sources=sources)
+
+
+def _assumed(gpu: Gpu) -> Host:
+    return DESKTOP if gpu.desktop else SERVER
 
 
 def find_machine(text: Path | str) -> Machine:
@@ -82,15 +159,18 @@ def find_machine(text: Path | str) -> Machine:
 
 
 def _from_data_sheet(gpu: Gpu) -> Preset:
-    link = PCIE_EFFICIENCY * PCIE_BYTES_PER_SECOND[gpu.pcie]
-    updates = Updates(gpu.bandwidth / PASSES, HOST_UPDATES)
+    bus = LANE_BYTES_PER_SECOND[gpu.pcie] * gpu.lanes or C2C_BYTES_PER_SECOND
+    link, host = PCIE_EFFICIENCY * bus, _assumed(gpu)
+    name = f"PCIe {gpu.pcie}.0 x{gpu.lanes}" if gpu.lanes else "NVLink-C2C"
     sources = {
+        "device": f"{gpu.total_source}; without CUDA's context, {gpu.context / 2**20:.0f} MiB by a rule",
         "gpu": gpu.source,
-        "links": f"{PCIE_EFFICIENCY:.0%} of PCIe {gpu.pcie}.0 x16, a rule of thumb",
+        "links": f"{PCIE_EFFICIENCY:.0%} of {name}, a rule of thumb",
         "updates.device": f"bandwidth / {PASSES:.1f}, as on the RTX 3060 of {_THESIS}, table 4.2",
-        "updates.host": f"the Intel i3-10105F of {_THESIS}, table 4.2: low for a server",
+        "updates.host": f"a host of {host}, assumed: by the rule of hosts.py",
     }
-    return Preset(gpu.key, gpu, Machine(gpu.memory, links=Links(link, link), updates=updates), sources)
+    machine = Machine(gpu.usable, links=Links(link, link), updates=host.updates(gpu.bandwidth / PASSES))
+    return Preset(gpu.key, gpu, machine, sources)
 
 
 # ── the machines of papers ──────────────────────────────────────────────────────────────────────────
@@ -107,10 +187,10 @@ def _from_papers() -> dict[str, Preset]:
         _of_paper(
             "rtx3060",
             "RTX 3060",
-            {"host": _OFFMATE, "links": _OFFMATE, "updates.device": _OFFMATE, "updates.host": _OFFMATE},
+            {"host": _OFFMATE, "links": _OFFMATE, "updates.device": _OFFMATE},
             host_capacity=128 * 10**9,
             links=Links(10.4e9, 10.4e9),
-            updates=Updates(16.6e9, 1.1e9),
+            updates=Updates(16.6e9, THESIS_HOST_UPDATES),
         ),
         _of_paper(
             "rtx4080",
@@ -123,7 +203,7 @@ def _from_papers() -> dict[str, Preset]:
             links=Links(20.8e9, 20.8e9),
         ),
         _of_paper(
-            "lohan",
+            "rtx4090-12nvme",
             "RTX 4090",
             {
                 "host": f"{_LOHAN}, table III; its 175B runs limit it to 256 GB",
@@ -136,7 +216,7 @@ def _from_papers() -> dict[str, Preset]:
             links=Links(21.3e9, 21.3e9, 12 * 6.5e9, 12 * 3.4e9),
         ),
         _of_paper(
-            "stronghold",
+            "v100-32gb-nvme",
             "V100 32GB",
             {
                 "host": _STRONGHOLD,
@@ -147,8 +227,8 @@ def _from_papers() -> dict[str, Preset]:
             disk_capacity=2 * 10**12,
             links=Links(12.6e9, 12.6e9, 7e9, 7e9),
         ),
-        _of_paper("memferry-v100", "V100 32GB", {"links": _pcie_3(_MEMFERRY)}, links=Links(12.6e9, 12.6e9)),
-        _of_paper("memferry-a100", "A100", {"links": _pcie_3(_MEMFERRY)}, links=Links(12.6e9, 12.6e9)),
+        _of_paper("v100-32gb-pcie3", "V100 32GB", {"links": _pcie_3(_MEMFERRY)}, links=Links(12.6e9, 12.6e9)),
+        _of_paper("a100-pcie3", "A100", {"links": _pcie_3(_MEMFERRY)}, links=Links(12.6e9, 12.6e9)),
     )
     return {preset.name: preset for preset in found}
 
@@ -158,6 +238,12 @@ def _pcie_3(source: str) -> str:
 
 
 def _of_paper(name: str, gpu: str, sources: Mapping[str, str], **known: Any) -> Preset:
-    """Return a preset from a paper's figures, completed from the GPU's data sheet."""
+    """Return a preset from a paper's figures, completed from the GPU's data sheet.
+
+    Papers count all the memory on the box; their schedules leave free what CUDA takes.
+    """
     sheet = _from_data_sheet(find_gpu(gpu))
-    return Preset(name, sheet.gpu, replace(sheet.machine, **known), {**sheet.sources, **sources})
+    updates = replace(sheet.machine.updates, host=THESIS_HOST_UPDATES, host_fused=None)
+    machine = replace(sheet.machine, **{"device_capacity": sheet.gpu.memory, "updates": updates, **known})
+    common = {"device": "all the memory on the box, as the paper counts", "updates.host": _OFFMATE}
+    return Preset(name, sheet.gpu, machine, {**sheet.sources, **common, **sources})

@@ -9,8 +9,9 @@ time     low        at the data sheet's full rates, which nothing passes: COMPUT
          expected   the roofline's, at 0.7 and 0.8 of the rates
          high       twice expected: the roofline's own word for its error on one operation
 
-Of the GPU's memory a reserve is left for its driver, error correction and CUDA's context: RESERVE of what the
-data sheet names, unless the user says otherwise. The shares of time are rules of thumb and no measurements.
+Of the GPU's memory a reserve is left for what else runs there, a screen for instance: RESERVE of what a
+process can allocate, unless the user says otherwise. The shares of time are rules of thumb and no
+measurements.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from ...graphs.machine import Machine
 from ..addresses.lifetimes import WORKSPACE, Lifetimes, lifetimes
 from ..schedule.schedule import Schedule
 
-RESERVE = 0.07
-"""The most that error correction, driver and context take (graphs/machines/gpus.py)."""
+RESERVE = 0.01
+"""Error correction, driver and context are not in the capacity any more (graphs/machines/gpus.py)."""
 FASTEST, SLOWEST = 0.7, 2.0
 
 

@@ -15,9 +15,9 @@ from typing import Any
 from ...graphs.errors import MemplanError
 from ...graphs.files.documents import regular_size
 from ...graphs.graph import Graph
-from ...graphs.machines.presets import find_preset
+from ...graphs.machines.presets import Preset, find_preset
 from ..device.device import StreamDevice
-from ..profile.estimate import ESTIMATED, estimate_program
+from ..profile.estimate import demands_of, estimate_source
 from ..program.graph import graph_of
 from ..trace.lowering import lower
 from ..trace.trace_context import silent
@@ -26,10 +26,10 @@ from .joint import joint_of
 MOST_BYTES = 512 * 2**20
 
 
-def read_export(path: Path, gpu: str) -> Graph:
+def read_export(path: Path, gpu: str | Preset) -> Graph:
     """Read a `.pt2` file as a graph with estimated times.
 
-    gpu: name of the GPU whose times the roofline estimates; its preset is the machine.
+    gpu: the machine, or its name, for whose GPU the roofline estimates times.
 
     Raises ValueError or InputError.
     """
@@ -40,8 +40,9 @@ def read_export(path: Path, gpu: str) -> Graph:
             program = lower(joint_of(document))
     except MemplanError as error:  # of a program, not of a model that is traced
         raise ValueError(str(error)) from None
-    costs = estimate_program(program, preset.gpu, None, preset.machine.updates)
-    estimated = {"gpu": preset.gpu.name, "data": preset.gpu.source, **ESTIMATED}
+    demands = demands_of(program)
+    costs = [one.cost(preset.gpu, preset.machine.updates) for one in demands]
+    estimated = estimate_source(preset.gpu, (one.work for one in demands))
     source = {"kind": "fx", "file": path.name, "estimate": estimated}
     return graph_of(
         program,

@@ -10,7 +10,7 @@ What an operation demands is one thing, what a GPU makes of it another: `Demand.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 
 from ...graphs.graph import Graph
 from ...graphs.machine import Updates
-from ...graphs.machines.gpus import Gpu
+from ...graphs.machines.gpus import Gpu, lacks
 from ...graphs.machines.presets import Preset, find_preset
 from ..device.device import StreamDevice
 from ..measuring.synthetic_inputs import signature, substitute
@@ -52,11 +52,20 @@ ESTIMATED = {
 """Entries of a graph's `source` about the estimate."""
 
 
+def estimate_source(gpu: Gpu, works: Iterable[Work]) -> dict[str, Any]:
+    """Return what a graph's source says of an estimate: for which GPU, by what, and which dtypes it lacks."""
+    rates = dict.fromkeys(work.rate for work in works if work.flops)
+    notes = [line for rate in rates if (line := lacks(gpu, rate)) is not None]
+    return {"gpu": gpu.name, "data": gpu.source, **ESTIMATED, **({"notes": notes} if notes else {})}
+
+
 def estimate(
-    model: str, gpu: str, progress: Progress | None = None, optimizer: Choice | None = None
+    model: str, gpu: str | Preset, progress: Progress | None = None, optimizer: Choice | None = None
 ) -> Graph:
     """Estimate the graph of the iteration that a model file, `path[:entry]`, builds; its machine is the
     GPU's preset.
+
+    gpu: a preset, its name, or a machine file that describes its GPU.
 
     optimizer: the updates of its weights, at the machine's speeds; without one the gradients are the result.
 
@@ -92,11 +101,7 @@ def graph_from_demands(
     source = {
         "model": file.path,
         "entry": file.entry,
-        "estimate": {
-            "gpu": preset.gpu.name,
-            "data": preset.gpu.source,
-            **ESTIMATED,
-        },
+        "estimate": estimate_source(preset.gpu, (one.work for one in demands)),
         "constant": constant_bytes(preset.gpu),
         **({} if optimizer is None else {"optimizer": optimizer.document()}),
     }

@@ -13,7 +13,7 @@ from ...graphs.machines.presets import Preset
 from ..model.file import ModelFile
 from ..program.program import Program
 from ..updates.choice import Choice
-from .estimate import Demand, demands_of, graph_from_demands, traced
+from .estimate import Demand, demands_of, estimate_source, graph_from_demands, traced
 from .family import Family
 
 
@@ -48,6 +48,14 @@ class Estimates:
         graph = self.graph(batch, preset)
         most = np.array([one.workspace.most for one in self._demands[batch]], np.int64)
         return replace(graph, operations=replace(graph.operations, workspace=most))
+
+    def notes(self, preset: Preset) -> list[str]:
+        """Return a line for each dtype that the model computes with and the GPU has no fast path for."""
+        for batch, name in self._graphs:
+            if name == preset.name:
+                works = (one.work for one in self._demands[batch])
+                return list(estimate_source(preset.gpu, works).get("notes", ()))
+        return []
 
     def agrees(self, batch: int) -> bool:
         """Tell whether a trace at this batch gives what was interpolated.

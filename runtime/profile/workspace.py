@@ -25,7 +25,6 @@ import torch
 from ...graphs.machines.gpus import Gpu
 from ..torch_internals import CPU_ATTENTION_BACKWARD, OLD_CONVOLUTION
 
-KIB = 2**10
 INT64 = 8
 UNSORTED = 3072
 """Up to so many rows the gradient of a table is made without a sort."""
@@ -41,12 +40,8 @@ class Workspace(NamedTuple):
 
 
 def constant_bytes(gpu: Gpu) -> int:
-    """Return the bytes that cuBLAS keeps as long as the process computes.
-
-    They are PyTorch's defaults for CUBLAS_WORKSPACE_CONFIG, :4096:8 from Hopper (PCIe 5) on and :4096:2:16:8
-    before (cuda/CUDABlas, getChosenWorkspaceSize).
-    """
-    return 8 * 4096 * KIB if gpu.pcie >= 5 else (2 * 4096 + 8 * 16) * KIB
+    """Return the bytes that cuBLAS keeps as long as the process computes."""
+    return gpu.workspace
 
 
 def workspace_of(target: Any, args: Any, keywords: Mapping[str, Any], result: Any) -> Workspace:

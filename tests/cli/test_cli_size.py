@@ -115,7 +115,7 @@ def test_the_batch_to_train_with_is_the_one_of_most_samples_a_second() -> None:
 def test_the_smallest_budget_of_the_plain_schedule_is_its_peak(plan: Plan) -> None:
     reported = sized(plan, "--batch", "4, 2,16")
     assert [one["batch"] for one in reported["batches"]] == [2, 4, 16]
-    assert reported["budget"] + reported["reserve"] == find_preset("rtx3060").machine.device_capacity
+    assert reported["budget"] + reported["reserve"] == find_preset("rtx3060").gpu.usable
     assert reported["smallest_budget"]["batch"] == 2
     assert reported["smallest_budget"]["budget"] == reported["batches"][0]["baseline_peak"]
     assert reported["largest_batch"]["batch"] == 16
@@ -343,7 +343,7 @@ def test_a_budget_above_the_capacity(plan: Plan) -> None:
     result = plan("size", "model.py", "--gpu", "rtx3060", "--solver", "store-all", "--batch", "1", "--json",
                   "--budget", "1TB")  # fmt: skip
     reported = json.loads(result.stdout)
-    assert reported["budget"] == find_preset("rtx3060").machine.device_capacity
+    assert reported["budget"] == find_preset("rtx3060").gpu.usable
     assert "above the device's capacity" in result.stderr
 
 
@@ -386,9 +386,8 @@ def test_the_ends_and_the_parts_of_a_batch(plan: Plan) -> None:
 
 
 def test_a_reserve_is_left_free(plan: Plan) -> None:
-    capacity = find_preset("rtx3060").machine.device_capacity
-    assert capacity is not None
-    assert sized(plan, "--batch", 1)["reserve"] == int(0.07 * capacity)
+    capacity = find_preset("rtx3060").gpu.usable
+    assert sized(plan, "--batch", 1)["reserve"] == int(0.01 * capacity)
     reported = sized(plan, "--batch", 1, "--reserve", "2GiB")
     assert reported["reserve"] == 2**31
     assert reported["budget"] == capacity - 2**31

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.errors import InputError
-from memplan.graphs.machines.gpus import GIB, GPUS, find_gpu
+from memplan.graphs.machines.gpus import GIB, find_gpu
+from memplan.graphs.machines.gpus import gpus as all_gpus
 from memplan.runtime.profile.roofline import (
     BANDWIDTH_EFFICIENCY,
     COMPUTE_EFFICIENCY,
@@ -20,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 aten = torch.ops.aten
 sizes = st.integers(1, 300)
-gpus = st.sampled_from(GPUS)
+gpus = st.sampled_from(all_gpus())
 LARGER = [
     ("RTX 3060", "RTX 3090"),
     ("RTX 3090", "RTX 4090"),
@@ -162,7 +163,9 @@ def test_a_memory_in_the_name_chooses():
     assert [find_gpu(name).memory // GIB for name in ("A100", "a100-80gb", "A100 40GB")] == [80, 80, 40]
 
 
-@pytest.mark.parametrize(("name", "close"), [("H1000", "h100"), ("RTX 4070", "rtx4090"), ("?", "t4")])
+@pytest.mark.parametrize(
+    ("name", "close"), [("H1000", "h100"), ("RTX 4071", "rtx4070"), ("?", "plan machine --list")]
+)
 def test_an_unknown_gpu_is_one_line_with_close_names(name, close):
     with pytest.raises(InputError) as error:
         find_gpu(name)
@@ -171,12 +174,16 @@ def test_an_unknown_gpu_is_one_line_with_close_names(name, close):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("gpu", all_gpus(), ids=lambda gpu: gpu.name)
 def test_the_table_is_plausible(gpu):
     """Ridge points and memories lie where real GPUs have them: a slip of 10³ or of a column shows."""
-    assert 8 * GIB <= gpu.memory <= 200 * GIB
-    assert 2e11 <= gpu.bandwidth <= 6e12
-    assert 4e12 <= gpu.float32 <= gpu.float16 <= 1e15
+    assert 6 * GIB <= gpu.memory <= 200 * GIB
+    assert 2e11 <= gpu.bandwidth <= 8e12
+    assert 4e12 <= gpu.float32 <= gpu.float16 <= 3e15
     assert 9 <= gpu.float32 / gpu.bandwidth <= 150
+    assert 1.5e11 <= gpu.float32 / gpu.sms <= 1.4e12
+    assert gpu.tf32 is None or gpu.float32 <= gpu.tf32 <= gpu.float16
+    assert gpu.bfloat16 in (None, gpu.float16)
+    assert (gpu.bfloat16 is None) == (gpu.tf32 is None) == (gpu.capability < (8, 0))
     assert gpu.float64 <= gpu.float32
     assert find_gpu(gpu.name) is gpu

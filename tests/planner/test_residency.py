@@ -15,7 +15,7 @@ from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.residency.lifetimes import find_lifetimes
 from memplan.planner.residency.prefetch_placement import build_schedule
 from memplan.planner.residency.residency import Residency, TensorUse
-from memplan.planner.schedule.schedule import Initial, compute, delete, offload, prefetch
+from memplan.planner.schedule.schedule import Initial, Verb, compute, delete, offload, prefetch
 from memplan.planner.schedule.sequence import Run, in_default_mode, prune
 from memplan.planner.simulator.simulate import simulate
 
@@ -170,6 +170,27 @@ def test_any_decision_makes_a_valid_schedule(seed: int) -> None:
             raise
         return
     simulate(graph, schedule, machine=LINKED)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "after", "slots"),
+    [
+        ("x1", "F2", {0: 1, 1: 1, 2: 2, 3: 2, 4: 2, 5: 2, 6: 2}),  # from F1 to B2
+        ("w1", "U1", {0: 0, 1: 0, 2: 0, 3: 0, 4: 0, 5: 0, 6: 6}),  # from U1 to F1 of the next iteration
+    ],
+)
+def test_a_copy_down_is_between_the_change_and_the_next_use(
+    tensor: str, after: str, slots: dict[int, int]
+) -> None:
+    """A slot outside of that counts as the nearest one inside; slots: the requested ones, and those taken."""
+    graph = training(2)
+    runs = in_default_mode(range(len(graph.operations)))
+    x, use = graph.tensor_index[tensor], graph.operation_index[after]
+    for requested, taken in slots.items():
+        schedule = build_schedule(graph, Residency(runs, {(x, use): HOST}, {(x, use): requested}))
+        simulate(graph, schedule, machine=LINKED)
+        steps = list(schedule)
+        assert sum(step.verb == Verb.COMPUTE for step in steps[: steps.index(offload(x))]) == taken
 
 
 def random_runs(graph: Graph, random: Random) -> list[Run]:

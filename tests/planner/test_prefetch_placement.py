@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -10,11 +11,13 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Links, Machine, Memory
 from memplan.planner.baseline import baseline
+from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.residency.lifetimes import find_lifetimes
 from memplan.planner.residency.prefetch_placement import ResidencyTransfers, build_schedule, place_prefetches
 from memplan.planner.residency.residency import Residency, TensorUse
 from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import simulate
+from strategies import random_graph
 from test_residency import LINKED, random_runs, training
 
 HOST = Memory.HOST
@@ -93,6 +96,37 @@ def test_never_slower_than_just_in_time_and_never_above_the_budget(seed: int) ->
     assert found[1].peak <= budget
     assert place_prefetches(graph, LINKED, late.least_budget - 1, residence) is None
     assert np.all(demand.device_curve >= 0)
+
+
+def test_the_bytes_of_a_residency_are_the_least_that_its_schedule_needs() -> None:
+    """On any graph, of each memory: with these capacities the schedule is valid, with a byte less it is not.
+
+    Contributions to a tensor take its bytes before it is complete, shared or changed in place.
+    """
+    some_offloaded = 0
+    for seed in range(150):
+        random = Random(seed)
+        graph = random_graph(random)
+        runs = in_default_mode(range(len(graph.operations)))
+        offloaded = {
+            (lifetime.tensor, use.moment // 2): HOST
+            for lifetime in find_lifetimes(graph, runs)
+            for use in lifetime.device_uses
+            if graph.tensors.kind[lifetime.tensor] != Kind.INPUT
+            and lifetime.uses[0].changes == (not lifetime.persistent)
+            and random.random() < 0.4
+        }
+        residency = Residency(runs, dict(offloaded))
+        schedule = build_schedule(graph, residency)
+        device, host = ResidencyTransfers(graph, LINKED.hierarchy, residency).curves.max(axis=1).tolist()
+        machine = replace(LINKED, device_capacity=device, host_capacity=host)
+        simulate(graph, schedule, machine=machine)
+        for name, least in (("device_capacity", device), ("host_capacity", host)):
+            if least:
+                with pytest.raises(InvalidScheduleError, match=r"are allowed|too small"):
+                    simulate(graph, schedule, machine=replace(machine, **{name: least - 1}))
+        some_offloaded += host > 0
+    assert some_offloaded > 50
 
 
 def test_look_aheads_that_give_the_same_schedule_hide_no_other() -> None:

@@ -9,7 +9,7 @@ import gc
 import operator
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from functools import partial
 from types import (
     BuiltinFunctionType,
@@ -215,6 +215,11 @@ class Calls(Reports):
         self.read_length(thing)
         return len(thing)
 
+    def _bool(self, thing: object = False) -> bool:
+        if isinstance(thing, Sized) and not isinstance(thing, Tensor):  # others have no length to be read
+            self.read_length(thing)
+        return bool(thing)
+
     def _getenv(self, key: str, default: Any = None) -> Any:
         return self._called(os.environ.get, key, default)
 
@@ -246,6 +251,6 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     isinstance: Calls._isinstance,
     issubclass: Calls._issubclass,
     len: Calls._len,
-    bool: Calls._len,
+    bool: Calls._bool,
     os.getenv: Calls._getenv,
 }

@@ -159,6 +159,20 @@ def test_a_branch_on_values_that_follow_from_shapes_is_taken_as_eager_takes_it()
     assert any("mul" in operation.name for operation in program.operations)
 
 
+def test_the_truth_of_what_has_no_length() -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.nothing, self.number, self.names, self.linear = None, 3, ["a"], nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            wanted = not bool(self.nothing) and bool(self.number) and bool(self.names) and not False
+            return self.linear(x).sum() if wanted else x.sum()
+
+    program = trace(Iteration(Branches(), (torch.ones(2, 2),)))
+    assert "addmm" in " ".join(operation.name for operation in program.operations)
+
+
 def test_known_values_forget_what_is_overwritten():
     class Overwritten(Branching):
         def forward(self, x):

@@ -1,0 +1,261 @@
+"""Figures that others published of training on GPUs, beside what memplan estimates of the same programs.
+
+    python benchmarks/published.py                      the rows without a result yet, then the table
+    python benchmarks/published.py --only gpt2,t4-      those whose id has one of these texts
+    python benchmarks/published.py --table              the table alone
+    python benchmarks/published.py --rerun --only ID    again
+
+published.yaml has the rows, results/published.csv what was estimated of each, row by row, so that an
+interrupted run goes on; results/published.md gets the table. Half of the rows are for fitting the estimates'
+constants and half for judging them: by a hash of the row's id, not by choice.
+
+A configuration is made by transformers, timm or torchvision, with random weights and without memory. For timm
+and torchvision with a CPU-only PyTorch: pip install --no-deps --target FOLDER timm torchvision pillow, and
+PYTHONPATH=FOLDER for the rows `timm-`, `small-` and `skb-`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from select import select
+from typing import IO, Any
+
+import yaml
+from published_table import render
+
+HERE = Path(__file__).parent
+ROWS = HERE / "published.yaml"
+RESULTS, TABLE = HERE / "results" / "published.csv", HERE / "results" / "published.md"
+FIGURES = ("low", "expected", "high", "time_low", "time", "time_high")
+FIELDS = ("id", *FIGURES, "operations", "took", "date", "error")
+LIMIT = 420.0
+"""Seconds for a row, as `took` counts them: of the clock, on a machine that may have other work."""
+
+Row = dict[str, Any]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", help="ids that contain one of these texts, by commas")
+    parser.add_argument("--table", action="store_true", help="print the table alone")
+    parser.add_argument("--rerun", action="store_true", help="estimate again what has a result")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for a row")
+    parser.add_argument("--row", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    rows = load_rows()
+    if asked.row:
+        by_id = {row["id"]: row for row in rows}
+        estimate_rows(by_id[name] for name in asked.row.split(","))
+        return
+    if not asked.table:
+        texts = asked.only.split(",") if asked.only else [""]
+        run([row for row in rows if any(text in row["id"] for text in texts)], asked.limit, rerun=asked.rerun)
+    page = render(rows, load_results())
+    TABLE.write_text(page)
+    print(page)
+
+
+def load_rows() -> list[Row]:
+    """Return the rows, each with its source and the defaults of the file."""
+    document = yaml.safe_load(ROWS.read_text())
+    models: dict[str, Row] = document["models"]
+    rows = [{**document["defaults"], **row} for row in document["rows"]]
+    for row in rows:
+        row["source"] = document["sources"][row["source"]]
+        row["model"] = models[row["model"]]
+    if len({row["id"] for row in rows}) < len(rows):
+        raise ValueError("two rows have one id")
+    return rows
+
+
+# ── estimates ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def run(rows: list[Row], limit: float, *, rerun: bool) -> None:
+    """Estimate the rows, and write each result when it is there.
+
+    One process estimates row after row; one that takes too long is ended with its process.
+    """
+    results = load_results()
+    pending = [row for row in rows if row["expressible"] is True and (rerun or row["id"] not in results)]
+    while pending:
+        ids = ",".join(row["id"] for row in pending)
+        with subprocess.Popen([sys.executable, __file__, "--row", ids], stdout=subprocess.PIPE) as worker:
+            assert worker.stdout is not None
+            while pending:
+                begun, row = time.monotonic(), pending.pop(0)
+                found = _line(worker.stdout, limit)
+                took = f"{time.monotonic() - begun:.0f}"
+                common = {"id": row["id"], "took": took, "date": time.strftime("%Y-%m-%d")}
+                results[row["id"]] = {**common, **found}
+                _save(results.values())
+                print(row["id"], found, file=sys.stderr, flush=True)
+                if found.get("ended"):
+                    break
+            worker.kill()
+
+
+def _line(stream: IO[bytes], limit: float) -> dict[str, Any]:
+    """Return the worker's next result; `ended` with an error if there is none in time."""
+    ready, _, _ = select([stream], [], [], limit)
+    line = stream.readline() if ready else b""
+    if line:
+        return json.loads(line)
+    return {"error": "the process ended" if ready else f"took more than {limit:.0f} s", "ended": True}
+
+
+def _save(results: Iterable[dict[str, Any]]) -> None:
+    with RESULTS.open("w", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS, restval="", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(results)
+
+
+def estimate_rows(rows: Iterable[Row]) -> None:
+    """Print the result of each row as a line of JSON."""
+    for row in rows:
+        try:
+            found = estimate_row(row)
+        except Exception as error:  # a model may fail in any way; the others go on
+            found = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:200]}
+        print(json.dumps(found), flush=True)
+
+
+def load_results() -> dict[str, dict[str, Any]]:
+    if not RESULTS.exists():
+        return {}
+    with RESULTS.open(newline="") as file:
+        return {row["id"]: row for row in csv.DictReader(file)}
+
+
+def estimate_row(row: Row) -> dict[str, Any]:
+    """Estimate a row as `plan size` does: bytes and seconds of an iteration, low, expected and high."""
+    from dataclasses import replace
+
+    from memplan.graphs.machines.presets import find_preset
+    from memplan.planner.addresses.caching_allocator import reserved_peak
+    from memplan.planner.baseline import baseline, baseline_schedule
+    from memplan.planner.simulator.simulate import simulate
+    from memplan.planner.sizing.estimate_range import memory_span, time_span
+    from memplan.runtime.model.file import ModelFile
+    from memplan.runtime.profile.estimates import Estimates
+    from memplan.runtime.profile.workspace import constant_bytes
+    from memplan.runtime.updates.choice import Choice
+    from memplan.solvers.problem import Problem
+    from memplan.solvers.registry import run as registry
+
+    def build(batch: int = row["batch"]) -> Any:
+        return model_of(row, batch)
+
+    kind = row["optimizer"]
+    options = {"momentum": kind.get("momentum"), "fused": kind["kind"] == "fused"}
+    choice = None if kind["name"] == "none" else Choice(kind["name"], "after", **options)
+    estimates = Estimates(ModelFile(f"{row['id']}.py", "build", build), choice, lambda _line: None)
+    preset = find_preset(row["card"])
+    machine = replace(preset.machine, device_capacity=None)
+    graph = estimates.graph(row["batch"], preset)
+    budget, schedule = baseline(graph).peak, baseline_schedule(graph)
+    if row["checkpointing"]:
+        budget = int(1.5 * budget)
+        problem = Problem(graph, budget, machine)
+        schedule = registry.solve("layer-checkpoint", problem, 60.0, {}, lambda _line: None, 0.0).schedule
+    worst = estimates.at_worst(row["batch"], preset)
+    constant = constant_bytes(preset.gpu)
+    span = memory_span(graph, worst, schedule, budget, machine, constant, reserved_peak)
+    times = time_span(simulate(graph, schedule, budget=budget, machine=machine).figures.time)
+    return {
+        **dict(zip(("low", "expected", "high"), map(int, span), strict=True)),
+        **dict(zip(("time_low", "time", "time_high"), (f"{value:.5g}" for value in times), strict=True)),
+        "operations": len(graph.operations),
+    }
+
+
+def model_of(row: Row, batch: int) -> tuple[Any, ...]:
+    """Return the row's module and inputs."""
+    import torch
+
+    torch.set_float32_matmul_precision("high" if row["tf32"] else "highest")
+    library = row["model"]["library"]
+    module, inputs, loss = (_text_model if library == "transformers" else _image_model)(row, batch)
+    dtype = getattr(torch, row["dtype"])
+    module = module.to(dtype).train()
+    inputs = {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
+    if row["channels_last"]:
+        module = module.to(memory_format=torch.channels_last)
+        inputs["x"] = inputs["x"].to(memory_format=torch.channels_last)
+    if row["lora"]:
+        from peft import LoraConfig, get_peft_model
+
+        rank, targets = row["lora"]["r"], row["lora"]["targets"]
+        kind = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets, task_type="CAUSAL_LM")
+        module = get_peft_model(module, kind).train()
+    return _wrapped(module, loss, row["autocast"]), inputs
+
+
+def _text_model(row: Row, batch: int) -> tuple[Any, dict[str, Any], Any]:
+    import torch
+    import transformers
+
+    spec, length = row["model"], row["length"]
+    kind = getattr(transformers, spec["class"])
+    extra = {} if kind.config_class.model_type == "t5" else {"attn_implementation": row["attention"]}
+    config = kind.config_class(**spec["config"], **extra)
+    config.use_cache = False
+    shape = (batch, length) if not spec["class"].endswith("Classification") else (batch,)
+    tokens = torch.zeros(batch, length, dtype=torch.int64)
+    return kind(config), {"input_ids": tokens, "labels": torch.zeros(shape, dtype=torch.int64)}, None
+
+
+def _image_model(row: Row, batch: int) -> tuple[Any, dict[str, Any], Any]:
+    import torch
+
+    if torch.version.cuda is None and not _LIBRARIES:
+        # Its kernels are not loaded then, and on import it describes two of their operators all the same.
+        _LIBRARIES.append(torch.library.Library("torchvision", "DEF"))
+        for operator in ("nms", "qnms"):
+            _LIBRARIES[-1].define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    name, size = row["model"]["name"], row["model"].get("size", 224)
+    if row["model"]["library"] == "timm":
+        import timm
+
+        module = timm.create_model(name)
+    else:
+        import torchvision
+
+        module = getattr(torchvision.models, name)()
+    inputs = {"x": torch.zeros(batch, 3, size, size), "labels": torch.zeros(batch, dtype=torch.int64)}
+    return module, inputs, torch.nn.CrossEntropyLoss()
+
+
+_LIBRARIES: list[Any] = []
+
+
+def _wrapped(module: Any, loss: Any, autocast: str | None) -> Any:
+    """Return the module with its loss, in autocast if the row has it."""
+    import torch
+
+    mixed, dtype = autocast is not None, getattr(torch, autocast or "bfloat16")
+
+    class Whole(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = module
+
+        def forward(self, **inputs: Any) -> Any:
+            with torch.autocast("cpu", dtype=dtype, enabled=mixed):
+                if loss is None:
+                    return self.model(**inputs).loss
+                return loss(self.model(inputs["x"]), inputs["labels"])
+
+    return Whole()
+
+
+if __name__ == "__main__":
+    main()

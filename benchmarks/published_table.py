@@ -1,0 +1,196 @@
+"""The page of published.py: estimates and published figures, row by row and in medians."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from statistics import median
+from typing import Any, NamedTuple
+
+from memplan.graphs.machines.gpus import find_gpu
+
+UNITS = {"MiB": 2**20, "GiB": 2**30, "MB": 10**6, "GB": 10**9}
+MEMORY_FACTOR, TIME_FACTOR = 1.15, 1.4
+"""The factors within which estimates are wanted."""
+
+Row = dict[str, Any]
+
+
+class Figure(NamedTuple):
+    """A published figure and its estimate: bytes, or seconds."""
+
+    published: float
+    low: float
+    expected: float
+    high: float
+
+    @property
+    def ratio(self) -> float:
+        return self.expected / self.published
+
+    @property
+    def inside(self) -> bool:
+        return self.low <= self.published <= self.high
+
+
+class Judged(NamedTuple):
+    """A row with its estimates. None: nothing was published. expected: bytes of the batch."""
+
+    row: Row
+    expected: float
+    memory: Figure | None
+    time: Figure | None
+
+
+def half(row: Row) -> str:
+    """Return whether the row is for fitting or for judging."""
+    return "fit" if hashlib.sha256(row["id"].encode()).digest()[0] % 2 else "judge"
+
+
+def published_bytes(row: Row) -> float | None:
+    """Return the published peak: without CUDA's context, if that was in it."""
+    memory = row["memory"]
+    if not memory or "peak" not in memory:
+        return None
+    return (memory["peak"] - memory.get("context", 0)) * UNITS[memory["unit"]]
+
+
+def judge(row: Row, result: Mapping[str, str]) -> Judged:
+    memory = [float(result[name]) for name in ("low", "expected", "high")]
+    times = [float(result[name]) for name in ("time_low", "time", "time_high")]
+    size, seconds = published_bytes(row), row["time"]
+    return Judged(
+        row,
+        memory[1],
+        None if size is None else Figure(size, *memory),
+        None if seconds is None else Figure(seconds, *times),
+    )
+
+
+def render(rows: list[Row], results: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the page. results: of rows by id."""
+    errors = {row["id"]: results[row["id"]]["error"] for row in rows if row["id"] in results}
+    done = [judge(row, results[row["id"]]) for row in rows if errors.get(row["id"]) == ""]
+    unable = [row for row in rows if row["expressible"] is not True]
+    failed = [f"- `{name}`: {error}" for name, error in errors.items() if error]
+    sources = {row["source"]["address"]: row["source"]["title"] for row in rows}
+    parts = [
+        "# Published measurements and estimates",
+        f"{len(rows)} rows of {len(sources)} sources ([published.yaml](../published.yaml)); "
+        f"{len(rows) - len(unable)} are programs that memplan can express, {len(done)} were estimated. "
+        "Written by `python benchmarks/published.py`. Rows `fit` are for fitting constants, rows `judge` for "
+        "judging them, by a hash of the id. **Nothing has been fitted to these rows yet.**",
+        "## How good",
+        "Ratios are estimated / published. Inside: the published figure lies between low and high. A row "
+        "whose source was not found (`recalled`) is in no statistic.",
+        *_summaries([one for one in done if one.row["sourced"]]),
+        "## Batches that ran, and that did not",
+        "The largest batch of a series that ran bounds its memory from both sides: the estimate must fit at "
+        "that batch, and not at the next.",
+        _bounds(done),
+        "## Every row",
+        "Memory in GiB, times in ms.",
+        _table(done),
+        "## Not expressible",
+        "\n".join(f"- `{row['id']}`: {row['expressible']}" for row in unable),
+        "## Sources",
+        "\n".join(f"- {title}: {address}" for address, title in sources.items()),
+    ]
+    return "\n\n".join([*parts, *(["## Failed", "\n".join(failed)] if failed else [])]) + "\n"
+
+
+def compute_dtype(row: Row) -> str:
+    """Return the dtype of most products."""
+    if row["autocast"]:
+        return f"{row['autocast']} autocast"
+    return "tf32" if row["dtype"] == "float32" and row["tf32"] else row["dtype"]
+
+
+def _card(row: Row) -> str:
+    return find_gpu(row["card"]).name
+
+
+GROUPS: dict[str, Callable[[Row], str]] = {
+    "all": lambda _row: "",
+    "half": half,
+    "dtype": compute_dtype,
+    "card": _card,
+    "source": lambda row: row["source"]["title"].split(",")[0],
+}
+
+
+def _summaries(done: list[Judged]) -> Iterator[str]:
+    """Yield a table of memory and one of time, with a row for each group."""
+    for what, factor in (("memory", MEMORY_FACTOR), ("time", TIME_FACTOR)):
+        lines = [
+            *_head(
+                f"{what}, by", "rows", "median", "least", "most", "inside", f"within {factor}", "high / low"
+            )
+        ]
+        for name, group in GROUPS.items():
+            members: defaultdict[str, list[Figure]] = defaultdict(list)
+            for one in done:
+                figure = one.memory if what == "memory" else one.time
+                if figure is not None:
+                    members[group(one.row)].append(figure)
+            lines += [
+                _line(f"{name} {label}", *_statistics(members[label], factor)) for label in sorted(members)
+            ]
+        yield "\n".join(lines)
+
+
+def _statistics(figures: list[Figure], factor: float) -> Iterable[object]:
+    ratios = sorted(figure.ratio for figure in figures)
+    near = sum(1 / factor <= ratio <= factor for ratio in ratios) / len(ratios)
+    inside = sum(figure.inside for figure in figures) / len(figures)
+    width = median(figure.high / figure.low for figure in figures)
+    shown = (f"{value:.2f}" for value in (median(ratios), ratios[0], ratios[-1]))
+    return (len(ratios), *shown, f"{inside:.0%}", f"{near:.0%}", f"{width:.2f}")
+
+
+def _bounds(done: list[Judged]) -> str:
+    lines = [*_head("row", "ran", "expected there", "failed", "expected there, about", "usable", "right")]
+    right: list[bool] = []
+    for one in done:
+        fails = (one.row["memory"] or {}).get("fails")
+        if fails is None:
+            continue
+        usable, above = find_gpu(one.row["card"]).usable, one.expected * fails / one.row["batch"]
+        right.append(one.expected <= usable < above)
+        sizes = (_gib(one.expected), fails, _gib(above), _gib(usable))
+        lines.append(_line(f"`{one.row['id']}`", one.row["batch"], *sizes, "yes" if right[-1] else "no"))
+    return f"{sum(right)} of {len(right)} are right.\n\n" + "\n".join(lines)
+
+
+def _table(done: list[Judged]) -> str:
+    figures = ("published", "low", "expected", "high", "ratio")
+    lines = [*_head("row", "", "card", "batch", "dtype", *figures, *figures)]
+    for one in done:
+        mark = half(one.row) if one.row["sourced"] else "recalled"
+        first = (f"`{one.row['id']}`", mark, _card(one.row), one.row["batch"], compute_dtype(one.row))
+        lines.append(_line(*first, *_cells(one.memory, _gib), *_cells(one.time, _ms)))
+    return "\n".join(lines)
+
+
+def _cells(figure: Figure | None, shown: Callable[[float], str]) -> list[str]:
+    """Return published, low, expected, high and the ratio, marked if published lies outside."""
+    if figure is None:
+        return ["-"] * 5
+    return [*map(shown, figure), f"{figure.ratio:.2f}{'' if figure.inside else ' out'}"]
+
+
+def _head(*names: str) -> tuple[str, str]:
+    return _line(*names), "|" + "---|" * len(names)
+
+
+def _line(*cells: object) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.2f}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:,.1f}"

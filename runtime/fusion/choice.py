@@ -13,16 +13,15 @@ from functools import partial
 from typing import NamedTuple
 
 from ...graphs.errors import MismatchError
-from ...graphs.graph import Graph
+from ...graphs.graph import Graph, Kind
 from ..measuring.measure import Measurement
-from ..program.program import Program
+from ..program.program import Operation, Program
 from .folds import folds
 from .fused import Fused, Kernels, fused
 from .fusible import sums_up
 from .groups import Group, grouped
 from .kernel import check_compiler
 from .pair import Pair, measured_pair
-from .peak import footprint, peak
 from .uses import Uses
 
 COMPILED = "compiled"
@@ -205,3 +204,31 @@ def _group(program: Program, operations: Sequence[int]) -> Group:
 
 def _drawing(program: Program) -> list[str]:
     return [operation.name for operation in program.operations if operation.random]
+
+
+def peak(program: Program, taken: Sequence[int]) -> tuple[int, int]:
+    """Return the peak in bytes above what is resident all the time, and the operation at which it is.
+
+    taken: per operation the bytes above its inputs while it runs, its results included.
+    """
+    sizes = [storage.bytes for storage in program.storages]
+    last = {x: len(taken) for x in program.results}
+    for i, operation in reversed(list(enumerate(program.operations))):
+        for x in (*operation.reads, *operation.writes):
+            last.setdefault(x, i)
+    live, most, where = 0, 0, 0
+    for i, operation in enumerate(program.operations):
+        made = sum(sizes[x] for x in operation.writes)
+        if live + max(made, taken[i]) > most:
+            most, where = live + max(made, taken[i]), i
+        live += made
+        passing = {*operation.reads, *operation.writes}
+        live -= sum(sizes[x] for x in passing if last[x] == i and program.storages[x].kind >= Kind.ACTIVATION)
+    return most, where
+
+
+def footprint(program: Program, operation: Operation, taken: int) -> int:
+    """Return the bytes of what an operation reads and of what it takes above: no plan of it gets by with
+    less.
+    """
+    return sum(program.storages[x].bytes for x in operation.reads) + taken

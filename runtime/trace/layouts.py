@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..calls import recurrent as recurrent  # registers its fake kernels
 from ..calls.batch_norm import planned_target
-from ..calls.ctc import CTC
+from ..calls.fake_kernels import CTC
 from ..calls.grouped import grouped_product, is_grouped
 from ..calls.scatters import SCATTERS
 from ..measuring.synthetic_inputs import elements_spanned

@@ -8,14 +8,14 @@ What nobody needs is left out, except for calls that draw random numbers: eager 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from ...graphs.graph import Kind, Phase
-from ..calls.randomness import generator_place
+from ..calls.randomness import draws, generator_place
 from ..program.names import Names, full_name, operation_name
 from ..program.program import Call, Operation, Program, Ref, values_read
 from ..reach import Path
@@ -23,17 +23,16 @@ from ..storage.blocks import Allocations
 from ..unsupported import TraceError
 from .generators import GENERATOR
 from .joint import Joint
-from .joint_nodes import changes_in_place, draws_numbers, named_residents, needed_nodes, results
 from .layers import MARK, Mark
 
 
 def lower(joint: Joint) -> Program:
     """Build the program of a joint graph, without fingerprint."""
-    found = results(joint)
+    found = _results(joint)
     if not found:
         raise TraceError("the module returns nothing that is wanted: name outputs, or evaluate its loss")
     lowering = _Lowering(joint, found[0].meta["val"].device)
-    for node in needed_nodes(joint.graph.graph):
+    for node in _needed_nodes(joint.graph.graph):
         lowering.add(node)
     following = iter(found)
     loss = next(following) if joint.has_loss else None
@@ -60,7 +59,7 @@ class _Lowering:
         self.generators: dict[Path, torch.Generator] = {}
         self.made: dict[fx.Node, tuple[int | None, ...]] = {}
         self.placeholders: list[int] = []
-        self.expected = named_residents(joint)
+        self.expected = _named_residents(joint)
 
     def add(self, node: Any) -> None:
         if node.op == "placeholder":
@@ -118,7 +117,7 @@ class _Lowering:
     def _call(self, node: Any) -> None:
         several = isinstance(node.meta["val"], tuple | list)
         results: list[Any] = list(node.meta["val"]) if several else [node.meta["val"]]
-        if changes_in_place(node) or any(_is_new(result, self.blocks) for result in results):
+        if _changes_in_place(node) or any(_is_new(result, self.blocks) for result in results):
             self._operation(node, results, several)
         else:
             call = self._bind(node, results, several)
@@ -127,7 +126,7 @@ class _Lowering:
 
     def _operation(self, node: Any, results: list[Any], several: bool) -> None:
         mark: Mark = node.meta.get(MARK) or Mark(None, False)
-        changes = changes_in_place(node)
+        changes = _changes_in_place(node)
         phase = Phase.UPDATE if changes else Phase.BACKWARD if mark.backward else Phase.FORWARD
         name = self.names.unique(operation_name(node.target, mark.layer, phase))
         kind = Kind.GRADIENT if mark.backward else Kind.ACTIVATION
@@ -142,7 +141,7 @@ class _Lowering:
         self._lies_in(call, {*writes, *changed})
         reads = tuple(storage for storage in read if storage not in changed)
         self.operations.append(
-            Operation(name, phase, mark.layer, call, reads, writes, changed, draws_numbers(node))
+            Operation(name, phase, mark.layer, call, reads, writes, changed, _draws_numbers(node))
         )
 
     def _lies_in(self, call: Call, storages: set[int], *, one: bool = False) -> None:
@@ -210,3 +209,40 @@ class _Lowering:
 
 def _is_new(result: Any, blocks: Allocations) -> bool:
     return isinstance(result, Tensor) and result not in blocks
+
+
+# ── the joint graph: results, what they need, residents ─────────────────────────────────────────────
+
+
+def _results(joint: Joint) -> list[fx.Node]:
+    output: Any = next(iter(reversed(joint.graph.graph.nodes)))
+    return list(output.args[0])
+
+
+def _needed_nodes(graph: fx.Graph) -> list[fx.Node]:
+    """Return the nodes that the results, a change in place or eager's random numbers need, in order."""
+    needed: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        is_root = node.op in ("placeholder", "output") or _changes_in_place(node) or _draws_numbers(node)
+        if is_root or node in needed:
+            needed.add(node)
+            needed.update(node.all_input_nodes)
+    return [node for node in graph.nodes if node in needed]
+
+
+def _changes_in_place(node: fx.Node) -> bool:
+    return node.target is torch.ops.aten.copy_.default
+
+
+def _draws_numbers(node: fx.Node) -> bool:
+    return node.op == "call_function" and draws(node.target, node.args, node.kwargs)
+
+
+def _named_residents(joint: Joint) -> Iterator[tuple[str, Kind]]:
+    """Yield names and kinds of the placeholders, in order."""
+    for name in joint.parameters:
+        yield name, Kind.PARAMETER
+    for name in joint.buffers:
+        yield name, Kind.BUFFER
+    for name in joint.inputs:
+        yield f"inputs.{name}", Kind.INPUT

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from memplan.runtime.calls.recurrent import gru_cell, gru_cell_backward
+from memplan.runtime.calls.fake_kernels import gru_cell, gru_cell_backward
 from memplan.runtime.torch_internals import has_fake_kernel
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import plug_ins
 import pytest
 from click.testing import CliRunner, Result
 from command_line import solved, write_files
@@ -17,7 +16,6 @@ from memplan.graphs.generators import chain
 from memplan.planner.baseline import baseline
 from memplan.planner.schedule.file import load_schedule
 from memplan.planner.simulator.simulate import simulate
-from memplan.solvers.problem import ValidatedSolution
 from memplan.solvers.registry import run as registry
 
 Plan = Callable[..., Result]
@@ -288,27 +286,37 @@ def test_the_graph_files_own_digest_is_accepted(plan: Plan) -> None:
     assert plan("check", "byfile.json", "--graph", "chain.json").exit_code == 0
 
 
-def test_the_end_of_some_file_is_no_interruption(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ended(*_args: object, **_more: object) -> None:
-        raise EOFError("Ran out of input")
+Installed = Callable[[str], None]
 
-    monkeypatch.setattr("memplan.solvers.registry.run.solve", ended)
-    result = plan("solve", "chain.json", "--budget", "60%")
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installed:
+    """Install the solver `theirs` of another package, given the body of its `solve(problem, options)`."""
+
+    def installed(body: str) -> None:
+        plug_ins.install(tmp_path, monkeypatch, f"def solve(problem, options):\n    {body}\n")
+
+    return installed
+
+
+THEIRS = ("solve", "chain.json", "--budget", "60%", "--solver", "theirs")
+
+
+def test_the_end_of_some_file_is_no_interruption(plan: Plan, theirs: Installed) -> None:
+    theirs("raise EOFError('Ran out of input')")
+    result = plan(*THEIRS)
     assert result.exit_code == 1
     assert "an internal error: EOFError" in result.stderr
 
 
-def test_an_unexpected_fault_is_ours(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_args: object, **_more: object) -> None:
-        raise RuntimeError("out of cheese")
-
-    monkeypatch.setattr("memplan.solvers.registry.run.solve", broken)
-    result = plan("solve", "chain.json", "--budget", "60%")
+def test_an_unexpected_fault_is_an_internal_error(plan: Plan, theirs: Installed) -> None:
+    theirs("raise RuntimeError('out of cheese')")
+    result = plan(*THEIRS)
     assert result.exit_code == 1
     assert "an internal error: RuntimeError: out of cheese" in result.stderr
     assert "Traceback" not in result.stderr
-    assert "Traceback" in plan("solve", "chain.json", "--budget", "60%", "--debug").stderr
-    assert "Traceback" in plan("--debug", "solve", "chain.json", "--budget", "60%").stderr
+    assert "Traceback" in plan(*THEIRS, "--debug").stderr
+    assert "Traceback" in plan("--debug", *THEIRS).stderr
 
 
 def test_flags_stand_before_the_command_too(plan: Plan) -> None:
@@ -334,25 +342,20 @@ def test_files_of_any_name(plan: Plan) -> None:
         assert plan("check", folder / name, "--graph", graph).exit_code == 0
 
 
-def test_interrupted_without_a_schedule(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*_args: object, **_more: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("memplan.solvers.registry.run.solve", stopped)
-    result = plan("solve", "chain.json", "--budget", "60%", "-o", "s.json")
+def test_interrupted_without_a_schedule(plan: Plan, theirs: Installed) -> None:
+    theirs("raise KeyboardInterrupt")
+    result = plan(*THEIRS, "-o", "s.json")
     assert result.exit_code == 130
     assert result.stderr.strip() == "plan: interrupted"
     assert not Path("s.json").exists()
 
 
-def test_an_interrupted_answer_is_written_and_says_so(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = registry.solve
-
-    def stopped(*args: Any, **more: Any) -> ValidatedSolution:
-        return replace(whole(*args, **more), interrupted=True)
-
-    monkeypatch.setattr("memplan.solvers.registry.run.solve", stopped)
-    result = plan("solve", "chain.json", "--budget", "60%", "-o", "s.json", "--json")
+def test_an_interrupted_answer_is_written_and_says_so(plan: Plan, theirs: Installed) -> None:
+    theirs(
+        "from dataclasses import replace; from memplan.solvers.recomputation.checkpointing import rotor; "
+        "return replace(rotor.solve(problem, replace(options, settings=None)), interrupted=True)"
+    )
+    result = plan(*THEIRS, "-o", "s.json", "--json")
     assert result.exit_code == 130
     assert json.loads(result.stdout)["interrupted"] is True
     assert "best schedule so far" in result.stderr

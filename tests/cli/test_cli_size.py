@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
+import plug_ins
 import pytest
 from click.testing import CliRunner, Result
 from memplan.cli.main import main
@@ -22,8 +22,6 @@ from memplan.planner.simulator.simulate import Figures
 from memplan.planner.sizing.sizing import Trial
 from memplan.runtime.model.file import ModelFile
 from memplan.runtime.profile.estimates import Estimates
-from memplan.solvers.problem import InfeasibleError, Problem
-from memplan.solvers.registry import run as registry
 
 Plan = Callable[..., Result]
 KEPT = 8_519_680
@@ -204,25 +202,34 @@ def test_nothing_fits(plan: Plan) -> None:
     assert "\n" not in line
 
 
+FORGETFUL = """
+from dataclasses import replace
+from random import Random
+
+from memplan.solvers.problem import InfeasibleError
+from memplan.solvers.recomputation.tw_remat import tw_remat
+
+random, seen = Random(SEED), set()
+
+def solve(problem, options):
+    batch = int(problem.graph.tensors.bytes.sum())
+    if batch not in seen or random.random() < 1 / 4:
+        seen.add(batch)
+        raise InfeasibleError("theirs", problem.budget, None, 0)
+    return tw_remat.solve(problem, replace(options, settings=None))
+"""
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("entry", ["build", "deep", "norm"])
 @pytest.mark.parametrize(("budget", "seed"), [("9MB", 0), ("29MB", 1), ("33MB", 2)])
 def test_what_is_refused_agrees_with_the_smallest_budget(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch, entry: str, budget: str, seed: int
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str, budget: str, seed: int
 ) -> None:
     """The solver runs out of time for each batch's first question, and some more: what is found for others
     holds for these too."""
-    real, random, seen = registry.solve, Random(seed), set[int]()
-
-    def solve(solver: str, problem: Problem, *arguments: Any) -> Any:
-        batch = int(problem.graph.tensors.bytes.sum())
-        if batch not in seen or random.random() < 1 / 4:
-            seen.add(batch)
-            raise InfeasibleError(solver, problem.budget, None, 0)
-        return real(solver, problem, *arguments)
-
-    monkeypatch.setattr(registry, "solve", solve)
-    words = ("--solver", "tw-remat", "--budget", budget, "--batch", "1024,2048,4096", "--json")
+    plug_ins.install(tmp_path, monkeypatch, FORGETFUL.replace("SEED", str(seed)))
+    words = ("--solver", "theirs", "--budget", budget, "--batch", "1024,2048,4096", "--json")
     result = plan("size", f"model.py:{entry}", "--gpu", "rtx3060", *words)
     reported = json.loads(result.stdout)
     least, batches = reported["smallest_budget"], reported["batches"]
@@ -268,17 +275,24 @@ def test_so_it_is_beside_a_batch_that_fits() -> None:
     assert not any("pinned memory" in line.plain for line in lines_of(replace(found, pinning=None), subject))
 
 
-def test_ctrl_c_tells_what_was_found(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, calls = registry.solve, list[str]()
+INTERRUPTED_AT_THE_SECOND = """
+from dataclasses import replace
 
-    def solve(*arguments: Any) -> Any:
-        calls.append("")
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return real(*arguments)
+from memplan.solvers.recomputation.tw_remat import tw_remat
 
-    monkeypatch.setattr(registry, "solve", solve)
-    words = ("--solver", "tw-remat", "--budget", f"{14_000_000 + KEPT}", "--batch", "8,1024,2048", "--json")
+calls = []
+
+def solve(problem, options):
+    calls.append(1)
+    if len(calls) == 2:
+        raise KeyboardInterrupt
+    return tw_remat.solve(problem, replace(options, settings=None))
+"""
+
+
+def test_ctrl_c_tells_what_was_found(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plug_ins.install(tmp_path, monkeypatch, INTERRUPTED_AT_THE_SECOND)
+    words = ("--solver", "theirs", "--budget", f"{14_000_000 + KEPT}", "--batch", "8,1024,2048", "--json")
     result = plan("size", "model.py:deep", "--gpu", "rtx3060", *words)
     reported = json.loads(result.stdout)
     assert result.exit_code == 130
@@ -409,12 +423,11 @@ def test_the_batches_in_between_are_not_traced(plan: Plan, monkeypatch: pytest.M
     assert set(traced) == {1, 2, 4, *([8] if 8 in traced else []), marked}
 
 
-def test_a_batch_that_fits_is_no_question_to_the_solver(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    def solve(*_arguments: Any) -> Any:
-        pytest.fail("asked")
-
-    monkeypatch.setattr(registry, "solve", solve)
-    words = ("size", "model.py", "--gpu", "rtx3060,a100", "--batch", "1,8", "--json")
+def test_a_batch_that_fits_is_no_question_to_the_solver(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plug_ins.install(tmp_path, monkeypatch, "def solve(problem, options):\n    raise RuntimeError('asked')\n")
+    words = ("size", "model.py", "--gpu", "rtx3060,a100", "--batch", "1,8", "--solver", "theirs", "--json")
     result = plan(*words)
     assert result.exit_code == 0, result.stderr
 

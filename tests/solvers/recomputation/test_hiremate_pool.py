@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import plug_ins
 import pytest
 from exact import optimal_time
 from hypothesis import given, settings
@@ -18,9 +20,9 @@ from memplan.planner.schedule.sequence import Run, schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.milp import solve as milp
 from memplan.solvers.milp.result import Settings as Exact
-from memplan.solvers.problem import InfeasibleError, Options, Problem, SolverResult
+from memplan.solvers.problem import InfeasibleError, Options, Problem
 from memplan.solvers.recomputation.checkmate.part import PartGraph
-from memplan.solvers.recomputation.checkpointing import rotor, store_all
+from memplan.solvers.recomputation.checkpointing import rotor
 from memplan.solvers.recomputation.h_ilp.model import h_program
 from memplan.solvers.recomputation.h_ilp.top import top_graph
 from memplan.solvers.recomputation.hierarchy.grid import Budgets
@@ -208,50 +210,53 @@ def test_solvers_of_the_whole_graph_stand_beside_the_top() -> None:
     assert alone is None or extra < alone
 
 
-def test_a_solver_of_clusters_that_breaks_a_rule_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+THEIRS = """
+from dataclasses import replace
+
+from memplan.solvers.problem import Problem
+from memplan.solvers.recomputation.checkpointing import rotor, store_all
+
+def solve(problem, options):
+"""
+
+
+def test_a_solver_of_clusters_that_breaks_a_rule_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     graph = training(4, 3)
-    honest = store_all.solve
-
-    def too_much(problem: Problem, options: Options) -> SolverResult:
-        return honest(Problem(problem.graph, HUGE), options)
-
-    monkeypatch.setattr(store_all, "solve", too_much)
+    too_much = f"    return store_all.solve(Problem(problem.graph, {HUGE}), options)\n"
+    plug_ins.install(tmp_path, monkeypatch, THEIRS + too_much)
     budget = (minimum_memory(graph) + baseline(graph).peak) // 2
-    settings = {"leaf": "store-all", "top": "3", "lower": "4", "cache": "off"}
+    settings = {"leaf": "theirs", "top": "3", "lower": "4", "cache": "off"}
     try:
         notes = registry.solve("hiremate", Problem(graph, budget), 2.0, settings, bound_seconds=0.0).notes
     except InfeasibleError as refusal:
         notes = refusal.notes
-    assert any("store-all made a schedule that breaks the rule capacity" in note for note in notes)
+    assert any("theirs made a schedule that breaks the rule capacity" in note for note in notes)
 
 
-def test_an_interruption_in_a_cluster_ends_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_in_a_cluster_ends_it_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = training(4, 3)
-    honest = store_all.solve
-
-    def interrupted(problem: Problem, options: Options) -> SolverResult:
-        return replace(honest(problem, options), interrupted=True)
-
-    monkeypatch.setattr(store_all, "solve", interrupted)
+    interrupted = "    return replace(store_all.solve(problem, options), interrupted=True)\n"
+    plug_ins.install(tmp_path, monkeypatch, THEIRS + interrupted)
     with pytest.raises(KeyboardInterrupt):
-        solve(graph, baseline(graph).peak - 1, leaf="store-all", top=3, lower=4)
+        solve(graph, baseline(graph).peak - 1, leaf="theirs", top=3, lower=4)
 
 
 def test_an_interruption_of_the_whole_graphs_solver_gives_its_best_so_far(
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph = chain(16, seed=4)
     budget = (minimum_memory(graph) + baseline(graph).peak) // 2
-    honest = rotor.solve
-
-    def interrupted(problem: Problem, options: Options) -> SolverResult:
-        return replace(honest(problem, options), interrupted=True)
-
-    monkeypatch.setattr(rotor, "solve", interrupted)
-    setting = hiremate.Settings(cache="off", whole="rotor,search")
+    interrupted = (
+        "    return replace(rotor.solve(problem, replace(options, settings=None)), interrupted=True)\n"
+    )
+    plug_ins.install(tmp_path, monkeypatch, THEIRS + interrupted)
+    setting = hiremate.Settings(cache="off", whole="theirs,search")
     answer = hiremate.solve(Problem(graph, budget), Options(5.0, setting))
     assert answer.interrupted
-    expected = honest(Problem(graph, budget), Options(5.0)).schedule
+    expected = rotor.solve(Problem(graph, budget), Options(5.0)).schedule
     assert simulate(graph, answer.schedule, budget=budget).figures == simulate(graph, expected).figures
 
 

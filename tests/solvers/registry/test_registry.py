@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from threading import Event
 
+import plug_ins
 import pytest
 from memplan.graphs.errors import InputError, MissingPackageError
 from memplan.graphs.generators import chain, layered
@@ -18,7 +18,6 @@ from memplan.planner.errors import InvalidScheduleError
 from memplan.solvers.auto import members as portfolio
 from memplan.solvers.problem import InfeasibleError, NotFoundError, Problem, SolverResult, Status
 from memplan.solvers.recomputation.rockmate import rk_rotor
-from memplan.solvers.registry import catalogue
 from memplan.solvers.registry import run as registry
 from memplan.solvers.settings import parse_settings
 from memplan.solvers.skipped import collecting, skipping
@@ -141,16 +140,8 @@ def solve(problem, options):
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two solvers of other packages: `theirs` works, `lost` can't be imported."""
-    (tmp_path / "their_solver.py").write_text(PLUGIN)
-    monkeypatch.syspath_prepend(tmp_path)
-    points = [
-        EntryPoint("theirs", "their_solver", registry.GROUP),
-        EntryPoint("lost", "their_lost_solver", registry.GROUP),
-        EntryPoint("rotor", "their_solver", registry.GROUP),
-    ]
-    monkeypatch.setattr(
-        catalogue, "entry_points", lambda group: EntryPoints(p for p in points if p.group == group)
-    )
+    others = ("lost", "their_lost_solver"), ("rotor", "solver_theirs")
+    plug_ins.install(tmp_path, monkeypatch, PLUGIN, *others)
 
 
 @pytest.mark.usefixtures("plugin")

@@ -62,8 +62,8 @@ def greedy(graph: Graph, machine: Machine, budget: int) -> tuple[Schedule, Figur
     capacity = machine.host_capacity
     for share in HOST_SHARES[: None if capacity else 1]:
         offloaded = _Choice(graph, machine, budget, share * capacity if capacity else np.inf).offloaded()
-        residence = Residency(in_default_mode(range(len(graph.operations))), offloaded)
-        found = place_prefetches(graph, machine, budget, residence, (SAFETY,))
+        residency = Residency(in_default_mode(range(len(graph.operations))), offloaded)
+        found = place_prefetches(graph, machine, budget, residency, (SAFETY,))
         if found:
             return found
     return None

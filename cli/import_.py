@@ -57,8 +57,11 @@ def listed(names: Iterable[str]) -> str:
     return "\b\nFormats:\n" + "\n".join(f"  {name:10} {FORMATS[name].about}" for name in names)
 
 
-@click.command("import", epilog=listed(FORMATS))
-@click.argument("format_name", metavar="FORMAT", type=click.Choice(list(FORMATS)))
+READ = [name for name, one in FORMATS.items() if one.reads]
+
+
+@click.command("import", epilog=listed(READ))
+@click.argument("format_name", metavar="FORMAT", type=click.Choice(READ))
 @click.argument("file", type=FILE)
 @destination_option
 @time_unit_option

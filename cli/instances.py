@@ -116,7 +116,7 @@ def _rows(one: Entry, records: list[Best], destination: Path | None) -> Iterator
 
 def _known(known: Known) -> str:
     least = duration(known.seconds) if known.seconds is not None else f"+{known.overhead_percent:g}%"
-    order = "" if known.order == "any" else " in the file's order"
+    order = "" if known.order == "any" else " in traced order"
     return f"{least}{order} is the least within {_budget(known.budget)}"
 
 

@@ -103,7 +103,7 @@ def run(
         raise click.UsageError("--trace shows a run and eager PyTorch: leave --steps out")
     held = open_schedule(schedule, graph_path)
     replay, layout = judged(held, schedule), arena_of(held, schedule)
-    predicted = {**held.report(replay).predicted(), "disk_peak": replay.figures.disk_peak}
+    predicted = held.report(replay).predicted()
     if steps is not None and checkpoint is not None:
         from .train import trained
 

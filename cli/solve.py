@@ -287,7 +287,7 @@ def _provenance(solution: ValidatedSolution) -> dict[str, Any]:
 def _bound_row(bound: Bound, solution: ValidatedSolution) -> Row:
     """Return the row of a bound that does not hold for all schedules: this schedule may beat it."""
     time = solution.figures.time
-    scope = {"any": "any order", "file": "file's order"}[bound.order]
+    scope = {"any": "any order", "file": "traced order"}[bound.order]
     scope += "" if bound.transfers else ", no transfers"
     scope += "" if bound.backward_again else ", backward once"
     scope += f", {bound.form}" if bound.form else ""

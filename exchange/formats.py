@@ -2,7 +2,7 @@
 
 A format is a module of this folder with
 
-    read(path, options) -> Graph                     raises ValueError or InputError
+    read(path, options) -> Graph                     raises ValueError or InputError; only if `reads`
     write(graph, path, options) -> list[str]         what got lost; only if `writes`
 """
 
@@ -23,9 +23,15 @@ from ..graphs.machines.presets import Preset
 
 @dataclass(frozen=True)
 class Format:
-    """A file format. writes: whether `plan export` has it. takes: the fields of `Options` that it uses."""
+    """A file format.
+
+    about: a line for --help.
+    reads, writes: whether `plan import` and `plan export` have it.
+    takes: the fields of `Options` that it uses.
+    """
 
     about: str
+    reads: bool = True
     writes: bool = False
     takes: frozenset[str] = frozenset()
 
@@ -74,6 +80,8 @@ def read(name: str, path: Path, options: Options) -> Graph:
 
     Raises InputError, one line with file and error.
     """
+    if not FORMATS[name].reads:
+        raise InputError(f"files in the format {name} are written, not read")
     _only_what_it_takes(name, options)
     try:
         graph = _module(name).read(path, options)

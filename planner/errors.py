@@ -12,7 +12,7 @@ RULES = {
     "reads-fresh": "a copy made before the tensor was changed in place is not read",
     "runs-once": "an operation that mutates, or must not be recomputed, runs once",
     "side-of-change": "what stands before a change in place never runs after it, and the reverse",
-    "random-order": "first runs of random operations keep the file's order",
+    "random-order": "first runs of random operations keep traced order",
     "delete-present": "a deleted copy is there",
     "delete-input": "an input is never deleted",
     "delete-last-copy": "the last fresh copy of a persistent tensor is never deleted",

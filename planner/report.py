@@ -50,6 +50,7 @@ class Report:
             "peak": self.figures.peak,
             "least_budget": self.figures.least_budget,
             "host_peak": self.figures.host_peak,
+            "disk_peak": self.figures.disk_peak,
             "pinned_peak": self.figures.pinned_peak,
             "least_pinned": self.figures.least_pinned,
             "baseline_time": self.baseline.time,

@@ -26,7 +26,7 @@ Placed = tuple[int, int, Step]
 """Slot, place within it, step."""
 
 
-class Absence(NamedTuple):
+class OffloadInterval(NamedTuple):
     """Between the operations after and before."""
 
     tensor: int
@@ -66,12 +66,12 @@ def host_case(random: Random) -> tuple[Graph, Machine, int]:
 def least_period(graph: Graph, machine: Machine, budget: int) -> float:
     """Seconds; ∞ where no schedule of the class is valid."""
     sizes = graph.tensors.bytes
-    absences: list[Absence] = []
+    intervals: list[OffloadInterval] = []
     for x in range(len(sizes)):
         uses = sorted({*graph.producers[x].tolist(), *graph.consumers[x].tolist()})
-        absences += [Absence(x, a, b) for a, b in pairwise(uses) if sizes[x] and b > a + 1]
+        intervals += [OffloadInterval(x, a, b) for a, b in pairwise(uses) if sizes[x] and b > a + 1]
     best = inf
-    for chosen in product(*(list(_choices(absence)) for absence in absences)):
+    for chosen in product(*(list(_choices(interval)) for interval in intervals)):
         schedule = Schedule.of(_steps(graph, [step for steps in chosen for step in steps]))
         try:
             best = min(best, simulate(graph, schedule, budget=budget, machine=machine).figures.time)
@@ -80,8 +80,8 @@ def least_period(graph: Graph, machine: Machine, budget: int) -> float:
     return best
 
 
-def _choices(absence: Absence) -> Iterator[list[Placed]]:
-    x, after, before = absence
+def _choices(interval: OffloadInterval) -> Iterator[list[Placed]]:
+    x, after, before = interval
     yield []
     for down in range(after + 1, before):
         leaves = [(down, 1, offload(x)), (down, 1, delete(x))]

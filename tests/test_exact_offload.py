@@ -36,7 +36,7 @@ def test_the_estimate_of_time_leaves_no_better_schedule_out(seed: int) -> None:
 
 @pytest.mark.sampled(22)
 @pytest.mark.parametrize("seed", range(100, 160))
-def test_no_random_choice_of_absences_is_faster(seed: int) -> None:
+def test_no_random_choice_of_intervals_is_faster(seed: int) -> None:
     case, random = small_case(seed), Random(seed)
     best = optimum(case.graph, case.machine, case.budget, states=STATES)
     if not best.proven:
@@ -129,7 +129,7 @@ def test_a_tensor_that_is_away_while_the_peak_passes() -> None:
 
 
 def test_a_discounted_communication() -> None:
-    """A weight of 2 B that leaves after its update: one copy down serves both absences: 2 s down, 4 s up."""
+    """A weight of 2 B that leaves after its update: one copy down serves both intervals: 2 s down, 4 s up."""
     draft = Draft("discount")
     w = draft.tensor("w", 2, Kind.PARAMETER)
     large = [draft.tensor(f"large{k}", 3) for k in range(2)]

@@ -320,7 +320,7 @@ def _difference(name: str, part: nn.Module, known: _State) -> str:
     """Describe in words what has changed."""
     now, where = _state(part), name or "the module"
     for number, what in enumerate(
-        ("its class", None, "its parts", "its hooks", "its tensors", "its forward")
+        ("its class", None, "its submodules", "its hooks", "its tensors", "its forward")
     ):
         if what is not None and now[number] != known[number]:
             return f"{where}: {what} changed after the plan was made:"

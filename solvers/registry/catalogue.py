@@ -45,7 +45,7 @@ _OURS = (
         ".auto.auto",
         "any graph",
         "ours",
-        "the default: search and others side by side on the cores at hand; the fastest answer",
+        "the default: search and others side by side on the available cores; the fastest answer",
     ),
     Entry(
         "store-all",
@@ -101,7 +101,7 @@ _OURS = (
         ".recomputation.checkmate.checkmate",
         "any graph; a MILP solver",
         "Jain et al. 2020, arXiv:1910.02653",
-        "integer program: the fastest schedule that keeps the file's order",
+        "integer program: the fastest schedule that keeps the traced order",
     ),
     Entry(
         "rk-checkmate",
@@ -129,7 +129,7 @@ _OURS = (
         ".recomputation.moccasin.moccasin",
         "any graph; OR-tools",
         "Bartan et al. 2023, arXiv:2304.14463",
-        "constraint program: the fastest schedule in the file's order with few runs of each operation",
+        "constraint program: the fastest schedule in the traced order with few runs of each operation",
     ),
     Entry(
         "tw-remat",
@@ -165,7 +165,7 @@ _OURS = (
         ".offloading.memferry.memferry",
         "training graphs with updates on the CPU",
         "Yao et al. 2025, INFOCOM",
-        "weights come to the device or are read where they lie in host memory; the CPU updates them",
+        "weights come to the device or are read from host memory in place; the CPU updates them",
         needs_links=True,
     ),
     Entry(
@@ -197,7 +197,7 @@ _OURS = (
         ".offloading.weight_offload.greedy_star",
         "any graph with weights",
         "Beaumont et al. 2022, hal-03580767",
-        "offload-greedy's greedy without the discount: a weight is copied out before each absence",
+        "offload-greedy's greedy without the discount: a weight is copied out before each offload interval",
         needs_links=True,
     ),
     Entry(

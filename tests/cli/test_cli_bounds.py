@@ -24,7 +24,7 @@ def solve(*arguments: str) -> Result:
 
 @pytest.fixture(autouse=True)
 def dag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph whose fastest schedule in the file's order is slower than one in another."""
+    """A graph whose fastest schedule in the traced order is slower than one in another."""
     monkeypatch.chdir(tmp_path)
     save_graph(layered(20), "dag.json")
 
@@ -44,7 +44,7 @@ def test_bounds_for_any_order_and_for_the_files() -> None:
 def test_for_people() -> None:
     text = solve().stdout
     assert "(any order), gap" in text
-    assert "(file's order), gap" in text
+    assert "(traced order), gap" in text
 
 
 def test_no_time_for_bounds() -> None:

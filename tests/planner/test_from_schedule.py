@@ -104,7 +104,7 @@ def test_there_and_back_through_many_memories(memories: int) -> None:
     assert reached > 30
 
 
-def test_one_write_to_the_disk_serves_two_absences() -> None:
+def test_one_write_to_the_disk_serves_two_intervals() -> None:
     """The second is told by its read alone."""
     draft = Draft("used three times")
     x, others = draft.tensor("x", 8), [draft.tensor(f"y{i}", 4) for i in range(9)]

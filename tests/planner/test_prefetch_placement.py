@@ -84,17 +84,17 @@ def test_never_slower_than_just_in_time_and_never_above_the_budget(seed: int) ->
         and random.random() < 0.5
         and lifetime.uses[0].changes == (not lifetime.persistent)
     }
-    residence = Residency(runs, offloaded)
-    late = simulate(graph, build_schedule(graph, residence), machine=LINKED).figures
-    demand = ResidencyTransfers(graph, LINKED.hierarchy, residence)
+    residency = Residency(runs, offloaded)
+    late = simulate(graph, build_schedule(graph, residency), machine=LINKED).figures
+    demand = ResidencyTransfers(graph, LINKED.hierarchy, residency)
     assert demand.device_peak == late.least_budget
     budget = random.randint(late.least_budget, baseline(graph).peak + 40)
-    late = simulate(graph, build_schedule(graph, residence), budget=budget, machine=LINKED).figures
-    found = place_prefetches(graph, LINKED, budget, residence)
+    late = simulate(graph, build_schedule(graph, residency), budget=budget, machine=LINKED).figures
+    found = place_prefetches(graph, LINKED, budget, residency)
     assert found is not None
     assert found[1].time <= late.time * (1 + 1e-9)
     assert found[1].peak <= budget
-    assert place_prefetches(graph, LINKED, late.least_budget - 1, residence) is None
+    assert place_prefetches(graph, LINKED, late.least_budget - 1, residency) is None
     assert np.all(demand.device_curve >= 0)
 
 

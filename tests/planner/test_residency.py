@@ -67,7 +67,7 @@ def training(layers: int, *, frozen: int = 0, result: bool = False) -> Graph:
 
 
 def named(graph: Graph, runs: list[Run], offloaded: dict[tuple[str, str], Memory]) -> dict[TensorUse, Memory]:
-    """Absences by the names of the tensor and of the operation after whose (last) run it leaves."""
+    """Offload intervals by the names of the tensor and of the operation after whose (last) run it leaves."""
     last = {operation: position for position, (operation, _mode) in enumerate(runs)}
     return {
         (graph.tensor_index[x], last[graph.operation_index[o]]): memory
@@ -82,7 +82,7 @@ def test_nothing_away_is_the_plain_schedule() -> None:
     assert figures == baseline(graph)
 
 
-def test_one_offload_serves_two_absences() -> None:
+def test_one_offload_serves_two_intervals() -> None:
     """w1 leaves after its update and again after F1: one copy out, two in; it starts on the host."""
     graph = training(2)
     runs = in_default_mode(range(len(graph.operations)))

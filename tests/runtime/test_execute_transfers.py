@@ -121,7 +121,7 @@ def test_random_schedules_give_what_eager_gives(name, optimizer, count, late):
 
 @pytest.mark.scripts
 @pytest.mark.parametrize("name", ["gpt2", "resnet"])
-def test_absences_at_random(name):
+def test_offload_intervals_at_random(name):
     optimizer = adamw if name == "gpt2" else None
     eager = train_eagerly(seeded(name, optimizer), TURNS)
     program = trace(seeded(name, optimizer))

@@ -56,7 +56,7 @@ ORIGINS = 4
 """Number of origins besides the iteration's start, spread over all after the last moment above the limit."""
 
 
-class _Absences(NamedTuple):
+class _Intervals(NamedTuple):
     """Offload intervals: between two uses of a tensor, in one iteration or across its end.
 
     made: the position after the change that began its version, below all others if nothing ever changes it.
@@ -67,12 +67,12 @@ class _Absences(NamedTuple):
     before: Ints
     made: Ints
 
-    def by(self, keys: Ints) -> _Absences:
+    def by(self, keys: Ints) -> _Intervals:
         order = np.argsort(keys, kind="stable")
-        return _Absences(*(column[order] for column in self))
+        return _Intervals(*(column[order] for column in self))
 
-    def around(self, position: int) -> _Absences:
-        return _Absences(*(column[(self.after < position) & (position < self.before)] for column in self))
+    def around(self, position: int) -> _Intervals:
+        return _Intervals(*(column[(self.after < position) & (position < self.before)] for column in self))
 
 
 class _Variant(NamedTuple):
@@ -113,8 +113,8 @@ def link_bound(
         return inf
     if not (level > limit).any():
         return seconds
-    absences = _absences(graph, touches)
-    return max(seconds, sum_below([*operations.time.tolist(), _idle(graph, absences, ways, proceed)]))
+    intervals = _intervals(graph, touches)
+    return max(seconds, sum_below([*operations.time.tolist(), _idle(graph, intervals, ways, proceed)]))
 
 
 class _Touches(NamedTuple):
@@ -161,7 +161,7 @@ def _level(graph: Graph, touches: _Touches) -> Ints:
     return change.cumsum()[:-1] + graph.operations.workspace
 
 
-def _absences(graph: Graph, touches: _Touches) -> _Absences:
+def _intervals(graph: Graph, touches: _Touches) -> _Intervals:
     """Collect offload intervals: of an iteration, of the next, and those that last from the one before."""
     tensor, after, first, last, cyclic = touches
     count, never = len(graph.operations), 4 * len(graph.operations)
@@ -178,7 +178,7 @@ def _absences(graph: Graph, touches: _Touches) -> _Absences:
     offloaded = stays & (before > after + 1)
     turns = ((-1, offloaded & cyclic), (0, offloaded), (1, offloaded))
     shifts = [rows[chosen] + np.array([0, k, k, k]) * count for k, chosen in turns]
-    return _Absences(*np.concatenate(shifts).astype(np.int64).T)
+    return _Intervals(*np.concatenate(shifts).astype(np.int64).T)
 
 
 def _latest(changes: Ints, keys: Ints, tensor: Ints, count: int) -> Ints:
@@ -188,16 +188,18 @@ def _latest(changes: Ints, keys: Ints, tensor: Ints, count: int) -> Ints:
     return np.where(found // count == tensor, found % count + 1, 0)
 
 
-def _idle(graph: Graph, absences: _Absences, ways: Sequence[_Variant], proceed: Callable[[], bool]) -> float:
+def _idle(
+    graph: Graph, intervals: _Intervals, ways: Sequence[_Variant], proceed: Callable[[], bool]
+) -> float:
     """Return the idle seconds, from the best of the origins."""
     count = len(graph.operations)
     above = np.flatnonzero(ways[0].excess > 0)
-    if len(above) > (most := max(1, WORK // max(1, len(absences.size)))):
+    if len(above) > (most := max(1, WORK // max(1, len(intervals.size)))):
         parts = np.array_split(above, most)
         above = np.array([part[ways[0].excess[part].argmax()] for part in parts])
     low, room = int(above[-1]) + 1, count - 1 - int(above[-1] - above[0])
     origins = {0, *((low + room * k // (ORIGINS - 1)) % count for k in range(ORIGINS))}
-    made, used = absences.by(-absences.made), absences.by(absences.before)
+    made, used = intervals.by(-intervals.made), intervals.by(intervals.before)
     moments = {*above.tolist()}
     bits = _tick_bits(graph, ways)
     ticks = np.ceil(np.ldexp(np.tile(graph.operations.time, 2), bits)).astype(np.int64)
@@ -233,8 +235,8 @@ class _Turn:
         clock: Ints,
         bits: int,
         ways: Sequence[_Variant],
-        made: _Absences,
-        used: _Absences,
+        made: _Intervals,
+        used: _Intervals,
     ) -> None:
         self.origin, self.clock, self.bits, self.ways = origin, clock, bits, ways
         self.made, self.used = made, used
@@ -261,22 +263,22 @@ class _Turn:
 
     def _down(self, way: _Variant, position: int, excess: int) -> None:
         """Add the windows from the beginning of a version to the start of the run."""
-        absences = self.made.around(position)
-        later = absences.size.cumsum()
+        intervals = self.made.around(position)
+        later = intervals.size.cumsum()
         need = excess - (later[-1:] - later)
-        within = (need > 0) & (absences.made >= self.origin)
-        since = absences.made[within]
+        within = (need > 0) & (intervals.made >= self.origin)
+        since = intervals.made[within]
         idle = self._pass(need[within], way.down) - (self.clock[position] - self.clock[since])
         here = position - self.origin + 1
         self.best[here] = (self.best[since - self.origin] + idle).max(initial=self.best[here])
 
     def _up(self, link: Link, position: int, excess: int) -> None:
         """Add the windows from the end of the run to the start of a next use."""
-        absences = self.used.around(position)
-        sooner = absences.size.cumsum()
+        intervals = self.used.around(position)
+        sooner = intervals.size.cumsum()
         need = excess - (sooner[-1:] - sooner)
-        within = (need > 0) & (absences.before < self.origin + len(self.best) - 1)
-        until = absences.before[within]
+        within = (need > 0) & (intervals.before < self.origin + len(self.best) - 1)
+        until = intervals.before[within]
         idle = self._pass(need[within], link) - (self.clock[until] - self.clock[position + 1])
         here = position - self.origin + 1
         np.maximum.at(self.best, until - self.origin + 1, self.best[here] + idle)

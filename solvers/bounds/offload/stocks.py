@@ -120,13 +120,13 @@ class StockRows:
             uses = sorted({columns.turn.of[o][0] for o in columns.facts.uses[x]})
             if not uses:
                 continue
-            absences = [range(a, b) for a, b in pairwise(uses)]
+            intervals = [range(a, b) for a, b in pairwise(uses)]
             if columns.persistent[x]:
-                absences.append(range(uses[-1], uses[0] + len(columns.windows)))
+                intervals.append(range(uses[-1], uses[0] + len(columns.windows)))
             else:
-                absences.append(range(columns.complete_in(x), uses[0]))
-            for absence in absences:
-                self._is_whole([columns.up[s % len(columns.windows)].get(x) for s in absence])
+                intervals.append(range(columns.complete_in(x), uses[0]))
+            for interval in intervals:
+                self._is_whole([columns.up[s % len(columns.windows)].get(x) for s in interval])
             if x not in columns.read_below and len(columns.changes.get(x, ())) < 2:
                 self._is_whole([moving.get(x) for moving in columns.down])
 

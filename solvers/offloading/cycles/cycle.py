@@ -40,7 +40,7 @@ FROZEN = -1
 """The version of a weight that nothing changes."""
 
 
-class Absence(NamedTuple):
+class WeightInterval(NamedTuple):
     """An offload interval of a weight, between two uses.
 
     It goes from the run `after`, a use of the weight, to its next use, the run `before` (of the next
@@ -80,7 +80,7 @@ class Cycle:
     uses: Sequence[Sequence[int]]
     unused: Sequence[int]
     changed_by: Sequence[tuple[int, int]]
-    absences: Sequence[Absence]
+    intervals: Sequence[WeightInterval]
 
     @property
     def runs(self) -> int:
@@ -100,18 +100,18 @@ class Cycle:
         """Return per offload interval the seconds of the runs between its two uses."""
         until = [*accumulate(self.seconds, initial=0.0)]
         return [
-            until[a.before] - until[a.after + 1] + until[-1] * (a.before <= a.after) for a in self.absences
+            until[a.before] - until[a.after + 1] + until[-1] * (a.before <= a.after) for a in self.intervals
         ]
 
     def offloaded(self, chosen: Iterable[int]) -> list[int]:
         """Return per run the bytes of offloaded weights, if these intervals are chosen."""
         change = [0] * (self.runs + 1)
         for number in chosen:
-            absence, size = self.absences[number], self.sizes[self.absences[number].weight]
-            change[absence.after + 1] += size
-            change[absence.before] -= size
+            interval, size = self.intervals[number], self.sizes[self.intervals[number].weight]
+            change[interval.after + 1] += size
+            change[interval.before] -= size
             # Around the iteration's end: the weight is offloaded from the first run on, too.
-            if absence.before <= absence.after:
+            if interval.before <= interval.after:
                 change[0] += size
         return [*accumulate(change[:-1])]
 
@@ -128,15 +128,15 @@ class Cycle:
     def least_budget(self) -> int:
         """Return the bytes with which every weight can be offloaded whenever no run uses it: no order needs
         less."""
-        offloaded = self.offloaded(range(len(self.absences)))
+        offloaded = self.offloaded(range(len(self.intervals)))
         least = max((need - gone for need, gone in zip(self.need, offloaded, strict=True)), default=self.idle)
         return least + sum(self.sizes)
 
-    def covered(self, absence: Absence) -> list[range]:
+    def covered(self, interval: WeightInterval) -> list[range]:
         """Return the runs between the two uses, as one or two ranges within the iteration."""
-        if absence.after < absence.before:
-            return [range(absence.after + 1, absence.before)]
-        return [range(absence.after + 1, self.runs), range(absence.before)]
+        if interval.after < interval.before:
+            return [range(interval.after + 1, interval.before)]
+        return [range(interval.after + 1, self.runs), range(interval.before)]
 
 
 def cycle_of(solver: str, problem: Problem) -> Cycle:
@@ -175,7 +175,7 @@ def cycle_of(solver: str, problem: Problem) -> Cycle:
         uses=[uses[x] for x in tensors],
         unused=unused,
         changed_by=changed_by,
-        absences=list(_absences([uses[x] for x in tensors], changed_by, len(graph.operations))),
+        intervals=list(_intervals([uses[x] for x in tensors], changed_by, len(graph.operations))),
     )
 
 
@@ -198,15 +198,15 @@ def _uses(graph: Graph) -> dict[int, list[int]]:
     return uses
 
 
-def _absences(
+def _intervals(
     uses: Sequence[Sequence[int]], changed_by: Sequence[tuple[int, int]], runs: int
-) -> list[Absence]:
+) -> list[WeightInterval]:
     """Return the intervals between neighbouring uses with a run between them, around the iteration's end
     too."""
     versions: dict[int, list[tuple[int, int]]] = {}
     for version, (weight, run) in enumerate(changed_by):
         versions.setdefault(weight, []).append((run, version))
-    found: list[Absence] = []
+    found: list[WeightInterval] = []
     for weight, positions in enumerate(uses):
         for after, before in zip(positions, [*positions[1:], positions[0]], strict=True):
             if (before - after - 1) % runs == 0:
@@ -216,7 +216,7 @@ def _absences(
             if begun:
                 earlier = [v for run, v in begun if run <= after]
                 version = earlier[-1] if earlier else begun[-1][1]
-            found.append(Absence(weight, after, before, version))
+            found.append(WeightInterval(weight, after, before, version))
     return found
 
 

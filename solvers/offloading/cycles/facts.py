@@ -39,9 +39,9 @@ class Facts(NamedTuple):
 
 
 def facts_of(cycle: Cycle) -> Facts:
-    absences = np.array(cycle.absences, np.int64).reshape(-1, 4)
+    intervals = np.array(cycle.intervals, np.int64).reshape(-1, 4)
     changed = np.array(cycle.changed_by, np.int64).reshape(-1, 2)
-    weight, after, before, version = (np.ascontiguousarray(column) for column in absences.T)
+    weight, after, before, version = (np.ascontiguousarray(column) for column in intervals.T)
     return Facts(
         cycle.limit,
         cycle.idle,
@@ -91,8 +91,8 @@ class Scratch(NamedTuple):
 
 
 def scratch(facts: Facts) -> Scratch:
-    weights, absences = len(facts.size), len(facts.weight)
-    room, rows = 2 * absences + 2, len(facts.seconds) + len(facts.changed) + absences
+    weights, intervals = len(facts.size), len(facts.weight)
+    room, rows = 2 * intervals + 2, len(facts.seconds) + len(facts.changed) + intervals
     return Scratch(
         np.ones(weights, np.bool_),
         np.zeros(weights, np.bool_),
@@ -100,8 +100,8 @@ def scratch(facts: Facts) -> Scratch:
         np.full(weights, -1, np.int64),
         np.full(weights, -1, np.int64),
         np.zeros(weights, np.bool_),
-        np.full(absences, -1, np.int64),
-        np.zeros(absences, np.bool_),
+        np.full(intervals, -1, np.int64),
+        np.zeros(intervals, np.bool_),
         np.zeros(room, np.int64),
         np.zeros(room, np.int64),
         Turn(

@@ -56,24 +56,24 @@ def _begin(facts: Facts, order: Ints, scratch: Scratch) -> bool:
     frozen = runs + versions
     for token in order:
         if token >= frozen:
-            absence = token - frozen
-            if chosen[absence]:
+            interval = token - frozen
+            if chosen[interval]:
                 return False
-            chosen[absence] = True
-            if facts.version[absence] == FROZEN:
-                fresh[facts.weight[absence]] = True
+            chosen[interval] = True
+            if facts.version[interval] == FROZEN:
+                fresh[facts.weight[interval]] = True
     for token in order:
         if token < runs:
             for place in range(facts.first_new[token], facts.first_new[token + 1]):
                 fresh[facts.changed[facts.new[place]]] = False
             for place in range(facts.first[token], facts.first[token + 1]):
-                absence = facts.leaving[place]
-                w = facts.weight[absence]
-                if chosen[absence]:
+                interval = facts.leaving[place]
+                w = facts.weight[interval]
+                if chosen[interval]:
                     if fresh[w]:
-                        here[w], away_in[w] = False, absence
+                        here[w], away_in[w] = False, interval
                     else:
-                        waiting[w] = absence
+                        waiting[w] = interval
         elif token < frozen:
             w = facts.changed[token - runs]
             fresh[w] = True
@@ -131,12 +131,12 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                 turn.seconds[row, RUN] = facts.seconds[token, RUN]
                 turn.seconds[row, LAUNCH] = facts.seconds[token, LAUNCH]
                 for place in range(facts.first_back[token], facts.first_back[token + 1]):
-                    absence = facts.coming[place]
-                    if chosen[absence]:
-                        w = facts.weight[absence]
+                    interval = facts.coming[place]
+                    if chosen[interval]:
+                        w = facts.weight[interval]
                         if waiting[w] >= 0 or not here[w]:
                             return False
-                        down = max(down, fetched[absence])
+                        down = max(down, fetched[interval])
                 if rest > 0 and used + rest + facts.need[token] > limit:
                     up, rest = max(up, rest_copy), 0
                 while used + facts.need[token] > limit:
@@ -151,14 +151,14 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                     up = max(up, stored[w])
                     fresh[w] = False
                 for place in range(facts.first[token], facts.first[token + 1]):
-                    absence = facts.leaving[place]
-                    w = facts.weight[absence]
-                    if not chosen[absence]:
+                    interval = facts.leaving[place]
+                    w = facts.weight[interval]
+                    if not chosen[interval]:
                         continue
                     if not fresh[w]:
-                        waiting[w] = absence
+                        waiting[w] = interval
                         continue
-                    here[w], away_in[w] = False, absence
+                    here[w], away_in[w] = False, interval
                     if in_flight[w]:
                         pending_size[newest], pending_copy[newest] = size[w], stored[w]
                         newest += 1
@@ -180,9 +180,9 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                 else:
                     in_flight[w] = True
             else:
-                absence = token - frozen
-                w = facts.weight[absence]
-                if here[w] or not fresh[w] or away_in[w] != absence:
+                interval = token - frozen
+                w = facts.weight[interval]
+                if here[w] or not fresh[w] or away_in[w] != interval:
                     return False
                 turn.rows[row, QUEUE] = _H2D
                 turn.seconds[row, RUN], turn.seconds[row, LAUNCH] = facts.down[w], 0.0
@@ -203,7 +203,7 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                     oldest += 1
                 used += size[w]
                 here[w] = True
-                fetched[absence] = begin + row
+                fetched[interval] = begin + row
             turn.first[row] = waits
             if up >= past:
                 turn.waits[waits] = up - begin

@@ -19,7 +19,7 @@ def schedule_of_order(cycle: Cycle, order: Sequence[int]) -> Schedule:
     """
     residency = _Residency(cycle, order)
     residency.turn()
-    moved = sorted({absence.weight for absence in residency.chosen})
+    moved = sorted({interval.weight for interval in residency.chosen})
     on_device = [weight for weight in moved if residency.here[weight]]
     both = frozenset(cycle.tensors[weight] for weight in on_device if residency.fresh[weight])
     host = frozenset(
@@ -38,16 +38,16 @@ class _Residency:
     def __init__(self, cycle: Cycle, order: Sequence[int]) -> None:
         self.cycle, self.order = cycle, order
         self.frozen = cycle.runs + len(cycle.changed_by)
-        self.chosen = [cycle.absences[token - self.frozen] for token in order if token >= self.frozen]
+        self.chosen = [cycle.intervals[token - self.frozen] for token in order if token >= self.frozen]
         self.here = [True] * len(cycle.tensors)
         self.fresh = [False] * len(cycle.tensors)
-        for absence in self.chosen:
-            self.fresh[absence.weight] |= absence.version == FROZEN
+        for interval in self.chosen:
+            self.fresh[interval.weight] |= interval.version == FROZEN
         self.waiting = [False] * len(cycle.tensors)
         self.leaving: dict[int, list[int]] = {}
         self.changes: dict[int, list[int]] = {}
-        for absence in self.chosen:
-            self.leaving.setdefault(absence.after, []).append(absence.weight)
+        for interval in self.chosen:
+            self.leaving.setdefault(interval.after, []).append(interval.weight)
         for weight, run in cycle.changed_by:
             self.changes.setdefault(run, []).append(weight)
 
@@ -64,7 +64,7 @@ class _Residency:
                 if self.waiting[weight]:
                     steps += self._leave(weight)
             else:
-                weight = cycle.absences[token - self.frozen].weight
+                weight = cycle.intervals[token - self.frozen].weight
                 self.here[weight], self.waiting[weight] = True, False
                 steps.append(prefetch(cycle.tensors[weight]))
         return steps

@@ -14,14 +14,14 @@ from ....graphs.machine import Memory
 from ....planner.residency.lifetimes import run_moment
 from ....planner.residency.prefetch_placement import may_start
 from ....planner.residency.tensor_transfers import MOVE, fetch_type
-from .parts import ABSENCE, Part
+from .parts import INTERVAL, Part
 from .timeline import Lineup
 
 
 class Total:
     """Sums of all parts.
 
-    moves, fetches, absences: the rows of all parts.
+    moves, fetches, intervals: the rows of all parts.
     curves: bytes in each memory but the last, on the device with workspace, the rows, by moment, with every
     fetch just before its use. curve: the first of these.
     initial: per tensor the memories in which it starts, as bits. unsaid: tensors for which no schedule can
@@ -35,7 +35,7 @@ class Total:
         self._sizes: list[int] = graph.tensors.bytes.tolist()
         self._cyclic: list[bool] = graph.persistent.tolist()
         self.moves, self.fetches = Rows(MOVE, "slot", tensors), Rows(fetch_type(hops), "use", tensors)
-        self.absences = Rows(ABSENCE, "after", tensors)
+        self.intervals = Rows(INTERVAL, "after", tensors)
         self.curves = np.zeros((hops, turn), np.int64)
         self.curve = self.curves[Memory.DEVICE]
         self.curve[1::2] = [lineup.workspace(position) for position in range(len(lineup.runs))]
@@ -63,7 +63,7 @@ class Total:
         if self._cyclic[x]:
             self.initial[x] = start = part.transfers.start
             (self.unsaid.discard if may_start(start) else self.unsaid.add)(x)
-        self.absences.put(x, part.absences)
+        self.intervals.put(x, part.intervals)
         self._parts[x] = part
         return True
 

@@ -21,7 +21,7 @@ from ....graphs.machine import Memory
 from ....planner.schedule.sequence import Run
 from .disk_spill import has_disk, may_lie_below
 from .fill import ends_of
-from .parts import Absence, Decisions
+from .parts import Decisions, OffloadInterval
 from .recompute_moves import Again
 from .stalls import Stalls
 from .state import Outcome, State
@@ -98,7 +98,7 @@ class Anneal:
         self.recomputed, self.stalls = Again(state, self.random), Stalls(state, self.random)
         places = [p for p in range(len(state.runs)) if p not in self.recomputed.optional]
         self.switchable = {p: modes[o] for p in places if (o := state.runs[p][0]) in modes}
-        absent = state.absence_rows["tensor"]
+        absent = state.interval_rows["tensor"]
         self.largest = float(state.graph.tensors.bytes[absent].max(initial=0))
         self.best = self.snapshot()
         self.tried = 0
@@ -132,7 +132,7 @@ class Anneal:
 
         progress: of this cooling alone. hot, cold: seconds, at first and at last.
         """
-        while (done := progress()) < 1.0 and (len(self.state.absence_rows) or self.recomputed.optional):
+        while (done := progress()) < 1.0 and (len(self.state.interval_rows) or self.recomputed.optional):
             self.tried += 1
             temperature = hot * (cold / hot) ** done
             before = self.now
@@ -163,7 +163,7 @@ class Anneal:
         """
         slower: list[float] = []
         before = self.now
-        for _ in range(_SAMPLE if len(self.state.absence_rows) else 0):
+        for _ in range(_SAMPLE if len(self.state.interval_rows) else 0):
             if self._move():
                 outcome = self.state.evaluate(self.now.look_ahead, self.now.reserve)
                 if outcome.seconds > before.seconds * (1 + 1e-9):
@@ -216,7 +216,7 @@ class Anneal:
         changed: list[int] = state.graph.mutate_lists[operation]
         for x in changed if before else ():
             if self.random.random() < _AROUND:
-                self._send(state.absences_of(x))
+                self._send(state.intervals_of(x))
         return self._fit({*changed, *state.graph.read_lists[operation]})
 
     def _recompute_more(self) -> bool:
@@ -229,54 +229,54 @@ class Anneal:
 
         A tensor that is offloaded is kept instead.
         """
-        absence, other, state = self._any_absence(), self._any_absence(), self.state
-        absence = self._stalling() or absence
-        if absence is None or other is None:
+        interval, other, state = self._any_interval(), self._any_interval(), self.state
+        interval = self._stalling() or interval
+        if interval is None or other is None:
             return False
         draw = self.random.random()
-        moved = state.absences_of(absence.tensor) if draw < _WHOLE else [absence]
-        if absence.place not in state.offloaded:
+        moved = state.intervals_of(interval.tensor) if draw < _WHOLE else [interval]
+        if interval.place not in state.offloaded:
             self._send(moved)
             return True
         if draw < _EXCHANGE:  # another tensor leaves for as much
-            self._send(state.absences_of(other.tensor))
+            self._send(state.intervals_of(other.tensor))
         state.keep([each.place for each in moved])
-        return self._fit({absence.tensor})
+        return self._fit({interval.tensor})
 
-    def _send(self, absences: Sequence[Absence]) -> None:
+    def _send(self, intervals: Sequence[OffloadInterval]) -> None:
         """Offload the tensors of these intervals that are not offloaded yet."""
         deeper = self.disk and self.random.random() < _DEEPER
-        for each in absences:
+        for each in intervals:
             if each.place not in self.state.offloaded:
                 to_disk = deeper and not self.state.cyclic[each.tensor]
                 self.state.send([each.place], Memory.DISK if to_disk else Memory.HOST)
 
     def _lie_elsewhere(self) -> bool:
         """Move an offloaded tensor from the host to the disk, or the reverse."""
-        absence, state = self._any_absence(), self.state
-        if absence is None or absence.place not in state.offloaded:
+        interval, state = self._any_interval(), self.state
+        if interval is None or interval.place not in state.offloaded:
             return False
-        on_disk = state.offloaded[absence.place] == Memory.DISK
-        state.send([absence.place], Memory.HOST if on_disk else Memory.DISK)
-        return on_disk or may_lie_below(state, absence.tensor)
+        on_disk = state.offloaded[interval.place] == Memory.DISK
+        state.send([interval.place], Memory.HOST if on_disk else Memory.DISK)
+        return on_disk or may_lie_below(state, interval.tensor)
 
     def _place_otherwise(self) -> bool:
         """Move a copy down, a fetch, or a read from the disk to another slot."""
         state = self.state
-        absence = self._any_absence()
-        if absence is None or absence.place not in state.offloaded:
+        interval = self._any_interval()
+        if interval is None or interval.place not in state.offloaded:
             return False
         runs, farther = len(state.runs), self.random.randint(-_FARTHEST, _FARTHEST)
         if self.random.random() < _WIDE:
             farther = round((runs / 2) ** self.random.random()) * self.random.choice((-1, 1))
         if self.random.random() < _DOWN:
-            slot = (state.decided.leave.get(absence.place, absence.after + 1) + farther) % (runs + 1)
-            state.delay(absence.place, None if slot == absence.after + 1 else slot)
-        elif absence.before == runs and not state.cyclic[absence.tensor]:
+            slot = (state.decided.leave.get(interval.place, interval.after + 1) + farther) % (runs + 1)
+            state.delay(interval.place, None if slot == interval.after + 1 else slot)
+        elif interval.before == runs and not state.cyclic[interval.tensor]:
             return False
         else:
-            back = (absence.tensor, absence.before % runs)
-            if state.offloaded[absence.place] >= Memory.DISK and self.random.random() < _READ:
+            back = (interval.tensor, interval.before % runs)
+            if state.offloaded[interval.place] >= Memory.DISK and self.random.random() < _READ:
                 state.read_at(back, (state.decided.read_shift.get(back, 0) + farther) or None)
             else:
                 state.move(back, (state.decided.shift.get(back, 0) + farther) or None)
@@ -304,39 +304,39 @@ class Anneal:
         """Let some tensors stay in the room there is."""
         state = self.state
         for _ in range(_VICTIMS):
-            absence = self._any_absence()
-            if absence is None or absence.place not in state.offloaded or absence.tensor in changed:
+            interval = self._any_interval()
+            if interval is None or interval.place not in state.offloaded or interval.tensor in changed:
                 continue
             mark = state.mark()
-            state.keep([absence.place])
+            state.keep([interval.place])
             if state.demand > self._limit:
                 state.rollback(mark)
         return True
 
-    def _any_absence(self) -> Absence | None:
-        rows = self.state.absence_rows
-        return Absence(*rows[self.random.randrange(len(rows))].item()) if len(rows) else None
+    def _any_interval(self) -> OffloadInterval | None:
+        rows = self.state.interval_rows
+        return OffloadInterval(*rows[self.random.randrange(len(rows))].item()) if len(rows) else None
 
-    def _stalling(self) -> Absence | None:
+    def _stalling(self) -> OffloadInterval | None:
         """Return, now and then, an interval that the device may wait for."""
-        return self.stalls.absence(self.now) if self.random.random() < _STALL else None
+        return self.stalls.interval(self.now) if self.random.random() < _STALL else None
 
-    def _covering(self, moment: int, staying: Collection[int]) -> Absence | None:
+    def _covering(self, moment: int, staying: Collection[int]) -> OffloadInterval | None:
         """Return an interval, at random, of a tensor that could be offloaded and is resident at a moment.
 
         Tensors outside `staying` come first.
         """
-        state, rows = self.state, self.state.absence_rows
+        state, rows = self.state, self.state.interval_rows
         starts, ends = ends_of(state, rows)
         around = (starts <= moment + state.turn) & (moment + state.turn < ends)
         there = np.flatnonzero(((starts <= moment) & (moment < ends)) | around).tolist()
         last = None
         while there:
-            absence = Absence(*rows[there.pop(self.random.randrange(len(there)))].item())
-            if absence.place not in state.offloaded:
-                if absence.tensor not in staying:
-                    return absence
-                last = absence
+            interval = OffloadInterval(*rows[there.pop(self.random.randrange(len(there)))].item())
+            if interval.place not in state.offloaded:
+                if interval.tensor not in staying:
+                    return interval
+                last = interval
         return last
 
 

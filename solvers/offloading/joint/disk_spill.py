@@ -58,13 +58,13 @@ def _longest(state: State, memory: int) -> list[TensorUse]:
     runs = len(state.runs)
     chosen = [
         each
-        for each in state.absences
+        for each in state.intervals
         if state.offloaded.get(each.place, Memory.DEVICE) in _ends(memory)
         and (each.before >= runs or not state.cyclic[each.tensor])
     ]
     seconds = durations(state, chosen) if chosen else ()
     ordered = sorted(zip(seconds, chosen, strict=True), key=lambda pair: (-pair[0], pair[1]))
-    return [absence.place for _seconds, absence in ordered]
+    return [interval.place for _seconds, interval in ordered]
 
 
 def _ends(memory: int) -> range:

@@ -17,28 +17,28 @@ from numpy.typing import NDArray
 
 from ....graphs.arrays import Ints
 from ....graphs.compiled import compiled
-from .parts import ABSENCE, Absence
+from .parts import INTERVAL, OffloadInterval
 from .state import State
 
 
-def ends_of(state: State, absences: Any) -> tuple[Ints, Ints]:
+def ends_of(state: State, intervals: Any) -> tuple[Ints, Ints]:
     """Return the moments from … to (excluded) at which each tensor would be resident if it stayed.
 
-    They go beyond the iteration for a tensor that stays across its end. absences: rows (tensor, after,
+    They go beyond the iteration for a tensor that stays across its end. intervals: rows (tensor, after,
     before).
     """
-    before, runs = absences["before"], len(state.runs)
-    return 2 * absences["after"] + 2, 2 * before + (before >= runs) * (state.turn - 2 * runs)
+    before, runs = intervals["before"], len(state.runs)
+    return 2 * intervals["after"] + 2, 2 * before + (before >= runs) * (state.turn - 2 * runs)
 
 
-def send_all(state: State, chosen: Iterable[Absence]) -> None:
-    state.send([absence.place for absence in chosen])
+def send_all(state: State, chosen: Iterable[OffloadInterval]) -> None:
+    state.send([interval.place for interval in chosen])
 
 
-def fill(state: State, chosen: Iterable[Absence], cap: float) -> None:
+def fill(state: State, chosen: Iterable[OffloadInterval], cap: float) -> None:
     """Keep tensors on the device while memory stays below `cap`. chosen: offload intervals, by preference."""
     listed = list(dict.fromkeys(chosen))
-    rows = np.array(listed, ABSENCE)
+    rows = np.array(listed, INTERVAL)
     starts, ends = ends_of(state, rows)
     kept = np.zeros(len(listed), np.bool_)
     _fit(starts, ends, state.graph.tensors.bytes[rows["tensor"]], state.curve.copy(), cap, kept)
@@ -66,30 +66,30 @@ def _fit(starts: Ints, ends: Ints, sizes: Ints, curve: Ints, cap: float, kept: N
                 curve[moment % turn] += sizes[number]
 
 
-def shortest_first(state: State, chosen: Sequence[Absence]) -> list[Absence]:
+def shortest_first(state: State, chosen: Sequence[OffloadInterval]) -> list[OffloadInterval]:
     """Sort intervals by the seconds of computation that they span, then by size."""
     seconds = durations(state, chosen)
     sizes = state.graph.tensors.bytes
     keys = [
-        (second, -int(sizes[absence.tensor]), absence)
-        for second, absence in zip(seconds, chosen, strict=True)
+        (second, -int(sizes[interval.tensor]), interval)
+        for second, interval in zip(seconds, chosen, strict=True)
     ]
-    return [absence for _second, _size, absence in sorted(keys)]
+    return [interval for _second, _size, interval in sorted(keys)]
 
 
-def orders(state: State, chosen: Sequence[Absence]) -> Iterator[list[Absence]]:
+def orders(state: State, chosen: Sequence[OffloadInterval]) -> Iterator[list[OffloadInterval]]:
     """Yield orders of preference for intervals.
 
     The shortest first; whole persistent tensors, evenly spread, last or first.
     """
     shortest = shortest_first(state, chosen)
     yield shortest
-    passing = [absence for absence in shortest if not state.cyclic[absence.tensor]]
-    by_tensor: dict[int, list[Absence]] = {}
-    for absence in sorted(chosen, key=lambda absence: absence.after):
-        if state.cyclic[absence.tensor]:
-            by_tensor.setdefault(absence.tensor, []).append(absence)
-    whole = [absence for tensor in _spread(list(by_tensor)) for absence in by_tensor[tensor]]
+    passing = [interval for interval in shortest if not state.cyclic[interval.tensor]]
+    by_tensor: dict[int, list[OffloadInterval]] = {}
+    for interval in sorted(chosen, key=lambda interval: interval.after):
+        if state.cyclic[interval.tensor]:
+            by_tensor.setdefault(interval.tensor, []).append(interval)
+    whole = [interval for tensor in _spread(list(by_tensor)) for interval in by_tensor[tensor]]
     if whole:
         yield [*passing, *whole, *shortest]
         yield [*whole, *passing, *shortest]
@@ -102,11 +102,11 @@ def _spread(items: Sequence[int]) -> list[int]:
     return [items[index] for index in reversed_bits if index < len(items)]
 
 
-def durations(state: State, chosen: Sequence[Absence]) -> NDArray[np.float64]:
+def durations(state: State, chosen: Sequence[OffloadInterval]) -> NDArray[np.float64]:
     """Return the seconds on the compute queue between the uses at both ends of each interval."""
     runs, period = len(state.runs), float(state.starts[-1])
-    after = np.array([absence.after for absence in chosen], np.int64)
-    before = np.array([absence.before for absence in chosen], np.int64)
+    after = np.array([interval.after for interval in chosen], np.int64)
+    before = np.array([interval.before for interval in chosen], np.int64)
     turns = before // runs if runs else before
     seconds = state.starts[before % runs] + turns * period - state.starts[after + 1]
     return seconds.astype(np.float64)

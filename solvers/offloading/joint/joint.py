@@ -104,7 +104,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         starts.search(clock.part(_ADVICE_SHARE, _ADVICE_SECONDS).left)
     openings = list[Opening]()
     for start in starts.found:
-        each = opened(problem, [start.residence], drops, lambda: True)
+        each = opened(problem, [start.residency], drops, lambda: True)
         openings += [] if each is None else [each]
         if clock.interrupted and openings:  # the answer is wanted at once, and the best start is the first
             break
@@ -159,7 +159,7 @@ def _annealed(problem: Problem, options: Options, clock: Clock, openings: Sequen
     moves = min(
         _MOST_MOVES,
         _MOST_RUNS // max(1, len(graph.operations)),
-        settings.moves * max(len(anneal.state.absence_rows) for anneal in anneals),
+        settings.moves * max(len(anneal.state.interval_rows) for anneal in anneals),
     )
     begun = clock.share
 

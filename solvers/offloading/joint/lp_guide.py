@@ -20,7 +20,7 @@ from ....graphs.machine import Machine
 from ...bounds.offload.fractions import Fractions, fractions
 from .drops import Drops
 from .fill import durations
-from .parts import Absence
+from .parts import OffloadInterval
 from .state import State
 
 _SHARES = (0.25, 0.5, 0.75, 0.95)
@@ -47,19 +47,19 @@ class Guide:
         self._there, self._below = advice.there[known], advice.below[known]
         self._place = {operation: place for place, (operation, _mode) in enumerate(drops.runs)}
 
-    def preferred(self, state: State, absences: Sequence[Absence]) -> list[Absence]:
+    def preferred(self, state: State, intervals: Sequence[OffloadInterval]) -> list[OffloadInterval]:
         """Sort intervals by the share that the program keeps, the largest first.
 
         Of equal ones the shortest comes first, then the largest.
         """
-        kept, seconds = self._kept(state, absences), durations(state, absences)
-        sizes = state.graph.tensors.bytes[[absence.tensor for absence in absences]]
-        return [absences[number] for number in np.lexsort((-sizes, seconds, -kept)).tolist()]
+        kept, seconds = self._kept(state, intervals), durations(state, intervals)
+        sizes = state.graph.tensors.bytes[[interval.tensor for interval in intervals]]
+        return [intervals[number] for number in np.lexsort((-sizes, seconds, -kept)).tolist()]
 
-    def _kept(self, state: State, absences: Sequence[Absence]) -> Floats:
+    def _kept(self, state: State, intervals: Sequence[OffloadInterval]) -> Floats:
         """Return the share that the program keeps on the device, as the mean over the moments that each
         spans."""
-        rows = np.array(absences, np.int64).reshape(-1, 3)
+        rows = np.array(intervals, np.int64).reshape(-1, 3)
         after, before, runs = rows[:, 1, None], rows[:, 2, None], len(state.runs)
         inside = [(after < at) & (at < before) for at in (self._positions, self._positions + runs)]
         there = self._there[:, rows[:, 0]].T

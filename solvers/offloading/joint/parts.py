@@ -17,13 +17,13 @@ from ....planner.residency.residency import Residency, TensorUse
 from ....planner.residency.tensor_transfers import TensorTransfers, derive_transfers
 from .timeline import Lineup
 
-ABSENCE = np.dtype([(name, np.int64) for name in ("tensor", "after", "before")])
+INTERVAL = np.dtype([(name, np.int64) for name in ("tensor", "after", "before")])
 
 _MOST_KEPT = 100_000
 """Contributions that are cached: some hundred MB at most."""
 
 
-class Absence(NamedTuple):
+class OffloadInterval(NamedTuple):
     """An offload interval of a tensor, between two uses on the device.
 
     before: beyond the runs' number for a use in the next iteration; the number itself for the iteration's
@@ -60,14 +60,14 @@ class Decisions(NamedTuple):
 class Part(NamedTuple):
     """The contribution of one tensor to a state.
 
-    transfers: what the tensor adds to the schedule. absences: its offload intervals, rows ABSENCE.
+    transfers: what the tensor adds to the schedule. intervals: its offload intervals, rows ABSENCE.
     """
 
     transfers: TensorTransfers
-    absences: Any
+    intervals: Any
 
 
-class AbsenceParts:
+class IntervalParts:
     """The contributions of all tensors for one sequence of runs, in any variants."""
 
     def __init__(self, graph: Graph, machine: Machine, lineup: Lineup) -> None:
@@ -100,10 +100,10 @@ class AbsenceParts:
             place = x, position_of(fetch["use"])
             shifts = decided.shift.get(place, 0), decided.read_shift.get(place, 0)
             fetch["shift"][: len(shifts)] = shifts  # reads to deeper memories are not shifted
-        absences = [absence for lifetime in lifetimes for absence in self._absences(lifetime)]
-        return Part(transfers, np.array(absences, ABSENCE))
+        intervals = [interval for lifetime in lifetimes for interval in self._intervals(lifetime)]
+        return Part(transfers, np.array(intervals, INTERVAL))
 
-    def _absences(self, lifetime: Lifetime) -> list[Absence]:
+    def _intervals(self, lifetime: Lifetime) -> list[OffloadInterval]:
         fixed = self.graph.resident[lifetime.tensor] and not lifetime.persistent
         if fixed:
             return []
@@ -116,4 +116,6 @@ class AbsenceParts:
         elif lifetime.survives:
             following += [runs]
         pairs = zip(positions, following, strict=False)
-        return [Absence(lifetime.tensor, after, before) for after, before in pairs if before > after + 1]
+        return [
+            OffloadInterval(lifetime.tensor, after, before) for after, before in pairs if before > after + 1
+        ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from random import Random
 
 from ....planner.schedule.schedule import DEFAULT_MODE
-from .parts import Absence
+from .parts import OffloadInterval
 from .slots import optional
 from .state import State
 from .timeline import ABSENT
@@ -42,7 +42,7 @@ class Again:
         self._written = {operation: writes[operation].tolist() for operation in self._slots}
         self._producers = {x: producers[x].tolist() for made in self._written.values() for x in made}
 
-    def change(self, instead: Absence | None = None) -> set[int]:
+    def change(self, instead: OffloadInterval | None = None) -> set[int]:
         """Add or remove a recomputation, and return the tensors whose lifetimes changed; none if nothing did.
 
         instead: an offload interval whose tensor is to be recomputed at its end, if it can be.
@@ -53,11 +53,11 @@ class Again:
             return self._run_again(position)
         return self._run_no_more(position)
 
-    def _within(self, absence: Absence) -> list[int]:
+    def _within(self, interval: OffloadInterval) -> list[int]:
         """Return the slots in which the interval's tensor could be recomputed before its end."""
-        producers = self._producers.get(absence.tensor, ())
+        producers = self._producers.get(interval.tensor, ())
         slots = [slot for producer in producers for slot in self._slots[producer]]
-        return [slot for slot in slots if absence.after < slot < absence.before]
+        return [slot for slot in slots if interval.after < slot < interval.before]
 
     def _run_again(self, position: int) -> set[int]:
         changed, rest, count = set[int](), [position], 0
@@ -106,7 +106,7 @@ class Again:
                 if producers and producers[-1] in self._chosen:
                     rest.append(producers[-1])
         if self.random.random() < _AWAY:
-            around = [each for x in changed for each in state.absences_of(x)]
+            around = [each for x in changed for each in state.intervals_of(x)]
             state.send([each.place for each in around if each.after < position < each.before])
         return changed
 

@@ -12,7 +12,7 @@ from random import Random
 
 import numpy as np
 
-from .parts import Absence
+from .parts import OffloadInterval
 from .state import Outcome, State
 
 _OFTEN = 25
@@ -38,7 +38,7 @@ class Stalls:
         self.state, self.random = state, random
         self._sums, self._left = list[float](), 0
 
-    def absence(self, outcome: Outcome) -> Absence | None:
+    def interval(self, outcome: Outcome) -> OffloadInterval | None:
         """Return the interval of an offloaded tensor that leaves or returns before some wait of this outcome,
         if any."""
         state, runs = self.state, len(self.state.runs)
@@ -48,12 +48,12 @@ class Stalls:
         if not self._sums or self._sums[-1] <= 0:
             return None
         position = bisect_right(self._sums, self.random.random() * self._sums[-1])
-        rows = state.absence_rows
+        rows = state.interval_rows
         reach = min(runs, int(_NEAREST * (runs / _NEAREST) ** self.random.random()))
         side = rows["before"] if self.random.random() < _COMES else rows["after"] + 1
         near = np.flatnonzero((position - side) % runs < reach)
         for number in self.random.sample(near.tolist(), min(len(near), _TRIES)):
-            found = Absence(*rows[number].item())
+            found = OffloadInterval(*rows[number].item())
             if found.place in state.offloaded:
                 return found
         return None

@@ -56,12 +56,12 @@ class Choice:
 class Start:
     """A choice with the decisions found for it.
 
-    residence: its decisions, without runs that are absent.
+    residency: its decisions, without runs that are absent.
     """
 
     choice: Choice
     outcome: Outcome
-    residence: Residency
+    residency: Residency
 
     @property
     def worth(self) -> tuple[float, float]:
@@ -213,7 +213,7 @@ class Starts:
             state.keep(list(offloaded))
             self.least = min(self.least, self._least())
             outcome = state.evaluate(LOOK_AHEADS[0])
-        return None if outcome.excess else Start(choice, outcome, state.residence)
+        return None if outcome.excess else Start(choice, outcome, state.residency)
 
     def _send_all(self) -> None:
         """Offload all tensors from some size on: the largest such size that meets the budget, or the
@@ -229,8 +229,8 @@ class Starts:
         """Yield the outcomes of filling, with what is offloaded, for several orders, look-aheads and reserved
         bytes."""
         state = self.state
-        everything = state.absences
-        largest = float(self.graph.tensors.bytes[[absence.tensor for absence in everything]].max(initial=0))
+        everything = state.intervals
+        largest = float(self.graph.tensors.bytes[[interval.tensor for interval in everything]].max(initial=0))
         preferences = list(orders(state, everything))
         if self.guide:
             preferences.append(self.guide.preferred(state, everything))

@@ -23,7 +23,7 @@ from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import Run
 from .aggregates import Total
-from .parts import Absence, AbsenceParts, Decisions
+from .parts import Decisions, IntervalParts, OffloadInterval
 from .timeline import ABSENT, Lineup
 
 
@@ -71,7 +71,7 @@ class State:
         self.instance: Instance = self.ways.instance(machine, budget)
         self.cyclic: list[bool] = graph.persistent.tolist()
         self._lineup = Lineup(graph, self.ways, list(runs))
-        self._parts = AbsenceParts(graph, machine, self._lineup)
+        self._parts = IntervalParts(graph, machine, self._lineup)
         self.turn = count_moments(len(self.runs))
         self._journal: list[tuple[dict[TensorUse, Any] | None, TensorUse, Any]] = []
         self.reset(self.runs, Decisions({}, {}, {}, {}))
@@ -198,26 +198,26 @@ class State:
         return self._lineup.starts
 
     @property
-    def absences(self) -> list[Absence]:
+    def intervals(self) -> list[OffloadInterval]:
         """Return the offload intervals between uses on the device.
 
         A run and the next one have none between them.
         """
-        return [Absence(*row) for row in self.absence_rows.tolist()]
+        return [OffloadInterval(*row) for row in self.interval_rows.tolist()]
 
     @property
-    def absence_rows(self) -> Any:
+    def interval_rows(self) -> Any:
         """Return the offload intervals as an array with the fields tensor, after, before."""
         if self._current is None:
-            rows = self._total.absences.used
+            rows = self._total.intervals.used
             self._current = rows[(rows["after"] >= 0) & self._useful(rows)]
         return self._current
 
-    def absences_of(self, tensor: int) -> list[Absence]:
+    def intervals_of(self, tensor: int) -> list[OffloadInterval]:
         part = self._total.part(tensor)
         if part is None:  # it has no bytes
             return []
-        return [Absence(*row) for row in part.absences[self._useful(part.absences)].tolist()]
+        return [OffloadInterval(*row) for row in part.intervals[self._useful(part.intervals)].tolist()]
 
     def _useful(self, rows: Any) -> NDArray[np.bool_]:
         """Tell per row whether the tensor is large enough and some run takes place between the two uses.
@@ -241,7 +241,7 @@ class State:
         """Let leave whatever can."""
         touched = self._lineup.touched
         unused = [(x, -1) for x in touched if not touched[x] and self.cyclic[x]]
-        self.send([*(absence.place for absence in self.absences), *unused])
+        self.send([*(interval.place for interval in self.intervals), *unused])
 
     def present(self, tensor: int) -> list[tuple[int, Access]]:
         """Return the runs that touch a tensor, by position, with their accesses."""
@@ -302,7 +302,7 @@ class State:
         return schedule_of_steps(self.graph, self.ways.runs, steps, starts)
 
     @property
-    def residence(self) -> Residency:
+    def residency(self) -> Residency:
         """Return the decisions alone, by the runs that take place."""
         present = [position for position, run in enumerate(self.runs) if run[1] != ABSENT]
         number = {-1: -1, **{position: index for index, position in enumerate(present)}}

@@ -27,7 +27,7 @@ Opening = tuple[State, Outcome]
 
 
 def opened(
-    problem: Problem, residences: Iterable[Residency], drops: Drops, enough: Callable[[], bool]
+    problem: Problem, residencies: Iterable[Residency], drops: Drops, enough: Callable[[], bool]
 ) -> Opening | None:
     """Return the fastest state of these decisions; None if none fits.
 
@@ -35,10 +35,10 @@ def opened(
     enough: true once what is found will do: one that fits, with the shifts found so far.
     """
     found = list[Opening]()
-    for residence in residences:
-        slots = Slots(drops, residence.runs)
-        for runs, places in ((slots.runs, slots.places), (residence.runs, range(len(residence.runs)))):
-            state, outcome = _read(problem, residence, runs, places, enough)
+    for residency in residencies:
+        slots = Slots(drops, residency.runs)
+        for runs, places in ((slots.runs, slots.places), (residency.runs, range(len(residency.runs)))):
+            state, outcome = _read(problem, residency, runs, places, enough)
             if not outcome.excess:
                 found.append((state, outcome))
                 break
@@ -49,7 +49,7 @@ def opened(
 
 def _read(
     problem: Problem,
-    residence: Residency,
+    residency: Residency,
     runs: Sequence[Run],
     places: Sequence[int],
     enough: Callable[[], bool],
@@ -62,14 +62,14 @@ def _read(
     assert machine is not None, "it has links"
     state = State(graph, machine, device_limit(problem), runs)
     inside = [*places, -1]  # the last for what no run uses
-    offloaded = {(x, inside[after]): memory for (x, after), memory in residence.offloaded.items()}
+    offloaded = {(x, inside[after]): memory for (x, after), memory in residency.offloaded.items()}
     state.send_as(offloaded)
     sizes = graph.tensors.bytes
     state.smallest = min([worth_moving(machine), *(int(sizes[x]) for x, _position in offloaded)])
     best = _best(state)
-    if residence.prefetch_slots or residence.offload_slots:
+    if residency.prefetch_slots or residency.offload_slots:
         kept = state.mark()
-        placed = _placed(state, residence, places, best, enough)
+        placed = _placed(state, residency, places, best, enough)
         if _worth(placed) < _worth(best):
             best = placed
         else:
@@ -79,7 +79,7 @@ def _read(
 
 
 def _placed(
-    state: State, residence: Residency, places: Sequence[int], best: Outcome, enough: Callable[[], bool]
+    state: State, residency: Residency, places: Sequence[int], best: Outcome, enough: Callable[[], bool]
 ) -> Outcome:
     """Shift the transfers towards the slots that they have in the residency, and keep the best of some
     rounds.
@@ -88,12 +88,12 @@ def _placed(
     enough: true once no further round is needed.
     """
     slots = [*places, len(state.runs)]
-    for (x, position), slot in residence.offload_slots.items():
+    for (x, position), slot in residency.offload_slots.items():
         state.delay((x, places[position]), slots[slot])
     outcome, before = state.evaluate(best.look_ahead), None
     found = [(outcome, state.decided.copy())]
     for _ in range(_ROUNDS):
-        missed = None if enough() else _missed(state, residence, slots, outcome)
+        missed = None if enough() else _missed(state, residency, slots, outcome)
         if missed is None or missed == before:
             break
         before = missed
@@ -113,7 +113,7 @@ def _placed(
 
 
 def _missed(
-    state: State, residence: Residency, slots: Sequence[int], outcome: Outcome
+    state: State, residency: Residency, slots: Sequence[int], outcome: Outcome
 ) -> tuple[Mapping[TensorUse, int], Mapping[TensorUse, int]]:
     """Return by how many slots each misplaced fetch, and each misplaced read from disk, comes too early."""
     now = recover_residency(state.graph, state.schedule(outcome))
@@ -128,7 +128,7 @@ def _missed(
             if found.get((x, position), slot) != slot
         }
 
-    return apart(residence.prefetch_slots, now.prefetch_slots), apart(residence.read_slots, now.read_slots)
+    return apart(residency.prefetch_slots, now.prefetch_slots), apart(residency.read_slots, now.read_slots)
 
 
 def _best(state: State) -> Outcome:

@@ -50,7 +50,7 @@ class Uses:
         return list(last.values())
 
 
-def weight_absences(
+def weight_intervals(
     layers: TrainingLayers, uses: Uses, to: Memory, before_update: Memory = Memory.HOST
 ) -> dict[TensorUse, Memory]:
     """Return the offload intervals of all weights: they are in `to` between sections.
@@ -67,19 +67,19 @@ def weight_absences(
     return offloaded
 
 
-def state_absences(layers: TrainingLayers, uses: Uses, to: Memory) -> dict[TensorUse, Memory]:
+def state_intervals(layers: TrainingLayers, uses: Uses, to: Memory) -> dict[TensorUse, Memory]:
     """Return the intervals of optimizer states that the CPU alone uses: on the disk, if `to` says so."""
     if to != Memory.DISK:
         return {}
     return {(x, uses.host[x][-1]): to for x in layers.states if x in uses.host and x not in uses.device}
 
 
-def gradient_absences(gradients: Iterable[int], device: Positions) -> dict[TensorUse, Memory]:
+def gradient_intervals(gradients: Iterable[int], device: Positions) -> dict[TensorUse, Memory]:
     """Return the intervals of gradients: on the host after their last use on the device, results too."""
     return {(x, device[x][-1]): Memory.HOST for x in gradients if x in device}
 
 
-def activation_absences(uses: Uses, swapped: Mapping[int, Memory]) -> dict[TensorUse, Memory]:
+def activation_intervals(uses: Uses, swapped: Mapping[int, Memory]) -> dict[TensorUse, Memory]:
     """Return the intervals of activations, from their last use in forward on.
 
     swapped: per tensor that forward produces and backward reads, the memory for it.

@@ -22,10 +22,10 @@ from ...candidates import device_limit
 from ...problem import Problem
 from ..layers.offload_intervals import (
     Uses,
-    activation_absences,
-    gradient_absences,
-    state_absences,
-    weight_absences,
+    activation_intervals,
+    gradient_intervals,
+    state_intervals,
+    weight_intervals,
 )
 from ..layers.runs import layer_runs
 from .costs import traffic_of
@@ -150,14 +150,16 @@ class Amounts:
         plan = layer_runs(layers, self.order.kept | swapped, host=True, after=self.late)
         uses = Uses(layers.graph, plan)
         waiting = self.states if self.late else Memory.HOST
-        offloads = weight_absences(layers, uses, self.states, waiting) | state_absences(
+        offloads = weight_intervals(layers, uses, self.states, waiting) | state_intervals(
             layers, uses, self.states
         )
-        offloads |= gradient_absences(layers.gradients, uses.device)
+        offloads |= gradient_intervals(layers.gradients, uses.device)
         limited = self.states == Memory.DISK and self.machine.host_capacity is not None
         for in_flight in _IN_FLIGHT if limited else _IN_FLIGHT[:1]:
             room = traffic_of(layers, self.machine, self.states, in_flight).room
-            yield Residency(plan.runs, offloads | activation_absences(uses, self._where(uses, swapped, room)))
+            yield Residency(
+                plan.runs, offloads | activation_intervals(uses, self._where(uses, swapped, room))
+            )
 
     def _where(self, uses: Uses, swapped: set[int], room: float) -> dict[int, Memory]:
         """Return per swapped activation its memory: the last ones in host memory, as far as there is room,
@@ -185,8 +187,8 @@ def kept_on_device(
     back = {x: use for x, use in sorted(fetches, key=lambda fetch: fetch[1]) if x in swapped}
     for x, position in sorted(way.offloaded, key=lambda place: -place[1]):
         if x in back:
-            absence = slice(run_moment(position) + 1, back[x])
-            if int(curve[absence].max(initial=0)) + int(graph.tensors.bytes[x]) <= room:
-                curve[absence] += graph.tensors.bytes[x]
+            interval = slice(run_moment(position) + 1, back[x])
+            if int(curve[interval].max(initial=0)) + int(graph.tensors.bytes[x]) <= room:
+                curve[interval] += graph.tensors.bytes[x]
                 del offloads[x, position]
     return replace(way, offloaded=offloads)

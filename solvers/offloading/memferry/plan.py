@@ -28,7 +28,7 @@ from ...candidates import peak_without
 from ...links import LinkedMachine
 from ...problem import NotAcceptedError
 from ..layers.host_variants import ways_on_host
-from ..layers.offload_intervals import gradient_absences, uses_of
+from ..layers.offload_intervals import gradient_intervals, uses_of
 from .estimate import Treatment
 from .gradients import gradient_layers, kept_layers, written_below
 from .layers import Costs, WeightLayer, costs_of, direct_run, weight_layers, weights_read
@@ -112,14 +112,14 @@ class Plan:
 
     def schedule(self, ways: Sequence[Treatment], budget: int) -> tuple[Schedule, Figures] | None:
         """Return the fastest schedule found; None if none fits."""
-        return memferry_schedule(self.graph, self.linked.machine, budget, self.residence(ways), self.kept)
+        return memferry_schedule(self.graph, self.linked.machine, budget, self.residency(ways), self.kept)
 
     def quick_seconds(self, ways: Sequence[Treatment], budget: int) -> float:
         """Simulate with every fetch as early as memory allows, and return the seconds.
 
         ∞ if that does not fit.
         """
-        found = place_prefetches(self.graph, self.linked.machine, budget, self.residence(ways), (inf,))
+        found = place_prefetches(self.graph, self.linked.machine, budget, self.residency(ways), (inf,))
         return found[1].time if found else inf
 
     def other_ways(self, ways: Sequence[Treatment], *, twice: bool) -> Iterator[tuple[int, Treatment]]:
@@ -130,8 +130,8 @@ class Plan:
                 possible += [Treatment.DFGB] + [Treatment.DHA] * bool(np.isfinite(layer.direct_backward))
             yield from ((number, way) for way in possible if way != ways[number])
 
-    def residence(self, ways: Sequence[Treatment]) -> Residency:
-        return memferry_residence(self.graph, self.runs, self.layers, ways, self._gradients)
+    def residency(self, ways: Sequence[Treatment]) -> Residency:
+        return memferry_residency(self.graph, self.runs, self.layers, ways, self._gradients)
 
     @cached_property
     def _gradients(self) -> list[int]:
@@ -139,7 +139,7 @@ class Plan:
         return np.flatnonzero(kind == Kind.PARAMETER_GRADIENT).tolist()
 
 
-def memferry_residence(
+def memferry_residency(
     graph: Graph,
     runs: Sequence[Run],
     layers: Sequence[WeightLayer],
@@ -159,7 +159,7 @@ def memferry_residence(
             chosen[position] = direct_run(graph, runs[position]) or runs[position]
     offloaded = dict.fromkeys(_offloaded_between(graph, runs, layers, ways), Memory.HOST)
     device, _host = uses_of(graph, chosen)
-    return Residency(chosen, offloaded | gradient_absences(gradients, device))
+    return Residency(chosen, offloaded | gradient_intervals(gradients, device))
 
 
 def _offloaded_between(
@@ -174,10 +174,10 @@ def _offloaded_between(
 
 
 def memferry_schedule(
-    graph: Graph, machine: Machine, budget: int, residence: Residency, kept: Collection[int]
+    graph: Graph, machine: Machine, budget: int, residency: Residency, kept: Collection[int]
 ) -> tuple[Schedule, Figures] | None:
     """Return the fastest schedule for several look-aheads; None if none fits. kept: gradients."""
-    found = place_prefetches(graph, machine, budget, residence)
+    found = place_prefetches(graph, machine, budget, residency)
     if found is None or not kept:
         return found
     schedule = _keeping(found[0], kept)

@@ -171,7 +171,7 @@ class MemFerrySearch:
         published, twice = self.settings.choice == "published", self.settings.twice
         plan, machine = self.plans[0], self.plans[0].linked.machine
         ways = [
-            plan.residence(greedy(plan.costs) if published else plan.least_on_device(twice=twice))
+            plan.residency(greedy(plan.costs) if published else plan.least_on_device(twice=twice))
             for plan in self.plans
         ]
         kept = int(plan.graph.tensors.bytes[plan.kept].sum())

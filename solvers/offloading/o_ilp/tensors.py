@@ -22,7 +22,7 @@ LITTLE = 1e-6
 """The share of a group that is rounding noise of the program's answer."""
 
 
-class Absence(NamedTuple):
+class OffloadSteps(NamedTuple):
     """An offload interval of item `item`.
 
     It is copied out in step `out` (or an earlier one; -1: there is a copy from the start), not on the device
@@ -35,7 +35,9 @@ class Absence(NamedTuple):
     back: int
 
 
-def absences(sizes: Sequence[int], stored: Sequence[float], left: Sequence[float] | None) -> list[Absence]:
+def intervals(
+    sizes: Sequence[int], stored: Sequence[float], left: Sequence[float] | None
+) -> list[OffloadSteps]:
     """Return the offload intervals of whole tensors that follow the program's bytes.
 
     stored: per step from 0, the bytes wanted on the device. left: per step, the bytes copied out before it
@@ -46,7 +48,7 @@ def absences(sizes: Sequence[int], stored: Sequence[float], left: Sequence[float
     alive = set(range(len(sizes)))
     out = dict.fromkeys(alive, -1) if left is None else dict[int, int]()
     gone: dict[int, int] = {}
-    found: list[Absence] = []
+    found: list[OffloadSteps] = []
 
     def size(items: set[int]) -> int:
         return sum(sizes[i] for i in items)
@@ -62,7 +64,7 @@ def absences(sizes: Sequence[int], stored: Sequence[float], left: Sequence[float
             kept = _select(sizes, offloaded, size(offloaded) - wanted + size(alive) - noise)
             for item in offloaded - kept:
                 alive.add(item)
-                found.append(Absence(item, out[item], gone.pop(item), step - 1))
+                found.append(OffloadSteps(item, out[item], gone.pop(item), step - 1))
         if left is not None and step + 1 < steps and left[step + 1] > size(set(out)) + noise:
             there = set(range(len(sizes))) - out.keys()
             for item in _select(sizes, there, left[step + 1] - size(set(out)) - noise):

@@ -1,4 +1,4 @@
-"""The residences that need the least memory: whatever the next run does not need is offloaded.
+"""The residencies that need the least memory: whatever the next run does not need is offloaded.
 
 Blocks run as thrifty as they can, all updates are on the CPU or none is, and every tensor leaves the device
 between two uses that are not neighbours, operation by operation. What the simulator then asks for is the
@@ -18,7 +18,7 @@ from ....planner.schedule.sequence import Run
 from ..o_ilp.iteration import Iteration, Option
 
 
-def least_residences(graph: Graph, iteration: Iteration, *, disk: bool) -> Iterator[Residency]:
+def min_memory_residencies(graph: Graph, iteration: Iteration, *, disk: bool) -> Iterator[Residency]:
     """Yield residencies that offload to the host, and to the disk if there is one.
 
     All updates on the CPU come first, then none; blocks that keep least first, then those that keep most.

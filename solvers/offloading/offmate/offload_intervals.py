@@ -15,11 +15,11 @@ from ..o_ilp.activations import Activation
 from ..o_ilp.model import OIlpProgram
 from ..o_ilp.round import Choice
 from ..o_ilp.states import StateStocks
-from ..o_ilp.tensors import LITTLE, Absence, Rounding, absences
+from ..o_ilp.tensors import LITTLE, OffloadSteps, Rounding, intervals
 from ..o_ilp.weights import WeightStocks
 
 
-def tensor_absences(graph: Graph, program: OIlpProgram, choice: Choice, x: Floats) -> Iterator[Absence]:
+def tensor_intervals(graph: Graph, program: OIlpProgram, choice: Choice, x: Floats) -> Iterator[OffloadSteps]:
     """Yield the offload intervals of all groups, states and activations, in steps of the cycle; their items
     are tensors.
     """
@@ -69,7 +69,7 @@ def _hosted_gradients(program: OIlpProgram, choice: Choice) -> set[int]:
 
 def _weights_offloaded(
     graph: Graph, stocks: WeightStocks, hosted: frozenset[int], x: Floats, rounding: Rounding
-) -> Iterator[Absence]:
+) -> Iterator[OffloadSteps]:
     share = stocks.program.share.value(x)
     part = min(share, stocks.on_host.value(x))
     stored = [min(share, c.value(x)) for c in stocks.stored]
@@ -88,7 +88,7 @@ def _weights_offloaded(
             left = [0.0, *(min(whole, c.value(x)) * scale for c in stocks.left[1:])]
         if on_host:
             wanted[1 : stocks.window] = [float(sum(sizes))] * (stocks.window - 1)
-        yield from _absences_of(stocks, tensors, sizes, wanted, left, rounding, "weights")
+        yield from _intervals_of(stocks, tensors, sizes, wanted, left, rounding, "weights")
 
 
 def _states_offloaded(
@@ -98,7 +98,7 @@ def _states_offloaded(
     hosted: frozenset[int],
     x: Floats,
     rounding: Rounding,
-) -> Iterator[Absence]:
+) -> Iterator[OffloadSteps]:
     parcels = [p for n, p in enumerate(weights.group.parcels) if n not in hosted]
     tensors = [t for parcel in parcels for t in parcel.states]
     sizes = [int(graph.tensors.bytes[t]) for t in tensors]
@@ -107,10 +107,10 @@ def _states_offloaded(
         scale = sum(sizes) / whole
         wanted = [min(whole, c.value(x)) * scale for c in states.stored]
         left = [min(whole, c.value(x)) * scale for c in states.left]
-        yield from _absences_of(weights, tensors, sizes, wanted, left, rounding, "states")
+        yield from _intervals_of(weights, tensors, sizes, wanted, left, rounding, "states")
 
 
-def _absences_of(
+def _intervals_of(
     stocks: WeightStocks,
     tensors: Sequence[int],
     sizes: Sequence[int],
@@ -118,7 +118,7 @@ def _absences_of(
     left: list[float] | None,
     rounding: Rounding,
     kind: str,
-) -> Iterator[Absence]:
+) -> Iterator[OffloadSteps]:
     """Yield the offload intervals of some tensors, gap by gap between the steps that need all of them."""
     total = float(sum(sizes))
     ends = [d for d in range(1, stocks.steps) if stocks.step(d) in stocks.group.uses and kind == "weights"]
@@ -129,9 +129,11 @@ def _absences_of(
         left = [
             max(out, total - s) if d else 0.0 for d, (out, s) in enumerate(zip(left, stored, strict=True))
         ]
-    for absence in absences(sizes, stored, left):
-        out = -1 if absence.out < 0 else stocks.step(absence.out)
-        yield Absence(tensors[absence.item], out, stocks.step(absence.gone), stocks.step(absence.back))
+    for interval in intervals(sizes, stored, left):
+        out = -1 if interval.out < 0 else stocks.step(interval.out)
+        yield OffloadSteps(
+            tensors[interval.item], out, stocks.step(interval.gone), stocks.step(interval.back)
+        )
 
 
 def _activation_offloaded(
@@ -141,7 +143,7 @@ def _activation_offloaded(
     tensors: Sequence[int],
     x: Floats,
     rounding: Rounding,
-) -> Iterator[Absence]:
+) -> Iterator[OffloadSteps]:
     sizes = [int(graph.tensors.bytes[t]) for t in tensors]
     kept = activation.kept.value(x)
     if not activation.stored or not sizes or kept <= 0:
@@ -152,6 +154,8 @@ def _activation_offloaded(
     left = [0.0, *(min(total, c.value(x) * scale) for c in activation.left.values())]
     stored[1:] = rounding.wish("activations", sizes, stored[1:])
     left = [max(out, total - s) for out, s in zip(left, stored, strict=True)]
-    for absence in absences(sizes, stored, left):
+    for interval in intervals(sizes, stored, left):
         made = activation.made
-        yield Absence(tensors[absence.item], made + absence.out, made + absence.gone, made + absence.back)
+        yield OffloadSteps(
+            tensors[interval.item], made + interval.out, made + interval.gone, made + interval.back
+        )

@@ -46,7 +46,7 @@ from ..layers.refusals import refused
 from ..o_ilp.iteration import Iteration, Limits
 from ..o_ilp.model import OIlpProgram
 from .graph import iteration_of
-from .least import least_residences
+from .least import min_memory_residencies
 from .options import Asked
 from .search import COARSE_RESERVES, OffmateResult, OffmateSearch, relaxed
 
@@ -154,9 +154,9 @@ def _least(problem: Problem, linked: LinkedMachine, limits: Limits, iteration: I
 
     Raises InfeasibleError; NotAcceptedError if the host is too small.
     """
-    ways = list(least_residences(problem.graph, iteration, disk=limits.has_disk))
-    for residence in ways:
-        found = place_prefetches(problem.graph, linked.machine, limits.device_bytes, residence)
+    ways = list(min_memory_residencies(problem.graph, iteration, disk=limits.has_disk))
+    for residency in ways:
+        found = place_prefetches(problem.graph, linked.machine, limits.device_bytes, residency)
         if found is not None:
             return OffmateResult(*found, found[1].time, 0.0)
     raise refused(NAME, problem, linked.machine, ways)

@@ -27,10 +27,10 @@ from ....planner.schedule.sequence import Run
 from ..layers.offload_intervals import uses_of
 from ..o_ilp.model import OIlpProgram
 from ..o_ilp.round import Choice
-from .offload_intervals import on_disk, tensor_absences
+from .offload_intervals import on_disk, tensor_intervals
 
 
-def residence_of(
+def residency_of(
     graph: Graph, program: OIlpProgram, choice: Choice, x: Floats
 ) -> tuple[Residency, Residency]:
     """Return the decisions of an answer twice: without slots for transfers, and with the answer's."""
@@ -42,15 +42,15 @@ def residence_of(
     back: dict[TensorUse, int] = {}
     leave: dict[TensorUse, int] = {}
     disk = on_disk(graph, program, choice, x)
-    for absence in tensor_absences(graph, program, choice, x):
-        at = uses.get(absence.item)
+    for interval in tensor_intervals(graph, program, choice, x):
+        at = uses.get(interval.item)
         if at:
-            index = bisect_left(at, starts[absence.gone])
+            index = bisect_left(at, starts[interval.gone])
             last, following = at[index - 1], at[index % len(at)]
-            offloaded[absence.item, last] = Memory.DISK if absence.item in disk else Memory.HOST
-            back[absence.item, following] = starts[absence.back]
-            if absence.out >= 0 and starts[absence.out] > last:
-                leave[absence.item, last] = starts[absence.out]
+            offloaded[interval.item, last] = Memory.DISK if interval.item in disk else Memory.HOST
+            back[interval.item, following] = starts[interval.back]
+            if interval.out >= 0 and starts[interval.out] > last:
+                leave[interval.item, last] = starts[interval.out]
     for position, (operation, mode) in enumerate(runs):
         if graph.on_host(operation, mode):
             for state in disk.intersection(graph.mutate_lists[operation]):

@@ -33,7 +33,7 @@ from ...milp.write import write
 from ..o_ilp.iteration import Iteration, Limits
 from ..o_ilp.model import OIlpProgram
 from ..o_ilp.round import Choice, choice_start, fixed, reserving, rounded
-from .schedule import residence_of
+from .schedule import residency_of
 
 RESERVES = (0.0, 0.05, 0.1, 0.2, 0.02, 0.3, 0.15, 0.4)
 """Shares of the device left free for rounding to whole tensors, in the order in which they are tried."""
@@ -179,7 +179,7 @@ class OffmateSearch:
         """
         fits = False
         budget = self.limits.device_bytes
-        free, stepped = residence_of(self.graph, program, answer.choice, answer.x)
+        free, stepped = residency_of(self.graph, program, answer.choice, answer.x)
         for found in (
             place_prefetches(self.graph, self.machine, budget, free),
             simulate_residency(self.graph, self.machine, budget, stepped),

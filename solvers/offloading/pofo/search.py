@@ -23,7 +23,7 @@ from ...clock import Clock
 from ...links import LinkedMachine, worth_moving
 from ...problem import InfeasibleError, Options, Problem
 from ...recomputation.checkpointing import rotor
-from .segments import decided, residence
+from .segments import decided, residency
 from .table import PofoTable
 
 LIKELY = 1.5
@@ -115,7 +115,7 @@ class PofoSearch:
         moves, offloaded = decided(table.segments(slots), table.rotor, self.chained)
         sizes, smallest = self.problem.graph.tensors.bytes, worth_moving(self.linked.machine)
         offloaded = {x for x in offloaded if sizes[x] >= smallest or not sizes[x]}
-        return residence(self.chained, moves, offloaded, self.linked.d2h)
+        return residency(self.chained, moves, offloaded, self.linked.d2h)
 
     def try_memory_saving(self) -> None:
         for way in self.memory_saving():
@@ -134,9 +134,9 @@ class PofoSearch:
         each = [(Pass.ADVANCE, b) for b in range(blocks - 1)]
         each += [move for b in reversed(range(blocks)) for move in ((Pass.SAVE, b), (Pass.BACKWARD, b))]
         return [
-            residence(chained, save_all(blocks), saved),
-            residence(chained, without_options(least.moves(least.bytes)), frozenset()),
-            residence(chained, each, inputs),
+            residency(chained, save_all(blocks), saved),
+            residency(chained, without_options(least.moves(least.bytes)), frozenset()),
+            residency(chained, each, inputs),
         ]
 
     def _try(self, way: Residency, look_aheads: Sequence[float] = LOOK_AHEADS) -> None:

@@ -23,12 +23,12 @@ from itertools import pairwise
 from ....graphs.machine import Memory
 from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.sequence import Run
-from ..layers.offload_intervals import Positions, Uses, gradient_absences, state_absences
+from ..layers.offload_intervals import Positions, Uses, gradient_intervals, state_intervals
 from ..layers.runs import LayerRuns
 from ..layers.training import TrainingLayers
 
 
-def window_residence(
+def window_residency(
     found: TrainingLayers, plan: LayerRuns, size: int, states: Memory = Memory.HOST
 ) -> Residency:
     """Return the working window's decisions as a residency.
@@ -51,7 +51,7 @@ def window_residence(
                 offloaded |= dict.fromkeys(((x, update) for update in updates), states)
                 back[x, following] = turn.first_run(entered - 1)
     results = (x for layer in found.layers[size:] if not layer.updates for x in layer.gradients)
-    offloaded |= gradient_absences(results, uses.device) | state_absences(found, uses, states)
+    offloaded |= gradient_intervals(results, uses.device) | state_intervals(found, uses, states)
     return Residency(plan.runs, offloaded, {}, back)
 
 

@@ -48,7 +48,7 @@ from ..layers.cpu_updates import STATES, states_memory
 from ..layers.refusals import refused
 from ..layers.runs import LayerRuns, all_kept, always_kept, layer_runs
 from ..layers.training import Layer, TrainingLayers, training_layers
-from .schedule import window_residence
+from .schedule import window_residency
 from .terms import LayerFigures, Window, working_window
 
 NAME = "stronghold"
@@ -144,8 +144,8 @@ class _WindowSearch:
         for size in self._sizes(window):
             if self.best is not None and self.clock.expired:
                 return
-            residence = window_residence(self.layers, plan, size, states)
-            found = simulate_residency(self.problem.graph, self.linked.machine, self.limit, residence)
+            residency = window_residency(self.layers, plan, size, states)
+            found = simulate_residency(self.problem.graph, self.linked.machine, self.limit, residency)
             if found is None:
                 continue
             schedule, seen = found
@@ -158,7 +158,7 @@ class _WindowSearch:
         """Return the error that says why no window of one layer, or of the requested size, fits."""
         size = max(1, self.settings.window)
         smallest = [
-            window_residence(self.layers, self._plan(checkpoint), size, states)
+            window_residency(self.layers, self._plan(checkpoint), size, states)
             for states in self.memories
             for checkpoint in self.ways()
         ]

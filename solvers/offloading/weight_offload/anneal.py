@@ -123,16 +123,16 @@ def moved(order: Ints, at: int, to: int) -> Ints:
 
 
 @inner
-def toggled(facts: Facts, order: Ints, absence: int, host_limit: int) -> Ints:
+def toggled(facts: Facts, order: Ints, interval: int, host_limit: int) -> Ints:
     """Return the order with an interval added, its fetch at a random place before its use; or removed.
 
     Empty if the host has no room for one more weight.
     """
     runs, frozen = len(facts.seconds), len(facts.seconds) + len(facts.changed)
-    version, token = facts.version[absence], frozen + absence
+    version, token = facts.version[interval], frozen + interval
     chosen = stored = False
     siblings = 0
-    host = facts.size[facts.weight[absence]]
+    host = facts.size[facts.weight[interval]]
     seen = np.zeros(len(facts.size), np.bool_)
     for entry in order:
         if entry == token:
@@ -142,7 +142,7 @@ def toggled(facts: Facts, order: Ints, absence: int, host_limit: int) -> Ints:
             w = facts.weight[entry - frozen]
             if not seen[w]:
                 seen[w] = True
-                host += facts.size[w] * (w != facts.weight[absence])
+                host += facts.size[w] * (w != facts.weight[interval])
     stored = version != FROZEN and siblings > 0
     after = np.empty(len(order) + 2, np.int64)
     length = 0
@@ -154,9 +154,9 @@ def toggled(facts: Facts, order: Ints, absence: int, host_limit: int) -> Ints:
         return after[:length]
     if host > host_limit:
         return order[:0]
-    span = (facts.before[absence] - facts.after[absence] - 1) % runs
+    span = (facts.before[interval] - facts.after[interval] - 1) % runs
     distance = int(np.exp(np.random.random() * np.log(span + 1))) - 1
-    fetch_at = (facts.before[absence] - distance) % runs
+    fetch_at = (facts.before[interval] - distance) % runs
     for entry in order:
         if entry == fetch_at:
             after[length] = token

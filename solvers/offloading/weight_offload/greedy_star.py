@@ -22,7 +22,7 @@ from ..cycles.cycle import FROZEN, Cycle
 from ..cycles.steps import schedule_of_order
 from .result import solved
 from .scheduling import greedy_order
-from .selection import chosen_absences, moved_bytes
+from .selection import chosen_intervals, moved_bytes
 from .starts import CLOSE_VARIANTS, VARIANTS, lazy_order
 
 
@@ -39,7 +39,7 @@ def _schedules(cycle: Cycle) -> Iterator[Schedule]:
     for variants in (VARIANTS, CLOSE_VARIANTS):
         found = 0
         for variant in variants:
-            chosen = chosen_absences(cycle, replace(variant, discount=False))
+            chosen = chosen_intervals(cycle, replace(variant, discount=False))
             if chosen is None or moved_bytes(cycle, chosen) > (cycle.host_limit or inf):
                 continue
             copied = copied_each_time(cycle, chosen)
@@ -49,23 +49,23 @@ def _schedules(cycle: Cycle) -> Iterator[Schedule]:
                 yield schedule_of_order(copied, order)
         if found:
             return
-    copied = copied_each_time(cycle, range(len(cycle.absences)))
-    yield schedule_of_order(copied, lazy_order(copied, range(len(copied.absences))))
+    copied = copied_each_time(cycle, range(len(cycle.intervals)))
+    yield schedule_of_order(copied, lazy_order(copied, range(len(copied.intervals))))
 
 
 def copied_each_time(cycle: Cycle, chosen: Iterable[int]) -> Cycle:
     """Return the cycle as if weights changed where chosen intervals end, except the last of each version."""
-    absences, changed_by = list(cycle.absences), list(cycle.changed_by)
+    intervals, changed_by = list(cycle.intervals), list(cycle.changed_by)
     last: dict[int, int] = {}
 
     def since_change(number: int) -> tuple[int, int]:
-        _weight, after, _before, version = cycle.absences[number]
+        _weight, after, _before, version = cycle.intervals[number]
         return version, (after - cycle.changed_by[version][1]) % cycle.runs
 
-    for number in sorted((a for a in chosen if cycle.absences[a].version != FROZEN), key=since_change):
-        weight, _after, _before, version = cycle.absences[number]
+    for number in sorted((a for a in chosen if cycle.intervals[a].version != FROZEN), key=since_change):
+        weight, _after, _before, version = cycle.intervals[number]
         if version in last:
-            absences[number] = absences[number]._replace(version=len(changed_by))
-            changed_by.append((weight, cycle.absences[last[version]].before))
+            intervals[number] = intervals[number]._replace(version=len(changed_by))
+            changed_by.append((weight, cycle.intervals[last[version]].before))
         last[version] = number
-    return replace(cycle, absences=absences, changed_by=changed_by)
+    return replace(cycle, intervals=intervals, changed_by=changed_by)

@@ -30,5 +30,5 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         "l2l",
         problem,
         options,
-        lambda cycle: [schedule_of_order(cycle, lazy_order(cycle, range(len(cycle.absences))))],
+        lambda cycle: [schedule_of_order(cycle, lazy_order(cycle, range(len(cycle.intervals))))],
     )

@@ -21,18 +21,18 @@ from ...milp import solve as milp
 from ...milp.linear import Linear, column_sum
 from ...milp.model import Model
 from ...milp.result import Result, Settings
-from ..cycles.cycle import FROZEN, Absence, Cycle
+from ..cycles.cycle import FROZEN, Cycle, WeightInterval
 
 _GAP = 1e-3
 _EPSILON = 1e-3
 
 
-def least_absences(cycle: Cycle, spare: float, seconds: float) -> list[int] | None:
+def min_memory_intervals(cycle: Cycle, spare: float, seconds: float) -> list[int] | None:
     """Return the numbers of the intervals that keep links least busy.
 
     None if none suffice or time is too short.
     """
-    covers = [prompt_runs(cycle, absence) for absence in cycle.absences]
+    covers = [prompt_runs(cycle, interval) for interval in cycle.intervals]
     exposed = [
         max(0.0, up + down - sum(cycle.seconds[run] for run in runs))
         for (up, down), runs in zip(_copies(cycle), covers, strict=True)
@@ -40,7 +40,7 @@ def least_absences(cycle: Cycle, spare: float, seconds: float) -> list[int] | No
     result = _solved(cycle, covers, exposed, spare, seconds)
     if result is None or result.x is None:
         return None
-    return [number for number in range(len(cycle.absences)) if result.x[1 + number] > 0.5]
+    return [number for number in range(len(cycle.intervals)) if result.x[1 + number] > 0.5]
 
 
 def link_bound(cycle: Cycle, seconds: float) -> float:
@@ -49,14 +49,14 @@ def link_bound(cycle: Cycle, seconds: float) -> float:
     Every operation runs once, in traced order, and only weights move. By list order alone, so the bound holds
     for all such schedules.
     """
-    covers = [[run for stretch in cycle.covered(absence) for run in stretch] for absence in cycle.absences]
+    covers = [[run for stretch in cycle.covered(interval) for run in stretch] for interval in cycle.intervals]
     result = _solved(cycle, covers, [0.0] * len(covers), 0.0, seconds, epsilon=0.0)
     return inf if result is None else max(0.0, result.bound)
 
 
 def _copies(cycle: Cycle) -> list[tuple[float, float]]:
     """Return per interval the seconds of its two copies."""
-    return [(cycle.up[a.weight] * (a.version != FROZEN), cycle.down[a.weight]) for a in cycle.absences]
+    return [(cycle.up[a.weight] * (a.version != FROZEN), cycle.down[a.weight]) for a in cycle.intervals]
 
 
 def _solved(
@@ -75,13 +75,13 @@ def _solved(
         for (_up, down), late in zip(_copies(cycle), exposed, strict=True)
     ]
     stored = [model.column(cost=epsilon * cycle.up[weight]) for weight, _run in cycle.changed_by]
-    for absence, column in zip(cycle.absences, chosen, strict=True):
-        if absence.version != FROZEN:
-            model.add(column_sum(stored[absence.version]) >= column_sum(column))
+    for interval, column in zip(cycle.intervals, chosen, strict=True):
+        if interval.version != FROZEN:
+            model.add(column_sum(stored[interval.version]) >= column_sum(column))
     ups = zip(stored, cycle.changed_by, strict=True)
-    downs = zip(chosen, cycle.absences, strict=True)
+    downs = zip(chosen, cycle.intervals, strict=True)
     model.add(longest >= Linear((column, cycle.up[weight]) for column, (weight, _run) in ups))
-    model.add(longest >= Linear((column, cycle.down[absence.weight]) for column, absence in downs))
+    model.add(longest >= Linear((column, cycle.down[interval.weight]) for column, interval in downs))
     if not _memory(model, cycle, chosen, covers, spare):
         return None
     return milp.solve(model.program(), Settings(threads=1, gap=_GAP), time_limit=seconds)
@@ -99,32 +99,32 @@ def _memory(
         for run in runs:
             covering[run].append(number)
     tightest: dict[tuple[int, ...], float] = {}
-    for run, absences in enumerate(covering):
+    for run, intervals in enumerate(covering):
         own = spare * sum(cycle.sizes[weight] for weight in cycle.used_by[run])
         excess = cycle.need[run] + sum(cycle.sizes) + own - cycle.limit
         # Runs that the same intervals cover have the same left side: only the largest excess binds.
-        key = tuple(absences)
+        key = tuple(intervals)
         tightest[key] = max(tightest.get(key, 0.0), excess)
     unit = 1.0 / max(1, cycle.limit)
-    for absences, excess in tightest.items():
+    for intervals, excess in tightest.items():
         if excess > 0.0:
-            sizes = [cycle.sizes[cycle.absences[a].weight] for a in absences]
+            sizes = [cycle.sizes[cycle.intervals[a].weight] for a in intervals]
             if sum(sizes) < excess:
                 return False
-            gone = Linear((chosen[a], size * unit) for a, size in zip(absences, sizes, strict=True))
+            gone = Linear((chosen[a], size * unit) for a, size in zip(intervals, sizes, strict=True))
             model.add(gone >= excess * unit)
     return True
 
 
-def prompt_runs(cycle: Cycle, absence: Absence) -> list[int]:
+def prompt_runs(cycle: Cycle, interval: WeightInterval) -> list[int]:
     """Return the runs that an interval covers, given that fetches and copies take time."""
     runs = cycle.runs
-    covered = [run for stretch in cycle.covered(absence) for run in stretch]
-    while covered and not cycle.seconds[covered[-1]] and not cycle.seconds[absence.before]:
+    covered = [run for stretch in cycle.covered(interval) for run in stretch]
+    while covered and not cycle.seconds[covered[-1]] and not cycle.seconds[interval.before]:
         covered.pop()
-    if absence.version != FROZEN:
-        changed = cycle.changed_by[absence.version][1]
-        between = range(changed + 1, changed + 1 + (absence.after - changed) % runs)
+    if interval.version != FROZEN:
+        changed = cycle.changed_by[interval.version][1]
+        between = range(changed + 1, changed + 1 + (interval.after - changed) % runs)
         if not any(cycle.seconds[run % runs] for run in between):
             first = next((i for i, run in enumerate(covered) if cycle.seconds[run]), len(covered))
             del covered[:first]

@@ -44,7 +44,7 @@ from ...problem import Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, seed_setting, setting
 from ..cycles.cycle import Cycle, cycle_of
 from ..cycles.steps import schedule_of_order
-from .least import least_absences
+from .least import min_memory_intervals
 from .packing import packed_ranks
 from .result import host_too_small, refuse_if_too_small, seconds_of
 from .scheduling import greedy_order
@@ -124,7 +124,7 @@ def offer_starts(search: OrderSearch, cycle: Cycle) -> None:
                 return
         if search.best is not None:
             return
-    everything = range(len(cycle.absences))
+    everything = range(len(cycle.intervals))
     if moved_bytes(cycle, everything) <= search.host_limit:
         search.offer(lazy_order(cycle, everything))
 
@@ -133,7 +133,7 @@ def offer_packed(search: OrderSearch, cycle: Cycle) -> None:
     """Offer orders of the intervals that keep links least busy: by the greedy, and with exactly filled
     windows."""
     for spare in SPARE:
-        chosen = least_absences(cycle, spare, min(PROGRAM_SECONDS, search.left / 4))
+        chosen = min_memory_intervals(cycle, spare, min(PROGRAM_SECONDS, search.left / 4))
         if chosen is None or moved_bytes(cycle, chosen) > search.host_limit:
             continue
         for ranks in (None, *packed_ranks(cycle, chosen, min(PROGRAM_SECONDS, search.left / 4))):

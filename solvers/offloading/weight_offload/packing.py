@@ -97,8 +97,8 @@ def _classes(cycle: Cycle, chosen: Sequence[int]) -> Iterator[tuple[list[int], t
     busy = [*accumulate((seconds > 0.0 for seconds in cycle.seconds), initial=0)]
     classes: dict[tuple[int, int], list[int]] = {}
     for number in chosen:
-        absence = cycle.absences[number]
-        classes.setdefault((busy[absence.after + 1], busy[absence.before]), []).append(absence.weight)
+        interval = cycle.intervals[number]
+        classes.setdefault((busy[interval.after + 1], busy[interval.before]), []).append(interval.weight)
     for end, weights in classes.items():
         if len({cycle.sizes[weight] for weight in weights}) > 1:
             yield weights, end
@@ -108,7 +108,7 @@ def _bins(
     cycle: Cycle, weights: Sequence[int], chosen: Sequence[int], ends: tuple[int, int]
 ) -> Iterator[list[int]]:
     total = sum(cycle.sizes[weight] for weight in weights)
-    others = Counter(cycle.sizes[w] for w in {cycle.absences[a].weight for a in chosen} - {*weights})
+    others = Counter(cycle.sizes[w] for w in {cycle.intervals[a].weight for a in chosen} - {*weights})
     for bin_size in _likely(_window_bytes(cycle), others):
         if total % bin_size == 0 and total > bin_size:
             yield [bin_size] * (total // bin_size)

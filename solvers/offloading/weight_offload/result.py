@@ -56,7 +56,7 @@ def refuse_if_too_small(solver: str, problem: Problem, cycle: Cycle) -> None:
     The least budget is named only if the host holds all that can leave.
     """
     if cycle.limit < cycle.least_budget:
-        everything = moved_bytes(cycle, range(len(cycle.absences)))
+        everything = moved_bytes(cycle, range(len(cycle.intervals)))
         roomy = cycle.host_limit is None or cycle.host_limit >= everything
         raise infeasible(solver, problem, cycle.least_budget if roomy else None)
     if cycle.host_limit is not None and cycle.host_limit < must_leave(cycle):

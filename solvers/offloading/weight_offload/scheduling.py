@@ -45,7 +45,7 @@ def greedy_order(
         if order == last:
             break
         last = order
-    tokens = {cycle.runs + cycle.absences[a].version for a in chosen if cycle.absences[a].version != FROZEN}
+    tokens = {cycle.runs + cycle.intervals[a].version for a in chosen if cycle.intervals[a].version != FROZEN}
     fetched = {cycle.runs + len(cycle.changed_by) + a for a in chosen}
     return last if sorted(last) == sorted({*range(cycle.runs), *tokens, *fetched}) else None
 
@@ -87,25 +87,25 @@ class _Queues:
         self.begun: dict[int, list[int]] = {}
         self.first_of: dict[int, int] = {}
         for number in self.distances:
-            absence = cycle.absences[number]
-            self.leaving.setdefault(absence.after, []).append(number)
-            self.coming.setdefault(absence.before, []).append(number)
-            if absence.version != FROZEN:
+            interval = cycle.intervals[number]
+            self.leaving.setdefault(interval.after, []).append(number)
+            self.coming.setdefault(interval.before, []).append(number)
+            if interval.version != FROZEN:
                 self._count_version(number)
-            if absence.before <= absence.after:
+            if interval.before <= interval.after:
                 self.offloaded.add(number)
-        self.used = sum(cycle.sizes) - sum(cycle.sizes[cycle.absences[a].weight] for a in self.offloaded)
+        self.used = sum(cycle.sizes) - sum(cycle.sizes[cycle.intervals[a].weight] for a in self.offloaded)
 
     def _count_version(self, number: int) -> None:
         """Record the first interval of each version."""
-        absence = self.cycle.absences[number]
-        run = self.cycle.changed_by[absence.version][1]
+        interval = self.cycle.intervals[number]
+        run = self.cycle.changed_by[interval.version][1]
         runs = self.cycle.runs
-        first = self.first_of.get(absence.version)
+        first = self.first_of.get(interval.version)
         if first is None:
-            self.begun.setdefault(run, []).append(absence.version)
-        if first is None or (absence.after - run) % runs < (self.cycle.absences[first].after - run) % runs:
-            self.first_of[absence.version] = number
+            self.begun.setdefault(run, []).append(interval.version)
+        if first is None or (interval.after - run) % runs < (self.cycle.intervals[first].after - run) % runs:
+            self.first_of[interval.version] = number
 
     def turn(self) -> list[int] | None:
         """Play one iteration and return its list of runs and transfers; None if a run does not fit."""
@@ -135,20 +135,20 @@ class _Queues:
         due = {number for number in self.coming.get(run, []) if number in self.offloaded}
         while self.fetches:
             number = self.fetches[self.following]
-            absence = cycle.absences[number]
+            interval = cycle.intervals[number]
             if number not in self.offloaded:
                 return not due
-            size = cycle.sizes[absence.weight]
+            size = cycle.sizes[interval.weight]
             room = self._room(base + size)
             if room is None:
                 return not due
-            start = max(self.compute, self.to_device, room, self._stored_end(absence.version))
-            near = (absence.before - run) % cycle.runs <= self.distances[number]
+            start = max(self.compute, self.to_device, room, self._stored_end(interval.version))
+            near = (interval.before - run) % cycle.runs <= self.distances[number]
             if not due and not (near and self._worthwhile(run, base, size, start)):
                 return True
             self._pop(base + size)
             self.used += size
-            self.to_device = self.fetched[number] = start + cycle.down[absence.weight]
+            self.to_device = self.fetched[number] = start + cycle.down[interval.weight]
             self.offloaded.discard(number)
             due.discard(number)
             self.following = (self.following + 1) % len(self.fetches)
@@ -187,7 +187,7 @@ class _Queues:
         """
         for version in self.begun.get(run, []):
             self.fresh[version] = False
-            if self.cycle.absences[self.first_of[version]].after != run:
+            if self.cycle.intervals[self.first_of[version]].after != run:
                 self.uploads.append(version)
         self.held += self.leaving.get(run, [])
         if self.ranks is None:
@@ -196,9 +196,9 @@ class _Queues:
     def _release(self, order: list[int]) -> None:
         """Let go what has been held back for the sake of its rank."""
         ranks = self.ranks or {}
-        for number in sorted(self.held, key=lambda a: ranks.get(self.cycle.absences[a].weight, -1)):
-            absence = self.cycle.absences[number]
-            version, size = absence.version, self.cycle.sizes[absence.weight]
+        for number in sorted(self.held, key=lambda a: ranks.get(self.cycle.intervals[a].weight, -1)):
+            interval = self.cycle.intervals[number]
+            version, size = interval.version, self.cycle.sizes[interval.weight]
             if version != FROZEN and not self.fresh[version]:
                 if version in self.uploads:
                     self.uploads.remove(version)
@@ -264,17 +264,17 @@ def _prefetch_distances(
     ahead = 0
     before = 0
     for number in _by_need(cycle, chosen, ranks):
-        absence = cycle.absences[number]
-        size = cycle.sizes[absence.weight]
-        furthest = (absence.before - absence.after - 1) % runs
+        interval = cycle.intervals[number]
+        size = cycle.sizes[interval.weight]
+        furthest = (interval.before - interval.after - 1) % runs
         if distances:
-            furthest = max(0, min(furthest, ahead + absence.before - before))
+            furthest = max(0, min(furthest, ahead + interval.before - before))
         distance = 0
-        while distance < furthest and slack[(absence.before - distance - 1) % runs] >= size:
+        while distance < furthest and slack[(interval.before - distance - 1) % runs] >= size:
             distance += 1
-            slack[(absence.before - distance) % runs] -= size
+            slack[(interval.before - distance) % runs] -= size
         distances[number] = distance
-        ahead, before = distance, absence.before
+        ahead, before = distance, interval.before
     return distances
 
 
@@ -283,9 +283,9 @@ def _by_need(cycle: Cycle, chosen: Sequence[int], ranks: Mapping[int, int] | Non
     busy = [*accumulate((seconds > 0.0 for seconds in cycle.seconds), initial=0)]
 
     def key(number: int) -> tuple[int, int, int, int]:
-        absence = cycle.absences[number]
+        interval = cycle.intervals[number]
         if ranks is None:
-            return (absence.before, 0, 0, number)
-        return (busy[absence.before], ranks.get(absence.weight, -1), absence.before, number)
+            return (interval.before, 0, 0, number)
+        return (busy[interval.before], ranks.get(interval.weight, -1), interval.before, number)
 
     return sorted(chosen, key=key)

@@ -52,14 +52,14 @@ class _Operations:
     excess: NDArray[np.float64]
 
 
-def chosen_absences(cycle: Cycle, variant: Variant) -> list[int] | None:
-    """Choose intervals by profit, as numbers in `cycle.absences`; None if all of them do not suffice."""
+def chosen_intervals(cycle: Cycle, variant: Variant) -> list[int] | None:
+    """Choose intervals by profit, as numbers in `cycle.intervals`; None if all of them do not suffice."""
     operations = _operations(cycle, variant.spare)
     spans = _spans(cycle, operations)
-    size = np.array([cycle.sizes[absence.weight] for absence in cycle.absences], np.float64)
+    size = np.array([cycle.sizes[interval.weight] for interval in cycle.intervals], np.float64)
     values, kind = _classes(size)
-    copies = [cycle.down[a.weight] + cycle.up[a.weight] * (a.version != FROZEN) for a in cycle.absences]
-    worth = np.where([a.version == FROZEN for a in cycle.absences], 1.0, 0.5)
+    copies = [cycle.down[a.weight] + cycle.up[a.weight] * (a.version != FROZEN) for a in cycle.intervals]
+    worth = np.where([a.version == FROZEN for a in cycle.intervals], 1.0, 0.5)
     open_ = np.ones(len(size), np.bool_)
     late = size < worth_moving(cycle.machine)
     if variant.patient:
@@ -80,7 +80,7 @@ def chosen_absences(cycle: Cycle, variant: Variant) -> list[int] | None:
         chosen.append(best)
         _cover(excess, size[best], spans, best)
         if variant.discount:
-            worth[siblings.get(cycle.absences[best].version, [])] = 1.0
+            worth[siblings.get(cycle.intervals[best].version, [])] = 1.0
     return chosen
 
 
@@ -106,8 +106,8 @@ class _Spans(NamedTuple):
 
 
 def _spans(cycle: Cycle, operations: _Operations) -> _Spans:
-    after = np.array([absence.after for absence in cycle.absences], np.int64)
-    before = np.array([absence.before for absence in cycle.absences], np.int64)
+    after = np.array([interval.after for interval in cycle.intervals], np.int64)
+    before = np.array([interval.before for interval in cycle.intervals], np.int64)
     return _Spans(operations.of_run[after] + 1, operations.of_run[before], before <= after)
 
 
@@ -128,22 +128,22 @@ def _benefit(
     return sums[kind, spans.last] - sums[kind, spans.first] + sums[kind, -1] * spans.wraps
 
 
-def _cover(excess: NDArray[np.float64], size: float, spans: _Spans, absence: int) -> None:
+def _cover(excess: NDArray[np.float64], size: float, spans: _Spans, interval: int) -> None:
     """Set E_o ← max(E_o - |w|, 0) for the covered operations."""
-    first, last = spans.first[absence], spans.last[absence]
-    for part in (slice(first, None), slice(last)) if spans.wraps[absence] else (slice(first, last),):
+    first, last = spans.first[interval], spans.last[interval]
+    for part in (slice(first, None), slice(last)) if spans.wraps[interval] else (slice(first, last),):
         excess[part] = np.maximum(excess[part] - size, 0.0)
 
 
 def _siblings(cycle: Cycle) -> dict[int, list[int]]:
     """Return per version its intervals."""
     rows: dict[int, list[int]] = {}
-    for number, absence in enumerate(cycle.absences):
-        if absence.version != FROZEN:
-            rows.setdefault(absence.version, []).append(number)
+    for number, interval in enumerate(cycle.intervals):
+        if interval.version != FROZEN:
+            rows.setdefault(interval.version, []).append(number)
     return rows
 
 
 def moved_bytes(cycle: Cycle, chosen: Sequence[int]) -> int:
     """Return the bytes of the weights that the chosen intervals offload, each counted once."""
-    return sum(cycle.sizes[weight] for weight in {cycle.absences[number].weight for number in chosen})
+    return sum(cycle.sizes[weight] for weight in {cycle.intervals[number].weight for number in chosen})

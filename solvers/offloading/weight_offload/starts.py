@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..cycles.cycle import FROZEN, Cycle
 from .scheduling import greedy_order
-from .selection import Variant, chosen_absences, moved_bytes
+from .selection import Variant, chosen_intervals, moved_bytes
 
 PUBLISHED = Variant(1.0, patient=False)
 """The printed variant: the excess as it is printed, and no filter by time."""
@@ -22,7 +22,7 @@ def greedy_orders(cycle: Cycle, variants: Sequence[Variant]) -> list[list[int]]:
     """Return one order for each variant that fits on the device and on the host."""
     orders: list[list[int]] = []
     for variant in variants:
-        chosen = chosen_absences(cycle, variant)
+        chosen = chosen_intervals(cycle, variant)
         if chosen is None or moved_bytes(cycle, chosen) > (cycle.host_limit or float("inf")):
             continue
         order = greedy_order(cycle, chosen)
@@ -37,8 +37,8 @@ def lazy_order(cycle: Cycle, chosen: Sequence[int]) -> list[int]:
     stores: dict[int, list[int]] = {}
     fetch, store = cycle.runs + len(cycle.changed_by), cycle.runs
     for number in chosen:
-        fetches.setdefault(cycle.absences[number].before, []).append(fetch + number)
-    for version in sorted({cycle.absences[number].version for number in chosen} - {FROZEN}):
+        fetches.setdefault(cycle.intervals[number].before, []).append(fetch + number)
+    for version in sorted({cycle.intervals[number].version for number in chosen} - {FROZEN}):
         stores.setdefault(cycle.changed_by[version][1], []).append(store + version)
     return [
         token for run in range(cycle.runs) for token in (*fetches.get(run, []), run, *stores.get(run, []))

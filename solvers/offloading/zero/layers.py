@@ -22,10 +22,10 @@ from ....planner.residency.residency import Residency, TensorUse
 from ...settings import setting
 from ..layers.offload_intervals import (
     Uses,
-    activation_absences,
-    gradient_absences,
-    state_absences,
-    weight_absences,
+    activation_intervals,
+    gradient_intervals,
+    state_intervals,
+    weight_intervals,
 )
 from ..layers.runs import LayerRuns, all_kept, always_kept, layer_runs
 from ..layers.training import TrainingLayers
@@ -48,7 +48,7 @@ def activation_rules(chosen: str) -> tuple[str, ...]:
     return ACTIVATIONS if chosen == "auto" else (chosen,)
 
 
-def zero_residence(
+def zero_residency(
     layers: TrainingLayers, rule: str, states: Memory, weights: Memory | None, ahead: bool
 ) -> Residency:
     """Return the decisions of the ZeRO rules as a residency.
@@ -60,12 +60,12 @@ def zero_residence(
     kept = (all_kept if rule == "keep" else always_kept)(layers)
     plan = layer_runs(layers, kept, host=True, after=True)
     uses = Uses(graph, plan)
-    offloaded = gradient_absences(layers.gradients, uses.device) | state_absences(layers, uses, states)
+    offloaded = gradient_intervals(layers.gradients, uses.device) | state_intervals(layers, uses, states)
     if weights is not None:
-        offloaded |= weight_absences(layers, uses, weights, before_update=weights)
+        offloaded |= weight_intervals(layers, uses, weights, before_update=weights)
     if rule == "offload":
         outputs = [layer.output for layer in layers.layers if layer.output is not None]
-        offloaded |= activation_absences(uses, dict.fromkeys(outputs, Memory.HOST))
+        offloaded |= activation_intervals(uses, dict.fromkeys(outputs, Memory.HOST))
     back = dict(_one_layer_ahead(uses, plan, offloaded)) if ahead else {}
     if weights is None:
         back |= dict(_behind_updates(layers, uses))

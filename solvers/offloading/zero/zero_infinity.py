@@ -20,7 +20,7 @@ from ...problem import Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, setting
 from ..layers.cpu_updates import STATES, check_updates_wait, layers_updated_on_cpu, states_memory
 from ..layers.refusals import first_that_fits
-from .layers import activation_rules, activations_setting, zero_residence
+from .layers import activation_rules, activations_setting, zero_residency
 
 NAME = "zero-infinity"
 
@@ -45,7 +45,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     check_updates_wait(NAME, layers)
     states = states_memory(NAME, machine, settings.states, layers)
     ways = [
-        zero_residence(layers, rule, states, states, ahead=ahead)
+        zero_residency(layers, rule, states, states, ahead=ahead)
         for rule in activation_rules(settings.activations)
         for ahead in (True, False)
     ]

@@ -25,7 +25,7 @@ from ...problem import Options, Problem, SolverResult, Status
 from ...settings import SolverSettings
 from ..layers.cpu_updates import check_updates_wait, layers_updated_on_cpu
 from ..layers.refusals import first_that_fits
-from .layers import activation_rules, activations_setting, zero_residence
+from .layers import activation_rules, activations_setting, zero_residency
 
 NAME = "zero-offload"
 
@@ -43,7 +43,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     layers = layers_updated_on_cpu(NAME, problem)
     check_updates_wait(NAME, layers)
     ways = [
-        zero_residence(layers, rule, Memory.HOST, None, ahead=True)
+        zero_residency(layers, rule, Memory.HOST, None, ahead=True)
         for rule in activation_rules(settings.activations)
     ]
     return SolverResult(first_that_fits(NAME, problem, machine, ways)[0], Status.HEURISTIC)

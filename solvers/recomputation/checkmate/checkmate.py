@@ -148,7 +148,7 @@ class CheckmateSearch:
                 raise self.infeasible()
             raise NotFoundError(self.name, self.limit, self.min_memory)
         self.options.report(
-            f"{best.time:.6g} s; no schedule in the file's order is faster than {found.bound:.6g} s"
+            f"{best.time:.6g} s; no schedule in traced order is faster than {found.bound:.6g} s"
         )
         proven = best.time <= found.bound + PROVEN * best.time
         return SolverResult(

@@ -171,7 +171,7 @@ class _Rounds:
                 raise infeasible(NAME, self.problem, self.least.peak)
             raise NotFoundError(NAME, self.limit, minimum_memory(self.graph, self.problem.machine))
         self.options.report(
-            f"{best.time:.6g} s; in the file's order with at most {self.copies} runs of an operation, no "
+            f"{best.time:.6g} s; in traced order with at most {self.copies} runs of an operation, no "
             f"schedule is faster than {self.bound:.6g} s"
         )
         proven = last and best.time <= self.bound + PROVEN * best.time

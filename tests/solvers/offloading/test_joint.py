@@ -204,7 +204,7 @@ def moved(graph: Graph, machine: Machine, budget: int) -> set[int]:
 def test_a_tensor_that_latency_makes_dear_stays_where_another_can_go() -> None:
     """2 s of latency stand for 4 MiB of the 2 MiB/s: what is smaller is not moved, unless all must go.
 
-    All copies are hidden behind the loss; without latencies the longest absences are taken.
+    All copies are hidden behind the loss; without latencies the longest intervals are taken.
     """
     graph, rate = many_and_few(), 2.0 * MiB
     slow = Machine(links=Links(Link(rate, 2.0), Link(rate, 2.0)))

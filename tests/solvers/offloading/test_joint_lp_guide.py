@@ -39,23 +39,27 @@ def made_up(starts: Starts, random: Random) -> Fractions:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_what_the_program_keeps_stays_first(seed: int) -> None:
-    """In the mean over the moments that an absence spans, in this turn and the next."""
+    """In the mean over the moments that an interval spans, in this iteration and the next."""
     starts = starts_of(4, seed)
     advice, state = made_up(starts, Random(seed)), starts.state
-    guide, absences, runs = Guide(starts.drops, advice, starts.slots.places), state.absences, len(state.runs)
+    guide, intervals, runs = (
+        Guide(starts.drops, advice, starts.slots.places),
+        state.intervals,
+        len(state.runs),
+    )
     kept: dict[object, float] = {}
-    for absence in absences:
+    for interval in intervals:
         parts = [
-            float(advice.there[s, absence.tensor])
+            float(advice.there[s, interval.tensor])
             for s, moment in enumerate(advice.moments)
             for place in (
                 (starts.slots.places[moment], starts.slots.places[moment] + runs) if moment >= 0 else ()
             )
-            if absence.after < place < absence.before and not np.isnan(advice.there[s, absence.tensor])
+            if interval.after < place < interval.before and not np.isnan(advice.there[s, interval.tensor])
         ]
-        kept[absence] = sum(parts) / len(parts) if parts else 1.5
-    preferred = guide.preferred(state, absences)
-    assert sorted(preferred) == sorted(absences)
+        kept[interval] = sum(parts) / len(parts) if parts else 1.5
+    preferred = guide.preferred(state, intervals)
+    assert sorted(preferred) == sorted(intervals)
     assert [kept[each] for each in preferred] == pytest.approx(sorted(kept.values(), reverse=True), abs=1e-3)
     assert guide.preferred(state, []) == []
 

@@ -28,9 +28,9 @@ def test_what_is_drawn_is_away_and_nothing_where_nothing_waits(name: str) -> Non
     graph = GRAPHS[name]
     state = State(graph, LINKED, 2**50, Drops(graph).runs, all_offloaded=True)
     outcome, stalls = state.evaluate(1.0), Stalls(state, Random(1))
-    drawn = [stalls.absence(outcome) for _ in range(40)]
-    places = {absence.place for absence in drawn if absence}
+    drawn = [stalls.interval(outcome) for _ in range(40)]
+    places = {interval.place for interval in drawn if interval}
     assert places
-    assert places <= state.offloaded.keys() & {absence.place for absence in state.absences}
+    assert places <= state.offloaded.keys() & {interval.place for interval in state.intervals}
     state.keep(list(state.offloaded))
-    assert Stalls(state, Random(1)).absence(state.evaluate(1.0)) is None
+    assert Stalls(state, Random(1)).interval(state.evaluate(1.0)) is None

@@ -25,8 +25,8 @@ def test_any_changes(seed: int) -> None:
         graph = with_direct_gradients(graph, 2.0)
     state = State(graph, LINKED, 2**40, random_runs(graph, random))
     for _ in range(12):
-        options = state.absences
-        chosen = [absence.place for absence in random.sample(options, min(3, len(options)))]
+        options = state.intervals
+        chosen = [interval.place for interval in random.sample(options, min(3, len(options)))]
         switchable = [p for p, (o, _m) in enumerate(state.runs) if o in graph.operations.modes]
         match random.randrange(5):
             case 0:
@@ -77,7 +77,7 @@ def test_an_interruption_half_way_leaves_the_best_so_far(monkeypatch: pytest.Mon
     with monkeypatch.context() as patched:
         patched.setattr(state, "_renew_all", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            state.send([absence.place for absence in state.absences])
+            state.send([interval.place for interval in state.intervals])
     anneal.restore(anneal.best)
     assert not state.offloaded
     assert state.steps(1.0, 0.0)[0].tolist() == steps

@@ -28,9 +28,9 @@ def state(phi: Graph) -> State:
     machine = not_none(phi.machine)
     starts = Starts(Drops(phi), machine, BUDGET, lambda: True)
     assert starts.attempt(starts.choice(0.5, 0.33))
-    residence = not_none(starts.best).residence
-    state = State(phi, machine, BUDGET, residence.runs)
-    state.send_as(residence.offloaded)
+    residency = not_none(starts.best).residency
+    state = State(phi, machine, BUDGET, residency.runs)
+    state.send_as(residency.offloaded)
     return state
 
 

@@ -82,10 +82,10 @@ def test_without_its_places_it_often_takes_longer() -> None:
     drops, exact, faster = Drops(TRAINING), 0, 0
     for seed in range(6):
         answer = joint.solve(MIGRATION, Options(settings=joint.Settings(moves=20, seed=seed)))
-        residence = recover_residency(TRAINING, answer.schedule)
+        residency = recover_residency(TRAINING, answer.schedule)
         seconds = simulate(TRAINING, answer.schedule, machine=MIGRATION.machine).figures.time
-        placed = opened(MIGRATION, [residence], drops, lambda: False)
-        decided = opened(MIGRATION, [Residency(residence.runs, residence.offloaded)], drops, lambda: False)
+        placed = opened(MIGRATION, [residency], drops, lambda: False)
+        decided = opened(MIGRATION, [Residency(residency.runs, residency.offloaded)], drops, lambda: False)
         assert placed is not None
         assert decided is not None
         assert placed[1].seconds <= decided[1].seconds
@@ -101,12 +101,12 @@ def test_the_fastest_is_taken_and_what_holds_nowhere_is_none() -> None:
     found = [
         joint.solve(problem, Options(settings=joint.Settings(moves=moves))).schedule for moves in (0, 20)
     ]
-    residences = [recover_residency(problem.graph, schedule) for schedule in found]
-    alone = [opened(problem, [residence], drops, lambda: False) for residence in residences]
-    best = opened(problem, residences, drops, lambda: False)
+    residencies = [recover_residency(problem.graph, schedule) for schedule in found]
+    alone = [opened(problem, [residency], drops, lambda: False) for residency in residencies]
+    best = opened(problem, residencies, drops, lambda: False)
     assert best is not None
     assert best[1].seconds == min(each[1].seconds for each in alone if each)
-    assert opened(problem, [Residency(residences[0].runs)], drops, lambda: False) is None
+    assert opened(problem, [Residency(residencies[0].runs)], drops, lambda: False) is None
 
 
 @pytest.mark.scripts
@@ -114,15 +114,15 @@ def test_once_time_is_over_one_that_fits_will_do() -> None:
     """The first of them, without a round of looking for where its copies stand."""
     problem, drops = MIGRATION, Drops(MIGRATION.graph)
     schedule = joint.solve(problem, Options(settings=joint.Settings(moves=20))).schedule
-    residence, asked = recover_residency(problem.graph, schedule), list[int]()
+    residency, asked = recover_residency(problem.graph, schedule), list[int]()
 
     def others() -> Iterator[Residency]:
         for number in range(3):
             asked.append(number)
-            yield residence
+            yield residency
 
     hurried = opened(problem, others(), drops, lambda: True)
-    at_leisure = opened(problem, [residence], drops, lambda: False)
+    at_leisure = opened(problem, [residency], drops, lambda: False)
     assert hurried is not None
     assert at_leisure is not None
     assert asked == [0]

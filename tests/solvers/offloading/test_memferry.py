@@ -189,7 +189,7 @@ def test_weights_that_are_fetched_twice_are_on_the_device_one_layer_at_a_time() 
     plan = plan_of(problem)
 
     def least(way: Treatment) -> int:
-        found = simulate_residency(graph, machine(8 * MiB), 10**9, plan.residence(plan.all_in(way)))
+        found = simulate_residency(graph, machine(8 * MiB), 10**9, plan.residency(plan.all_in(way)))
         assert found is not None
         return found[1].least_budget
 

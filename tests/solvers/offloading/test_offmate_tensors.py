@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memplan.solvers.offloading.o_ilp import subset_sum
 from memplan.solvers.offloading.o_ilp.subset_sum import nearest, select
-from memplan.solvers.offloading.o_ilp.tensors import Rounding, absences
+from memplan.solvers.offloading.o_ilp.tensors import Rounding, intervals
 from memplan.solvers.offloading.offmate.schedule import HostUpdate, start_steps
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=9)
@@ -57,7 +57,7 @@ def gaps(draw: st.DrawFn) -> tuple[list[int], list[float], list[float]]:
 @given(gaps())
 def test_at_least_as_much_is_gone_as_wanted(case: tuple[list[int], list[float], list[float]]) -> None:
     sizes, stored, left = case
-    found = absences(sizes, stored, left)
+    found = intervals(sizes, stored, left)
     noise = 1e-5 * sum(sizes)
     for step, wanted in enumerate(stored):
         there = sum(sizes) - sum(sizes[a.item] for a in found if a.gone <= step <= a.back)

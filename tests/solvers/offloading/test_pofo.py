@@ -200,11 +200,11 @@ def test_what_would_still_be_under_way_when_backward_begins_stays():
     graph = chain(6, seed=3, parameters=False)
     chained = chain_problem("pofo", Problem(graph, 10**9), 60)
     saved = set().union(*(run.saved for run in chained.runs[:-1]))
-    whole = residence(chained, save_all(chained.blocks), saved)
+    whole = residency(chained, save_all(chained.blocks), saved)
     assert len(whole.offloaded) == len(saved)
     before: set[int] = set()
     for rate in (1.0, 1e5, 1e6, 1e7, 1e9, inf):
-        some = residence(chained, save_all(chained.blocks), saved, None if rate == inf else Link(rate))
+        some = residency(chained, save_all(chained.blocks), saved, None if rate == inf else Link(rate))
         leaving = [position for _x, position in some.offloaded]
         assert leaving == sorted(leaving)
         assert len(some.offloaded) >= len(before)

@@ -26,7 +26,7 @@ from memplan.solvers.links import linked_machine
 from memplan.solvers.offloading.layers.runs import all_kept, always_kept, layer_runs
 from memplan.solvers.offloading.layers.training import training_layers
 from memplan.solvers.offloading.stronghold import stronghold
-from memplan.solvers.offloading.stronghold.schedule import window_residence
+from memplan.solvers.offloading.stronghold.schedule import window_residency
 from memplan.solvers.offloading.stronghold.stronghold import layer_figures, room_for_windows
 from memplan.solvers.offloading.stronghold.terms import fits
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, SolverResult, Status
@@ -106,7 +106,7 @@ def test_a_window_that_fits_by_the_model_fits(seed: int, size: int, checkpoint: 
     extra = -room_for_windows(layers, plan.runs, 0)
     total = sum(layer.weights + layer.gradients + layer.states for layer in model)
     room = next(r for r in range(0, total + MiB // 8, MiB // 8) if fits(model, size, r))
-    schedule = build_schedule(problem.graph, window_residence(layers, plan, size))
+    schedule = build_schedule(problem.graph, window_residency(layers, plan, size))
     figures = simulate(problem.graph, schedule, machine=problem.machine).figures
     assert figures.least_budget <= extra + room
 
@@ -118,8 +118,8 @@ def test_only_the_window_is_on_the_device() -> None:
     )
     layers = training_layers("a solver", graph)
     size = 3
-    residence = window_residence(layers, layer_runs(layers, all_kept(layers)), size)
-    schedule = build_schedule(graph, residence)
+    residency = window_residency(layers, layer_runs(layers, all_kept(layers)), size)
+    schedule = build_schedule(graph, residency)
     simulate(graph, schedule, machine=machine())
     weights = {x for layer in layers.layers for x in layer.weights}
     there = {x for x in weights if x not in schedule.initial.host}
@@ -154,7 +154,7 @@ def test_what_is_out_of_the_window_lies_on_the_disk(seed: int, size: int, checkp
     plan = layer_runs(layers, (always_kept if checkpoint else all_kept)(layers))
     found = {}
     for states in (Memory.HOST, Memory.DISK):
-        schedule = build_schedule(problem.graph, window_residence(layers, plan, size, states))
+        schedule = build_schedule(problem.graph, window_residency(layers, plan, size, states))
         fast = with_disk(link.rate, 1e15)
         found[states] = simulate(problem.graph, schedule, machine=fast).figures, schedule
     (on_host, _schedule), (on_disk, schedule) = found[Memory.HOST], found[Memory.DISK]

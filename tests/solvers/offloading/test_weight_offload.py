@@ -29,10 +29,10 @@ from memplan.solvers.offloading.cycles.facts import facts_of, scratch
 from memplan.solvers.offloading.cycles.replay import period
 from memplan.solvers.offloading.cycles.steps import schedule_of_order
 from memplan.solvers.offloading.weight_offload.anneal import neighbour, seed
-from memplan.solvers.offloading.weight_offload.least import least_absences
+from memplan.solvers.offloading.weight_offload.least import min_memory_intervals
 from memplan.solvers.offloading.weight_offload.offload_greedy import Settings, solve
 from memplan.solvers.offloading.weight_offload.packing import fill
-from memplan.solvers.offloading.weight_offload.selection import Variant, chosen_absences
+from memplan.solvers.offloading.weight_offload.selection import Variant, chosen_intervals
 from memplan.solvers.offloading.weight_offload.starts import lazy_order
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Status
 from memplan.solvers.registry import run as registry
@@ -88,7 +88,7 @@ def test_the_replay_says_what_the_simulator_says(number: int) -> None:
     cycle = cycle_of("test", problem)
     facts = facts_of(cycle)
     turn = scratch(facts)
-    order = np.array(lazy_order(cycle, range(len(cycle.absences))), np.int64)
+    order = np.array(lazy_order(cycle, range(len(cycle.intervals))), np.int64)
     seed(number)
     held = 0
     for _ in range(300):
@@ -111,7 +111,7 @@ def test_the_replay_says_what_the_simulator_says(number: int) -> None:
 def test_an_order_that_is_refused_for_memory_does_not_simulate(number: int) -> None:
     problem = small(number, (3, 4, 5))
     cycle = cycle_of("test", problem)
-    order = lazy_order(cycle, range(len(cycle.absences)))
+    order = lazy_order(cycle, range(len(cycle.intervals)))
     schedule = schedule_of_order(cycle, order)
     least = simulate(problem.graph, schedule, machine=problem.machine).figures.least_budget
     for limit in (least - 1, least):
@@ -176,7 +176,7 @@ def test_the_published_choice_is_one_variant_or_a_refusal() -> None:
 
 
 def test_the_discount_saves_the_second_copy() -> None:
-    """greedy-star copies a weight to the host before each absence, offload-greedy once a version."""
+    """greedy-star copies a weight to the host before each offload interval, offload-greedy once a version."""
     problem = Problem(identical(8, 12, 1, 3), 48, Machine(links=Links(d2h=2, h2d=2)))
     offloads: list[int] = []
     for solver in ("offload-greedy", "greedy-star"):
@@ -191,7 +191,7 @@ def test_a_frozen_weight_is_never_copied_to_the_host() -> None:
     machine = Machine(links=Links(d2h=1, h2d=1))
     problem = Problem(graph, minimum_memory(graph, machine), machine)
     cycle = cycle_of("test", problem)
-    assert {absence.version for absence in cycle.absences} == {FROZEN}
+    assert {interval.version for interval in cycle.intervals} == {FROZEN}
     for solver in SOLVERS:
         schedule = registry.solve(solver, problem, bound_seconds=0).schedule
         assert Verb.OFFLOAD not in schedule.verbs
@@ -200,7 +200,7 @@ def test_a_frozen_weight_is_never_copied_to_the_host() -> None:
 
 def test_a_cycle_where_nothing_can_leave_has_no_moves() -> None:
     problem = small(0, (4, 5, 6, 9))
-    facts = facts_of(replace(cycle_of("test", problem), absences=()))
+    facts = facts_of(replace(cycle_of("test", problem), intervals=()))
     seed(0)
     order = np.arange(len(facts.seconds))
     assert all(len(neighbour(facts, order, 2**62)) == 0 for _ in range(50))
@@ -211,12 +211,12 @@ def test_what_is_chosen_suffices_by_list_order(number: int) -> None:
     """After Algorithm 1, and after the integer program: at every run what is there fits."""
     problem = small(number, (4, 5, 6, 9))
     cycle = cycle_of("test", problem)
-    for chosen in (chosen_absences(cycle, Variant(0.0)), least_absences(cycle, 0.0, 2.0)):
+    for chosen in (chosen_intervals(cycle, Variant(0.0)), min_memory_intervals(cycle, 0.0, 2.0)):
         for run in range(cycle.runs if chosen is not None else 0):
             offloaded = {
-                cycle.absences[number].weight
+                cycle.intervals[number].weight
                 for number in chosen or ()
-                if any(run in stretch for stretch in cycle.covered(cycle.absences[number]))
+                if any(run in stretch for stretch in cycle.covered(cycle.intervals[number]))
             }
             assert not offloaded.intersection(cycle.used_by[run])
             there = sum(size for weight, size in enumerate(cycle.sizes) if weight not in offloaded)

@@ -50,7 +50,7 @@ def figures_of(graph: Graph, budget: int) -> Figures | None:
 
 
 def least_time(graph: Graph, budget: int) -> float | None:
-    """The optimum over all schedules in the file's order, by a shortest path over states.
+    """The optimum over all schedules in traced order, by a shortest path over states.
 
     Dropping a tensor is a move like running an operation, so nothing is assumed about when it is best
     deleted. Written from the rules alone: it knows neither the program nor the planner.
@@ -281,7 +281,7 @@ def test_progress_and_the_bound_for_the_files_order_are_reported() -> None:
     budget = baseline(graph).peak * 8 // 10
     checkmate.solve(Problem(graph, budget), Options(report=lines.append))
     assert lines[-1].endswith("s")
-    assert "no schedule in the file's order is faster than" in lines[-1]
+    assert "no schedule in traced order is faster than" in lines[-1]
 
 
 def test_another_backend_finds_the_same() -> None:

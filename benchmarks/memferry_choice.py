@@ -42,8 +42,10 @@ def instance(seed: int, most: int) -> list[Costs]:
 
 def ratios(costs: list[Costs]) -> tuple[float, float, float]:
     """Of Algorithm 1's forward part, of its choice with DFGB, of the exact program's."""
-    forward = min(forward_estimate(costs, ways)[0] for ways in product(PUBLISHED[:2], repeat=len(costs)))
-    whole = min(estimate(costs, ways) for ways in product(PUBLISHED, repeat=len(costs)))
+    forward = min(
+        forward_estimate(costs, treatments)[0] for treatments in product(PUBLISHED[:2], repeat=len(costs))
+    )
+    whole = min(estimate(costs, treatments) for treatments in product(PUBLISHED, repeat=len(costs)))
     published: list[Treatment] = greedy(costs)
     exact = best_choice(costs, known=published)
     return (

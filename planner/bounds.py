@@ -115,8 +115,8 @@ def backward_once(graph: Graph) -> Graph:
 
 def uses_host(graph: Graph) -> bool:
     """Tell whether some operation has an execution variant that uses the host."""
-    ways = (mode for modes in graph.operations.modes.values() for mode in modes)
-    return any(mode.uses_host for mode in ways)
+    variants = (mode for modes in graph.operations.modes.values() for mode in modes)
+    return any(mode.uses_host for mode in variants)
 
 
 class _Spans(NamedTuple):
@@ -188,8 +188,8 @@ def _needs(graph: Graph, extra: Ints, spans: _Spans) -> Ints:
     add(*_changed_only(graph))
     columns = _Columns(extra.tolist(), spans.first.tolist(), spans.last.tolist())
     for operation, modes in operations.modes.items():
-        ways = (_mode_need(graph, operation, mode, columns) for mode in modes)
-        need[operation] = min(int(need[operation]), *ways)
+        variants = (_mode_need(graph, operation, mode, columns) for mode in modes)
+        need[operation] = min(int(need[operation]), *variants)
     return need
 
 
@@ -248,7 +248,7 @@ def time_bound(graph: Graph) -> float:
     seconds: list[float] = graph.operations.time.tolist()
     launches: list[float] = graph.operations.launch.tolist()
     for operation, modes in graph.operations.modes.items():
-        ways = [0.0 if mode.on_host else mode.time for mode in modes]
-        seconds[operation] = min(seconds[operation], *ways)
+        variants = [0.0 if mode.on_host else mode.time for mode in modes]
+        seconds[operation] = min(seconds[operation], *variants)
         launches[operation] = min(launches[operation], *(mode.launch for mode in modes))
     return max(fsum(seconds), fsum(launches))

@@ -36,10 +36,10 @@ def optimal_time(graph: Graph, budget: int) -> float | None:
     def complete(there: int, x: int) -> bool:
         return x in resident or (there & whole[x]) == whole[x]
 
-    ways = [[(o.time, o.launch, o.workspace, o.writes)] for o in operations]
+    variants = [[(o.time, o.launch, o.workspace, o.writes)] for o in operations]
     for index, operation in enumerate(operations):
         device = [mode for mode in operation.modes if not mode.on_host and not mode.reads_host]
-        ways[index] += [(mode.time, mode.launch, mode.workspace, mode.writes) for mode in device]
+        variants[index] += [(mode.time, mode.launch, mode.workspace, mode.writes) for mode in device]
 
     def on_its_side(index: int, ran: int) -> bool:
         """Every change of a tensor that it touches has happened if it stands before it in the file."""
@@ -76,7 +76,7 @@ def optimal_time(graph: Graph, budget: int) -> float | None:
                 continue
             if not on_its_side(index, ran):
                 continue
-            for seconds, launch, workspace, writes in ways[index]:
+            for seconds, launch, workspace, writes in variants[index]:
                 remade = sum(sizes[x] for x in writes if there & bit[x, index])
                 after = there
                 for x in writes:

@@ -325,10 +325,10 @@ class _Search:
             return [(False, True)]
         worth = following > slot
         if born:
-            ways = [(True, True)] if worth else []
+            variants = [(True, True)] if worth else []
             if life.persistent or life.host_uses or any(b > a + 1 for a, b in pairwise(life.uses)):
-                ways.append((True, False))
-            return ways if life.host_uses else [*ways, (False, False)]
+                variants.append((True, False))
+            return variants if life.host_uses else [*variants, (False, False)]
         leaves = [(False, True)] if state.marked >> k & 1 and worth else []
         return [*leaves, (False, False)]
 

@@ -16,11 +16,11 @@ Run = tuple[int, int]
 def sequences(graph: Graph, recompute: bool) -> Iterator[list[Run]]:
     """Every choice of modes, of what runs once more, and before which backward operation."""
     count = len(graph.operations)
-    ways = [range(1 + len(graph.operation(o).modes)) for o in range(count)]
+    variants = [range(1 + len(graph.operation(o).modes)) for o in range(count)]
     backward = [o for o in range(count) if graph.operation(o).phase == Phase.BACKWARD]
     recomputed = [o for o in range(count) if recompute and graph.operation(o).phase == Phase.FORWARD]
     recomputed = [o for o in recomputed if graph.operation(o).recompute and not graph.operation(o).mutates]
-    for modes in product(*ways):
+    for modes in product(*variants):
         if not _alike(graph, modes):
             continue
         for before in product(*((None, *(b for b in backward if b <= _ended(graph, o))) for o in recomputed)):
@@ -115,19 +115,19 @@ class Turn:
         found = list(open_lives.values())
         for position, (o, mode) in enumerate(self.runs):
             operation = graph.operation(o)
-            way = operation.modes[mode - 1] if mode else None
+            variant = operation.modes[mode - 1] if mode else None
             for x in {*operation.reads, *operation.mutates}:
                 if x in open_lives:
-                    at_host = way is not None and x in way.reads_host
+                    at_host = variant is not None and x in variant.reads_host
                     (open_lives[x].host_uses if at_host else open_lives[x].uses).append(position)
             for x in operation.mutates:
                 if x in open_lives:
                     open_lives[x].changed = position
-            for x in way.writes if way else operation.writes:
+            for x in variant.writes if variant else operation.writes:
                 if not sizes[x]:
                     continue
                 if x not in open_lives or any(other == o for other, _mode in self.runs[:position]):
-                    direct = way is not None and x in way.writes_host
+                    direct = variant is not None and x in variant.writes_host
                     open_lives[x] = Life(x, sizes[x], position, position, [], [], direct=direct)
                     found.append(open_lives[x])
                 open_lives[x].born = position

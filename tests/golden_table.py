@@ -100,8 +100,8 @@ def _whole(graph: Graph) -> Graph:
     """The same graph with whole numbers of seconds."""
     operations = graph.operations
     modes = {
-        o: tuple(replace(way, time=float(round(8 * way.time))) for way in ways)
-        for o, ways in operations.modes.items()
+        o: tuple(replace(variant, time=float(round(8 * variant.time))) for variant in variants)
+        for o, variants in operations.modes.items()
     }
     return replace(graph, operations=replace(operations, time=np.rint(8 * operations.time), modes=modes))
 

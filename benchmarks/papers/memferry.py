@@ -73,25 +73,27 @@ def free_machine(given: Values) -> Machine:
 
 
 def solved(
-    way: str, settings: Mapping[str, str], graph: Graph, machine: Machine, seconds: float
+    treatment: str, settings: Mapping[str, str], graph: Graph, machine: Machine, seconds: float
 ) -> ValidatedSolution:
-    solver = "zero-offload" if way == "zero-offload" else "memferry"
+    solver = "zero-offload" if treatment == "zero-offload" else "memferry"
     problem = Problem(graph, machine.device_capacity or ROOM, machine)
     return registry.solve(solver, problem, seconds, settings, bound_seconds=0.0)
 
 
-def each_way(given: Values, seconds: float) -> Values:
+def each_treatment(given: Values, seconds: float) -> Values:
     """Seconds of an iteration and the least memory, of the three; speeds and memory over ZeRO-Offload's."""
     machine = free_machine(given)
     graph = graph_of(given, machine)
     found = {
-        way: solved(way, settings, graph, machine, seconds).figures for way, settings in SETTINGS.items()
+        treatment: solved(treatment, settings, graph, machine, seconds).figures
+        for treatment, settings in SETTINGS.items()
     }
     base = found["zero-offload"]
-    values = {f"{way}, s": round(one.time, 4) for way, one in found.items()}
-    values |= {f"{way}, GB": round(one.least_budget / 1e9, 2) for way, one in found.items()}
+    values = {f"{treatment}, s": round(one.time, 4) for treatment, one in found.items()}
+    values |= {f"{treatment}, GB": round(one.least_budget / 1e9, 2) for treatment, one in found.items()}
     values |= {
-        f"speed of {way}": round(base.time / found[way].time, 3) for way in ("memferry", "go-memferry")
+        f"speed of {treatment}": round(base.time / found[treatment].time, 3)
+        for treatment in ("memferry", "go-memferry")
     }
     less = 1 - found["go-memferry"].least_budget / found["memferry"].least_budget
     return values | {"less memory by go, %": round(100 * less, 1)}
@@ -108,12 +110,12 @@ def kept_share(given: Values, seconds: float) -> Values:
 def largest(given: Values, seconds: float) -> Values:
     """The most layers that fit the GPU's memory, by bisection below `most`."""
     machine = find_preset(MACHINES[str(given["gpu"])]).machine
-    way, low, high = str(given["way"]), 0, int(given["most"])
+    treatment, low, high = str(given["way"]), 0, int(given["most"])
     while high - low > 1:
         middle = (low + high) // 2
         try:
             graph = graph_of({**given, "layers": middle}, machine)
-            solved(way, SETTINGS[way], graph, machine, seconds)
+            solved(treatment, SETTINGS[treatment], graph, machine, seconds)
             low = middle
         except InfeasibleError:
             high = middle
@@ -163,7 +165,7 @@ FIGURES = (
                 ("GPT-2-medium", 24, 1024, 50_257, False),
             )
         ],
-        each_way,
+        each_treatment,
         SMALL,
         plot=Plot("model", ["zero-offload, s", "memferry, s", "go-memferry, s"], axis="iteration, s"),
     ),
@@ -198,7 +200,7 @@ FIGURES = (
             )
             for size, layers in (("0.7", 8), ("1.0", 12), ("1.3", 16), ("1.8", 22), ("2.4", 29))
         ],
-        each_way,
+        each_treatment,
         SMALL,
         plot=Plot("layers", ["zero-offload, s", "memferry, s", "go-memferry, s"], axis="iteration, s"),
     ),
@@ -211,8 +213,8 @@ FIGURES = (
         "nothing. So ZeRO-Offload fits as much as GO-MemFerry here, and MemFerry, which keeps the buffers of "
         "all gradients, least. The paper's baselines keep buffers of gradients too.",
         [
-            Case({"way": way, "hidden": 2560, "batch": 1, "sequence": 1024, "gpu": "v100", "most": 160})
-            for way in SETTINGS
+            Case({"way": treatment, "hidden": 2560, "batch": 1, "sequence": 1024, "gpu": "v100", "most": 160})
+            for treatment in SETTINGS
         ],
         largest,
         {"way": "memferry", "hidden": 64, "batch": 1, "sequence": 32, "gpu": "v100", "most": 3},
@@ -237,7 +239,7 @@ FIGURES = (
                 ("6.7B", 32, 4096, 1.26),
             )
         ],
-        each_way,
+        each_treatment,
         SMALL,
         plot=Plot("layers", ["zero-offload, s", "memferry, s", "go-memferry, s"], axis="iteration, s"),
     ),

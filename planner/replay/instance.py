@@ -1,6 +1,7 @@
 """A graph on a machine as flat arrays, for the compiled replay of its schedules.
 
-A *way* is an operation in one of its modes, on the device or on the host; way number = (operation, mode).
+A *variant* is an operation in one of its modes, on the device or on the host; its number stands for
+(operation, mode).
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ MOST_BITS = 62
 class Instance(NamedTuple):
     """The arrays of a graph on a machine.
 
-    ways: (seconds, launch, workspace, host, reads_…, host_reads_…, writes_…, host_writes_…, mutates_…), with
-    `…_start` and `…_end` as indices into `members`; writes are pairs (tensor, its contribution as a bit),
-    host_writes the pairs that an execution variant on the device produces in host memory.
+    variants: (seconds, launch, workspace, host, reads_…, host_reads_…, writes_…, host_writes_…, mutates_…),
+    with `…_start` and `…_end` as indices into `members`; writes are pairs (tensor, its contribution as a
+    bit), host_writes the pairs that an execution variant on the device produces in host memory.
     tensors: (size, whole, persistent, input).
     limits: bytes per memory; the last entry is for pinned memory.
     copies: seconds, by queue, tensor.
     """
 
-    ways: Any
+    variants: Any
     tensors: Any
     members: Ints
     limits: NDArray[np.float64]
@@ -41,7 +42,7 @@ class Instance(NamedTuple):
 
 
 _LISTS = ("reads", "host_reads", "writes", "host_writes", "mutates")
-_WAY = np.dtype(
+_VARIANT = np.dtype(
     [("seconds", np.float64), ("launch", np.float64), ("workspace", np.int64), ("host", np.bool_)]
     + [(f"{name}_{end}", np.int64) for name in _LISTS for end in ("start", "end")]
 )
@@ -62,8 +63,8 @@ class VariantTable:
 
     def instance(self, machine: Machine, budget: int) -> Instance:
         graph, members = self.graph, list[int]()
-        ways = np.zeros(len(self.runs), _WAY)
-        for row, (operation, index) in zip(ways, self.runs, strict=True):
+        variants = np.zeros(len(self.runs), _VARIANT)
+        for row, (operation, index) in zip(variants, self.runs, strict=True):
             mode = graph.operations.modes[operation][index - 1] if index else None
             row["seconds"] = graph.seconds(operation, index)
             row["launch"] = graph.launch(operation, index)
@@ -83,7 +84,7 @@ class VariantTable:
             ):
                 _append(members, row, name, values)
         return Instance(
-            ways,
+            variants,
             _tensors(graph),
             np.array(members, np.int64),
             _limits(machine, budget),

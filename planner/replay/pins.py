@@ -28,17 +28,17 @@ def pins_of(instance: Instance, steps: Ints) -> tuple[Ints, Flags, Flags]:
     the device produces there is always pinned. Last: per tensor whether the copy at the start of an iteration
     is.
     """
-    ways, tensors = instance.ways, instance.tensors
+    variants, tensors = instance.variants, instance.tensors
     count, length = len(tensors), len(steps)
     first, most = np.zeros(length + 1, np.int64), 2 * length
     for index in range(length):
         verb, target, where = steps[index, 0], steps[index, 1], steps[index, 2]
         made = 0
         if verb == COMPUTE:
-            most += ways[target].host_reads_end - ways[target].host_reads_start
-            most += ways[target].host_writes_end - ways[target].host_writes_start
-            if ways[target].host:
-                made = (ways[target].writes_end - ways[target].writes_start) // 2
+            most += variants[target].host_reads_end - variants[target].host_reads_start
+            most += variants[target].host_writes_end - variants[target].host_writes_start
+            if variants[target].host:
+                made = (variants[target].writes_end - variants[target].writes_start) // 2
         elif verb != DELETE and where == HOST:
             made = 1
         first[index + 1] = first[index] + made
@@ -46,7 +46,7 @@ def pins_of(instance: Instance, steps: Ints) -> tuple[Ints, Flags, Flags]:
     if instance.limits[-1] == np.inf:
         return first, flags, at_start
     events = np.empty(most + first[length], np.int64)
-    events = events[: _events(ways, instance.members, steps, events)]
+    events = events[: _events(variants, instance.members, steps, events)]
     will, crossed = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     for place in range(len(events) - 1, -1, -1):
         if events[place] % _KINDS != _MAKE:
@@ -69,20 +69,20 @@ def pins_of(instance: Instance, steps: Ints) -> tuple[Ints, Flags, Flags]:
 
 
 @inner
-def _events(ways: Any, members: Ints, steps: Ints, events: Ints) -> int:
+def _events(variants: Any, members: Ints, steps: Ints, events: Ints) -> int:
     """Fill `events` with what happens to copies on the host, in order; their number."""
     length = 0
     for index in range(len(steps)):
         verb, target, where = steps[index, 0], steps[index, 1], steps[index, 2]
         if verb == COMPUTE:
-            way = ways[target]
-            low, high, each, kind = way.host_reads_start, way.host_reads_end, 1, _CROSS
-            if way.host:
-                low, high, each, kind = way.writes_start, way.writes_end, 2, _MAKE
+            variant = variants[target]
+            low, high, each, kind = variant.host_reads_start, variant.host_reads_end, 1, _CROSS
+            if variant.host:
+                low, high, each, kind = variant.writes_start, variant.writes_end, 2, _MAKE
             for place in range(low, high, each):
                 events[length] = members[place] * _KINDS + kind
                 length += 1
-            for place in range(way.host_writes_start, way.host_writes_end, 2):
+            for place in range(variant.host_writes_start, variant.host_writes_end, 2):
                 events[length] = members[place] * _KINDS + _CROSS
                 length += 1
             continue

@@ -98,7 +98,7 @@ def _add_stalls(instance: Instance, steps: Ints, turn: Turn, stalls: Floats) -> 
     for index in range(len(steps)):
         verb, target = steps[index, 0], steps[index, 1]
         if verb == COMPUTE:
-            taken = _rows_of(instance.ways[target])
+            taken = _rows_of(instance.variants[target])
             if turn.rows[row, QUEUE] == _COMPUTE:
                 stalls[place] = 0.0
                 for part in range(taken):
@@ -110,12 +110,12 @@ def _add_stalls(instance: Instance, steps: Ints, turn: Turn, stalls: Floats) -> 
 
 
 @inner
-def _rows_of(way: Any) -> int:
+def _rows_of(variant: Any) -> int:
     """Return the number of rows of a run.
 
     A run that writes host memory from the device takes two, the first for that memory alone.
     """
-    return 2 if way.host_writes_end > way.host_writes_start else 1
+    return 2 if variant.host_writes_end > variant.host_writes_start else 1
 
 
 @inner
@@ -124,7 +124,12 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
 
     Returns the most bytes above a limit, if all deletes were immediate.
     """
-    tensors, ways, members, limits = instance.tensors, instance.ways, instance.members, instance.limits
+    tensors, variants, members, limits = (
+        instance.tensors,
+        instance.variants,
+        instance.members,
+        instance.limits,
+    )
     events = turn.events
     count, length = len(tensors), len(steps)
     pinned_ledger = memories = len(limits) - 1
@@ -172,21 +177,21 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
 
         kept = transient = pins = 0
         if verb == COMPUTE:
-            way = ways[target]
-            memory, queue = (HOST, _CPU) if way.host else (DEVICE, _COMPUTE)
-            for place in range(way.reads_start, way.host_reads_end):
+            variant = variants[target]
+            memory, queue = (HOST, _CPU) if variant.host else (DEVICE, _COMPUTE)
+            for place in range(variant.reads_start, variant.host_reads_end):
                 x = int(moving[members[place]])
                 if x >= 0:
-                    events[at] = event(READ, x, memory if place < way.reads_end else HOST)
+                    events[at] = event(READ, x, memory if place < variant.reads_end else HOST)
                     at += 1
-            for place in range(way.mutates_start, way.mutates_end):
+            for place in range(variant.mutates_start, variant.mutates_end):
                 x = int(moving[members[place]])
                 if x >= 0:
                     events[at], events[at + 1] = event(OVERWRITE, x, memory), event(CHANGE, x, memory)
                     at += 2
-            if _rows_of(way) == 2:
+            if _rows_of(variant) == 2:
                 below = reruns = 0
-                for place in range(way.host_writes_start, way.host_writes_end, 2):
+                for place in range(variant.host_writes_start, variant.host_writes_end, 2):
                     x, bit = members[place], members[place + 1]
                     if not have[HOST, x]:
                         below += tensors[x].size
@@ -203,14 +208,14 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
                 settled[HOST] += below
                 settled[pinned_ledger] += below if pins_limited else 0
                 row += 1
-                for place in range(way.host_writes_start, way.host_writes_end, 2):
+                for place in range(variant.host_writes_start, variant.host_writes_end, 2):
                     x, bit = members[place], members[place + 1]
                     if not have[HOST, x] & bit:
                         have[HOST, x] |= bit
                         events[at] = event(MAKE, int(moving[x]), HOST)
                         at += 1
-            transient = way.workspace
-            for place in range(way.writes_start, way.writes_end, 2):
+            transient = variant.workspace
+            for place in range(variant.writes_start, variant.writes_end, 2):
                 x, bit = members[place], members[place + 1]
                 there = have[memory, x]
                 if there & bit:
@@ -219,16 +224,16 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
                 have[memory, x] = there | bit
                 if not there:
                     kept += tensors[x].size
-                    if way.host and flags[first[index] + (place - way.writes_start) // 2]:
+                    if variant.host and flags[first[index] + (place - variant.writes_start) // 2]:
                         pinned[x] = True
                         pins += tensors[x].size
                 if moving[x] >= 0 and there:
                     events[at] = event(ADD, int(moving[x]), memory)
                     at += 1
-                if way.host:
+                if variant.host:
                     events[at] = event(MAKE, int(moving[x]), memory)
                     at += 1
-            seconds, launch = way.seconds, way.launch
+            seconds, launch = variant.seconds, variant.launch
         else:
             if verb == OFFLOAD:
                 source, queue = where - 1, write_queue(where)
@@ -265,14 +270,20 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
 
 @inner
 def _room_for(instance: Instance, steps: Ints) -> Turn:
-    ways, tensors, most = instance.ways, len(instance.tensors), 3 * (len(steps) + len(instance.tensors))
+    variants, tensors, most = (
+        instance.variants,
+        len(instance.tensors),
+        3 * (len(steps) + len(instance.tensors)),
+    )
     rows = len(steps)
     for index in range(len(steps)):
         if steps[index, 0] == COMPUTE:
-            way = ways[steps[index, 1]]
-            most += way.host_reads_end - way.reads_start + way.host_writes_end - way.writes_start
-            rows += _rows_of(way) - 1
-            most += 2 * (way.mutates_end - way.mutates_start)
+            variant = variants[steps[index, 1]]
+            most += (
+                variant.host_reads_end - variant.reads_start + variant.host_writes_end - variant.writes_start
+            )
+            rows += _rows_of(variant) - 1
+            most += 2 * (variant.mutates_end - variant.mutates_start)
     return empty_turn(rows, most, tensors, len(instance.copies))
 
 
@@ -282,7 +293,7 @@ def _moving(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Tu
 
     Their sizes and their number go into `turn`.
     """
-    ways, members = instance.ways, instance.members
+    variants, members = instance.variants, instance.members
     moving = np.full(len(instance.tensors), -1)
     for x in range(len(moving)):
         if starts[x] > 1:
@@ -290,15 +301,17 @@ def _moving(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Tu
     for index in range(len(steps)):
         verb, target = steps[index, 0], steps[index, 1]
         if verb == COMPUTE:
-            way = ways[target]
-            for place in range(way.reads_start if way.host else way.host_reads_start, way.host_reads_end):
+            variant = variants[target]
+            for place in range(
+                variant.reads_start if variant.host else variant.host_reads_start, variant.host_reads_end
+            ):
                 moving[members[place]] = 0
-            for place in range(way.host_writes_start, way.host_writes_end, 2):
+            for place in range(variant.host_writes_start, variant.host_writes_end, 2):
                 moving[members[place]] = 0
-            if way.host:
-                for place in range(way.writes_start, way.writes_end, 2):
+            if variant.host:
+                for place in range(variant.writes_start, variant.writes_end, 2):
                     moving[members[place]] = 0
-                for place in range(way.mutates_start, way.mutates_end):
+                for place in range(variant.mutates_start, variant.mutates_end):
                     moving[members[place]] = 0
         elif verb != DELETE:
             moving[target] = 0

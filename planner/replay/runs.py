@@ -66,7 +66,7 @@ class _Known(NamedTuple):
     modes: per operation, the row before that of its first other variant; −1 if it has none.
     """
 
-    ways: VariantRecord
+    variants: VariantRecord
     modes: Ints
 
 
@@ -80,19 +80,19 @@ def figures_of_runs(graph: Graph, runs: Sequence[Run] | Ints) -> RunFigures | No
     runs: also as an array, shape (runs, 2).
     """
     if graph not in _known:
-        _known[graph] = _ways_of(graph)
+        _known[graph] = _variants_of(graph)
     known = _known[graph]
     if known is None:
         return None
     columns = np.array(runs, np.int64).reshape(-1, 2)
     rows = np.where(columns[:, 1] > 0, known.modes[columns[:, 0]] + columns[:, 1], columns[:, 0])
     found = np.zeros(4)
-    if not _play(known.ways, rows, found):
+    if not _play(known.variants, rows, found):
         return None
     return RunFigures(max(float(found[0]), float(found[1])), int(found[2]), int(found[3]))
 
 
-def _ways_of(graph: Graph) -> _Known | None:
+def _variants_of(graph: Graph) -> _Known | None:
     operations, whole = graph.operations, graph.whole_contributions
     if max(whole, default=0) >= 1 << _MOST_BITS:
         return None
@@ -109,7 +109,7 @@ def _ways_of(graph: Graph) -> _Known | None:
     inputs = graph.inputs
     results = np.zeros(len(graph.tensors), np.bool_)
     results[list(graph.results)] = True
-    ways = VariantRecord(
+    variants = VariantRecord(
         rows.start,
         rows.columns.astype(np.int64),
         np.array([bit for row in made for _x, bit in row], np.int64),
@@ -124,11 +124,11 @@ def _ways_of(graph: Graph) -> _Known | None:
         results,
         graph.resident,
     )
-    return _Known(ways, modes)
+    return _Known(variants, modes)
 
 
 @compiled
-def _play(ways: VariantRecord, rows: Ints, found: Floats) -> bool:
+def _play(variants: VariantRecord, rows: Ints, found: Floats) -> bool:
     """Simulate a sequence, and tell whether every run finds its inputs.
 
     rows: the variants to run. found: output: seconds, seconds of launches, the peak, and the run that reaches
@@ -137,86 +137,86 @@ def _play(ways: VariantRecord, rows: Ints, found: Floats) -> bool:
     length, most = len(rows), 0
     for place in range(length):
         row = rows[place]
-        operation = ways.operation[row]
-        most += ways.start[row + 1] - ways.start[row]
-        most += ways.input_start[operation + 1] - ways.input_start[operation]
+        operation = variants.operation[row]
+        most += variants.start[row + 1] - variants.start[row]
+        most += variants.input_start[operation + 1] - variants.input_start[operation]
     begin, end, dead = np.zeros(length, np.int64), np.zeros(length, np.int64), np.empty(most, np.int64)
     kept = np.zeros(length, np.bool_)
-    _prune(ways, rows, kept, begin, end, dead)
-    have, used = np.zeros(len(ways.size), np.int64), 0
+    _prune(variants, rows, kept, begin, end, dead)
+    have, used = np.zeros(len(variants.size), np.int64), 0
     for x in range(len(have)):
-        if ways.resident[x]:
-            have[x] = ways.whole[x]
-            used += ways.size[x]
+        if variants.resident[x]:
+            have[x] = variants.whole[x]
+            used += variants.size[x]
     peak = used
     for place in range(length):
         if not kept[place]:
             continue
         row = rows[place]
-        operation = ways.operation[row]
-        for k in range(ways.input_start[operation], ways.input_start[operation + 1]):
-            if have[ways.inputs[k]] != ways.whole[ways.inputs[k]]:
+        operation = variants.operation[row]
+        for k in range(variants.input_start[operation], variants.input_start[operation + 1]):
+            if have[variants.inputs[k]] != variants.whole[variants.inputs[k]]:
                 return False
-        transient = ways.workspace[row]
-        for k in range(ways.start[row], ways.start[row + 1]):
-            x = ways.made[k]
+        transient = variants.workspace[row]
+        for k in range(variants.start[row], variants.start[row + 1]):
+            x = variants.made[k]
             if not have[x]:
-                used += ways.size[x]
-            elif have[x] & ways.bits[k]:
-                transient += ways.size[x]
-        for k in range(ways.start[row], ways.start[row + 1]):
-            have[ways.made[k]] |= ways.bits[k]
+                used += variants.size[x]
+            elif have[x] & variants.bits[k]:
+                transient += variants.size[x]
+        for k in range(variants.start[row], variants.start[row + 1]):
+            have[variants.made[k]] |= variants.bits[k]
         if used + transient > peak:
             peak, found[3] = used + transient, place
-        found[0] += ways.seconds[row]
-        found[1] += ways.launches[row]
+        found[0] += variants.seconds[row]
+        found[1] += variants.launches[row]
         for k in range(begin[place], end[place]):
             if have[dead[k]]:
                 have[dead[k]] = 0
-                used -= ways.size[dead[k]]
+                used -= variants.size[dead[k]]
     found[2] = peak
     return True
 
 
 @inner
 def _prune(
-    ways: VariantRecord, rows: Ints, kept: NDArray[np.bool_], begin: Ints, end: Ints, dead: Ints
+    variants: VariantRecord, rows: Ints, kept: NDArray[np.bool_], begin: Ints, end: Ints, dead: Ints
 ) -> None:
     """Fill in which runs are kept, and the tensors to delete after each: dead[begin[place]] … dead[end[place]
     − 1]."""
     length, fill = len(rows), 0
-    need = np.zeros(len(ways.size), np.int64)
-    first = np.full(len(ways.input_start) - 1, -1)
+    need = np.zeros(len(variants.size), np.int64)
+    first = np.full(len(variants.input_start) - 1, -1)
     for place in range(length - 1, -1, -1):
-        first[ways.operation[rows[place]]] = place
+        first[variants.operation[rows[place]]] = place
     for x in range(len(need)):
-        if ways.results[x]:
-            need[x] = ways.whole[x]
+        if variants.results[x]:
+            need[x] = variants.whole[x]
     for place in range(length - 1, -1, -1):
         row = rows[place]
-        operation = ways.operation[row]
+        operation = variants.operation[row]
         stays = first[operation] == place
-        for k in range(ways.start[row], ways.start[row + 1]):
-            stays |= need[ways.made[k]] & ways.bits[k] != 0
+        for k in range(variants.start[row], variants.start[row + 1]):
+            stays |= need[variants.made[k]] & variants.bits[k] != 0
         kept[place] = stays
         if not stays:
             continue
         begin[place] = fill
-        for k in range(ways.start[row], ways.start[row + 1]):
-            fill = _note(ways, need, dead, fill, ways.made[k])
-        for k in range(ways.input_start[operation], ways.input_start[operation + 1]):
-            fill = _note(ways, need, dead, fill, ways.inputs[k])
+        for k in range(variants.start[row], variants.start[row + 1]):
+            fill = _note(variants, need, dead, fill, variants.made[k])
+        for k in range(variants.input_start[operation], variants.input_start[operation + 1]):
+            fill = _note(variants, need, dead, fill, variants.inputs[k])
         end[place] = fill
-        for k in range(ways.start[row], ways.start[row + 1]):
-            need[ways.made[k]] &= ~ways.bits[k]
-        for k in range(ways.input_start[operation], ways.input_start[operation + 1]):
-            need[ways.inputs[k]] = ways.whole[ways.inputs[k]]
+        for k in range(variants.start[row], variants.start[row + 1]):
+            need[variants.made[k]] &= ~variants.bits[k]
+        for k in range(variants.input_start[operation], variants.input_start[operation + 1]):
+            need[variants.inputs[k]] = variants.whole[variants.inputs[k]]
 
 
 @inner
-def _note(ways: VariantRecord, need: Ints, dead: Ints, fill: int, x: int) -> int:
+def _note(variants: VariantRecord, need: Ints, dead: Ints, fill: int, x: int) -> int:
     """Add tensor x to `dead` if no later run needs it and it may be deleted; return the new length."""
-    if need[x] or ways.resident[x]:
+    if need[x] or variants.resident[x]:
         return fill
     dead[fill] = x
     return fill + 1

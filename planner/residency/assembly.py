@@ -33,7 +33,7 @@ KINDS, MOMENT_IS_FREE = FETCH_KINDS, AS_EARLY_AS_WANTED
 def assemble(
     moves: Any,
     fetches: Any,
-    ways: Ints,
+    variants: Ints,
     starts: Floats,
     curves: Ints,
     caps: Floats,
@@ -44,21 +44,21 @@ def assemble(
     """Fill `steps` with the schedule's; their number.
 
     moves, fetches: rows MOVE and of `fetch_type`; those with a negative slot or use are not used.
-    ways: per run the number that stands for it in `steps`; negative if it does not take place.
+    variants: per run the number that stands for it in `steps`; negative if it does not take place.
     starts: seconds at which runs start if nothing waits; then the end of the last.
     curves: bytes by memory and moment, with every fetch just before its use. caps: bytes per memory that
     early fetches keep within. Both for the memories that fetches arrive in: all but the last.
     look_ahead: how many times its own duration a copy is started ahead.
     initial: per tensor the memories in which it starts, as bits; completed by what is fetched in the
     iteration before its use.
-    steps: rows (verb, way or tensor, memory), at least one per run and move, and one per hop and fetch.
+    steps: rows (verb, variant or tensor, memory), at least one per run and move, and one per hop and fetch.
     """
     period = curves.shape[1]
     order = _order_by_need(fetches, period)
     moments = np.empty((len(order), len(curves)), np.int64)
     _find_wanted_slots(fetches, order, starts, look_ahead, period, moments)
     _place(fetches, order, curves.copy(), caps, moments)
-    return _merge(moves, fetches, order, moments, period, ways, initial, steps)
+    return _merge(moves, fetches, order, moments, period, variants, initial, steps)
 
 
 @inner
@@ -212,12 +212,12 @@ def _merge(
     order: Ints,
     moments: Ints,
     period: int,
-    ways: Ints,
+    variants: Ints,
     initial: NDArray[np.uint8],
     steps: Ints,
 ) -> int:
     """Fill `steps` slot by slot, each by kind, then by the moment that asks for them, then by tensor."""
-    most, slots = len(moves) + moments.shape[1] * len(order), len(ways) + 1
+    most, slots = len(moves) + moments.shape[1] * len(order), len(variants) + 1
     keys, slot_of, rows = np.empty(most, np.int64), np.empty(most, np.int64), np.empty((most, 3), np.int64)
     count = 0
     for index in range(len(moves)):
@@ -253,8 +253,8 @@ def _merge(
             for column in range(3):
                 steps[length, column] = rows[sorted_rows[place], column]
             length += 1
-        if slot < len(ways) and ways[slot] >= 0:
-            steps[length, 0], steps[length, 1], steps[length, 2] = COMPUTE, ways[slot], 0
+        if slot < len(variants) and variants[slot] >= 0:
+            steps[length, 0], steps[length, 1], steps[length, 2] = COMPUTE, variants[slot], 0
             length += 1
     return length
 

@@ -76,11 +76,11 @@ class ResidencyTransfers:
         each tensor starts, as bits. caps: bytes in each memory but the last that prefetches keep within."""
         initial = self.initial.copy()
         steps = np.empty((len(self.runs) + len(self.moves) + self.hops * len(self.fetches), 3), np.int64)
-        ways = np.arange(len(self.runs), dtype=np.int64)
+        variants = np.arange(len(self.runs), dtype=np.int64)
         count = assemble(
             self.moves,
             self.fetches,
-            ways,
+            variants,
             self.starts,
             self.curves,
             np.array(caps, np.float64),

@@ -65,7 +65,7 @@ from ..recomputation.search.compiling import CODES
 from ..recomputation.search.rounds import at_hand, load
 from ..recomputation.second_pass import second_pass
 from ..settings import SolverSettings, gap_setting, seed_setting, setting, workers_setting
-from ..stages.slots import has_faster_ways
+from ..stages.slots import has_faster_variants
 from ..workers.precompile import precompile
 from . import members as portfolio
 from . import with_transfers as auto_moving
@@ -121,7 +121,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         own = settings.moves, settings.seed, settings.gap
         return auto_moving.solve(problem, options, NAME, workers, *own)
     baseline = baseline_candidate(problem.graph)
-    if baseline.peak <= device_limit(problem) and not has_faster_ways(problem.graph):
+    if baseline.peak <= device_limit(problem) and not has_faster_variants(problem.graph):
         options.race.found(baseline.time, "traced order")
         return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(problem.graph))
     stop, loaded, race = Event(), Event(), options.race

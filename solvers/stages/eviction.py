@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from ...graphs.closure import closure
 from ...graphs.graph import Graph
 from ...planner.schedule.sequence import Run
-from .slots import Variant, last_stages, ways_of
+from .slots import DeviceVariant, last_stages, variants_of
 
 POWERS = ((1.0, 1.0), (0.0, 1.0), (1.0, 0.0), (0.5, 0.5))
 """Pairs (a, b) of powers in the score above."""
@@ -42,7 +42,7 @@ class _Eviction:
         resident: list[bool] = graph.resident.tolist()
         self.sizes: list[int] = graph.tensors.bytes.tolist()
         self.free = limit - sum(size for size, always in zip(self.sizes, resident, strict=True) if always)
-        self.ways = [ways_of(graph, k) for k in range(count)]
+        self.variants = [variants_of(graph, k) for k in range(count)]
         self.last = last_stages(graph)
         self.reads = [[x for x in inputs if not resident[x]] for inputs in graph.input_lists]
         self.producers = [set(row) for row in graph.producers.lists()]
@@ -57,7 +57,7 @@ class _Eviction:
         self.powers, self.proceed = powers, proceed
         there: There = {}
         runs: list[Run] = []
-        for stage in range(len(self.ways)):
+        for stage in range(len(self.variants)):
             reached = self._stage(stage, there)
             if reached is None:
                 return None
@@ -91,34 +91,36 @@ class _Eviction:
         runs: list[Run] = []
         for k in plan:
             keep = {x for x in there if until.get(x, -1) >= k}
-            for way in self.ways[k]:
-                if self._may_skip(way, k, there, until) and self._make_room(way, k, stage, there, keep):
+            for variant in self.variants[k]:
+                if self._may_skip(variant, k, there, until) and self._make_room(
+                    variant, k, stage, there, keep
+                ):
                     break
             else:
                 return None
-            runs.append((k, way.mode))
-            for x in way.writes:
+            runs.append((k, variant.mode))
+            for x in variant.writes:
                 alone = x not in there and k < stage and self.producers[x] != {k} and until.get(x, -1) < k
                 if (self.users[x] or x in self.results) and not alone:
                     there.setdefault(x, set()).add(k)  # what is alone will not be complete: it goes at once
         return runs
 
-    def _may_skip(self, way: Variant, k: int, there: There, until: dict[int, int]) -> bool:
+    def _may_skip(self, variant: DeviceVariant, k: int, there: There, until: dict[int, int]) -> bool:
         """Tell whether the variant may leave out what it does not write.
 
         That is resident already, or it is not needed in this stage and can be made later.
         """
         return all(
             k in there.get(x, ()) or (until.get(x, -1) < k and x not in self.results and self.last[k] > k)
-            for x in set(self.ways[k][0].writes) - set(way.writes)
+            for x in set(self.variants[k][0].writes) - set(variant.writes)
         )
 
-    def _make_room(self, way: Variant, k: int, stage: int, there: There, keep: set[int]) -> bool:
-        new = [x for x in way.writes if x not in there or (k in there[x] and self.producers[x] != {k})]
-        need = way.workspace + sum(self.sizes[x] for x in (*new, *there)) - self.free
+    def _make_room(self, variant: DeviceVariant, k: int, stage: int, there: There, keep: set[int]) -> bool:
+        new = [x for x in variant.writes if x not in there or (k in there[x] and self.producers[x] != {k})]
+        need = variant.workspace + sum(self.sizes[x] for x in (*new, *there)) - self.free
         if need <= 0:
             return True
-        for victim in self._victims(stage, there, keep | set(way.writes)):
+        for victim in self._victims(stage, there, keep | set(variant.writes)):
             del there[victim]
             need -= self.sizes[victim]
             if need <= 0:
@@ -131,9 +133,9 @@ class _Eviction:
         for x, parts in there.items():
             if x in keep or x in self.results or not self.sizes[x] or parts != self.producers[x]:
                 continue
-            following = self._next_use(x, stage) or len(self.ways)
+            following = self._next_use(x, stage) or len(self.variants)
             missing = self._missing([x], there, stage, without=x)
-            seconds = 0.0 if missing is None else sum(self.ways[k][0].time for k in missing)
+            seconds = 0.0 if missing is None else sum(self.variants[k][0].time for k in missing)
             a, b = self.powers
             scores.append((seconds**a / (self.sizes[x] * (following - stage) ** b), x))
         for _score, x in sorted(scores):

@@ -21,7 +21,7 @@ Slot = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Variant:
+class DeviceVariant:
     """An execution variant of an operation on the device alone.
 
     time, launch: seconds.
@@ -35,26 +35,26 @@ class Variant:
     launch: float = 0.0
 
 
-def ways_of(graph: Graph, operation: int) -> list[Variant]:
+def variants_of(graph: Graph, operation: int) -> list[DeviceVariant]:
     """Return the operation's execution variants on the device, the baseline one first."""
     default = graph.operation(operation)
-    return [Variant(DEFAULT_MODE, default.time, default.workspace, default.writes, default.launch)] + [
-        Variant(number, mode.time, mode.workspace, mode.writes, mode.launch)
+    return [DeviceVariant(DEFAULT_MODE, default.time, default.workspace, default.writes, default.launch)] + [
+        DeviceVariant(number, mode.time, mode.workspace, mode.writes, mode.launch)
         for number, mode in enumerate(default.modes, 1)
         if not mode.uses_host
     ]
 
 
-def has_faster_ways(graph: Graph) -> bool:
+def has_faster_variants(graph: Graph) -> bool:
     """Tell whether variants make or launch an operation's needed outputs faster than the baseline does."""
     is_needed = needed_tensors(graph)
     for operation in graph.operations.modes:
-        ways = ways_of(graph, operation)
-        needed = [x for x in ways[0].writes if is_needed[x]]
-        producers = [[way for way in ways if x in way.writes] for x in needed] or [ways]
-        if max(min(way.time for way in row) for row in producers) < ways[0].time:
+        variants = variants_of(graph, operation)
+        needed = [x for x in variants[0].writes if is_needed[x]]
+        producers = [[variant for variant in variants if x in variant.writes] for x in needed] or [variants]
+        if max(min(variant.time for variant in row) for row in producers) < variants[0].time:
             return True
-        if max(min(way.launch for way in row) for row in producers) < ways[0].launch:
+        if max(min(variant.launch for variant in row) for row in producers) < variants[0].launch:
             return True
     return False
 
@@ -114,14 +114,14 @@ class RunColumns:
         """Return the runs of an answer, in order."""
         return [
             (operation, mode)
-            for (_stage, operation), ways in self.of.items()
-            for mode, column in ways
+            for (_stage, operation), variants in self.of.items()
+            for mode, column in variants
             if x[column] > 0.5
         ]
 
     def values(self, sequence: Sequence[Run]) -> dict[int, float] | None:
         """Return the columns' values for a sequence; None if it is not cut into these stages."""
-        x = {column: 0.0 for ways in self.of.values() for _mode, column in ways}
+        x = {column: 0.0 for variants in self.of.values() for _mode, column in variants}
         stage, before = 0, -1
         for operation, mode in sequence:
             columns = dict(self.of.get((stage, operation), ()))

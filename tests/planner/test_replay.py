@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from strategies import Case, random_case
 
 
-def step_rows(ways: VariantTable, schedule: Schedule) -> Ints:
+def step_rows(variants: VariantTable, schedule: Schedule) -> Ints:
     """Write a schedule's steps as the rows (verb, way or tensor, memory) that `replay` reads."""
     table = np.stack([schedule.verbs, schedule.targets, schedule.wheres], axis=1).astype(np.int64)
     computes = np.flatnonzero(table[:, 0] == Verb.COMPUTE)
-    table[computes, 1] = [ways.number[run] for run in map(tuple, table[computes, 1:].tolist())]
+    table[computes, 1] = [variants.number[run] for run in map(tuple, table[computes, 1:].tolist())]
     return table
 
 
@@ -42,10 +42,10 @@ def starts_of(graph: Graph, schedule: Schedule) -> NDArray[np.uint8]:
 
 def compiled_figures(graph: Graph, schedule: Schedule, machine: Machine, budget: int) -> list[float]:
     """Return the figures of `replay`: seconds, excess, peak per memory, pinned, seconds of other queues."""
-    ways = VariantTable(graph)
-    instance = ways.instance(machine, budget)
+    variants = VariantTable(graph)
+    instance = variants.instance(machine, budget)
     result = figures_for(instance)
-    replay(instance, step_rows(ways, schedule), starts_of(graph, schedule), result, UNASKED, _ITERATIONS)
+    replay(instance, step_rows(variants, schedule), starts_of(graph, schedule), result, UNASKED, _ITERATIONS)
     return result.tolist()
 
 
@@ -99,11 +99,11 @@ def test_a_run_that_writes_host_memory_stalls_once() -> None:
     draft.operation("G", time=2, writes=[h])
     graph, machine = draft.graph([h]), Machine()
     schedule = Schedule.of([compute(0, 1), compute(1, 1), compute(2)])
-    ways, waits = VariantTable(graph), np.zeros(2)
-    instance = ways.instance(machine, 2**60)
+    variants, waits = VariantTable(graph), np.zeros(2)
+    instance = variants.instance(machine, 2**60)
     replay(
         instance,
-        step_rows(ways, schedule),
+        step_rows(variants, schedule),
         starts_of(graph, schedule),
         figures_for(instance),
         waits,
@@ -190,10 +190,10 @@ def test_the_device_works_and_waits() -> None:
             simulate(case.graph, case.schedule, machine=machine)
         except InvalidScheduleError:
             continue
-        ways = VariantTable(case.graph)
-        instance, steps = ways.instance(machine, 2**60), step_rows(ways, case.schedule)
+        variants = VariantTable(case.graph)
+        instance, steps = variants.instance(machine, 2**60), step_rows(variants, case.schedule)
         result = figures_for(instance)
-        runs = instance.ways[steps[steps[:, 0] == Verb.COMPUTE, 1]]
+        runs = instance.variants[steps[steps[:, 0] == Verb.COMPUTE, 1]]
         seconds = runs["seconds"][~runs["host"]]
         waits = np.full(len(seconds) + 1, 0.0)
         replay(instance, steps, starts_of(case.graph, case.schedule), result, waits, _ITERATIONS)

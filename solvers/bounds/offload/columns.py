@@ -13,7 +13,7 @@ from ...milp.model import Model
 from ...problem import OrderName
 from ..residency.facts import Facts
 from ..residency.order import Order, any_order, file_order
-from .ways import Variant, ways_of
+from .variants import BoundVariant, variants_of
 from .windows import Windows
 
 NEGLIGIBLE = 0.003
@@ -21,7 +21,7 @@ NEGLIGIBLE = 0.003
 
 
 def _sizes(
-    graph: Graph, ways: Sequence[Sequence[Variant]], limit: int, merged: bool
+    graph: Graph, variants: Sequence[Sequence[BoundVariant]], limit: int, merged: bool
 ) -> tuple[list[int], list[int]]:
     """Return the bytes of the tensors that count, and per tensor the one that stands for it.
 
@@ -37,9 +37,11 @@ def _sizes(
     sizes[order[np.cumsum(sizes[order]) <= NEGLIGIBLE * limit]] = 0
     counted: list[int] = sizes.tolist()
     touching: list[list[tuple[int, int, int]]] = [[] for _ in counted]
-    for operation, row in enumerate(ways):
-        for number, way in enumerate(row):
-            for role, tensors in enumerate((way.device, way.host, way.writes, graph.mutate_lists[operation])):
+    for operation, row in enumerate(variants):
+        for number, variant in enumerate(row):
+            for role, tensors in enumerate(
+                (variant.device, variant.host, variant.writes, graph.mutate_lists[operation])
+            ):
                 for x in tensors:
                     touching[x].append((operation, number, role))
     first: dict[object, int] = {}
@@ -85,16 +87,16 @@ class OffloadColumns:
         self.turn = Windows(sides, marks, count)
         self.windows = range(len(marks))
         self.exact, self.firsts = self.turn.exact, self.turn.firsts
-        self.ways = [ways_of(graph, operation) for operation in range(count)]
-        self.sizes, self.stands = _sizes(graph, self.ways, self.limit, merged=not whole)
+        self.variants = [variants_of(graph, operation) for operation in range(count)]
+        self.sizes, self.stands = _sizes(graph, self.variants, self.limit, merged=not whole)
         self.persistent: list[bool] = graph.persistent.tolist()
         self.batch = {
             x for x, there in enumerate(graph.resident.tolist()) if there and not self.persistent[x]
         }
-        below = {x for ways in self.ways for way in ways for x in way.host}
+        below = {x for variants in self.variants for variant in variants for x in variant.host}
         self.read_below = {x for x in below if self.sizes[x] and not graph.resident[x]}
         self.host = None if whole else self._host_limit(machine)
-        self.unit = sum(min(way.seconds for way in ways) for ways in self.ways) or 1.0
+        self.unit = sum(min(variant.seconds for variant in variants) for variants in self.variants) or 1.0
         self.touched = [self._touched(operation) for operation in self.turn.at]
         self.begun = [
             self.touched[s] - {*self.facts.inputs[mark // 2]} if mark % 2 == 0 else set[int]()
@@ -108,14 +110,18 @@ class OffloadColumns:
         model = self.model
         sizes: list[int] = self.graph.tensors.bytes.tolist()  # of all: what is merged may take longer apart
         moves = sum(link.total_seconds(sizes) for link in self.links if link)
-        runs = 2 * sum(max(way.seconds for way in ways) for ways in self.ways)
+        runs = 2 * sum(max(variant.seconds for variant in variants) for variants in self.variants)
         most = 2 * (moves + runs) / self.unit + 1.0
         self.seconds = [model.column(upper=most, cost=1.0) for _ in self.windows]
-        self.way = [
-            {(s, number): model.column(integer=self.whole) for s in windows for number in range(len(ways))}
-            if len(ways) * len(windows) > 1
+        self.variant = [
+            {
+                (s, number): model.column(integer=self.whole)
+                for s in windows
+                for number in range(len(variants))
+            }
+            if len(variants) * len(windows) > 1
             else {}
-            for ways, windows in zip(self.ways, self.turn.of, strict=True)
+            for variants, windows in zip(self.variants, self.turn.of, strict=True)
         ]
 
     def _add_lives(self) -> None:
@@ -124,13 +130,15 @@ class OffloadColumns:
         Also collect the tensors that may be needed there.
         """
         facts, model = self.facts, self.model
-        able = [not (self.whole or any(way.on_host for way in ways)) for ways in self.ways]
+        able = [
+            not (self.whole or any(variant.on_host for variant in variants)) for variants in self.variants
+        ]
         self.recomputed: list[dict[int, int]] = []
         self.alive: list[set[int]] = []
         repeats: list[list[int]] = []
         for s in self.windows:
             here, started = self.turn.moment(s), self.turn.started(s)
-            may = facts.recomputable(here) if started else bytearray(len(self.ways))
+            may = facts.recomputable(here) if started else bytearray(len(self.variants))
             repeats.append([o for o in started if able[o] and may[o]])
             self.recomputed.append({o: model.column() for o in repeats[s] if s not in self.exact})
             made = {x for o in started for x in facts.outputs[o] if self.sizes[x]}
@@ -162,7 +170,7 @@ class OffloadColumns:
 
         Without disks and operations on the CPU only pinned memory counts.
         """
-        on_cpu = any(way.on_host for ways in self.ways for way in ways)
+        on_cpu = any(variant.on_host for variants in self.variants for variant in variants)
         disk = machine.links.disk_write or machine.links.disk_read
         limit = machine.host_capacity if on_cpu or disk else machine.crossing_capacity
         return None if limit is None or sum(self.sizes) <= limit else max(1, limit)
@@ -237,8 +245,12 @@ class OffloadColumns:
         """Return the tensors that are on the device while the operation runs, in any execution variant."""
         if operation < 0:
             return set()
-        ways = self.ways[operation]
-        return {x for x in ways[0].device | ways[0].writes if all(x in w.device | w.writes for w in ways)}
+        variants = self.variants[operation]
+        return {
+            x
+            for x in variants[0].device | variants[0].writes
+            if all(x in w.device | w.writes for w in variants)
+        }
 
     def column(self, columns: dict[int, int], x: int) -> Linear:
         return column_sum(columns.get(x))
@@ -263,12 +275,12 @@ class OffloadColumns:
 
         wanted: the numbers of the execution variants that count; all by default.
         """
-        numbers = list(range(len(self.ways[operation])) if wanted is None else wanted)
+        numbers = list(range(len(self.variants[operation])) if wanted is None else wanted)
         if s not in self.turn.of[operation] or not numbers:
             return ZERO
-        if self.turn.known(operation) and len(numbers) == len(self.ways[operation]):
+        if self.turn.known(operation) and len(numbers) == len(self.variants[operation]):
             return ONE
-        return column_sum(*(self.way[operation][s, number] for number in numbers))
+        return column_sum(*(self.variant[operation][s, number] for number in numbers))
 
     def spans(self, operation: int, s: int) -> Iterable[range]:
         """Return the windows up to s in which the operation may run for the first time: all, and s alone."""
@@ -290,21 +302,21 @@ class OffloadColumns:
     def chosen(self, operation: int, wanted: Iterable[int]) -> Linear:
         """Return the sum that is 1 if the operation's first run is in one of these variants, by number."""
         numbers = list(wanted)
-        if len(numbers) == len(self.ways[operation]):
+        if len(numbers) == len(self.variants[operation]):
             return ONE
         return total(self.first(operation, s, numbers) for s in self.turn.of[operation])
 
     def changed_below(self, x: int, s: int) -> Linear:
         """Return the sum that is 1 if x is changed on the CPU in window s."""
         changes = self.changes_in(x, s)
-        return total(self.first(o, s, self.numbers(o, lambda way: way.on_host)) for o in changes)
+        return total(self.first(o, s, self.numbers(o, lambda variant: variant.on_host)) for o in changes)
 
     def changes_in(self, x: int, s: int) -> list[int]:
         """Return the operations that may change x in window s."""
         return [o for o in self.changes.get(x, ()) if s in self.turn.of[o]]
 
-    def numbers(self, operation: int, wanted: Callable[[Variant], bool]) -> list[int]:
-        return [number for number, way in enumerate(self.ways[operation]) if wanted(way)]
+    def numbers(self, operation: int, wanted: Callable[[BoundVariant], bool]) -> list[int]:
+        return [number for number, variant in enumerate(self.variants[operation]) if wanted(variant)]
 
     def made_by(self, producer: int, s: int) -> Linear:
         """Return the sum that counts the producer's runs in window s."""

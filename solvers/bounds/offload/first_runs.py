@@ -11,9 +11,9 @@ class FirstRunRows:
 
     def __init__(self, columns: OffloadColumns) -> None:
         model, turn = columns.model, columns.turn
-        for ways in columns.way:
-            if ways:
-                model.add(column_sum(*ways.values()).equals(1.0))
+        for variants in columns.variant:
+            if variants:
+                model.add(column_sum(*variants.values()).equals(1.0))
         if all(map(turn.known, range(len(turn.of)))):
             return
         for s in columns.windows:

@@ -101,8 +101,10 @@ def _read(columns: OffloadColumns, x: Floats) -> Fractions:
             below[s, tensor] = x[column]
 
     on_cpu = [
-        columns.chosen(o, columns.numbers(o, lambda way: way.on_host)).value(x) if len(ways) > 1 else 0.0
-        for o, ways in enumerate(columns.ways)
+        columns.chosen(o, columns.numbers(o, lambda variant: variant.on_host)).value(x)
+        if len(variants) > 1
+        else 0.0
+        for o, variants in enumerate(columns.variants)
     ]
     stands = columns.stands
     return Fractions(columns.turn.at, there[:, stands], below[:, stands], np.array(on_cpu))

@@ -12,8 +12,8 @@ class HostRows:
     def __init__(self, columns: OffloadColumns) -> None:
         self.columns = columns
         self.on_cpu: dict[int, list[int]] = {}
-        for operation, ways in enumerate(columns.ways):
-            for x in {x for way in ways if way.on_host for x in way.host}:
+        for operation, variants in enumerate(columns.variants):
+            for x in {x for variant in variants if variant.on_host for x in variant.host}:
                 self.on_cpu.setdefault(x, []).append(operation)
         mutators = columns.graph.mutators
         self.changed = {x for x, used in self.on_cpu.items() if {*used} & {*mutators[x].tolist()}}
@@ -92,7 +92,7 @@ class HostRows:
         """Write rows (16)."""
         columns, arrives = self.columns, self._arrives(x)
         for operation in self.on_cpu[x]:
-            numbers = columns.numbers(operation, lambda way: way.on_host and x in way.host)
+            numbers = columns.numbers(operation, lambda variant: variant.on_host and x in variant.host)
             for s in columns.turn.of[operation]:
                 lies = columns.column(columns.on_host[s], x) + arrives
                 columns.require(lies >= columns.first(operation, s, numbers))

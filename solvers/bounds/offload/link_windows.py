@@ -104,17 +104,17 @@ def link_bound(
         return seconds
     touches = _touches(graph)
     level = _level(graph, touches)
-    ways = [_Variant(level - limit, links.d2h, links.h2d)]
+    variants = [_Variant(level - limit, links.d2h, links.h2d)]
     if host is not None and links.disk_write is not None and links.disk_read is not None:
-        ways.append(_Variant(level - limit - host, links.disk_write, None))
-        most = int(ways[-1].excess.max(initial=0))
+        variants.append(_Variant(level - limit - host, links.disk_write, None))
+        most = int(variants[-1].excess.max(initial=0))
         seconds = max(seconds, float_below(Fraction(most) / Fraction(links.disk_read.best_rate)))
     elif host is not None and (level > limit + host).any():
         return inf
     if not (level > limit).any():
         return seconds
     intervals = _intervals(graph, touches)
-    return max(seconds, sum_below([*operations.time.tolist(), _idle(graph, intervals, ways, proceed)]))
+    return max(seconds, sum_below([*operations.time.tolist(), _idle(graph, intervals, variants, proceed)]))
 
 
 class _Touches(NamedTuple):
@@ -189,31 +189,31 @@ def _latest(changes: Ints, keys: Ints, tensor: Ints, count: int) -> Ints:
 
 
 def _idle(
-    graph: Graph, intervals: _Intervals, ways: Sequence[_Variant], proceed: Callable[[], bool]
+    graph: Graph, intervals: _Intervals, variants: Sequence[_Variant], proceed: Callable[[], bool]
 ) -> float:
     """Return the idle seconds, from the best of the origins."""
     count = len(graph.operations)
-    above = np.flatnonzero(ways[0].excess > 0)
+    above = np.flatnonzero(variants[0].excess > 0)
     if len(above) > (most := max(1, WORK // max(1, len(intervals.size)))):
         parts = np.array_split(above, most)
-        above = np.array([part[ways[0].excess[part].argmax()] for part in parts])
+        above = np.array([part[variants[0].excess[part].argmax()] for part in parts])
     low, room = int(above[-1]) + 1, count - 1 - int(above[-1] - above[0])
     origins = {0, *((low + room * k // (ORIGINS - 1)) % count for k in range(ORIGINS))}
     made, used = intervals.by(-intervals.made), intervals.by(intervals.before)
     moments = {*above.tolist()}
-    bits = _tick_bits(graph, ways)
+    bits = _tick_bits(graph, variants)
     ticks = np.ceil(np.ldexp(np.tile(graph.operations.time, 2), bits)).astype(np.int64)
     clock = np.concatenate((np.zeros(1, np.int64), ticks.cumsum()))
-    turns = (_Turn(origin, clock, bits, ways, made, used) for origin in sorted(origins))
+    turns = (_Turn(origin, clock, bits, variants, made, used) for origin in sorted(origins))
     return float_below(max(turn.idle(moments, proceed) for turn in turns) / Fraction(2) ** bits)
 
 
-def _tick_bits(graph: Graph, ways: Sequence[_Variant]) -> int:
+def _tick_bits(graph: Graph, variants: Sequence[_Variant]) -> int:
     """Return the bits of a tick, 2^-bits seconds.
 
     Ticks are as short as the sums of an iteration, with a window for each gap, allow.
     """
-    links = [(way.excess, link) for way in ways for link in (way.down, way.up) if link]
+    links = [(variant.excess, link) for variant in variants for link in (variant.down, variant.up) if link]
     longest = max(float(excess.max(initial=0)) / link.best_rate for excess, link in links)
     gaps = len(graph.operations) + 1
     seconds = 2.0 * float(graph.operations.time.sum()) + gaps * longest
@@ -234,11 +234,11 @@ class _Turn:
         origin: int,
         clock: Ints,
         bits: int,
-        ways: Sequence[_Variant],
+        variants: Sequence[_Variant],
         made: _Intervals,
         used: _Intervals,
     ) -> None:
-        self.origin, self.clock, self.bits, self.ways = origin, clock, bits, ways
+        self.origin, self.clock, self.bits, self.variants = origin, clock, bits, variants
         self.made, self.used = made, used
         self.best = np.zeros(len(clock) // 2 + 1, np.int64)
 
@@ -250,25 +250,25 @@ class _Turn:
             if position % count in moments:
                 if not proceed():
                     break
-                for way in self.ways:
-                    self._down(way, position, int(way.excess[position % count]))
-                for way in self.ways:
-                    if way.up:
-                        self._up(way.up, position, int(way.excess[position % count]))
+                for variant in self.variants:
+                    self._down(variant, position, int(variant.excess[position % count]))
+                for variant in self.variants:
+                    if variant.up:
+                        self._up(variant.up, position, int(variant.excess[position % count]))
         return int(self.best.max())
 
     def _pass(self, need: Ints, link: Link) -> Ints:
         """Return the ticks that so many bytes take on a link, at least."""
         return np.floor(np.ldexp(need / link.best_rate * LOWER, self.bits)).astype(np.int64)
 
-    def _down(self, way: _Variant, position: int, excess: int) -> None:
+    def _down(self, variant: _Variant, position: int, excess: int) -> None:
         """Add the windows from the beginning of a version to the start of the run."""
         intervals = self.made.around(position)
         later = intervals.size.cumsum()
         need = excess - (later[-1:] - later)
         within = (need > 0) & (intervals.made >= self.origin)
         since = intervals.made[within]
-        idle = self._pass(need[within], way.down) - (self.clock[position] - self.clock[since])
+        idle = self._pass(need[within], variant.down) - (self.clock[position] - self.clock[since])
         here = position - self.origin + 1
         self.best[here] = (self.best[since - self.origin] + idle).max(initial=self.best[here])
 

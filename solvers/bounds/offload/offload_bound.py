@@ -12,7 +12,7 @@ from the rows' prices (milp/safe_bounds.py), so no solver's tolerance is in it.
     link_windows.py  first, if nothing is recomputed: idle time in closed form, for the traced order
     program.py     begin here: symbols, also the paper's, rows, and why schedules satisfy them
     windows.py     moments, and what may run for the first time between them
-    ways.py        the memory in which an operation runs, and what it needs there
+    variants.py    the memory in which an operation runs, and what it needs there
     columns.py     the program's columns, and sums over them
     first_runs.py  rows (10)
     stocks.py      rows (5), (6), (8), (9) and `whole`
@@ -157,7 +157,9 @@ def weight_offload_bound(
 def able_operations(graph: Graph) -> list[int]:
     """Return the operations that always run on the device."""
     modes = graph.operations.modes
-    return [o for o in range(len(graph.operations)) if not any(way.on_host for way in modes.get(o, ()))]
+    return [
+        o for o in range(len(graph.operations)) if not any(variant.on_host for variant in modes.get(o, ()))
+    ]
 
 
 def chosen_moments(graph: Graph, able: Sequence[int], most: int) -> Sequence[int]:

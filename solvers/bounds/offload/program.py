@@ -6,7 +6,7 @@ are in traced order, or in any. β: the rate of a link.
 
     paper          here         meaning
     u_j + idle_j   seconds      E_s: seconds from moment s to the next
-    —              way          μ_{o,m,s}: o first runs in window s, in execution variant m; f_o,s: in any
+    —              variant      μ_{o,m,s}: o first runs in window s, in execution variant m; f_o,s: in any
     —              before       b_{o,s}: o has run before moment s
     m_{i,k}        there        r_{x,s}: the part of tensor x whose bytes are on the device at moment s
     Σ O            below        h_{x,s}: the part of x's present version that has been copied down (stock)
@@ -140,9 +140,9 @@ class _UseRows:
             here = column_sum(columns.seconds[s])
             parts: list[Linear] = []
             for operation in columns.firsts[s]:
-                for number, way in enumerate(columns.ways[operation]):
-                    one = way.seconds / columns.unit * columns.first(operation, s, [number])
-                    (cpu if way.on_host else parts).append(one)
+                for number, variant in enumerate(columns.variants[operation]):
+                    one = variant.seconds / columns.unit * columns.first(operation, s, [number])
+                    (cpu if variant.on_host else parts).append(one)
             rerun = columns.recomputed[s].items()
             parts.append(Linear((column, self._fastest(o) / columns.unit) for o, column in rerun))
             spent = total(parts)
@@ -153,28 +153,32 @@ class _UseRows:
                 columns.require(here >= columns.load(moving, link))  # (2)
         columns.require(whole >= total(cpu))  # (3)
         late: list[Linear] = []
-        for operation, ways in enumerate(columns.ways):
-            for x in {x for way in ways for x in way.host} & columns.read_below:
+        for operation, variants in enumerate(columns.variants):
+            for x in {x for variant in variants for x in variant.host} & columns.read_below:
                 after = [columns.column(columns.down[s], x) for s in columns.windows]
                 after_all = columns.model.variable()
                 late.append(after_all * columns.copy_seconds(x, 0))
-                reads = columns.chosen(operation, columns.numbers(operation, lambda way, x=x: x in way.host))
+                reads = columns.chosen(
+                    operation, columns.numbers(operation, lambda variant, x=x: x in variant.host)
+                )
                 columns.require(total([*after, after_all]) >= reads)  # (9)
         if late:
             in_windows = [columns.load(moving, 0) for moving in columns.down]
             columns.require(whole >= total([*in_windows, *late]))
 
     def _fastest(self, operation: int) -> float:
-        return min(way.seconds for way in self.columns.ways[operation] if not way.on_host)
+        return min(variant.seconds for variant in self.columns.variants[operation] if not variant.on_host)
 
     def _memory(self, s: int) -> None:
         """Write row (4), as fractions of the limit."""
         columns = self.columns
         if columns.turn.at[s] < 0:
             return
-        ways = columns.ways[columns.turn.at[s]]
+        variants = columns.variants[columns.turn.at[s]]
         sizes = columns.sizes
-        needs = sum(sizes[x] for x in columns.touched[s] | columns.batch) + min(way.workspace for way in ways)
+        needs = sum(sizes[x] for x in columns.touched[s] | columns.batch) + min(
+            variant.workspace for variant in variants
+        )
         others = Linear((column, sizes[x] / columns.limit) for x, column in columns.there[s].items())
         # the difference of whole numbers is exact before it is rounded
         columns.model.add(others <= (columns.limit - needs) / columns.limit)
@@ -183,11 +187,11 @@ class _UseRows:
         """Write rows (7)."""
         columns = self.columns
         for operation in sorted({*columns.firsts[s], *columns.recomputed[s]}):
-            ways, reruns = columns.ways[operation], columns.column(columns.recomputed[s], operation)
-            for x in {x for way in ways for x in way.device} - columns.batch:
-                numbers = columns.numbers(operation, lambda way, x=x: x in way.device)
+            variants, reruns = columns.variants[operation], columns.column(columns.recomputed[s], operation)
+            for x in {x for variant in variants for x in variant.device} - columns.batch:
+                numbers = columns.numbers(operation, lambda variant, x=x: x in variant.device)
                 needed = columns.first(operation, s, numbers)
-                if all(x in way.device for way in ways if not way.on_host):
+                if all(x in variant.device for variant in variants if not variant.on_host):
                     needed = needed + reruns
                 for producer in columns.facts.producers[x] if not columns.persistent[x] else [-1]:
                     made = columns.made_by(producer, s) if producer >= 0 else ZERO
@@ -197,8 +201,10 @@ class _UseRows:
     def _host_uses(self, operation: int, s: int) -> None:
         """Require that what an execution variant on the device reads in host memory lies there."""
         columns = self.columns
-        read = {x for way in columns.ways[operation] if not way.on_host for x in way.host}
+        read = {x for variant in columns.variants[operation] if not variant.on_host for x in variant.host}
         for x in (x for x in read - columns.batch if columns.sizes[x]):
-            numbers = columns.numbers(operation, lambda way, x=x: x in way.host and not way.on_host)
+            numbers = columns.numbers(
+                operation, lambda variant, x=x: x in variant.host and not variant.on_host
+            )
             lies = columns.is_below(x, s) + columns.column(columns.down[s], x) + columns.changed_below(x, s)
             columns.require(lies >= columns.first(operation, s, numbers))

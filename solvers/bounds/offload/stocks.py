@@ -49,7 +49,7 @@ class StockRows:
             by_host = total(columns.changed_below(x, k) for k in inside)
             unchanged = columns.not_first(change, inside)
             columns.require(total([by_host, *down, unchanged]) >= columns.is_below(x, following))  # (6)
-            here = columns.numbers(change, lambda way: way.on_host)
+            here = columns.numbers(change, lambda variant: variant.on_host)
             if here:
                 others = columns.not_first(change, inside, here)
                 columns.require(total([*up, others]) >= columns.is_there(x, following))  # (9)
@@ -61,7 +61,7 @@ class StockRows:
         for use in {*columns.facts.uses[x]}:
             windows = [k for k in columns.turn.of[use] if k >= s]
             if s in windows and len(windows) > 1:
-                numbers = columns.numbers(use, lambda way: x in way.device)
+                numbers = columns.numbers(use, lambda variant: x in variant.device)
                 needed = [columns.first(use, k, numbers) for k in windows]
                 columns.require(come >= total(needed))
 
@@ -90,7 +90,11 @@ class StockRows:
         lies = there + columns.is_below(x, s)
         comes = there + back
         uses = {use for use in columns.facts.uses[x] if side[use] != BEFORE}
-        direct = {use for use in columns.facts.uses[x] if all(x in way.device for way in columns.ways[use])}
+        direct = {
+            use
+            for use in columns.facts.uses[x]
+            if all(x in variant.device for variant in columns.variants[use])
+        }
         last = s + 1 == len(columns.windows)
         surely = x in columns.facts.results or any(side[use] == AFTER for use in uses)
         said = last and any(side[use] == AFTER for use in direct)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ....graphs.adjacency import Adjacency, Indices
 from ....graphs.arrays import Floats, Ints
 from ....graphs.graph import Graph
-from ...stages.slots import ways_of
+from ...stages.slots import variants_of
 from .order import AFTER, BEFORE, Moment, predecessors
 
 
@@ -94,11 +94,11 @@ class Facts:
         workspace = operations.workspace.copy()
         self._surely = np.ones(len(operations.writes.columns), np.bool_)
         for operation in operations.modes:
-            ways, place = ways_of(graph, operation), self._written(operation)
+            variants, place = variants_of(graph, operation), self._written(operation)
             written: list[int] = operations.writes.columns[place].tolist()
-            self._surely[place] = [all(x in way.writes for way in ways) for x in written]
-            self.seconds[operation] = min(way.time for way in ways)
-            workspace[operation] = min(way.workspace for way in ways)
+            self._surely[place] = [all(x in variant.writes for variant in variants) for x in written]
+            self.seconds[operation] = min(variant.time for variant in variants)
+            workspace[operation] = min(variant.workspace for variant in variants)
         self.once: list[bool] = (~operations.recompute | (operations.mutates.counts() > 0)).tolist()
         self.results = {x for x in graph.results if not resident[x]}
         touched = np.zeros(len(resident), np.bool_)

@@ -126,8 +126,8 @@ def improved(problem: Problem, options: Options, known: Iterable[tuple[Schedule,
     if clock.share >= 1.0:
         return SolverResult.of_heuristic(ordered[0][0], clock, time_bound(problem.graph))
     drops = Drops(problem.graph)
-    residences = (recover_residency(problem.graph, schedule) for schedule, _seconds in ordered)
-    opening = opened(problem, residences, drops, lambda: clock.share >= _READ_SHARE)
+    residencies = (recover_residency(problem.graph, schedule) for schedule, _seconds in ordered)
+    opening = opened(problem, residencies, drops, lambda: clock.share >= _READ_SHARE)
     found = ordered[0][0]
     if opening:
         annealed = _annealed(problem, options, clock, [opening])

@@ -15,7 +15,7 @@ from ....graphs.machine import Machine, Memory
 from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.schedule import DEFAULT_MODE
 from ...links import worth_moving
-from ..layers.host_variants import ways_on_host
+from ..layers.host_variants import variants_on_host
 from .disk_spill import spill
 from .drops import Drops
 from .fill import fill, orders, send_all
@@ -270,9 +270,9 @@ def host_modes(graph: Graph) -> dict[int, int]:
     """Return per update with variants on the host the fastest of them; the last layers' updates first."""
     found: dict[int, int] = {}
     for operation in graph.operations.modes:
-        ways = ways_on_host(graph, operation)
-        if ways and graph.operations.phase[operation] == Phase.UPDATE:
-            found[operation] = min(ways)[1]
+        variants = variants_on_host(graph, operation)
+        if variants and graph.operations.phase[operation] == Phase.UPDATE:
+            found[operation] = min(variants)[1]
     return dict(sorted(found.items()))
 
 
@@ -284,14 +284,14 @@ def written_modes(graph: Graph) -> dict[int, int]:
     found: dict[int, int] = {}
     for operation, modes in graph.operations.modes.items():
         made: list[int] = graph.operations.writes[operation].tolist()
-        ways = [
+        variants = [
             (mode.time, number)
             for number, mode in enumerate(modes, start=1)
             if mode.writes_host and not mode.reads_host and len(mode.writes) == len(made)
         ]
         alone = all(len(graph.producers[x]) == 1 for x in made)
-        if ways and alone and graph.operations.phase[operation] == Phase.BACKWARD:
-            found[operation] = min(ways)[1]
+        if variants and alone and graph.operations.phase[operation] == Phase.BACKWARD:
+            found[operation] = min(variants)[1]
     return found
 
 

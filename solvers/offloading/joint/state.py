@@ -67,10 +67,10 @@ class State:
         self.graph, self.machine, self.budget = graph, machine, budget
         self._smallest = smallest
         self.decided: Decisions
-        self.ways = VariantTable(graph)
-        self.instance: Instance = self.ways.instance(machine, budget)
+        self.variants = VariantTable(graph)
+        self.instance: Instance = self.variants.instance(machine, budget)
         self.cyclic: list[bool] = graph.persistent.tolist()
-        self._lineup = Lineup(graph, self.ways, list(runs))
+        self._lineup = Lineup(graph, self.variants, list(runs))
         self._parts = IntervalParts(graph, machine, self._lineup)
         self.turn = count_moments(len(self.runs))
         self._journal: list[tuple[dict[TensorUse, Any] | None, TensorUse, Any]] = []
@@ -286,7 +286,7 @@ class State:
         count = assemble(
             moves,
             fetches,
-            self._lineup.ways,
+            self._lineup.variants,
             self.starts,
             total.curves,
             np.array([device - reserve, *below]),
@@ -299,7 +299,7 @@ class State:
     def schedule(self, outcome: Outcome) -> Schedule:
         """Return the schedule that was evaluated."""
         steps, starts = self.steps(outcome.look_ahead, outcome.reserve)
-        return schedule_of_steps(self.graph, self.ways.runs, steps, starts)
+        return schedule_of_steps(self.graph, self.variants.runs, steps, starts)
 
     @property
     def residency(self) -> Residency:

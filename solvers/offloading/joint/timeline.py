@@ -20,7 +20,7 @@ ABSENT = -1
 class Lineup:
     """The runs of a state, in order, with their times and accesses.
 
-    runs: with modes, ABSENT ones among them. ways: per run the number of its execution variant; ABSENT
+    runs: with modes, ABSENT ones among them. variants: per run the number of its execution variant; ABSENT
     likewise.
     touched: per tensor that takes part the runs, ABSENT ones too, that touch it in some variant.
     """
@@ -34,7 +34,7 @@ class Lineup:
     def read(self, runs: Sequence[Run]) -> None:
         """Take the same operations in other variants."""
         self.runs = list(runs)
-        self.ways = np.array([self._way(run) for run in runs], np.int64)
+        self.variants = np.array([self._variant(run) for run in runs], np.int64)
         self._durations = np.array([self._seconds(run) for run in runs], np.float64)
         self._starts, self._before = np.zeros(len(runs) + 1), np.zeros(len(runs) + 1, np.int64)
         self._counted = False
@@ -43,7 +43,7 @@ class Lineup:
         """Change the variant of the run at a position, and return what the operation touches."""
         run = self.runs[position][0], mode
         self.runs[position] = run
-        self.ways[position], self._durations[position] = self._way(run), self._seconds(run)
+        self.variants[position], self._durations[position] = self._variant(run), self._seconds(run)
         self._counted = False
         return self._touches((run[0], 0)).keys()
 
@@ -82,7 +82,7 @@ class Lineup:
     def _count(self) -> None:
         if not self._counted:
             np.cumsum(self._durations, out=self._starts[1:])
-            np.cumsum(self.ways != ABSENT, out=self._before[1:])
+            np.cumsum(self.variants != ABSENT, out=self._before[1:])
             self._counted = True
 
     def _positions(self) -> dict[int, list[int]]:
@@ -103,7 +103,7 @@ class Lineup:
             self._known[run] = find_accesses(self.graph, *run)
         return self._known[run]
 
-    def _way(self, run: Run) -> int:
+    def _variant(self, run: Run) -> int:
         return ABSENT if run[1] == ABSENT else self._numbers.number[run]
 
     def _on_device(self, run: Run) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....graphs.graph import Graph, Kind
 
 
-def ways_on_host(graph: Graph, operation: int) -> list[tuple[float, int]]:
+def variants_on_host(graph: Graph, operation: int) -> list[tuple[float, int]]:
     """Return the variants on the host that do all that the operation does, as (seconds, number of the mode).
 
     None if it uses the batch, which stays on the device, or adds to what others produce there.

@@ -1,4 +1,4 @@
-"""Errors if no way of moving tensors fits the device: the least budget that one needs, or that the host
+"""Errors if no residency fits the device: the least budget that one needs, or that the host
 and the disk are too small for all of them."""
 
 from __future__ import annotations
@@ -21,33 +21,35 @@ from ...problem import NotAcceptedError, Problem
 
 
 def first_that_fits(
-    solver: str, problem: Problem, machine: Machine, ways: Iterable[Residency]
+    solver: str, problem: Problem, machine: Machine, residencies: Iterable[Residency]
 ) -> tuple[Schedule, Figures]:
-    """Return the first schedule within the budget, of several ways to place everything.
+    """Return the first schedule within the budget, of several residencies.
 
     Raises InfeasibleError with the least that any of them takes; NotAcceptedError if the host or the disk is
     too small for all of them on a device of any size.
     """
-    limit, tried = device_limit(problem), list(ways)
-    for way in tried:
-        found = simulate_residency(problem.graph, machine, limit, way)
+    limit, tried = device_limit(problem), list(residencies)
+    for residency in tried:
+        found = simulate_residency(problem.graph, machine, limit, residency)
         if found:
             return found
     raise refused(solver, problem, machine, tried)
 
 
 def refused(
-    solver: str, problem: Problem, machine: Machine, ways: Iterable[Residency], extra: int = 0
+    solver: str, problem: Problem, machine: Machine, residencies: Iterable[Residency], extra: int = 0
 ) -> MemplanError:
-    """Return the error that says why none of these ways fits. extra: device bytes that they leave out."""
-    graph, tried = problem.graph, list(ways)
+    """Return the error that says why none of these residencies fits. extra: device bytes that they leave
+    out.
+    """
+    graph, tried = problem.graph, list(residencies)
     endless = replace(machine, device_capacity=None)
-    held = [simulate_residency(graph, endless, 2**62, way) for way in tried]
+    held = [simulate_residency(graph, endless, 2**62, residency) for residency in tried]
     least = [found[1].least_budget for found in held if found]
     if least:
         return infeasible(solver, problem, min(least) + extra)
     roomy = replace(endless, host_capacity=None, disk_capacity=None, pinned=None)
-    needed = [found for way in tried if (found := _room_of(problem, roomy, way))]
+    needed = [found for residency in tried if (found := _room_of(problem, roomy, residency))]
     room = _spelled(machine.host_capacity, machine.disk_capacity, machine.pinned)
     if not needed:
         return NotAcceptedError(f"{solver} needs more than {room}")
@@ -61,13 +63,13 @@ def _spelled(host: int | None, disk: int | None, pinned: int | None) -> str:
     return " and ".join(f"{spelled(size)} {place}" for size, place in sizes if size is not None)
 
 
-def _room_of(problem: Problem, machine: Machine, way: Residency) -> tuple[int, int, int] | None:
-    """Return the least host, disk and pinned bytes with which a way holds.
+def _room_of(problem: Problem, machine: Machine, residency: Residency) -> tuple[int, int, int] | None:
+    """Return the least host, disk and pinned bytes with which a residency holds.
 
     None if a schedule cannot say it.
     """
     try:
-        schedule = build_schedule(problem.graph, way)
+        schedule = build_schedule(problem.graph, residency)
     except InvalidScheduleError:
         return None
     walk = Walk(problem.graph, schedule, budget=None, machine=machine)

@@ -22,7 +22,7 @@ from ....graphs.structure.chain import Chain, chain_of
 from ...candidates import require_backward
 from ...problem import NotAcceptedError
 from .early_updates import movable_updates
-from .host_variants import ways_on_host
+from .host_variants import variants_on_host
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ class TrainingLayers:
         """
         runs: list[tuple[int, int]] = []
         for operation in operations:
-            ways = ways_on_host(self.graph, operation)
-            if not ways:
+            variants = variants_on_host(self.graph, operation)
+            if not variants:
                 return None
-            runs.append((operation, min(ways)[1]))
+            runs.append((operation, min(variants)[1]))
         return runs
 
     @cached_property

@@ -126,23 +126,23 @@ class Amounts:
         """
         self.tried.setdefault(count, inf)
         graph, machine, limit = self.problem.graph, self.machine, device_limit(self.problem)
-        for way in self.ways(count):
-            found = place_prefetches(graph, machine, limit, way, look_aheads)
-            found = found or simulate_residency(graph, machine, limit, way)
+        for residency in self.residencies(count):
+            found = place_prefetches(graph, machine, limit, residency, look_aheads)
+            found = found or simulate_residency(graph, machine, limit, residency)
             if found:
                 self.tried[count] = min(found[1].time, self.tried[count])
                 if self.best is None or found[1].time < self.best[0]:
                     self.best = found[1].time, found[0], count
                 return
 
-    def ways(self, count: int) -> Iterator[Residency]:
+    def residencies(self, count: int) -> Iterator[Residency]:
         """Yield residencies with more and more activations on the disk.
 
         What the device has room for stays there.
         """
-        for way in self._all_offloaded(count):
+        for residency in self._all_offloaded(count):
             graph, swapped = self.order.layers.graph, self.order.tensors(count)
-            yield kept_on_device(graph, self.machine, way, swapped, self.room)
+            yield kept_on_device(graph, self.machine, residency, swapped, self.room)
 
     def _all_offloaded(self, count: int) -> Iterator[Residency]:
         layers = self.order.layers
@@ -174,21 +174,21 @@ class Amounts:
 
 
 def kept_on_device(
-    graph: Graph, machine: Machine, way: Residency, swapped: AbstractSet[int], room: int
+    graph: Graph, machine: Machine, residency: Residency, swapped: AbstractSet[int], room: int
 ) -> Residency:
     """Return the residency with the swapped activations of the shortest intervals kept. room: device bytes.
 
     What is produced last is needed first: it is kept as long as the bytes at every moment stay within the
     room, with all fetches just before their uses. Linear in the swapped tensors times the runs.
     """
-    transfers = ResidencyTransfers(graph, machine.hierarchy, way)
-    curve, offloads = transfers.device_curve, dict(way.offloaded)
+    transfers = ResidencyTransfers(graph, machine.hierarchy, residency)
+    curve, offloads = transfers.device_curve, dict(residency.offloaded)
     fetches = transfers.fetches[["tensor", "use"]].tolist()
     back = {x: use for x, use in sorted(fetches, key=lambda fetch: fetch[1]) if x in swapped}
-    for x, position in sorted(way.offloaded, key=lambda place: -place[1]):
+    for x, position in sorted(residency.offloaded, key=lambda place: -place[1]):
         if x in back:
             interval = slice(run_moment(position) + 1, back[x])
             if int(curve[interval].max(initial=0)) + int(graph.tensors.bytes[x]) <= room:
                 curve[interval] += graph.tensors.bytes[x]
                 del offloads[x, position]
-    return replace(way, offloaded=offloads)
+    return replace(residency, offloaded=offloads)

@@ -132,7 +132,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
             amounts.try_count(amounts.best[2], LOOK_AHEADS)
     if amounts.best is None:
         clock.raise_if_interrupted()
-        ways = (way for count in amounts.tried for way in amounts.ways(count))
-        raise refused(NAME, problem, machine, ways)
+        residencies = (residency for count in amounts.tried for residency in amounts.residencies(count))
+        raise refused(NAME, problem, machine, residencies)
     options.report(amounts.best_text())
     return SolverResult.of_heuristic(amounts.best[1], clock)

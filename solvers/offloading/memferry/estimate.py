@@ -1,12 +1,12 @@
-"""MemFerry's model of an iteration: what a choice of ways costs, layer by layer.
+"""MemFerry's model of an iteration: what a choice of treatments costs, layer by layer.
 
     link     ▐ fetch 0 ▐ fetch 2 ▐ fetch 1 (DFGB) ▐
     compute  ▐ wait    ▐ F0 ▐ F1 from the host ▐ F2 ▐ … ▐ B2 ▐ B1 ▐ B0 ▐
 
 The link brings the weights of GFGB layers in forward order, then those of DFGB layers in backward order; a
 computation waits for its own. Reads of host memory do not slow the link: the paper's assumption, and a
-doubtful one, since both go over the same wires. Gradients and updates are the same whatever the ways, and
-left out.
+doubtful one, since both go over the same wires. Gradients and updates are the same whatever the treatments,
+and left out.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _FETCHED_FIRST = (Treatment.GFGB, Treatment.TWICE)
 _FETCHED_LATER = (Treatment.DFGB, Treatment.TWICE)
 
 
-def forward_estimate(costs: Sequence[Costs], ways: Sequence[Treatment]) -> tuple[float, float]:
+def forward_estimate(costs: Sequence[Costs], treatments: Sequence[Treatment]) -> tuple[float, float]:
     """Return the seconds until the forward part ends, and until the link is free: T_all, and T_all -
     T_res."""
     compute = link = 0.0
-    for layer, way in zip(costs, ways, strict=True):
-        if way in _FETCHED_FIRST:
+    for layer, treatment in zip(costs, treatments, strict=True):
+        if treatment in _FETCHED_FIRST:
             link += layer.fetch
             compute = max(compute, link) + layer.forward
         else:
@@ -50,13 +50,13 @@ def forward_estimate(costs: Sequence[Costs], ways: Sequence[Treatment]) -> tuple
     return compute, link
 
 
-def estimate(costs: Sequence[Costs], ways: Sequence[Treatment]) -> float:
+def estimate(costs: Sequence[Costs], treatments: Sequence[Treatment]) -> float:
     """Return the seconds of the forward and the backward part."""
-    compute, link = forward_estimate(costs, ways)
-    for layer, way in zip(reversed(costs), reversed(ways), strict=True):
+    compute, link = forward_estimate(costs, treatments)
+    for layer, treatment in zip(reversed(costs), reversed(treatments), strict=True):
         compute += layer.between_backward
-        if way in _FETCHED_LATER:
+        if treatment in _FETCHED_LATER:
             link += layer.fetch
             compute = max(compute, link)
-        compute += layer.direct_backward if way == Treatment.DHA else layer.backward
+        compute += layer.direct_backward if treatment == Treatment.DHA else layer.backward
     return compute

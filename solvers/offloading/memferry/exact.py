@@ -1,4 +1,4 @@
-"""The best of all choices of ways in MemFerry's model, 3^L of them, by dynamic programming over states.
+"""The best of all choices of treatments in MemFerry's model, 3^L of them, by dynamic programming over states.
 
 The layers are taken from the outside in: layer 0 is the first to run forward and the last to run backward. A
 state after some layers, all of them smaller-is-better:
@@ -33,10 +33,10 @@ States = NDArray[np.float64]
 class Choice:
     """The result of the search.
 
-    ways: per layer. seconds: by the model. exact: no other choice within the room is faster.
+    treatments: per layer. seconds: by the model. exact: no other choice within the room is faster.
     """
 
-    ways: list[Treatment]
+    treatments: list[Treatment]
     seconds: float
     exact: bool
 
@@ -63,7 +63,7 @@ def best_choice(
     for number, layer in enumerate(costs):
         if not proceed():
             return None if known is None else Choice(list(known), estimate(costs, known), exact=False)
-        grown, parents, ways = _grown(front, layer, twice)
+        grown, parents, treatments = _grown(front, layer, twice)
         promise = _ends(grown, least_time[number + 1])
         alive = (promise <= limit) & (grown[:, 4] + least_room[number + 1] <= room)
         # Without a limit on room, a state with less of it must not survive for that alone.
@@ -76,13 +76,13 @@ def best_choice(
         if not len(kept):
             return None if known is None else Choice(list(known), estimate(costs, known), exact)
         front = grown[kept]
-        history.append((parents[kept], ways[kept]))
+        history.append((parents[kept], treatments[kept]))
     ends = _ends(front)
     at = int(np.argmin(ends))
     seconds = float(ends[at])
     found: list[Treatment] = []
-    for parents, ways in reversed(history):
-        found.append(Treatment(int(ways[at])))
+    for parents, treatments in reversed(history):
+        found.append(Treatment(int(treatments[at])))
         at = int(parents[at])
     return Choice(found[::-1], seconds, exact)
 
@@ -107,8 +107,8 @@ def _outlook(costs: Sequence[Costs], twice: bool) -> tuple[list[float], list[flo
 
 
 def _grown(front: States, layer: Costs, twice: bool) -> tuple[States, NDArray[np.int64], NDArray[np.int64]]:
-    """Return every state with the layer used in each of its ways, the state that each comes from, and its
-    way."""
+    """Return every state with the layer used in each of its treatments, the state that each comes from, and
+    its treatment."""
     parts = [(_fetched(front, layer), Treatment.GFGB)]
     if layer.direct_forward < inf:
         if layer.direct_backward < inf:
@@ -116,11 +116,11 @@ def _grown(front: States, layer: Costs, twice: bool) -> tuple[States, NDArray[np
         parts.append((_returned(front, layer), Treatment.DFGB))
     if twice:
         parts.append((_twice(front, layer), Treatment.TWICE))
-    rows = np.concatenate([part for part, _way in parts])
+    rows = np.concatenate([part for part, _treatment in parts])
     rows[:, 0] += layer.between
     rows[:, 2] += layer.between_backward
     parents = np.tile(np.arange(len(front)), len(parts))
-    return rows, parents, np.repeat([int(way) for _part, way in parts], len(front))
+    return rows, parents, np.repeat([int(treatment) for _part, treatment in parts], len(front))
 
 
 def _fetched(front: States, layer: Costs) -> States:

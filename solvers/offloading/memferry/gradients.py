@@ -64,9 +64,9 @@ def gradient_layers(graph: Graph) -> list[GradientLayer]:
 
 def _layer(graph: Graph, gradients: tuple[int, ...], producers: tuple[int, ...]) -> GradientLayer:
     default = [(o, DEFAULT_MODE) for o in producers]
-    ways = [way for run in default if (way := written_below(graph, run, gradients))]
-    direct = len(ways) == len(default)
-    gain = sum(graph.seconds(*run) for run in ways) - sum(graph.seconds(*run) for run in default)
+    variants = [variant for run in default if (variant := written_below(graph, run, gradients))]
+    direct = len(variants) == len(default)
+    gain = sum(graph.seconds(*run) for run in variants) - sum(graph.seconds(*run) for run in default)
     size = int(graph.tensors.bytes[list(gradients)].sum())
     return GradientLayer(gradients, size, producers, direct, gain if direct else 0.0)
 

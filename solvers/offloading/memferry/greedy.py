@@ -6,7 +6,7 @@ O(L²) for L layers.
 | T_all       | total      | seconds of the forward part so far                         |
 | T_res       | spare      | seconds by which the computations end after the link      |
 | tag         | first      | the first layer that backtracking may turn to DHA          |
-| P           | ways       |                                                            |
+| P           | treatments |                                                            |
 
 Where we differ from the print: line 3 compares with the seconds that the fetch is late, max(T_trans - T_res,
 0); backtracking tries the GFGB layers in [tag, l-1] alone, from the last that waited (whose wait goes with
@@ -26,15 +26,17 @@ from .layers import Costs
 
 
 def greedy(costs: Sequence[Costs]) -> list[Treatment]:
-    return with_returns(costs, Forward(costs).ways)
+    return with_returns(costs, Forward(costs).treatments)
 
 
 class Forward:
-    """The forward part by Algorithm 1. ways: GFGB or DHA. total: seconds of the forward part (T_all)."""
+    """The forward part by Algorithm 1. treatments: GFGB or DHA. total: seconds of the forward part
+    (T_all).
+    """
 
     def __init__(self, costs: Sequence[Costs]) -> None:
         self.costs = costs
-        self.ways: list[Treatment] = []
+        self.treatments: list[Treatment] = []
         self.waits: list[float] = []
         self.total = self.spare = 0.0
         self.first = 0
@@ -43,12 +45,12 @@ class Forward:
             self.waits.append(0.0)
             if layer.direct_forward <= layer.forward + late:  # line 3
                 self._advance(layer.direct_forward, layer.direct_forward)  # line 5
-                self.ways.append(Treatment.DHA)
+                self.treatments.append(Treatment.DHA)
             else:
                 if late:
                     self._backtrack(number)
                 self._advance(layer.forward, layer.forward - layer.fetch)  # line 9
-                self.ways.append(Treatment.GFGB)
+                self.treatments.append(Treatment.GFGB)
             self._advance(layer.between, layer.between)  # line 15
 
     def _advance(self, seconds: float, spare: float) -> None:
@@ -65,12 +67,12 @@ class Forward:
             if fetch <= self.spare:
                 return
             layer = self.costs[earlier]
-            if self.ways[earlier] != Treatment.GFGB or layer.direct_forward == inf:
+            if self.treatments[earlier] != Treatment.GFGB or layer.direct_forward == inf:
                 continue
             longer = layer.direct_forward - layer.forward - self.waits[earlier]
             gain = layer.fetch + longer  # line 21
             if longer + max(fetch - self.spare - gain, 0.0) < fetch - self.spare:  # lines 22 to 24
-                self.ways[earlier], self.first = Treatment.DHA, earlier + 1
+                self.treatments[earlier], self.first = Treatment.DHA, earlier + 1
                 self._advance(longer, gain)
         wait = max(fetch - self.spare, 0.0)
         if wait:
@@ -78,11 +80,11 @@ class Forward:
             self.waits[number], self.first = wait, number
 
 
-def with_returns(costs: Sequence[Costs], ways: Sequence[Treatment]) -> list[Treatment]:
+def with_returns(costs: Sequence[Costs], treatments: Sequence[Treatment]) -> list[Treatment]:
     """Change to DFGB the DHA layers whose backward then ends earlier, and all that have no direct
     backward."""
-    result = list(ways)
-    compute, link = forward_estimate(costs, ways)
+    result = list(treatments)
+    compute, link = forward_estimate(costs, treatments)
     for number in reversed(range(len(costs))):
         layer = costs[number]
         compute += layer.between_backward

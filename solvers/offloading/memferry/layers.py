@@ -1,4 +1,4 @@
-"""MemFerry's input: the weights in the order of their first use, and the cost of each way to use them.
+"""MemFerry's input: the weights in the order of their first use, and the cost of each treatment.
 
 A layer here is the finest there can be: weights that some operation reads together, with all runs that read
 them. Any graph with a forward and a backward part has such layers, a chain or not.
@@ -91,14 +91,14 @@ def variant(graph: Graph, run: Run, reads_host: set[int], writes_host: set[int])
     modes = graph.operations.modes.get(operation, ())
     written = graph.operations.writes[operation].tolist()
     writes = set(written if mode_index == DEFAULT_MODE else modes[mode_index - 1].writes)
-    ways = [
+    variants = [
         (mode.time, number)
         for number, mode in enumerate(modes, start=1)
         if not mode.on_host
         and (set(mode.reads_host), set(mode.writes_host)) == (reads_host, writes_host)
         and set(mode.writes) == writes
     ]
-    return (operation, min(ways)[1]) if ways else None
+    return (operation, min(variants)[1]) if variants else None
 
 
 def costs_of(graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], h2d: Link) -> list[Costs]:

@@ -1,9 +1,9 @@
 """MemFerry: some weights come to the device, others are read in host memory.
 
-Minimises the seconds of the forward and the backward part (estimate.py) over one way for each of L layers,
-within the room that the budget leaves for weights; then the simulated period. Assumed: weights and optimizer
-states live in host memory, the CPU updates them and gradients go there; reads of host memory do not slow the
-link. To read weights there takes modes for it (`reads_host`, docs/formats.md); without such modes
+Minimises the seconds of the forward and the backward part (estimate.py) over one treatment for each of L
+layers, within the room that the budget leaves for weights; then the simulated period. Assumed: weights and
+optimizer states live in host memory, the CPU updates them and gradients go there; reads of host memory do not
+slow the link. To read weights there takes modes for it (`reads_host`, docs/formats.md); without such modes
 every layer is fetched.
 
 Reference: Z. Yao et al., MemFerry: a fast and memory efficient offload training framework with hybrid GPU
@@ -18,10 +18,10 @@ computation, INFOCOM 2025.
 | S_req, the reserve factor | `reserve`: share of the gradients' bytes that may stay     |
 | GO-MemFerry               | `gradients = direct`                                       |
 
-    layers.py     begin here: layers and what each way costs
-    estimate.py   the model: what a choice of ways costs
+    layers.py     begin here: layers and what each treatment costs
+    estimate.py   the model: what a choice of treatments costs
     greedy.py     `choice = published`: Algorithm 1 with backtracking, corrected; greedy DFGB; O(L²)
-    exact.py      `choice = exact`, the default: the best of all ways; O(L S²) for S states per layer
+    exact.py      `choice = exact`, the default: the best of all choices; O(L S²) for S states per layer
     gradients.py  GO-MemFerry: which gradients operations write to the host, which are kept; O(n · units)
     plan.py       one way to run an iteration, and its schedule
     search.py     the options; choices validated by the simulator

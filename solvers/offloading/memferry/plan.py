@@ -27,7 +27,7 @@ from ....planner.simulator.simulate import Figures, simulate
 from ...candidates import peak_without
 from ...links import LinkedMachine
 from ...problem import NotAcceptedError
-from ..layers.host_variants import ways_on_host
+from ..layers.host_variants import variants_on_host
 from ..layers.offload_intervals import gradient_intervals, uses_of
 from .estimate import Treatment
 from .gradients import gradient_layers, kept_layers, written_below
@@ -86,12 +86,12 @@ class Plan:
         seconds = 0.0
         for run in self.runs:
             if self.graph.operations.phase[run[0]] != Phase.UPDATE:
-                ways = [run, direct_run(self.graph, run) or run]
-                seconds += min(self.graph.seconds(*way) for way in ways)
+                variants = [run, direct_run(self.graph, run) or run]
+                seconds += min(self.graph.seconds(*variant) for variant in variants)
         return seconds
 
-    def all_in(self, way: Treatment) -> list[Treatment]:
-        return [way] * len(self.costs)
+    def all_in(self, treatment: Treatment) -> list[Treatment]:
+        return [treatment] * len(self.costs)
 
     def least_on_device(self, *, twice: bool) -> list[Treatment]:
         """Return the choice of least memory.
@@ -102,36 +102,40 @@ class Plan:
         otherwise = Treatment.TWICE if twice else Treatment.GFGB
         return [Treatment.DHA if np.isfinite(seconds) else otherwise for seconds in direct]
 
-    def bytes_on_device(self, ways: Sequence[Treatment]) -> int:
+    def bytes_on_device(self, treatments: Sequence[Treatment]) -> int:
         """Return the bytes of the weights that are on the device from forward to backward."""
         return sum(
             layer.size
-            for layer, way in zip(self.costs, ways, strict=True)
-            if way in (Treatment.GFGB, Treatment.DFGB)
+            for layer, treatment in zip(self.costs, treatments, strict=True)
+            if treatment in (Treatment.GFGB, Treatment.DFGB)
         )
 
-    def schedule(self, ways: Sequence[Treatment], budget: int) -> tuple[Schedule, Figures] | None:
+    def schedule(self, treatments: Sequence[Treatment], budget: int) -> tuple[Schedule, Figures] | None:
         """Return the fastest schedule found; None if none fits."""
-        return memferry_schedule(self.graph, self.linked.machine, budget, self.residency(ways), self.kept)
+        return memferry_schedule(
+            self.graph, self.linked.machine, budget, self.residency(treatments), self.kept
+        )
 
-    def quick_seconds(self, ways: Sequence[Treatment], budget: int) -> float:
+    def quick_seconds(self, treatments: Sequence[Treatment], budget: int) -> float:
         """Simulate with every fetch as early as memory allows, and return the seconds.
 
         ∞ if that does not fit.
         """
-        found = place_prefetches(self.graph, self.linked.machine, budget, self.residency(ways), (inf,))
+        found = place_prefetches(self.graph, self.linked.machine, budget, self.residency(treatments), (inf,))
         return found[1].time if found else inf
 
-    def other_ways(self, ways: Sequence[Treatment], *, twice: bool) -> Iterator[tuple[int, Treatment]]:
-        """Yield each layer, from the first, with each way in which its weights could be used and are not."""
+    def other_treatments(
+        self, treatments: Sequence[Treatment], *, twice: bool
+    ) -> Iterator[tuple[int, Treatment]]:
+        """Yield each layer, from the first, with each treatment that it could have and has not."""
         for number, layer in enumerate(self.costs):
             possible = [Treatment.GFGB, Treatment.TWICE] if twice else [Treatment.GFGB]
             if np.isfinite(layer.direct_forward):
                 possible += [Treatment.DFGB] + [Treatment.DHA] * bool(np.isfinite(layer.direct_backward))
-            yield from ((number, way) for way in possible if way != ways[number])
+            yield from ((number, treatment) for treatment in possible if treatment != treatments[number])
 
-    def residency(self, ways: Sequence[Treatment]) -> Residency:
-        return memferry_residency(self.graph, self.runs, self.layers, ways, self._gradients)
+    def residency(self, treatments: Sequence[Treatment]) -> Residency:
+        return memferry_residency(self.graph, self.runs, self.layers, treatments, self._gradients)
 
     @cached_property
     def _gradients(self) -> list[int]:
@@ -143,7 +147,7 @@ def memferry_residency(
     graph: Graph,
     runs: Sequence[Run],
     layers: Sequence[WeightLayer],
-    ways: Sequence[Treatment],
+    treatments: Sequence[Treatment],
     gradients: Iterable[int],
 ) -> Residency:
     """Return MemFerry's decisions as a residency.
@@ -152,23 +156,23 @@ def memferry_residency(
     gradients: those to send to the host, those that nothing updates from too.
     """
     chosen = list(runs)
-    for layer, way in zip(layers, ways, strict=True):
-        read_there = layer.forward if way in (Treatment.DHA, Treatment.DFGB) else ()
-        read_there += layer.backward if way == Treatment.DHA else ()
+    for layer, treatment in zip(layers, treatments, strict=True):
+        read_there = layer.forward if treatment in (Treatment.DHA, Treatment.DFGB) else ()
+        read_there += layer.backward if treatment == Treatment.DHA else ()
         for position in read_there:
             chosen[position] = direct_run(graph, runs[position]) or runs[position]
-    offloaded = dict.fromkeys(_offloaded_between(graph, runs, layers, ways), Memory.HOST)
+    offloaded = dict.fromkeys(_offloaded_between(graph, runs, layers, treatments), Memory.HOST)
     device, _host = uses_of(graph, chosen)
     return Residency(chosen, offloaded | gradient_intervals(gradients, device))
 
 
 def _offloaded_between(
-    graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], ways: Sequence[Treatment]
+    graph: Graph, runs: Sequence[Run], layers: Sequence[WeightLayer], treatments: Sequence[Treatment]
 ) -> list[TensorUse]:
     """Return the last forward uses of weights that are fetched twice."""
     last: dict[int, int] = {}
-    for layer, way in zip(layers, ways, strict=True):
-        if way == Treatment.TWICE and layer.backward:
+    for layer, treatment in zip(layers, treatments, strict=True):
+        if treatment == Treatment.TWICE and layer.backward:
             last |= {x: p for p in layer.forward for x in weights_read(graph, runs[p][0])}
     return list(last.items())
 
@@ -207,11 +211,11 @@ def with_host_updates(solver: str, graph: Graph, runs: Sequence[Run]) -> list[Ru
     for operation, mode_index in runs:
         fastest = mode_index
         if graph.operations.phase[operation] == Phase.UPDATE and _is_optimizers(graph, operation):
-            ways = ways_on_host(graph, operation)
-            if not ways:
+            treatments = variants_on_host(graph, operation)
+            if not treatments:
                 name = graph.operations.name[operation]
                 raise NotAcceptedError(f"{solver} updates weights on the CPU: {name} has no mode on the host")
-            fastest = min(ways)[1]
+            fastest = min(treatments)[1]
         chosen.append((operation, fastest))
     return chosen
 

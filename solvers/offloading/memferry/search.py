@@ -56,17 +56,23 @@ class MemFerryResult:
     schedule: Schedule
     figures: Figures
     plan: Plan
-    ways: list[Treatment]
+    treatments: list[Treatment]
     exact: bool
 
     def line(self) -> str:
-        counts = [f"{self.ways.count(way)} {way.name}" for way in Treatment if way in self.ways]
+        counts = [
+            f"{self.treatments.count(treatment)} {treatment.name}"
+            for treatment in Treatment
+            if treatment in self.treatments
+        ]
         repeated = ", layers recomputed" if self.plan.checkpoint else ""
         repeated += ", gradients written to the host" if self.plan.direct else ""
         optimal = ", no choice is faster by the model" if self.exact else ""
         return (
-            f"{', '.join(counts)} of {len(self.ways)} layers{repeated}: {self.figures.time:.6g} s simulated, "
-            f"{estimate(self.plan.costs, self.ways):.6g} s forward and backward by the paper's model{optimal}"
+            f"{', '.join(counts)} of {len(self.treatments)} layers{repeated}: "
+            f"{self.figures.time:.6g} s simulated, "
+            f"{estimate(self.plan.costs, self.treatments):.6g} s forward and backward "
+            f"by the paper's model{optimal}"
         )
 
 
@@ -88,13 +94,13 @@ class MemFerrySearch:
         graph, linked = problem.graph, linked_machine(NAME, problem, "weights and gradients")
         require_backward(NAME, graph)
 
-        ways = self._gradient_ways()
+        treatments = self._gradient_variants()
 
         def planned(runs: Sequence[Run], checkpoint: bool = False) -> list[Plan]:
             reserve = settings.reserve
             return [
                 Plan(NAME, graph, linked, runs, checkpoint=checkpoint, reserve=reserve, direct=direct)
-                for direct in ways
+                for direct in treatments
             ]
 
         self.plans = [plan for iteration in self._iterations() for plan in planned(*iteration)]
@@ -125,10 +131,10 @@ class MemFerrySearch:
                 states=self.settings.states,
                 proceed=self.clock.goes_on,
             )
-            if choice is None or self._judge(plan, choice.ways, choice.exact):
+            if choice is None or self._judge(plan, choice.treatments, choice.exact):
                 break
             # The choice fits by the model and not when simulated, so the model gets less room.
-            room = plan.bytes_on_device(choice.ways) * 3 // 4
+            room = plan.bytes_on_device(choice.treatments) * 3 // 4
         self._judge(plan, plan.all_in(Treatment.GFGB))
         if plan.bytes_on_device(plan.all_in(Treatment.GFGB)) > self.limit - plan.extra:
             self._judge(plan, plan.least_on_device(twice=twice))
@@ -136,48 +142,48 @@ class MemFerrySearch:
                 self._judge(plan, plan.all_in(Treatment.TWICE))
 
     def flip(self) -> None:
-        """Change the way of single layers if the simulator finds that faster.
+        """Change the treatment of single layers if the simulator finds that faster.
 
         At most `flips` of them are tried.
         """
         if self.best is None or self.settings.choice == "published":
             return
-        plan, ways, left = self.best.plan, self.best.ways, self.settings.flips
-        known = plan.quick_seconds(ways, self.limit)
-        for number, way in plan.other_ways(ways, twice=self.settings.twice):
+        plan, treatments, left = self.best.plan, self.best.treatments, self.settings.flips
+        known = plan.quick_seconds(treatments, self.limit)
+        for number, treatment in plan.other_treatments(treatments, twice=self.settings.twice):
             left -= 1
             if left < 0 or self.clock.expired:
                 break
-            turned = [*ways[:number], way, *ways[number + 1 :]]
+            turned = [*treatments[:number], treatment, *treatments[number + 1 :]]
             seconds = plan.quick_seconds(turned, self.limit)
             if seconds < known:
-                ways, known = turned, seconds
-        self._judge(plan, ways)
+                treatments, known = turned, seconds
+        self._judge(plan, treatments)
 
-    def _judge(self, plan: Plan, ways: list[Treatment], exact: bool = False) -> bool:
+    def _judge(self, plan: Plan, treatments: list[Treatment], exact: bool = False) -> bool:
         """Simulate a choice, keep it if it is the best, and tell whether it fits."""
-        key = plan, *ways
+        key = plan, *treatments
         if key not in self._seen:
             if self.best is not None and self.clock.expired:
                 return True
-            found = plan.schedule(ways, self.limit)
+            found = plan.schedule(treatments, self.limit)
             self._seen[key] = found is not None
             if found and (self.best is None or found[1].time < self.best.figures.time):
-                self.best = MemFerryResult(*found, plan, ways, exact)
+                self.best = MemFerryResult(*found, plan, treatments, exact)
         return self._seen[key]
 
     def refused(self) -> MemplanError:
         """Return the error that says why nothing fits."""
         published, twice = self.settings.choice == "published", self.settings.twice
         plan, machine = self.plans[0], self.plans[0].linked.machine
-        ways = [
+        treatments = [
             plan.residency(greedy(plan.costs) if published else plan.least_on_device(twice=twice))
             for plan in self.plans
         ]
         kept = int(plan.graph.tensors.bytes[plan.kept].sum())
-        return refused(NAME, self.problem, machine, ways, extra=kept)
+        return refused(NAME, self.problem, machine, treatments, extra=kept)
 
-    def _gradient_ways(self) -> list[bool]:
+    def _gradient_variants(self) -> list[bool]:
         """Return the settings to try of whether producers write gradients to the host."""
         able = any(layer.direct for layer in gradient_layers(self.problem.graph))
         if self.settings.gradients == "direct" and not able:

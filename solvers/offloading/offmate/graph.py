@@ -19,7 +19,7 @@ from ....planner.schedule.sequence import in_default_mode
 from ...chains.runs import block_runs
 from ...recomputation.blocks.placed import placed_blocks
 from ..layers.early_updates import early_updates
-from ..layers.host_variants import ways_on_host
+from ..layers.host_variants import variants_on_host
 from ..o_ilp.iteration import Carried, Group, Iteration, Parcel
 from .options import Asked, block_options
 
@@ -164,7 +164,7 @@ def parcels_of(graph: Graph) -> list[Parcel]:
         weights = tuple(x for x in changed if kind[x] == Kind.PARAMETER)
         if not whole or not weights:
             continue
-        host = ways_on_host(graph, operation)
+        host = variants_on_host(graph, operation)
         reads = dict.fromkeys(graph.read_lists[operation])
         seconds, mode = min(host, default=(0.0, DEFAULT_MODE))
         own = all(x in changed or not graph.resident[x] for x in reads)

@@ -154,9 +154,9 @@ def _least(problem: Problem, linked: LinkedMachine, limits: Limits, iteration: I
 
     Raises InfeasibleError; NotAcceptedError if the host is too small.
     """
-    ways = list(min_memory_residencies(problem.graph, iteration, disk=limits.has_disk))
-    for residency in ways:
+    residencies = list(min_memory_residencies(problem.graph, iteration, disk=limits.has_disk))
+    for residency in residencies:
         found = place_prefetches(problem.graph, linked.machine, limits.device_bytes, residency)
         if found is not None:
             return OffmateResult(*found, found[1].time, 0.0)
-    raise refused(NAME, problem, linked.machine, ways)
+    raise refused(NAME, problem, linked.machine, residencies)

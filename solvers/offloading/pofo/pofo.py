@@ -26,7 +26,7 @@ From decisions to a schedule. The program's memory is continuous, a tensor's is 
 so it goes on beyond the budget, and of its answers for all amounts of memory the largest that fits is found
 by bisection. That and its neighbours are simulated, Rotor's own answer too, and the fastest is taken. An
 offloaded tensor leaves between the two uses that lie farthest apart. If none fits, three that save
-memory first are tried. Complexity: the table's (table.py), and `tries` ways that are simulated.
+memory first are tried. Complexity: the table's (table.py), and `tries` residencies that are simulated.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from ...clock import Clock
 from ...links import LinkedMachine, worth_moving
 from ...problem import InfeasibleError, Options, Problem
 from ...recomputation.checkpointing import rotor
-from .segments import decided, residency
+from .segments import choice_residency, decided
 from .table import PofoTable
 
 LIKELY = 1.5
@@ -34,7 +34,7 @@ class PofoSearch:
     """A search over POFO's answers for all amounts of memory.
 
     best: the fastest schedule so far that fits, with its seconds; at first Rotor's, without offloads.
-    way: the residency from which it comes. left: residencies still to be simulated.
+    residency: the residency from which it comes. left: residencies still to be simulated.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class PofoSearch:
         self.costs = chain_costs(chained.graph, chained.chain, chained.runs)
         self.bound = time_bound(problem.graph)
         self.best: tuple[Schedule, float] | None = None
-        self.way: Residency | None = None
+        self.residency: Residency | None = None
 
     def run(self, slots: int, options: Options) -> None:
         self._begin_with_rotor(options)
@@ -58,9 +58,9 @@ class PofoSearch:
         for number in sorted(range(len(drops)), key=lambda n: (abs(n - largest), n)):
             if self.left > 0 and self._proceed():
                 self.left -= 1
-                self._try(self._way(table, drops[number]), (LIKELY,))
-        if self.way is not None and self._proceed():
-            self._try(self.way)
+                self._try(self._residency(table, drops[number]), (LIKELY,))
+        if self.residency is not None and self._proceed():
+            self._try(self.residency)
         if self.best is not None and drops:
             estimate = times[drops[max(0, largest)]] + self.costs.fixed_seconds
             options.report(f"by its own estimate {estimate:.6g} s; simulated {self.best[1]:.6g} s")
@@ -103,23 +103,23 @@ class PofoSearch:
         low, high = 0, len(drops) - 1
         while low <= high and self._proceed():
             middle = (low + high) // 2
-            way = self._way(table, drops[middle])
-            transfers = ResidencyTransfers(self.problem.graph, self.linked.machine.hierarchy, way)
+            residency = self._residency(table, drops[middle])
+            transfers = ResidencyTransfers(self.problem.graph, self.linked.machine.hierarchy, residency)
             if transfers.device_peak <= self.chained.limit:
                 low = middle + 1
             else:
                 high = middle - 1
         return low - 1
 
-    def _way(self, table: PofoTable, slots: int) -> Residency:
+    def _residency(self, table: PofoTable, slots: int) -> Residency:
         moves, offloaded = decided(table.segments(slots), table.rotor, self.chained)
         sizes, smallest = self.problem.graph.tensors.bytes, worth_moving(self.linked.machine)
         offloaded = {x for x in offloaded if sizes[x] >= smallest or not sizes[x]}
-        return residency(self.chained, moves, offloaded, self.linked.d2h)
+        return choice_residency(self.chained, moves, offloaded, self.linked.d2h)
 
     def try_memory_saving(self) -> None:
-        for way in self.memory_saving():
-            self._try(way)
+        for residency in self.memory_saving():
+            self._try(residency)
 
     def memory_saving(self) -> list[Residency]:
         """Return three residencies that save memory.
@@ -134,17 +134,17 @@ class PofoSearch:
         each = [(Pass.ADVANCE, b) for b in range(blocks - 1)]
         each += [move for b in reversed(range(blocks)) for move in ((Pass.SAVE, b), (Pass.BACKWARD, b))]
         return [
-            residency(chained, save_all(blocks), saved),
-            residency(chained, without_options(least.moves(least.bytes)), frozenset()),
-            residency(chained, each, inputs),
+            choice_residency(chained, save_all(blocks), saved),
+            choice_residency(chained, without_options(least.moves(least.bytes)), frozenset()),
+            choice_residency(chained, each, inputs),
         ]
 
-    def _try(self, way: Residency, look_aheads: Sequence[float] = LOOK_AHEADS) -> None:
+    def _try(self, residency: Residency, look_aheads: Sequence[float] = LOOK_AHEADS) -> None:
         found = place_prefetches(
-            self.problem.graph, self.linked.machine, self.chained.limit, way, look_aheads
+            self.problem.graph, self.linked.machine, self.chained.limit, residency, look_aheads
         )
         if found and (self.best is None or found[1].time < self.best[1]):
-            self.best, self.way = (found[0], found[1].time), way
+            self.best, self.residency = (found[0], found[1].time), residency
 
     def _proceed(self) -> bool:
         proven = self.best is not None and self.best[1] <= self.bound * (1 + rotor.PROVEN)

@@ -99,7 +99,7 @@ def decided(
     return [*forward, *(move for moves in reversed(backward) for move in moves)], offloaded
 
 
-def residency(
+def choice_residency(
     chained: ChainProblem, moves: Iterable[Move], offloaded: AbstractSet[int], link: Link | None = None
 ) -> Residency:
     """Return the residency of a choice: each tensor is offloaded between the two uses that lie farthest

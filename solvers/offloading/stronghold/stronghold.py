@@ -102,7 +102,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     search = _WindowSearch(problem, linked, layers, settings, options)
     with search.clock.until_interrupted():
         for states in search.memories:
-            for checkpoint in search.ways():
+            for checkpoint in search.checkpoint_choices():
                 if search.best is None or search.best.states == states:
                     search.search(checkpoint, states)
     if search.best is None:
@@ -133,7 +133,7 @@ class _WindowSearch:
         self.best: _WindowResult | None = None
         self.clock = options.clock()
 
-    def ways(self) -> list[bool]:
+    def checkpoint_choices(self) -> list[bool]:
         return {"auto": [False, True], "keep": [False], "checkpoint": [True]}[self.settings.activations]
 
     def search(self, checkpoint: bool, states: Memory) -> None:
@@ -160,7 +160,7 @@ class _WindowSearch:
         smallest = [
             window_residency(self.layers, self._plan(checkpoint), size, states)
             for states in self.memories
-            for checkpoint in self.ways()
+            for checkpoint in self.checkpoint_choices()
         ]
         return refused(NAME, self.problem, self.linked.machine, smallest)
 

@@ -32,7 +32,7 @@ _SIZES = 16
 
 
 @dataclass(frozen=True)
-class Variant:
+class SelectionRule:
     """A variant of the selection.
 
     spare: room for transfers, in weights of the run's own size. patient: intervals too short for their copies
@@ -52,7 +52,7 @@ class _Operations:
     excess: NDArray[np.float64]
 
 
-def chosen_intervals(cycle: Cycle, variant: Variant) -> list[int] | None:
+def chosen_intervals(cycle: Cycle, variant: SelectionRule) -> list[int] | None:
     """Choose intervals by profit, as numbers in `cycle.intervals`; None if all of them do not suffice."""
     operations = _operations(cycle, variant.spare)
     spans = _spans(cycle, operations)

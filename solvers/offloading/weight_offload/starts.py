@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 from ..cycles.cycle import FROZEN, Cycle
 from .scheduling import greedy_order
-from .selection import Variant, chosen_intervals, moved_bytes
+from .selection import SelectionRule, chosen_intervals, moved_bytes
 
-PUBLISHED = Variant(1.0, patient=False)
+PUBLISHED = SelectionRule(1.0, patient=False)
 """The printed variant: the excess as it is printed, and no filter by time."""
 
-VARIANTS = (Variant(2.0), Variant(1.0), PUBLISHED)
+VARIANTS = (SelectionRule(2.0), SelectionRule(1.0), PUBLISHED)
 """Variants with room for two transfers, for one; with and without the filter by time."""
 
-CLOSE_VARIANTS = (Variant(0.0), Variant(0.0, patient=False))
+CLOSE_VARIANTS = (SelectionRule(0.0), SelectionRule(0.0, patient=False))
 """Variants without room in addition to what the runs need: tried if the others find nothing."""
 
 
-def greedy_orders(cycle: Cycle, variants: Sequence[Variant]) -> list[list[int]]:
+def greedy_orders(cycle: Cycle, variants: Sequence[SelectionRule]) -> list[list[int]]:
     """Return one order for each variant that fits on the device and on the host."""
     orders: list[list[int]] = []
     for variant in variants:

@@ -3,12 +3,12 @@
 Nothing is minimised: a baseline, as users have it today. Every weight leaves after each use of its layer
 whether the memory is short or not, the next layer's is fetched while one layer runs, and the updates run on
 the CPU after the whole backward part. If the memory does not hold two layers, each is fetched when it is
-needed. The first way that fits the budget is taken. Assumptions, where to read: zero_offload.py.
+needed. The first residency that fits the budget is taken. Assumptions, where to read: zero_offload.py.
 
 Reference: S. Rajbhandari, O. Ruwase, J. Rasley, S. Smith, Y. He, ZeRO-Infinity: breaking the GPU memory wall
 for extreme scale deep learning, SC 2021, doi:10.1145/3458817.3476205.
 
-Linear in the edges, plus one simulation for each way that is tried.
+Linear in the edges, plus one simulation for each residency that is tried.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     layers = layers_updated_on_cpu(NAME, problem)
     check_updates_wait(NAME, layers)
     states = states_memory(NAME, machine, settings.states, layers)
-    ways = [
+    residencies = [
         zero_residency(layers, rule, states, states, ahead=ahead)
         for rule in activation_rules(settings.activations)
         for ahead in (True, False)
     ]
-    return SolverResult(first_that_fits(NAME, problem, machine, ways)[0], Status.HEURISTIC)
+    return SolverResult(first_that_fits(NAME, problem, machine, residencies)[0], Status.HEURISTIC)

@@ -42,8 +42,8 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     machine = linked_machine(NAME, problem, "gradients and updated weights").machine
     layers = layers_updated_on_cpu(NAME, problem)
     check_updates_wait(NAME, layers)
-    ways = [
+    residencies = [
         zero_residency(layers, rule, Memory.HOST, None, ahead=True)
         for rule in activation_rules(settings.activations)
     ]
-    return SolverResult(first_that_fits(NAME, problem, machine, ways)[0], Status.HEURISTIC)
+    return SolverResult(first_that_fits(NAME, problem, machine, residencies)[0], Status.HEURISTIC)

@@ -49,7 +49,7 @@ from ...problem import (
 )
 from ...skipped import skipping
 from ...stages.eviction import sequences
-from ...stages.slots import has_faster_ways
+from ...stages.slots import has_faster_variants
 from ..checkpointing import chen_sqrt, rotor
 from .model import StagedProgram, TooLargeError, staged_program
 
@@ -127,7 +127,7 @@ class CheckmateSearch:
 
     def answer(self) -> SolverResult:
         graph = self.graph
-        if self.fits(self.baseline) and not has_faster_ways(graph):
+        if self.fits(self.baseline) and not has_faster_variants(graph):
             return SolverResult(self.baseline.schedule, Status.OPTIMAL, time_bound(graph))
         if self.limit < max(minimum_memory(graph, Machine()), graph.resident_bytes):  # it offloads nothing
             raise self.infeasible()

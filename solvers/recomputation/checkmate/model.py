@@ -9,7 +9,7 @@ operations that touch it matter; between two of them it is held or not, and that
     S_{t,(k,i)}               needed                  producer k's contribution is in it, for a use to come
     FREE_{t,i,k}              held before − after     no variable
     U_{t,k}, create, delete   left side of (4)        no variable: a sum over what is held
-    C_k                       way.time                seconds, over all operations' mean fastest variant
+    C_k                       variant.time            seconds, over all operations' mean fastest variant
     M_i, tmpM_k, M_budget     size, workspace, limit  bytes, in thousandths of the capacity
 
     minimise Σ time · runs                                         over all slots and variants
@@ -43,7 +43,7 @@ from math import gcd, inf
 from ....graphs.graph import Graph
 from ...milp.linear import column_sum
 from ...milp.model import Model, Program
-from ...stages.slots import RunColumns, Slot, last_stages, slots_of, ways_of
+from ...stages.slots import RunColumns, Slot, last_stages, slots_of, variants_of
 from .tensors import TensorColumns
 
 SCALE = 1000.0
@@ -96,17 +96,17 @@ class Unrolling:
     ) -> None:
         operations = graph.operations
         self.graph, self.model, self.most_entries = graph, Model(tolerance=TOLERANCE), most_entries
-        self.ways = [ways_of(graph, k) for k in range(len(operations))]
+        self.variants = [variants_of(graph, k) for k in range(len(operations))]
         self.last = last
         self.reads = [[x for x in inputs if not graph.resident[x]] for inputs in graph.input_lists]
         sizes: list[int] = graph.tensors.bytes.tolist()
-        quantum = gcd(*sizes, *(way.workspace for ways in self.ways for way in ways)) or 1
+        quantum = gcd(*sizes, *(variant.workspace for variants in self.variants for variant in variants)) or 1
         whole = capacity // quantum
         self.unit = float(max(whole, 1) * quantum) / SCALE
         room = max(0.5 * quantum / self.unit, ROOM)  # half a quantum: rounding can't forbid what fits
         self.limit = whole * quantum / self.unit + room
         self.peak = self.model.column(upper=self.limit, cost=1.0) if least else None
-        fastest = sum(min(way.time for way in ways) for ways in self.ways)
+        fastest = sum(min(variant.time for variant in variants) for variants in self.variants)
         self.seconds = fastest / max(1, len(operations)) or 1.0
         self.slowest = len(operations) * fastest or inf
         self.cost = 0.0 if least else 1.0 / self.seconds
@@ -141,15 +141,20 @@ class Unrolling:
     def write(self, slot: Slot) -> None:
         """Write the rows of one slot."""
         stage, k = slot
-        ways = [
-            (way, self.model.binary(cost=min(way.time, self.slowest) * self.cost)) for way in self.ways[k]
+        variants = [
+            (variant, self.model.binary(cost=min(variant.time, self.slowest) * self.cost))
+            for variant in self.variants[k]
         ]
-        runs = [column for _way, column in ways]
-        self.runs[slot] = [(way.mode, column) for way, column in ways]
-        if k == stage or len(ways) > 1:
+        runs = [column for _variant, column in variants]
+        self.runs[slot] = [(variant.mode, column) for variant, column in variants]
+        if k == stage or len(variants) > 1:
             self.model.add(column_sum(*runs).between(float(k == stage), 1.0))
-        producers = {x: [column for way, column in ways if x in way.writes] for x in ways[0][0].writes}
-        self._count_bytes(k, producers, {column: way.workspace / self.unit for way, column in ways})
+        producers = {
+            x: [column for variant, column in variants if x in variant.writes] for x in variants[0][0].writes
+        }
+        self._count_bytes(
+            k, producers, {column: variant.workspace / self.unit for variant, column in variants}
+        )
         for x in self.reads[k]:
             self.tensors[x].require(self.model, runs)  # (1)
             self._pass(slot, x, [])

@@ -152,13 +152,19 @@ def _single(piece: Piece, operation: int, forward: bool) -> Node:
     inner = part(piece, (operation,), ()) if forward else part(piece, (), (operation,))
     own = inner.piece
     wanted = {x for x in range(len(own.sizes)) if own.producers[x] and (own.shared(x) or own.result[x])}
-    ways = own.ways[0] if forward else own.ways[0][:1]
+    variants = own.variants[0] if forward else own.variants[0][:1]
     choices = tuple(
-        Choice(_outer(piece, inner, pass_of(own, [(0, way.mode)], wanted & set(way.writes), frozenset({0}))))
-        for way in ways
+        Choice(
+            _outer(
+                piece, inner, pass_of(own, [(0, variant.mode)], wanted & set(variant.writes), frozenset({0}))
+            )
+        )
+        for variant in variants
     )
     results = {x for x in wanted if own.result[x] and not own.shared(x)}
-    first = tuple(choice for choice, way in zip(choices, ways, strict=True) if results <= set(way.writes))
+    first = tuple(
+        choice for choice, variant in zip(choices, variants, strict=True) if results <= set(variant.writes)
+    )
     recompute = choices if forward and not own.once[0] else ()
     return Node(first, recompute, leaves=bytes_of(own, results))
 
@@ -166,7 +172,7 @@ def _single(piece: Piece, operation: int, forward: bool) -> Node:
 def _lone(piece: Piece, inner: Subgraph) -> Node:
     """Return a sequence that runs once as one node."""
     own = inner.piece
-    runs: list[Run] = [(o, own.ways[o][0].mode) for o in range(own.operations)]
+    runs: list[Run] = [(o, own.variants[o][0].mode) for o in range(own.operations)]
     run = pass_of(own, runs, lasting(own), frozenset(range(own.operations)))
     results = [x for x in lasting(own) if own.result[x] and not own.shared(x)]
     return Node((Choice(_outer(piece, inner, run)),), leaves=bytes_of(own, results))

@@ -70,7 +70,7 @@ def advance_of(piece: Piece) -> Advance:
     need = outputs | results
     runs: list[Run] = []
     for operation in range(piece.forward - 1, -1, -1):
-        default = piece.ways[operation][0]
+        default = piece.variants[operation][0]
         wanted = need.intersection(default.writes)
         if not wanted and not piece.early[operation]:
             continue
@@ -170,6 +170,6 @@ def _replaces(one: Option, other: Option) -> bool:
 
 
 def _lightest(piece: Piece, operation: int, wanted: set[int]) -> int:
-    default = piece.ways[operation][0]
-    fit = [w for w in piece.ways[operation] if wanted <= set(w.writes) and w.time <= default.time]
+    default = piece.variants[operation][0]
+    fit = [w for w in piece.variants[operation] if wanted <= set(w.writes) and w.time <= default.time]
     return min(fit, key=lambda w: w.workspace + bytes_of(piece, w.writes)).mode

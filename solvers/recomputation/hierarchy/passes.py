@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from ....planner.schedule.sequence import Run, backward_scan
-from ...stages.slots import Variant
+from ...stages.slots import DeviceVariant
 from .piece import Piece
 
 Tensors = frozenset[int]
@@ -68,7 +68,7 @@ def pass_of(
     reads = frozenset(x for x, bits in need.items() if bits and piece.shared(x))
     starts = frozenset(x for x, bits in need.items() if bits and not piece.shared(x))
     writes = frozenset(x for x in wanted if piece.shared(x))
-    time = sum(way_of(piece, run).time for run in kept)
+    time = sum(variant_of(piece, run).time for run in kept)
     steps = _steps(piece, kept, dead, reads, writes, starts)
     return Pass(tuple(kept), time, reads, writes, starts, _worst(steps))
 
@@ -89,8 +89,8 @@ def _no_worse(one: Step, other: Step) -> bool:
     return one.bytes <= other.bytes and one.needs <= other.needs and one.there <= other.there
 
 
-def way_of(piece: Piece, run: Run) -> Variant:
-    return next(way for way in piece.ways[run[0]] if way.mode == run[1])
+def variant_of(piece: Piece, run: Run) -> DeviceVariant:
+    return next(variant for variant in piece.variants[run[0]] if variant.mode == run[1])
 
 
 def bytes_of(piece: Piece, tensors: Iterable[int]) -> int:
@@ -99,7 +99,7 @@ def bytes_of(piece: Piece, tensors: Iterable[int]) -> int:
 
 def made_by(piece: Piece, run: Run) -> list[tuple[int, int]]:
     """Return (tensor, the contribution as a bit) for all that a run makes."""
-    return [(x, 1 << piece.producers[x].index(run[0])) for x in way_of(piece, run).writes]
+    return [(x, 1 << piece.producers[x].index(run[0])) for x in variant_of(piece, run).writes]
 
 
 def _own(piece: Piece, tensor: int) -> int:
@@ -134,15 +134,15 @@ def _steps(
     total = bytes_of(piece, alive)
     steps: list[Step] = []
     for at, run in enumerate(runs):
-        way = way_of(piece, run)
-        for x in way.writes:
+        variant = variant_of(piece, run)
+        for x in variant.writes:
             if x in writes:
                 there.add(x)
             elif x not in alive and x not in given:
                 alive.add(x)
                 total += piece.sizes[x]
         needs = frozenset(x for x in reads if end[x] >= at)
-        steps.append(Step(total + way.workspace, needs, frozenset(there)))
+        steps.append(Step(total + variant.workspace, needs, frozenset(there)))
         for x in dead[at]:
             given.discard(x)
             if x in alive:

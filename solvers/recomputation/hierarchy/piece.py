@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....graphs.graph import Graph
-from ...stages.slots import Variant, ways_of
+from ...stages.slots import DeviceVariant, variants_of
 
 OUTSIDE = 1 << 62
 """The bit that stands for all contributions from outside the piece."""
@@ -27,7 +27,8 @@ class Piece:
 
     Per operation, in the order in which they run, forward ones first:
 
-    ways: execution variants on the device, the baseline one first; their `writes` are tensors of the piece.
+    variants: execution variants on the device, the baseline one first; their `writes` are tensors of the
+        piece.
     reads: the tensors of the piece it reads or changes.
     once: it can't be recomputed.
     until: nor can it after the first run of this operation, as what it touches changes then.
@@ -45,7 +46,7 @@ class Piece:
     """
 
     forward: int
-    ways: tuple[tuple[Variant, ...], ...]
+    variants: tuple[tuple[DeviceVariant, ...], ...]
     reads: tuple[tuple[int, ...], ...]
     once: tuple[bool, ...]
     until: tuple[int, ...]
@@ -60,7 +61,7 @@ class Piece:
 
     @property
     def operations(self) -> int:
-        return len(self.ways)
+        return len(self.variants)
 
     @cached_property
     def whole(self) -> list[int]:
@@ -111,12 +112,12 @@ def whole(graph: Graph, forward: Sequence[int], rest: Sequence[int], after: Sequ
     order = (*forward, *rest, *after)
     number = {operation: index for index, operation in enumerate(order)}
     reads = [[x for x in graph.input_lists[o] if not excluded[x]] for o in order]
-    ways = [_making(ways_of(graph, o), excluded) for o in order]
+    variants = [_making(variants_of(graph, o), excluded) for o in order]
     fixed = excluded & ~graph.resident
-    fixes = [[x for x in row[0].writes if fixed[x]] for row in ways[: len(forward)]]
+    fixes = [[x for x in row[0].writes if fixed[x]] for row in variants[: len(forward)]]
     fixes += [[]] * (len(order) - len(forward))
     uses = [[x for x in graph.input_lists[o] if fixed[x]] for o in order]
-    rows = zip(reads, ways, fixes, uses, strict=True)
+    rows = zip(reads, variants, fixes, uses, strict=True)
     used = list(
         dict.fromkeys(
             x for r, w, f, u in rows for x in (*r, *w[0].writes, *f, *u) if fixed[x] or not excluded[x]
@@ -126,12 +127,12 @@ def whole(graph: Graph, forward: Sequence[int], rest: Sequence[int], after: Sequ
     producers = [() if fixed[x] else tuple(number[o] for o in graph.producers[x].tolist()) for x in used]
     results = set(graph.results)
     read = {x for row in reads for x in row}
-    idle = [not any(x in read or x in results for x in w[0].writes) for w in ways]
+    idle = [not any(x in read or x in results for x in w[0].writes) for w in variants]
     random = graph.operations.random
     remade = {x: index for x, index in local.items() if not fixed[x]}
     piece = Piece(
         forward=len(forward),
-        ways=tuple(tuple(_renamed(way, remade) for way in row) for row in ways),
+        variants=tuple(tuple(_renamed(variant, remade) for variant in row) for row in variants),
         reads=tuple(tuple(local[x] for x in row) for row in reads),
         once=tuple(o in once for o in order),
         until=tuple(min((number[c] for c in changes.get(o, ())), default=len(order)) for o in order),
@@ -151,13 +152,13 @@ def part(piece: Piece, forward: Sequence[int], backward: Sequence[int]) -> Subgr
     """Return some operations of a piece, each list in the order in which they run, as a separate piece."""
     order = (*forward, *backward)
     number = {operation: index for index, operation in enumerate(order)}
-    rows = [(*piece.reads[o], *piece.ways[o][0].writes, *piece.fixes[o], *piece.uses[o]) for o in order]
+    rows = [(*piece.reads[o], *piece.variants[o][0].writes, *piece.fixes[o], *piece.uses[o]) for o in order]
     used = list(dict.fromkeys(x for row in rows for x in row))
     local = {x: index for index, x in enumerate(used)}
     producers = [tuple(number[o] for o in piece.producers[x] if o in number) for x in used]
     cut = Piece(
         forward=len(forward),
-        ways=tuple(tuple(_renamed(way, local) for way in piece.ways[o]) for o in order),
+        variants=tuple(tuple(_renamed(variant, local) for variant in piece.variants[o]) for o in order),
         reads=tuple(tuple(local[x] for x in piece.reads[o]) for o in order),
         once=tuple(piece.once[o] for o in order),
         until=tuple(_until(order, number, piece.until[o]) for o in order),
@@ -176,14 +177,14 @@ def part(piece: Piece, forward: Sequence[int], backward: Sequence[int]) -> Subgr
     return Subgraph(cut, order, tuple(used))
 
 
-def _making(ways: Sequence[Variant], excluded: NDArray[np.bool_]) -> list[Variant]:
+def _making(variants: Sequence[DeviceVariant], excluded: NDArray[np.bool_]) -> list[DeviceVariant]:
     """Return the variants that make all that is left out of the piece, as that has no other run."""
-    left_out = {x for x in ways[0].writes if excluded[x]}
-    return [way for way in ways if left_out <= set(way.writes)]
+    left_out = {x for x in variants[0].writes if excluded[x]}
+    return [variant for variant in variants if left_out <= set(variant.writes)]
 
 
-def _renamed(way: Variant, local: Mapping[int, int]) -> Variant:
-    return replace(way, writes=tuple(local[x] for x in way.writes if x in local))
+def _renamed(variant: DeviceVariant, local: Mapping[int, int]) -> DeviceVariant:
+    return replace(variant, writes=tuple(local[x] for x in variant.writes if x in local))
 
 
 def _until(order: Sequence[int], number: Mapping[int, int], change: int) -> int:

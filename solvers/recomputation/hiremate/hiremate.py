@@ -55,7 +55,7 @@ from ...clock import Clock
 from ...problem import NotFoundError, Options, Problem, SearchStats, SolverResult, Status
 from ...settings import SolverSettings, gap_setting, setting, workers_setting
 from ...skipped import skipping
-from ...stages.slots import has_faster_ways
+from ...stages.slots import has_faster_variants
 from ...workers.cluster import check_backend
 from ..h_ilp.graph import HGraph
 from ..h_ilp.top import TRIES, HierarchyResult, fastest, lightest, top_graph
@@ -134,7 +134,7 @@ def solve_as(name: str, problem: Problem, options: Options, settings: Settings) 
     graph, limit = problem.graph, device_limit(problem)
     require_backward(name, graph)
     baseline = baseline_candidate(graph)
-    if baseline.peak <= limit and not has_faster_ways(graph):
+    if baseline.peak <= limit and not has_faster_variants(graph):
         return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(graph))
     seconds = SECONDS if options.time_limit is None else options.time_limit
     clock = Clock(seconds, options.cancelled)

@@ -55,12 +55,14 @@ def halves(piece: Piece, cluster: PartGraph, runs: Sequence[Run]) -> tuple[list[
 
     Operations and execution variants are numbered as in the piece.
     """
-    forward, backward = ([(o, piece.ways[o][mode].mode) for o, mode in half] for half in cluster.halves(runs))
+    forward, backward = (
+        [(o, piece.variants[o][mode].mode) for o, mode in half] for half in cluster.halves(runs)
+    )
     return forward, backward
 
 
 def _row(piece: Piece, operation: int) -> Operation:
-    default, *others = piece.ways[operation]
+    default, *others = piece.variants[operation]
     return Operation(
         name=f"o{operation}",
         phase=Phase.FORWARD if operation < piece.forward else Phase.BACKWARD,
@@ -72,5 +74,7 @@ def _row(piece: Piece, operation: int) -> Operation:
         recompute=not piece.once[operation] and piece.until[operation] == piece.operations,
         random=False,
         layer=None,
-        modes=tuple(Mode(f"m{way.mode}", way.time, way.workspace, way.writes) for way in others),
+        modes=tuple(
+            Mode(f"m{variant.mode}", variant.time, variant.workspace, variant.writes) for variant in others
+        ),
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from ...stages.slots import Variant
+from ...stages.slots import DeviceVariant
 
 Expression = cp_model.LinearExprT
 Variable = cp_model.IntVar
@@ -24,7 +24,7 @@ class RunVariables:
 
     stage: the variable that determines `start`, its event; None if that is fixed.
     earliest, latest: bounds of `start`.
-    ways: execution variants, each with its literal.
+    variants: execution variants, each with its literal.
     """
 
     active: Variable
@@ -32,7 +32,7 @@ class RunVariables:
     start: Expression
     earliest: int
     latest: int
-    ways: Sequence[tuple[Variant, Variable]]
+    variants: Sequence[tuple[DeviceVariant, Variable]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,7 +41,7 @@ from ...problem import NotFoundError, Options, Problem, SearchStats, SolverResul
 from ...settings import SolverSettings, seed_setting, setting, workers_setting
 from ...skipped import skipping
 from ...stages.eviction import sequences
-from ...stages.slots import has_faster_ways
+from ...stages.slots import has_faster_variants
 from .search import Limits, MoccasinResult, Question, Searcher
 
 NAME = "moccasin"
@@ -77,7 +77,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     graph, limit = problem.graph, device_limit(problem)
     baseline = baseline_candidate(graph)
-    if baseline.peak <= limit and not has_faster_ways(graph):
+    if baseline.peak <= limit and not has_faster_variants(graph):
         return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(graph))
     rounds = _Rounds(problem, options, settings, baseline)
     first = settings.copies

@@ -3,7 +3,7 @@
     paper (2)                 here                    meaning
     n, C_v                    stages, copies          operations; most runs of each
     M                         capacity                bytes, in units of the sizes' greatest common divisor
-    w_v, m_v                  way.time, size          seconds and bytes
+    w_v, m_v                  variant.time, size      seconds and bytes
     s_v^i                     run.start               the event of the i-th run of v
     e_v^i                     copy.end                up to where its output is held (here exclusive)
     a_v^i                     run.active              whether it takes place
@@ -36,7 +36,7 @@ from math import fsum, gcd
 
 from ortools.sat.python import cp_model
 
-from ...stages.slots import ways_of
+from ...stages.slots import variants_of
 from .copies import Copy, Held, Makers, RunVariables, Variable
 from .timeline import Timeline
 from .times import whole_times
@@ -97,11 +97,11 @@ class _Writing:
         self.operations = range(timeline.stages)
         resident: list[bool] = graph.resident.tolist()
         self.reads = {k: [x for x in graph.input_lists[k] if not resident[x]] for k in self.operations}
-        self.ways = {k: ways_of(graph, k) for k in self.operations}
-        tensors = {x for k in self.operations for x in (*self.reads[k], *self.ways[k][0].writes)}
+        self.variants = {k: variants_of(graph, k) for k in self.operations}
+        tensors = {x for k in self.operations for x in (*self.reads[k], *self.variants[k][0].writes)}
         tensors.update(timeline.results)
         bytes_of: list[int] = graph.tensors.bytes.tolist()
-        workspaces = [way.workspace for ways in self.ways.values() for way in ways]
+        workspaces = [variant.workspace for variants in self.variants.values() for variant in variants]
         self.quantum = reduce(gcd, [bytes_of[x] for x in tensors] + workspaces, 0) or 1
         self.size = {x: bytes_of[x] // self.quantum for x in tensors}
         self.capacity = timeline.capacity // self.quantum
@@ -140,7 +140,9 @@ class _Writing:
     def _runs_of(self, k: int) -> list[RunVariables]:
         timeline, model = self.timeline, self.model
         event, last = timeline.stage_end(k), timeline.last.get(k, k)
-        runs = [RunVariables(self.held.true, None, event, event, event, self._ways(k, self.held.true))]  # (1)
+        runs = [
+            RunVariables(self.held.true, None, event, event, event, self._variants(k, self.held.true))
+        ]  # (1)
         before: tuple[Variable, Variable] | None = None
         for earliest in range(k + 1, min(last, k + timeline.copies - 1) + 1):
             active, stage = model.new_bool_var(""), model.new_int_var(earliest, last, "")
@@ -150,7 +152,7 @@ class _Writing:
                 stage * timeline.width + timeline.ranks[k],
                 timeline.slot(earliest, k),
                 timeline.slot(last, k),
-                self._ways(k, active),
+                self._variants(k, active),
             )
             if before is not None:  # (4)
                 model.add_implication(active, before[0])
@@ -158,22 +160,22 @@ class _Writing:
             before = active, stage
             runs.append(run)
         for run in runs:
-            for way, literal in run.ways:
-                self.held.once(run.start, literal, way.workspace // self.quantum)
+            for variant, literal in run.variants:
+                self.held.once(run.start, literal, variant.workspace // self.quantum)
         return runs
 
-    def _ways(self, k: int, active: Variable):
-        ways = self.ways[k]
-        if len(ways) == 1:
-            return [(ways[0], active)]
-        literals = [self.model.new_bool_var("") for _way in ways]
+    def _variants(self, k: int, active: Variable):
+        variants = self.variants[k]
+        if len(variants) == 1:
+            return [(variants[0], active)]
+        literals = [self.model.new_bool_var("") for _variant in variants]
         self.model.add_exactly_one([*literals, active.negated()])
-        return list(zip(ways, literals, strict=True))
+        return list(zip(variants, literals, strict=True))
 
     def _made(self, run: RunVariables, x: int) -> Variable:
         """Return the literal that the run writes x."""
-        literals = [literal for way, literal in run.ways if x in way.writes]
-        if len(literals) == len(run.ways):
+        literals = [literal for variant, literal in run.variants if x in variant.writes]
+        if len(literals) == len(run.variants):
             return run.active
         made = self.model.new_bool_var("")
         self.model.add_exactly_one([*literals, made.negated()])
@@ -225,8 +227,11 @@ class _Writing:
 
     def _join_bytes_to_runs(self, stage: int) -> None:
         """Write (5)."""
-        ways, reads = self.ways[stage], self.reads[stage]
-        total = min(way.workspace // self.quantum + sum(self.size[x] for x in way.writes) for way in ways)
+        variants, reads = self.variants[stage], self.reads[stage]
+        total = min(
+            variant.workspace // self.quantum + sum(self.size[x] for x in variant.writes)
+            for variant in variants
+        )
         total += sum(self.size[x] for x in reads)
         terms: list[cp_model.LinearExprT] = []
         for x in self._crossing(stage):
@@ -276,14 +281,14 @@ class _Writing:
 
     def _minimise(self) -> tuple[float, float]:
         """Minimise the objective; return its unit and the fixed seconds."""
-        choices = [choice for k in self.operations for run in self.runs[k] for choice in run.ways]
-        times, unit = whole_times([way.time for way, _literal in choices])
+        choices = [choice for k in self.operations for run in self.runs[k] for choice in run.variants]
+        times, unit = whole_times([variant.time for variant, _literal in choices])
         open_ = [
             (literal, time)
-            for (_way, literal), time in zip(choices, times, strict=True)
+            for (_variant, literal), time in zip(choices, times, strict=True)
             if literal is not self.held.true
         ]
         self.model.minimize(
             sum(literal * time for literal, time in open_) if self.excess is None else self.excess
         )
-        return unit, fsum(way.time for way, literal in choices if literal is self.held.true)
+        return unit, fsum(variant.time for variant, literal in choices if literal is self.held.true)

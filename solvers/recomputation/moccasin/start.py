@@ -23,7 +23,7 @@ def sequence_of(program: RetentionProgram, value: Callable[[Variable], int]) -> 
         for run in runs:
             if value(run.active):
                 event = run.earliest if run.stage is None else timeline.slot(value(run.stage), operation)
-                mode = next(way.mode for way, literal in run.ways if value(literal))
+                mode = next(variant.mode for variant, literal in run.variants if value(literal))
                 placed.append((event, (operation, mode)))
     return [run for _event, run in sorted(placed)]
 
@@ -104,7 +104,7 @@ class _Values:
                 if run.stage is not None:
                     self._set(run.active, 0)
                     self._set(run.stage, run.earliest // program.timeline.width)
-                for _way, literal in run.ways:
+                for _variant, literal in run.variants:
                     self._set(literal, 0)
         for sources in program.sources.values():
             for literal in sources:
@@ -124,9 +124,9 @@ class _Values:
             self._set(variables.stage, event // self.program.timeline.width)
         for x in self.program.reads[operation]:
             self.touches[x].append(_Touch(event, run, makes=False))
-        for way, literal in variables.ways:
-            self._set(literal, int(way.mode == mode))
-            for x in way.writes if way.mode == mode else ():
+        for variant, literal in variables.variants:
+            self._set(literal, int(variant.mode == mode))
+            for x in variant.writes if variant.mode == mode else ():
                 self.touches[x].append(_Touch(event, run, makes=True))
 
     def hold(self, x: int) -> None:

@@ -52,7 +52,7 @@ from ...chains.table import ChainTable
 from ...problem import InfeasibleError, NotFoundError, Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, setting
 from ...skipped import skipping
-from ...stages.slots import has_faster_ways
+from ...stages.slots import has_faster_variants
 from ..blocks.greedy import greedy_options
 from ..blocks.option import Option
 from ..blocks.placed import PlacedBlock, anonymous, groups, placed_blocks
@@ -78,7 +78,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     search = ChainSearch(NAME, problem, options, settings.blocks)
     baseline = baseline_candidate(problem.graph)
-    if baseline.peak <= search.chained.limit and not has_faster_ways(problem.graph):
+    if baseline.peak <= search.chained.limit and not has_faster_variants(problem.graph):
         return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(problem.graph))
     with search.clock.until_interrupted():
         search.start()

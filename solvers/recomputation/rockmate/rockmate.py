@@ -39,7 +39,7 @@ from ...candidates import baseline_candidate
 from ...milp.result import Settings as MilpSettings
 from ...problem import Options, Problem, SolverResult, Status
 from ...settings import gap_setting, setting
-from ...stages.slots import has_faster_ways
+from ...stages.slots import has_faster_variants
 from ..blocks.kinds import BlockOptions, Budgets
 from .rk_rotor import ChainSearch, Choice
 
@@ -69,7 +69,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     settings = options.chosen(Settings)
     search = ChainSearch(NAME, problem, options, settings.blocks)
     baseline = baseline_candidate(problem.graph)
-    if baseline.peak <= search.chained.limit and not has_faster_ways(problem.graph):
+    if baseline.peak <= search.chained.limit and not has_faster_variants(problem.graph):
         return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(problem.graph))
     with search.clock.until_interrupted():
         if settings.options == "all":

@@ -35,7 +35,7 @@ from ....planner.schedule.sequence import schedule_of
 from ...bounds.residency.search import ResidencyBoundSearch
 from ...candidates import baseline_candidate, device_limit
 from ...problem import NotAcceptedError, NotFoundError, Options, Problem, SolverResult, Status
-from ...stages.slots import has_faster_ways
+from ...stages.slots import has_faster_variants
 from .sequence import rows_of, sequence_of
 
 NAME = "rounding"
@@ -61,7 +61,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     if uses_host(graph):
         raise NotAcceptedError(f"{NAME} takes operations that run on the device alone")
     baseline = baseline_candidate(graph)
-    if baseline.peak <= limit and not has_faster_ways(graph):
+    if baseline.peak <= limit and not has_faster_variants(graph):
         return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(graph))
     rounds = _Rounds(problem, options)
     rounds.run()

@@ -190,14 +190,14 @@ def _leave_out_late(rows: Rows, recomputed: Flags) -> None:
 @inner
 def _leave_out_far(rows: Rows, recomputed: Flags, reach: float) -> None:
     """Remove from `recomputed` where a path of recomputed operations would become longer than `reach`."""
-    way = np.zeros(len(rows.stays))  # per tensor, bytes of what is recomputed on the longest path to it
+    variant = np.zeros(len(rows.stays))  # per tensor, bytes of what is recomputed on the longest path to it
     for operation in range(len(recomputed)):
         length = 0.0
         for k in range(rows.input_start[operation], rows.input_start[operation + 1]):
-            length = max(length, way[rows.inputs[k]])
+            length = max(length, variant[rows.inputs[k]])
         for k in range(rows.output_start[operation], rows.output_start[operation + 1]):
             length += rows.sizes[rows.outputs[k]]
         recomputed[operation] &= length <= reach
         for k in range(rows.output_start[operation], rows.output_start[operation + 1]):
             if recomputed[operation] and not rows.stays[rows.outputs[k]]:
-                way[rows.outputs[k]] = max(way[rows.outputs[k]], length)
+                variant[rows.outputs[k]] = max(variant[rows.outputs[k]], length)

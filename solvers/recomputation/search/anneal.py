@@ -17,9 +17,9 @@ from ....graphs.arrays import Floats, Ints
 from ....graphs.compiled import compiled, inner
 from .events import Sequence
 from .instance import Instance
-from .moves import clear_useless, remove_repeat, run_another_way, shift
+from .moves import clear_useless, remove_repeat, run_another_variant, shift
 from .rematerialize import CROWDED, DONE, rematerialize_across_peak, rematerialize_anywhere
-from .sequence import period, spread, undo, ways_of_sequence
+from .sequence import period, spread, undo, variants_of_sequence
 from .tree import peak
 
 STRICTNESS = 5.0
@@ -31,13 +31,13 @@ _REPAIRS, _GIVE_UP = 4, 0.2
 class Best(NamedTuple):
     """The best sequence so far: least peak above the limit, then least seconds; one number each.
 
-    ways: its runs in order, the first `length` of them, with room for as many as a sequence has slots.
+    variants: its runs in order, the first `length` of them, with room for as many as a sequence has slots.
     """
 
     peak: Ints
     seconds: Floats
     length: Ints
-    ways: Ints
+    variants: Ints
 
 
 @compiled
@@ -48,7 +48,7 @@ def anneal(
 
     `sequence` is changed, and `best` if a better one is found. Random numbers: numba's, seeded by `seed`.
     """
-    least_peak, least_seconds, ways = best.peak[0], best.seconds[0], best.ways[: best.length[0]]
+    least_peak, least_seconds, variants = best.peak[0], best.seconds[0], best.variants[: best.length[0]]
     energy = energy_of(sequence, limit)
     now, seconds = max(limit, peak(sequence.tree)), period(sequence)
     unsaved = now < least_peak or (now == least_peak and seconds < least_seconds * (1 - 1e-12))
@@ -69,7 +69,7 @@ def anneal(
                 if now < least_peak or (now == least_peak and seconds < least_seconds * (1 - 1e-12)):
                     least_peak, least_seconds, unsaved = now, seconds, True
                 elif unsaved:
-                    ways, unsaved = _ways_before(sequence), False
+                    variants, unsaved = _variants_before(sequence), False
                 continue
         undo(instance, sequence)
         sequence.seconds[0], sequence.seconds[1] = own, launches  # to the last bit
@@ -77,10 +77,10 @@ def anneal(
             spread(instance, sequence)
             energy = energy_of(sequence, limit)
     if unsaved:
-        ways = ways_of_sequence(sequence)
-    best.peak[0], best.seconds[0], best.length[0] = least_peak, least_seconds, len(ways)
-    for k in range(len(ways)):  # a slice assigned compiles the text of its error
-        best.ways[k] = ways[k]
+        variants = variants_of_sequence(sequence)
+    best.peak[0], best.seconds[0], best.length[0] = least_peak, least_seconds, len(variants)
+    for k in range(len(variants)):  # a slice assigned compiles the text of its error
+        best.variants[k] = variants[k]
 
 
 @compiled
@@ -104,8 +104,8 @@ def _move(instance: Instance, sequence: Sequence, limit: int) -> int:
         return rematerialize_anywhere(instance, sequence, limit)
     if choice < 0.8:
         return remove_repeat(instance, sequence)
-    if choice < 0.84 and len(instance.ways) > len(instance.operations):
-        return run_another_way(instance, sequence)
+    if choice < 0.84 and len(instance.variants) > len(instance.operations):
+        return run_another_variant(instance, sequence)
     return shift(instance, sequence)
 
 
@@ -121,10 +121,10 @@ def _repair(instance: Instance, sequence: Sequence, limit: int) -> None:
 
 
 @inner
-def _ways_before(sequence: Sequence) -> Ints:
+def _variants_before(sequence: Sequence) -> Ints:
     """Return the runs as they were before what the journal has."""
-    way = sequence.way.copy()
+    variant = sequence.variant.copy()
     journal = sequence.journal
     for row in range(journal[0, 0], 0, -1):
-        way[journal[row, 0]] = -1 if journal[row, 2] else journal[row, 1]
-    return way[way >= 0]
+        variant[journal[row, 0]] = -1 if journal[row, 2] else journal[row, 1]
+    return variant[variant >= 0]

@@ -23,16 +23,17 @@ EMPTY = -1
 class Sequence(NamedTuple):
     """The runs and what follows from them.
 
-    way: per slot, the execution variant that runs there, or EMPTY.
+    variant: per slot, the execution variant that runs there, or EMPTY.
     useful: per slot, how many tensors are made for use.
     items: records (start, end, count): the events are start … start + count − 1, with space up to `end`.
     events: records (slot, kind), per item sorted by slot.
     seconds: two sums over the runs, of their own and of their launches.
     useless: slots whose `useful` has become 0; entry 0 counts.
-    journal: what has been done since it was cleared, rows (slot, way, 1 if put, 0 if taken); row 0 counts.
+    journal: what has been done since it was cleared, rows (slot, variant, 1 if put, 0 if taken); row 0
+        counts.
     """
 
-    way: Ints
+    variant: Ints
     useful: Ints
     tree: MemoryTree
     items: Any

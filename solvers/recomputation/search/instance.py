@@ -1,6 +1,6 @@
 """A graph as flat arrays, for the inner loops of the search.
 
-A *way* is an operation in one of its execution variants on the device. An *item* is what a sequence keeps
+A *variant* is an operation in one of its execution variants on the device. An *item* is what a sequence keeps
 events of: the tensors that come and go (the resident ones always stay), then the operations, as items of size
 0.
 """
@@ -17,13 +17,13 @@ import numpy as np
 from ....graphs.arrays import Ints
 from ....graphs.graph import Graph
 from ....planner.schedule.sequence import Run
-from ...stages.slots import Variant, needed_tensors, ways_of
+from ...stages.slots import DeviceVariant, needed_tensors, variants_of
 
 
 class Instance(NamedTuple):
     """Records of a graph, since compiled code takes few arrays better than many.
 
-    ways: (operation, mode, seconds, launch, workspace, writes_start, writes_end).
+    variants: (operation, mode, seconds, launch, workspace, writes_start, writes_end).
     operations: (default, recomputable, reads_…, before_…, after_…, earlier, later). default: its baseline
         variant. before, after: the operations whose runs come after (before) all of its own, since one
         changes what the other touches. earlier, later: the random operations next to it in traced order, or
@@ -36,7 +36,7 @@ class Instance(NamedTuple):
     tensors: their number.
     """
 
-    ways: Any
+    variants: Any
     operations: Any
     items: Any
     members: Ints
@@ -45,7 +45,7 @@ class Instance(NamedTuple):
     tensors: int
 
 
-_WAY = np.dtype(
+_VARIANT = np.dtype(
     [("operation", np.int64), ("mode", np.int64), ("workspace", np.int64)]
     + [("seconds", np.float64), ("launch", np.float64)]
     + [(f"writes_{end}", np.int64) for end in ("start", "end")]
@@ -62,7 +62,9 @@ def instance_of(graph: Graph) -> Instance:
     columns, count, tensors = graph.operations, len(graph.operations), len(graph.tensors)
     resident = graph.resident
     unread = _unread_sums(graph)
-    every = [(o, _without_sums(graph, way, unread)) for o in range(count) for way in ways_of(graph, o)]
+    every = [
+        (o, _without_sums(graph, variant, unread)) for o in range(count) for variant in variants_of(graph, o)
+    ]
     reads = [[x for x in graph.input_lists[o] if not resident[x]] for o in range(count)]
     members = list[int]()
 
@@ -71,16 +73,19 @@ def instance_of(graph: Graph) -> Instance:
     items["summed"][:tensors] = graph.producers.counts() > 1
     items["producer"] = -1
 
-    ways = np.zeros(len(every), _WAY)
-    for name, values in (("operation", [o for o, _way in every]), ("mode", [way.mode for _o, way in every])):
-        ways[name] = values
-    ways["seconds"] = [way.time for _o, way in every]
-    ways["launch"] = [way.launch for _o, way in every]
-    ways["workspace"] = [way.workspace for _o, way in every]
-    _append(members, ways, "writes", [way.writes for _o, way in every])
+    variants = np.zeros(len(every), _VARIANT)
+    for name, values in (
+        ("operation", [o for o, _variant in every]),
+        ("mode", [variant.mode for _o, variant in every]),
+    ):
+        variants[name] = values
+    variants["seconds"] = [variant.time for _o, variant in every]
+    variants["launch"] = [variant.launch for _o, variant in every]
+    variants["workspace"] = [variant.workspace for _o, variant in every]
+    _append(members, variants, "writes", [variant.writes for _o, variant in every])
 
     operations = np.zeros(count, _OPERATION)
-    operations["default"] = np.searchsorted(ways["operation"], np.arange(count))
+    operations["default"] = np.searchsorted(variants["operation"], np.arange(count))
     operations["recomputable"] = columns.recompute & (columns.mutates.counts() == 0)
     operations["earlier"], operations["later"] = _neighbours(np.flatnonzero(columns.random), count)
     before, after = _sides(graph)
@@ -89,7 +94,7 @@ def instance_of(graph: Graph) -> Instance:
 
     _find_producers(items, operations, every)
     return Instance(
-        ways,
+        variants,
         operations,
         items,
         np.array(members, np.int64),
@@ -106,48 +111,48 @@ def _unread_sums(graph: Graph) -> set[int]:
     return set(np.flatnonzero(unread & (graph.producers.counts() > 1)).tolist())
 
 
-def _without_sums(graph: Graph, way: Variant, unread: Set[int]) -> Variant:
-    """Return the way with its writes to unread sums as workspace.
+def _without_sums(graph: Graph, variant: DeviceVariant, unread: Set[int]) -> DeviceVariant:
+    """Return the variant with its writes to unread sums as workspace.
 
     Such a sum is deleted after each of its contributions (`schedule_of`). As an item it would be kept from
     the first to the last, since a contribution (ADD) keeps what is there, so the peak would be too high.
     """
-    dropped = unread & set(way.writes)
+    dropped = unread & set(variant.writes)
     if not dropped:
-        return way
+        return variant
     size = sum(graph.tensors.bytes.item(x) for x in dropped)
-    rest = tuple(x for x in way.writes if x not in dropped)
-    return replace(way, workspace=way.workspace + size, writes=rest)
+    rest = tuple(x for x in variant.writes if x not in dropped)
+    return replace(variant, workspace=variant.workspace + size, writes=rest)
 
 
-def _find_producers(items: Any, operations: Any, ways: Iterable[tuple[int, Variant]]) -> None:
+def _find_producers(items: Any, operations: Any, variants: Iterable[tuple[int, DeviceVariant]]) -> None:
     """Find the fastest run that makes each tensor.
 
     An operation that adds to a summed tensor runs once; every other tensor is recomputed by that fastest run.
     """
     fastest: dict[int, float] = {}
-    for number, (operation, way) in enumerate(ways):
-        for x in way.writes:
+    for number, (operation, variant) in enumerate(variants):
+        for x in variant.writes:
             if items["summed"][x]:
                 operations["recomputable"][operation] = False
-            elif way.time < fastest.get(x, inf):
-                fastest[x] = way.time
+            elif variant.time < fastest.get(x, inf):
+                fastest[x] = variant.time
                 items["producer"][x] = number
 
 
-def ways_in(instance: Instance, runs: Iterable[Run]) -> Ints:
-    """Return a sequence of runs as ways."""
+def variants_in(instance: Instance, runs: Iterable[Run]) -> Ints:
+    """Return a sequence of runs as variants."""
     number = {
-        (operation, mode): way
-        for way, (operation, mode) in enumerate(
-            zip(instance.ways["operation"].tolist(), instance.ways["mode"].tolist(), strict=True)
+        (operation, mode): variant
+        for variant, (operation, mode) in enumerate(
+            zip(instance.variants["operation"].tolist(), instance.variants["mode"].tolist(), strict=True)
         )
     }
     return np.array([number[run] for run in runs], np.int64)
 
 
-def runs_in(instance: Instance, ways: Ints) -> list[Run]:
-    chosen = instance.ways[ways]
+def runs_in(instance: Instance, variants: Ints) -> list[Run]:
+    chosen = instance.variants[variants]
     return list(zip(chosen["operation"].tolist(), chosen["mode"].tolist(), strict=True))
 
 

@@ -29,9 +29,9 @@ def remove_repeat(instance: Instance, sequence: Sequence) -> int:
 def shift(instance: Instance, sequence: Sequence) -> int:
     """Move a run to another slot between what makes its inputs and the first use of its outputs."""
     slot = random_run(sequence)
-    way = sequence.way[slot]
-    operation = instance.ways[way].operation
-    low, high = 0, len(sequence.way) - 2
+    variant = sequence.variant[slot]
+    operation = instance.variants[variant].operation
+    low, high = 0, len(sequence.variant) - 2
     for k in range(instance.operations[operation].reads_start, instance.operations[operation].reads_end):
         y = instance.members[k]
         place = find_event(sequence, y, slot) - 1
@@ -39,7 +39,7 @@ def shift(instance: Instance, sequence: Sequence) -> int:
         while place > start and sequence.events[place].kind == READ:
             place -= 1
         low = max(low, sequence.events[place].slot)
-    for k in range(instance.ways[way].writes_start, instance.ways[way].writes_end):
+    for k in range(instance.variants[variant].writes_start, instance.variants[variant].writes_end):
         x = instance.members[k]
         place = find_event(sequence, x, slot) + 1
         end = sequence.items[x].start + sequence.items[x].count
@@ -67,7 +67,7 @@ def shift(instance: Instance, sequence: Sequence) -> int:
     take(instance, sequence, slot)
     if not on_its_side(instance, sequence, operation, at):
         return FAILED
-    put(instance, sequence, at, way)
+    put(instance, sequence, at, variant)
     first = first_slot(instance, sequence, operation)
     is_random = instance.operations[operation].earlier >= 0 or instance.operations[operation].later >= 0
     if is_random and not keeps_random_order(instance, sequence, operation, first):
@@ -76,27 +76,27 @@ def shift(instance: Instance, sequence: Sequence) -> int:
 
 
 @inner
-def run_another_way(instance: Instance, sequence: Sequence) -> int:
+def run_another_variant(instance: Instance, sequence: Sequence) -> int:
     """Replace a random run by another execution variant of its operation."""
     slot = random_run(sequence)
-    way = sequence.way[slot]
-    operation = instance.ways[way].operation
+    variant = sequence.variant[slot]
+    operation = instance.variants[variant].operation
     first = instance.operations[operation].default
     other = first
-    while other < len(instance.ways) and instance.ways[other].operation == operation:
+    while other < len(instance.variants) and instance.variants[other].operation == operation:
         other += 1
     if other - first < 2:
         return FAILED
     chosen = between(first, other)
-    if chosen == way or not has_room(instance, sequence, chosen):
+    if chosen == variant or not has_room(instance, sequence, chosen):
         return FAILED
     take(instance, sequence, slot)
     put(instance, sequence, slot, chosen)
-    for k in range(instance.ways[way].writes_start, instance.ways[way].writes_end):
+    for k in range(instance.variants[variant].writes_start, instance.variants[variant].writes_end):
         x = instance.members[k]
         start = sequence.items[x].start
         lost = sequence.items[x].count > 0 and sequence.events[start].kind == READ
-        if lost or (instance.items[x].summed and chosen != way):
+        if lost or (instance.items[x].summed and chosen != variant):
             return FAILED
     return DONE
 
@@ -108,5 +108,9 @@ def clear_useless(instance: Instance, sequence: Sequence) -> None:
     while useless[0]:
         slot = useless[int(useless[0])]
         useless[0] -= 1
-        if sequence.way[slot] != EMPTY and sequence.useful[slot] == 0 and may_take(instance, sequence, slot):
+        if (
+            sequence.variant[slot] != EMPTY
+            and sequence.useful[slot] == 0
+            and may_take(instance, sequence, slot)
+        ):
             take(instance, sequence, slot)

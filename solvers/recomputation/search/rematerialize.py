@@ -36,11 +36,11 @@ def rematerialize(instance: Instance, sequence: Sequence, item: int, slot: int, 
     while waiting:
         waiting -= 1
         x, until = items[waiting], slots[waiting]
-        way = instance.items[x].producer
-        if way < 0:
+        variant = instance.items[x].producer
+        if variant < 0:
             return FAILED
-        operation = instance.ways[way].operation
-        if not has_room(instance, sequence, way):
+        operation = instance.variants[variant].operation
+        if not has_room(instance, sequence, variant):
             return FAILED
         at = _room_before(instance, sequence, until)
         if at < 0:
@@ -50,7 +50,7 @@ def rematerialize(instance: Instance, sequence: Sequence, item: int, slot: int, 
         place = find_event(sequence, x, at)
         if place == sequence.items[x].start or sequence.events[place].slot > until:
             return FAILED
-        put(instance, sequence, at, way)
+        put(instance, sequence, at, variant)
         made += 1
         for k in range(instance.operations[operation].reads_start, instance.operations[operation].reads_end):
             y = instance.members[k]
@@ -67,8 +67,8 @@ def rematerialize(instance: Instance, sequence: Sequence, item: int, slot: int, 
             since = sequence.events[place - 1].slot
             if not is_last or since + 1 >= at:
                 continue
-            y_way = instance.items[y].producer
-            if y_way < 0 or not instance.operations[instance.ways[y_way].operation].recomputable:
+            y_variant = instance.items[y].producer
+            if y_variant < 0 or not instance.operations[instance.variants[y_variant].operation].recomputable:
                 continue
             tight = largest_in(sequence.tree, since + 1, at) > limit
             if np.random.random() < (_TIGHT if tight else _ROOMY):
@@ -83,7 +83,7 @@ def rematerialize(instance: Instance, sequence: Sequence, item: int, slot: int, 
 def rematerialize_anywhere(instance: Instance, sequence: Sequence, limit: int) -> int:
     """Recompute a random tensor before a use of it."""
     slot = random_run(sequence)
-    operation = instance.ways[sequence.way[slot]].operation
+    operation = instance.variants[sequence.variant[slot]].operation
     first, last = instance.operations[operation].reads_start, instance.operations[operation].reads_end
     if first == last:
         return FAILED
@@ -98,11 +98,11 @@ def rematerialize_across_peak(instance: Instance, sequence: Sequence, limit: int
     chosen, use, least = -1, -1, np.inf
     for _ in range(_SAMPLES):
         x = between(0, instance.tensors)
-        way = instance.items[x].producer
+        variant = instance.items[x].producer
         if (
-            way < 0
+            variant < 0
             or instance.items[x].size == 0
-            or not instance.operations[instance.ways[way].operation].recomputable
+            or not instance.operations[instance.variants[variant].operation].recomputable
         ):
             continue
         place = find_event(sequence, x, slot)
@@ -110,9 +110,9 @@ def rematerialize_across_peak(instance: Instance, sequence: Sequence, limit: int
         if place == sequence.items[x].start or place == end:
             continue
         at = sequence.events[place].slot
-        if at == slot or sequence.events[place].kind != READ or at >= len(sequence.way) - 2:
+        if at == slot or sequence.events[place].kind != READ or at >= len(sequence.variant) - 2:
             continue
-        price = instance.ways[way].seconds / instance.items[x].size * (0.3 + np.random.random())
+        price = instance.variants[variant].seconds / instance.items[x].size * (0.3 + np.random.random())
         if price < least:
             chosen, use, least = x, at, price
     if chosen < 0:
@@ -123,15 +123,15 @@ def rematerialize_across_peak(instance: Instance, sequence: Sequence, limit: int
 @inner
 def _room_before(instance: Instance, sequence: Sequence, slot: int) -> int:
     """Return an empty slot right before `slot`; if there is none, runs are shifted to the left."""
-    if sequence.way[slot - 1] == EMPTY:
+    if sequence.variant[slot - 1] == EMPTY:
         return slot - 1
     at = slot - 2
-    while sequence.way[at] != EMPTY:
+    while sequence.variant[at] != EMPTY:
         at -= 1
     if at <= 1 or slot - at > REACH:
         return -1
     for moved in range(at + 1, slot):
-        way = sequence.way[moved]
+        variant = sequence.variant[moved]
         take(instance, sequence, moved)
-        put(instance, sequence, moved - 1, way)
+        put(instance, sequence, moved - 1, variant)
     return slot - 1

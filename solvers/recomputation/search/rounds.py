@@ -32,7 +32,7 @@ from ...problem import Options
 from ...workers.precompile import COMPILING
 from .anneal import Best, anneal, energy_of, seed
 from .events import Sequence
-from .instance import instance_of, runs_in, ways_in
+from .instance import instance_of, runs_in, variants_in
 from .sequence import sequence
 
 NAME = "search"
@@ -69,7 +69,7 @@ def load(options: Options) -> None:
         seed(0)
         instance, nothing = instance_of(chain(2)), np.zeros(0, np.int64)
         at = sequence(instance, nothing)
-        anneal(instance, at, 1, 0, 1.0, 0.5, no_best(len(at.way)))
+        anneal(instance, at, 1, 0, 1.0, 0.5, no_best(len(at.variant)))
 
 
 def at_hand() -> bool:
@@ -112,15 +112,15 @@ class Rounds:
         return float(self.best.seconds[0])
 
     @property
-    def ways(self) -> Ints:
-        return self.best.ways[: self.best.length[0]]
+    def variants(self) -> Ints:
+        return self.best.variants[: self.best.length[0]]
 
     @property
     def fits(self) -> bool:
         return self.peak <= self.limit
 
     def runs(self) -> list[Run]:
-        return runs_in(self.instance, self.ways)
+        return runs_in(self.instance, self.variants)
 
     def schedule(self) -> Schedule:
         return schedule_of(self.graph, self.runs())
@@ -139,7 +139,7 @@ class Rounds:
         """
         seed(self.seed)
         self.random = Random(self.seed)
-        ways = ways_in(self.instance, runs)
+        variants = variants_in(self.instance, runs)
         begin, span = monotonic(), self.clock.left
         done = 0.0
         with self.clock.until_interrupted():
@@ -148,11 +148,11 @@ class Rounds:
                 if hot < 1.0 and not self.fits:
                     break
                 done += part
-                self._round(ways, round(part * self.moves), hot, replicas, begin + span * done)
-                ways, replicas = self.ways, 1
+                self._round(variants, round(part * self.moves), hot, replicas, begin + span * done)
+                variants, replicas = self.variants, 1
 
-    def _round(self, ways: Ints, moves: int, hot: float, replicas: int, until: float) -> None:
-        states, each = [self._slots(ways) for _ in range(replicas)], moves // replicas
+    def _round(self, variants: Ints, moves: int, hot: float, replicas: int, until: float) -> None:
+        states, each = [self._slots(variants) for _ in range(replicas)], moves // replicas
         begin, progress, done = monotonic(), 0.0, 0
         chunk = min(100 if replicas == 1 else EXCHANGE, each)
         while progress < 1.0 and (self.proceed() or not self.best.length[0]):
@@ -162,8 +162,8 @@ class Rounds:
             for k, at in enumerate(states):
                 warm = LADDER**k
                 anneal(self.instance, at, self.limit, chunk, before * warm, after * warm, self.best)
-                if 3 * np.count_nonzero(at.way >= 0) > len(at.way):
-                    states[k] = self._slots(at.way[at.way >= 0])
+                if 3 * np.count_nonzero(at.variant >= 0) > len(at.variant):
+                    states[k] = self._slots(at.variant[at.variant >= 0])
             self.exchange(states, after)
             now = monotonic()
             done += chunk
@@ -185,11 +185,11 @@ class Rounds:
             if gain >= 0 or self.random.random() < exp(gain * (cold - warm)):
                 states[k], states[k + 1] = states[k + 1], states[k]
 
-    def _slots(self, ways: Ints) -> Sequence:
+    def _slots(self, variants: Ints) -> Sequence:
         """Return a sequence of these runs, with slots between them; the best gets as many slots."""
-        at = sequence(self.instance, ways, _SLOTS_A_RUN * (len(ways) + 2))
-        room = max(0, len(at.way) - len(self.best.ways))
-        self.best = self.best._replace(ways=np.append(self.best.ways, np.zeros(room, np.int64)))
+        at = sequence(self.instance, variants, _SLOTS_A_RUN * (len(variants) + 2))
+        room = max(0, len(at.variant) - len(self.best.variants))
+        self.best = self.best._replace(variants=np.append(self.best.variants, np.zeros(room, np.int64)))
         return at
 
     def _tell(self) -> None:

@@ -28,7 +28,7 @@ def on_its_side(instance: Instance, sequence: Sequence, operation: int, slot: in
 def first_slot(instance: Instance, sequence: Sequence, operation: int) -> int:
     item = instance.tensors + operation
     if sequence.items[item].count == 0:
-        return len(sequence.way)
+        return len(sequence.variant)
     return sequence.events[sequence.items[item].start].slot
 
 
@@ -55,14 +55,14 @@ def may_take(instance: Instance, sequence: Sequence, slot: int) -> bool:
 
     It must be a repeat, what it makes must exist without it, and random operations must keep their order.
     """
-    way = sequence.way[slot]
-    operation = instance.ways[way].operation
+    variant = sequence.variant[slot]
+    operation = instance.variants[variant].operation
     item = instance.tensors + operation
     if sequence.items[item].count < 2:
         return False
     start = sequence.items[item].start
     is_first = sequence.events[start].slot == slot
-    for k in range(instance.ways[way].writes_start, instance.ways[way].writes_end):
+    for k in range(instance.variants[variant].writes_start, instance.variants[variant].writes_end):
         x = instance.members[k]
         place = sequence.items[x].start
         if sequence.events[place].slot == slot:

@@ -54,7 +54,7 @@ from ...problem import (
 )
 from ...settings import SolverSettings, seed_setting, setting
 from ...stages import eviction
-from ...stages.slots import has_faster_ways
+from ...stages.slots import has_faster_variants
 from ..checkpointing import rotor
 from .rounds import NAME, Rounds
 
@@ -85,7 +85,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     graph, limit = problem.graph, device_limit(problem)
     baseline = baseline_candidate(graph)
     fits = baseline.peak <= limit
-    if fits and not has_faster_ways(graph):
+    if fits and not has_faster_variants(graph):
         return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(graph))
     try:
         return improved(problem, options, in_default_mode(range(len(graph.operations))))

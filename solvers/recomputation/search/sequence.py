@@ -22,16 +22,16 @@ REACH = 6
 """Number of slots to look through for an empty one."""
 
 
-def sequence(instance: Instance, ways: Ints, slots: int = 0) -> Sequence:
-    """Build a sequence of the ways in this order, spread over at least `slots` slots and four per run."""
-    size = 1 << max(4, int(max(slots, 4 * (len(ways) + 2)) - 1).bit_length())
+def sequence(instance: Instance, variants: Ints, slots: int = 0) -> Sequence:
+    """Build a sequence of the variants in this order, spread over at least `slots` slots and four per run."""
+    size = 1 << max(4, int(max(slots, 4 * (len(variants) + 2)) - 1).bit_length())
     count = np.zeros(len(instance.items), np.int64)
-    _count_events(instance, ways, count)
+    _count_events(instance, variants, count)
     ends = np.cumsum(3 * count + 32)
     items = np.zeros(len(ends), _ITEM)
     items["start"][1:], items["end"] = ends[:-1], ends
     made = Sequence(
-        way=np.full(size, EMPTY, np.int64),
+        variant=np.full(size, EMPTY, np.int64),
         useful=np.zeros(size, np.int64),
         tree=memory_tree(size),
         items=items,
@@ -40,31 +40,31 @@ def sequence(instance: Instance, ways: Ints, slots: int = 0) -> Sequence:
         useless=np.zeros(size + 1, np.int64),
         journal=np.zeros((4 * size, 3), np.int64),
     )
-    _fill(instance, made, ways)
+    _fill(instance, made, variants)
     return made
 
 
 @compiled
-def _count_events(instance: Instance, ways: Ints, count: Ints) -> None:
+def _count_events(instance: Instance, variants: Ints, count: Ints) -> None:
     for x in instance.results:
         count[x] += 1
-    for way in ways:
-        operation = instance.ways[way].operation
+    for variant in variants:
+        operation = instance.variants[variant].operation
         count[instance.tensors + operation] += 1
         for k in range(instance.operations[operation].reads_start, instance.operations[operation].reads_end):
             count[instance.members[k]] += 1
-        for k in range(instance.ways[way].writes_start, instance.ways[way].writes_end):
+        for k in range(instance.variants[variant].writes_start, instance.variants[variant].writes_end):
             count[instance.members[k]] += 1
 
 
 @compiled
-def _fill(instance: Instance, sequence: Sequence, ways: Ints) -> None:
-    slots = len(sequence.way)
+def _fill(instance: Instance, sequence: Sequence, variants: Ints) -> None:
+    slots = len(sequence.variant)
     add(sequence.tree, 1, slots - 2, instance.always)
     for x in instance.results:
         insert_event(instance, sequence, x, slots - 2, READ)
-    for k in range(len(ways)):
-        put(instance, sequence, (k + 1) * (slots - 3) // (len(ways) + 1), ways[k])
+    for k in range(len(variants)):
+        put(instance, sequence, (k + 1) * (slots - 3) // (len(variants) + 1), variants[k])
     sequence.journal[0, 0] = 0
 
 
@@ -78,20 +78,20 @@ def period(sequence: Sequence) -> float:
 
 
 @inner
-def ways_of_sequence(sequence: Sequence) -> Ints:
-    return sequence.way[sequence.way >= 0]
+def variants_of_sequence(sequence: Sequence) -> Ints:
+    return sequence.variant[sequence.variant >= 0]
 
 
 @inner
-def has_room(instance: Instance, sequence: Sequence, way: int) -> bool:
-    """Tell whether the items of this way can take one more event."""
-    operation = instance.ways[way].operation
+def has_room(instance: Instance, sequence: Sequence, variant: int) -> bool:
+    """Tell whether the items of this variant can take one more event."""
+    operation = instance.variants[variant].operation
     if _is_full(sequence, instance.tensors + operation):
         return False
     for k in range(instance.operations[operation].reads_start, instance.operations[operation].reads_end):
         if _is_full(sequence, instance.members[k]):
             return False
-    for k in range(instance.ways[way].writes_start, instance.ways[way].writes_end):
+    for k in range(instance.variants[variant].writes_start, instance.variants[variant].writes_end):
         if _is_full(sequence, instance.members[k]):
             return False
     return sequence.journal[0, 0] + 2 < len(sequence.journal)
@@ -103,49 +103,49 @@ def _is_full(sequence: Sequence, item: int) -> bool:
 
 
 @inner
-def put(instance: Instance, sequence: Sequence, slot: int, way: int) -> None:
-    """Run `way` in the empty `slot`."""
-    operation = instance.ways[way].operation
-    sequence.way[slot] = way
+def put(instance: Instance, sequence: Sequence, slot: int, variant: int) -> None:
+    """Run `variant` in the empty `slot`."""
+    operation = instance.variants[variant].operation
+    sequence.variant[slot] = variant
     sequence.useful[slot] = 0
-    sequence.seconds[0] += instance.ways[way].seconds
-    sequence.seconds[1] += instance.ways[way].launch
-    add(sequence.tree, slot, slot, instance.ways[way].workspace)
+    sequence.seconds[0] += instance.variants[variant].seconds
+    sequence.seconds[1] += instance.variants[variant].launch
+    add(sequence.tree, slot, slot, instance.variants[variant].workspace)
     insert_event(instance, sequence, instance.tensors + operation, slot, MAKE)
-    for k in range(instance.ways[way].writes_start, instance.ways[way].writes_end):
+    for k in range(instance.variants[variant].writes_start, instance.variants[variant].writes_end):
         x = instance.members[k]
         insert_event(instance, sequence, x, slot, ADD if instance.items[x].summed else MAKE)
     for k in range(instance.operations[operation].reads_start, instance.operations[operation].reads_end):
         insert_event(instance, sequence, instance.members[k], slot, READ)
     if sequence.useful[slot] == 0:
         note_useless(sequence, slot)
-    _note(sequence, slot, way, 1)
+    _note(sequence, slot, variant, 1)
 
 
 @inner
 def take(instance: Instance, sequence: Sequence, slot: int) -> None:
     """Take the run out of the slot."""
-    way = sequence.way[slot]
-    operation = instance.ways[way].operation
+    variant = sequence.variant[slot]
+    operation = instance.variants[variant].operation
     for k in range(instance.operations[operation].reads_start, instance.operations[operation].reads_end):
         remove_event(instance, sequence, instance.members[k], slot)
-    for k in range(instance.ways[way].writes_start, instance.ways[way].writes_end):
+    for k in range(instance.variants[variant].writes_start, instance.variants[variant].writes_end):
         remove_event(instance, sequence, instance.members[k], slot)
     remove_event(instance, sequence, instance.tensors + operation, slot)
-    add(sequence.tree, slot, slot, -instance.ways[way].workspace)
-    sequence.seconds[0] -= instance.ways[way].seconds
-    sequence.seconds[1] -= instance.ways[way].launch
-    sequence.way[slot] = EMPTY
+    add(sequence.tree, slot, slot, -instance.variants[variant].workspace)
+    sequence.seconds[0] -= instance.variants[variant].seconds
+    sequence.seconds[1] -= instance.variants[variant].launch
+    sequence.variant[slot] = EMPTY
     sequence.useful[slot] = 0
-    _note(sequence, slot, way, 0)
+    _note(sequence, slot, variant, 0)
 
 
 @inner
-def _note(sequence: Sequence, slot: int, way: int, was_put: int) -> None:
+def _note(sequence: Sequence, slot: int, variant: int, was_put: int) -> None:
     journal = sequence.journal
     journal[0, 0] += 1
     row = journal[0, 0]
-    journal[row, 0], journal[row, 1], journal[row, 2] = slot, way, was_put
+    journal[row, 0], journal[row, 1], journal[row, 2] = slot, variant, was_put
 
 
 @inner
@@ -165,32 +165,32 @@ def undo(instance: Instance, sequence: Sequence) -> None:
 @inner
 def spread(instance: Instance, sequence: Sequence) -> None:
     """Rewrite the sequence with its runs at equal distances."""
-    ways = ways_of_sequence(sequence)
-    sequence.way[:] = EMPTY
+    variants = variants_of_sequence(sequence)
+    sequence.variant[:] = EMPTY
     sequence.useful[:] = 0
     sequence.tree.largest[:] = 0
     sequence.tree.added[:] = 0
     for item in range(len(sequence.items)):
         sequence.items[item].count = 0
     sequence.seconds[:] = 0.0
-    _fill(instance, sequence, ways)
+    _fill(instance, sequence, variants)
     sequence.useless[0] = 0
 
 
 @inner
 def random_run(sequence: Sequence) -> int:
     """Return a random slot with a run."""
-    slots = len(sequence.way)
+    slots = len(sequence.variant)
     while True:
         slot = between(1, slots - 2)
-        if sequence.way[slot] != EMPTY:
+        if sequence.variant[slot] != EMPTY:
             return slot
 
 
 @inner
 def empty_before(sequence: Sequence, slot: int) -> int:
     for at in range(slot - 1, max(0, slot - REACH), -1):
-        if sequence.way[at] == EMPTY:
+        if sequence.variant[at] == EMPTY:
             return at
     return -1
 

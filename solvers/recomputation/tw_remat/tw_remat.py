@@ -45,7 +45,7 @@ from ...candidates import baseline_candidate, device_limit, infeasible, judged
 from ...problem import NotFoundError, Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, setting
 from ...skipped import skipping
-from ...stages.slots import has_faster_ways
+from ...stages.slots import has_faster_variants
 from .order import Dependencies, TooLongError, order
 from .tree import taken_apart
 
@@ -81,7 +81,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     clock = options.clock()
     baseline = baseline_candidate(graph)
     if baseline.peak <= limit:
-        status = Status.HEURISTIC if has_faster_ways(graph) else Status.OPTIMAL
+        status = Status.HEURISTIC if has_faster_variants(graph) else Status.OPTIMAL
         return SolverResult(baseline.schedule, status, time_bound(graph))
     found: list[_Result] = []
 

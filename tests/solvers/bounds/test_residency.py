@@ -32,7 +32,7 @@ from memplan.solvers.milp.model import Model
 from memplan.solvers.milp.safe_bounds import relaxed
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
-from memplan.solvers.stages.slots import ways_of
+from memplan.solvers.stages.slots import variants_of
 from small_graphs import small_graphs
 from test_checkmate import least_time
 
@@ -210,12 +210,12 @@ def test_facts_are_those_of_the_graph(graph: Graph) -> None:
     before: list[set[int]] = [set() for _ in operations]
     changes = {(o, x) for o in operations for x in graph.operation(o).mutates}
     for o in operations:
-        one, ways = graph.operation(o), ways_of(graph, o)
-        surely = set(one.writes).intersection(*(way.writes for way in ways))
+        one, variants = graph.operation(o), variants_of(graph, o)
+        surely = set(one.writes).intersection(*(variant.writes for variant in variants))
         moving = {x for x in (*one.reads, *one.mutates) if not graph.resident[x]}
         assert facts.touched(o) == moving | surely
         sizes = sum(int(graph.tensors.bytes[x]) for x in moving | surely)
-        assert facts.least_bytes(o) == facts.always + min(way.workspace for way in ways) + sizes
+        assert facts.least_bytes(o) == facts.always + min(variant.workspace for variant in variants) + sizes
         before[o].update(p for p in operations if {*graph.operation(p).writes} & {*one.reads, *one.mutates})
         for change, x in changes:
             if change != o and x in (*one.reads, *one.writes, *one.mutates):

@@ -187,7 +187,7 @@ def test_recomputation_of_a_prefix_is_what_its_schedule_runs(granularity: str):
     plain = sum(layers.seconds([*layer.forward, *layer.backward]) for layer in layers.layers)
     prefixes = order.prefixes(traffic_of(layers, MACHINE, Memory.HOST, 3))
     for prefix in prefixes[:: max(1, len(prefixes) // 4)]:
-        runs = next(iter(amounts.ways(prefix.count))).runs
+        runs = next(iter(amounts.residencies(prefix.count))).runs
         modes = [(o, mode) for o, mode in runs if not (mode and columns.modes[o][mode - 1].on_host)]
         seconds = sum(columns.modes[o][m - 1].time if m else columns.time.item(o) for o, m in modes)
         assert seconds == pytest.approx(plain + prefix.recomputed)
@@ -379,11 +379,11 @@ def test_what_stays_keeps_within_the_room(layers: int, seed: int, share: float):
     problem = Problem(updated, baseline(updated).peak, MACHINE)
     amounts = Amounts(problem, MACHINE, order, Memory.HOST, duplex=True, keep=share)
     for count in (0, len(order.swaps)):
-        bare, way = next(amounts._all_offloaded(count)), next(amounts.ways(count))
+        bare, residency = next(amounts._all_offloaded(count)), next(amounts.residencies(count))
         before, after = (
-            ResidencyTransfers(updated, MACHINE.hierarchy, each).device_peak for each in (bare, way)
+            ResidencyTransfers(updated, MACHINE.hierarchy, each).device_peak for each in (bare, residency)
         )
-        assert set(way.offloaded) <= set(bare.offloaded)
+        assert set(residency.offloaded) <= set(bare.offloaded)
         assert after <= max(before, amounts.room)
 
 

@@ -188,8 +188,8 @@ def test_weights_that_are_fetched_twice_are_on_the_device_one_layer_at_a_time() 
     problem = Problem(graph, 10**9, machine(8 * MiB))
     plan = plan_of(problem)
 
-    def least(way: Treatment) -> int:
-        found = simulate_residency(graph, machine(8 * MiB), 10**9, plan.residency(plan.all_in(way)))
+    def least(treatment: Treatment) -> int:
+        found = simulate_residency(graph, machine(8 * MiB), 10**9, plan.residency(plan.all_in(treatment)))
         assert found is not None
         return found[1].least_budget
 

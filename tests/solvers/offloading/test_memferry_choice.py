@@ -39,38 +39,46 @@ def instance(seed: int, most: int = 6) -> list[Costs]:
     return [layer() for _ in range(random.randint(2, most))]
 
 
-def possible(costs: list[Costs], ways: tuple[Treatment, ...]) -> bool:
+def possible(costs: list[Costs], treatments: tuple[Treatment, ...]) -> bool:
     fetched = (Treatment.GFGB, Treatment.TWICE)
-    return all(way in fetched or layer.direct_forward < inf for layer, way in zip(costs, ways, strict=True))
+    return all(
+        treatment in fetched or layer.direct_forward < inf
+        for layer, treatment in zip(costs, treatments, strict=True)
+    )
 
 
 def choices(costs: list[Costs], among: tuple[Treatment, ...] = PUBLISHED) -> list[tuple[Treatment, ...]]:
-    return [ways for ways in product(among, repeat=len(costs)) if possible(costs, ways)]
+    return [treatments for treatments in product(among, repeat=len(costs)) if possible(costs, treatments)]
 
 
-def on_device(costs: list[Costs], ways: tuple[Treatment, ...] | list[Treatment]) -> int:
+def on_device(costs: list[Costs], treatments: tuple[Treatment, ...] | list[Treatment]) -> int:
     stay = (Treatment.GFGB, Treatment.DFGB)
-    return sum(layer.size for layer, way in zip(costs, ways, strict=True) if way in stay)
+    return sum(layer.size for layer, treatment in zip(costs, treatments, strict=True) if treatment in stay)
 
 
-def forward_by_events(costs: list[Costs], ways: tuple[Treatment, ...]) -> float:
+def forward_by_events(costs: list[Costs], treatments: tuple[Treatment, ...]) -> float:
     """The model told another way: a computation starts when all before it, and all fetches up to it, are
     over.
     """
-    fetches = [layer.fetch if way == Treatment.GFGB else 0.0 for layer, way in zip(costs, ways, strict=True)]
-    lengths = [
-        (layer.forward if way == Treatment.GFGB else layer.direct_forward) + layer.between
-        for layer, way in zip(costs, ways, strict=True)
+    fetches = [
+        layer.fetch if treatment == Treatment.GFGB else 0.0
+        for layer, treatment in zip(costs, treatments, strict=True)
     ]
-    starts = [i for i, way in enumerate(ways) if way == Treatment.GFGB]
+    lengths = [
+        (layer.forward if treatment == Treatment.GFGB else layer.direct_forward) + layer.between
+        for layer, treatment in zip(costs, treatments, strict=True)
+    ]
+    starts = [i for i, treatment in enumerate(treatments) if treatment == Treatment.GFGB]
     return max([sum(lengths), *(sum(fetches[: i + 1]) + sum(lengths[i:]) for i in starts)])
 
 
 def test_the_forward_estimate_is_the_longest_path() -> None:
     for seed in range(50):
         costs = instance(seed)
-        for ways in choices(costs, (Treatment.GFGB, Treatment.DHA)):
-            assert forward_estimate(costs, ways)[0] == pytest.approx(forward_by_events(costs, ways))
+        for treatments in choices(costs, (Treatment.GFGB, Treatment.DHA)):
+            assert forward_estimate(costs, treatments)[0] == pytest.approx(
+                forward_by_events(costs, treatments)
+            )
 
 
 def test_three_layers_by_hand() -> None:
@@ -83,7 +91,7 @@ def test_three_layers_by_hand() -> None:
     assert estimate(costs, [Treatment.DFGB, Treatment.GFGB, Treatment.GFGB]) == 7 + 6
     assert estimate(costs, [Treatment.DHA] * 3) == 6 + 9
     best = [Treatment.DFGB, Treatment.DFGB, Treatment.GFGB]
-    assert estimate(costs, best) == min(estimate(costs, ways) for ways in choices(costs)) == 11
+    assert estimate(costs, best) == min(estimate(costs, treatments) for treatments in choices(costs)) == 11
     found = best_choice(costs)
     assert found is not None
     assert found.seconds == 11
@@ -94,11 +102,12 @@ def test_algorithm_1_counts_its_own_time_right_and_stays_near_the_optimum() -> N
     for seed in range(INSTANCES):
         costs = instance(seed)
         forward = Forward(costs)
-        seconds, link = forward_estimate(costs, forward.ways)
+        seconds, link = forward_estimate(costs, forward.treatments)
         assert forward.total == pytest.approx(seconds)
         assert forward.spare == pytest.approx(seconds - link)
         best = min(
-            forward_estimate(costs, ways)[0] for ways in choices(costs, (Treatment.GFGB, Treatment.DHA))
+            forward_estimate(costs, treatments)[0]
+            for treatments in choices(costs, (Treatment.GFGB, Treatment.DHA))
         )
         ratios.append(seconds / best)
     assert min(ratios) >= 1 - 1e-12
@@ -110,13 +119,13 @@ def test_the_program_is_the_optimum_of_all_choices() -> None:
     greedy_ratios: list[float] = []
     for seed in range(INSTANCES):
         costs = instance(seed)
-        best = min(estimate(costs, ways) for ways in choices(costs))
+        best = min(estimate(costs, treatments) for treatments in choices(costs))
         start = greedy(costs)
         found = best_choice(costs, known=start)
         assert found is not None
         assert found.exact
         assert found.seconds == pytest.approx(best)
-        assert estimate(costs, found.ways) == pytest.approx(found.seconds)
+        assert estimate(costs, found.treatments) == pytest.approx(found.seconds)
         assert possible(costs, tuple(start))
         greedy_ratios.append(estimate(costs, start) / best)
     assert min(greedy_ratios) >= 1 - 1e-12
@@ -128,13 +137,13 @@ def test_the_program_is_the_optimum_of_all_choices() -> None:
 def test_within_a_room_for_weights_too(seed: int, room: int, twice: bool) -> None:
     costs = instance(seed, most=5)
     among = choices(costs, tuple(Treatment) if twice else PUBLISHED)
-    fitting = [estimate(costs, ways) for ways in among if on_device(costs, ways) <= room]
+    fitting = [estimate(costs, treatments) for treatments in among if on_device(costs, treatments) <= room]
     found = best_choice(costs, room=room, twice=twice)
     if not fitting:
         assert found is None
         return
     assert found is not None
-    assert on_device(costs, found.ways) <= room
+    assert on_device(costs, found.treatments) <= room
     assert found.seconds == pytest.approx(min(fitting))
 
 
@@ -149,7 +158,7 @@ def test_with_few_states_the_choice_is_no_longer_called_exact() -> None:
     assert exact.seconds <= rough.seconds * (1 + 1e-12) <= estimate(costs, start) * (1 + 1e-9)
     stopped = best_choice(costs, known=start, proceed=lambda: False)
     assert stopped is not None
-    assert stopped.ways == start
+    assert stopped.treatments == start
     assert not stopped.exact
 
 

@@ -140,15 +140,15 @@ def test_auto_takes_the_faster_and_needs_no_more_memory_than_either(seed: int) -
         answer = solved(replace(problem, budget=budget), gradients=gradients, flips=0)
         return simulate(problem.graph, answer.schedule, budget=budget, machine=problem.machine).figures.time
 
-    ways = ("copied", "direct")
+    treatments = ("copied", "direct")
     roomy = problem.budget
-    assert time(roomy, "auto") <= min(time(roomy, way) for way in ways)
+    assert time(roomy, "auto") <= min(time(roomy, treatment) for treatment in treatments)
     least: dict[str, int] = {}
-    for way in (*ways, "auto"):
+    for treatment in (*treatments, "auto"):
         with pytest.raises(InfeasibleError) as refusal:
-            solved(replace(problem, budget=1), gradients=way)
+            solved(replace(problem, budget=1), gradients=treatment)
         assert refusal.value.least is not None
-        least[way] = refusal.value.least
+        least[treatment] = refusal.value.least
     assert least["direct"] <= least["copied"]
     assert least["auto"] == min(least.values())
     assert time(least["auto"], "auto") > 0.0

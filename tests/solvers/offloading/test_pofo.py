@@ -23,7 +23,7 @@ from memplan.solvers.chains.problem import chain_problem
 from memplan.solvers.chains.runs import block_runs, save_all
 from memplan.solvers.chains.table import ChainTable
 from memplan.solvers.offloading.pofo import pofo
-from memplan.solvers.offloading.pofo.segments import residence
+from memplan.solvers.offloading.pofo.segments import choice_residency
 from memplan.solvers.offloading.pofo.table import PofoTable
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Status
 from memplan.solvers.registry.run import solve as solve_and_bound
@@ -200,11 +200,11 @@ def test_what_would_still_be_under_way_when_backward_begins_stays():
     graph = chain(6, seed=3, parameters=False)
     chained = chain_problem("pofo", Problem(graph, 10**9), 60)
     saved = set().union(*(run.saved for run in chained.runs[:-1]))
-    whole = residency(chained, save_all(chained.blocks), saved)
+    whole = choice_residency(chained, save_all(chained.blocks), saved)
     assert len(whole.offloaded) == len(saved)
     before: set[int] = set()
     for rate in (1.0, 1e5, 1e6, 1e7, 1e9, inf):
-        some = residency(chained, save_all(chained.blocks), saved, None if rate == inf else Link(rate))
+        some = choice_residency(chained, save_all(chained.blocks), saved, None if rate == inf else Link(rate))
         leaving = [position for _x, position in some.offloaded]
         assert leaving == sorted(leaving)
         assert len(some.offloaded) >= len(before)

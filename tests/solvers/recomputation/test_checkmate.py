@@ -79,9 +79,9 @@ def least_time(graph: Graph, budget: int) -> float | None:
             needs = {*operation.reads, *operation.mutates} - resident
             if (k < stage and not may_run_again(k, stage)) or not all(parts[x] <= there for x in needs):
                 continue
-            ways = [(operation.time, operation.workspace, operation.writes)]
-            ways += [(mode.time, mode.workspace, mode.writes) for mode in operation.modes]
-            for time, workspace, writes in ways:
+            variants = [(operation.time, operation.workspace, operation.writes)]
+            variants += [(mode.time, mode.workspace, mode.writes) for mode in operation.modes]
+            for time, workspace, writes in variants:
                 after = there | {(x, k) for x in writes}
                 twice = sum(sizes[x] for x in writes if (x, k) in there)
                 if always + sum(sizes[x] for x in {x for x, _k in after}) + workspace + twice <= budget:

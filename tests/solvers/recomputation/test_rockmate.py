@@ -265,8 +265,10 @@ def test_settings_that_make_no_sense(solver: str, setting: str, fault: str) -> N
         registry.chosen_settings(solver, {key: value})
 
 
-def with_light_ways(random: Random) -> Graph:
-    """A chain whose operations have ways that leave out what other blocks read, or what random ones read."""
+def with_light_variants(random: Random) -> Graph:
+    """A chain whose operations have variants that leave out what other blocks read, or what random ones
+    read.
+    """
     draft, layers = Draft("light ways"), random.randint(3, 7)
     shared = [draft.tensor(f"b{k}", random.randint(1, 20)) for k in range(random.randint(1, 2))]
     outputs = [draft.tensor(f"a{k}", random.choice((50, 100, 150))) for k in range(layers)]
@@ -277,8 +279,10 @@ def with_light_ways(random: Random) -> Graph:
         writes = [output, *([producers[k]] if k in producers else [])]
         spare = draft.tensor(f"c{k}", random.randint(1, 30)) if random.random() < 0.5 else None
         writes += [] if spare is None else [spare]
-        ways = [tuple(writes[: 1 + cut]) for cut in range(len(writes) - 1)]
-        modes = tuple(Mode(f"short{k}", random.uniform(0.1, 1.0), 0, way) for k, way in enumerate(ways))
+        variants = [tuple(writes[: 1 + cut]) for cut in range(len(writes) - 1)]
+        modes = tuple(
+            Mode(f"short{k}", random.uniform(0.1, 1.0), 0, variant) for k, variant in enumerate(variants)
+        )
         draft.operation(f"F{k}", time=random.choice((1, 10)), reads=reads, writes=writes, modes=modes)
         if spare is not None:
             mark = draft.tensor(f"m{k}", 1)
@@ -298,7 +302,7 @@ def with_light_ways(random: Random) -> Graph:
 @pytest.mark.parametrize("seed", range(12))
 def test_ways_that_leave_out_what_only_the_first_pass_needs(seed: int) -> None:
     """What all blocks read is made in the first pass, whatever way is the fastest later."""
-    graph = with_light_ways(Random(seed))
+    graph = with_light_variants(Random(seed))
     low, high = minimum_memory(graph), baseline(graph).peak
     for share in (0.3, 0.6, 0.9):
         budget = int(low + share * (high - low))

@@ -27,10 +27,10 @@ from memplan.solvers.recomputation.search import sequence as runs_in_slots
 from memplan.solvers.recomputation.search import tree as memory
 from memplan.solvers.recomputation.search.anneal import anneal, seed
 from memplan.solvers.recomputation.search.events import Sequence
-from memplan.solvers.recomputation.search.instance import instance_of, runs_in, ways_in
+from memplan.solvers.recomputation.search.instance import instance_of, runs_in, variants_in
 from memplan.solvers.recomputation.search.rounds import Rounds, no_best
 from memplan.solvers.recomputation.search.search import Settings, improved, solve
-from memplan.solvers.recomputation.search.sequence import sequence, ways_of_sequence
+from memplan.solvers.recomputation.search.sequence import sequence, variants_of_sequence
 from memplan.solvers.recomputation.search.tree import memory_tree, peak
 from memplan.solvers.registry import run as registry
 from not_none import not_none
@@ -76,7 +76,7 @@ def test_the_tree_is_an_array_with_ranges(number: int, slots: int) -> None:
 
 def memory_of_runs(at: Sequence) -> list[int]:
     """At each run, by the tree."""
-    return [largest_in(at.tree, int(slot), int(slot)) for slot in np.flatnonzero(at.way >= 0)]
+    return [largest_in(at.tree, int(slot), int(slot)) for slot in np.flatnonzero(at.variant >= 0)]
 
 
 def plain_runs(graph: Graph) -> list[Run]:
@@ -90,21 +90,21 @@ def test_every_sequence_on_the_way_holds_with_the_figures_kept(graph: Graph, per
     """Hot, so that nearly every move is kept: each is replayed by the simulator."""
     limit = baseline(graph).peak * percent // 100
     rounds = Rounds(graph, limit, 1, 0, Options())
-    at = sequence(rounds.instance, ways_in(rounds.instance, plain_runs(graph)))
-    rounds.best = no_best(len(at.way))
+    at = sequence(rounds.instance, variants_in(rounds.instance, plain_runs(graph)))
+    rounds.best = no_best(len(at.variant))
     seed(percent)
     repeats = 0
     for _ in range(300):
         hot = graph.operations.time.sum()
         anneal(rounds.instance, at, limit, 1, hot, hot, rounds.best)
-        runs = runs_in(rounds.instance, ways_of_sequence(at))
+        runs = runs_in(rounds.instance, variants_of_sequence(at))
         figures = simulate(graph, schedule_of(graph, runs)).figures
         assert len(prune(graph, runs)) == len(runs)
         assert figures.peak == peak(at.tree)
         assert figures.time == pytest.approx(max(at.seconds))
-        afresh = sequence(rounds.instance, ways_in(rounds.instance, runs))
+        afresh = sequence(rounds.instance, variants_in(rounds.instance, runs))
         assert memory_of_runs(at) == memory_of_runs(afresh)
-        assert (at.useful[at.way >= 0] == afresh.useful[afresh.way >= 0]).all()
+        assert (at.useful[at.variant >= 0] == afresh.useful[afresh.variant >= 0]).all()
         repeats = max(repeats, len(runs) - len(graph.operations))
         best = rounds.runs()
         if best:
@@ -118,15 +118,15 @@ def test_every_sequence_on_the_way_holds_with_the_figures_kept(graph: Graph, per
 def test_undone_moves_leave_no_trace() -> None:
     graph = layered(20, width=4)
     instance = instance_of(graph)
-    at = sequence(instance, ways_in(instance, plain_runs(graph)))
-    before = (at.way.copy(), at.tree.largest[1], at.useful.copy(), at.seconds[0])
+    at = sequence(instance, variants_in(instance, plain_runs(graph)))
+    before = (at.variant.copy(), at.tree.largest[1], at.useful.copy(), at.seconds[0])
     at.journal[0, 0] = 0
-    slots = np.flatnonzero(at.way >= 0)
-    put(instance, at, int(slots[-1]) + 1, int(at.way[slots[0]]))
+    slots = np.flatnonzero(at.variant >= 0)
+    put(instance, at, int(slots[-1]) + 1, int(at.variant[slots[0]]))
     take(instance, at, int(slots[-1]))
-    assert at.tree.largest[1] != before[1] or (at.way != before[0]).any()
+    assert at.tree.largest[1] != before[1] or (at.variant != before[0]).any()
     undo(instance, at)
-    assert (at.way == before[0]).all()
+    assert (at.variant == before[0]).all()
     assert (at.useful == before[2]).all()
     assert (at.tree.largest[1], at.seconds[0]) == pytest.approx((before[1], before[3]))
     spread(instance, at)
@@ -173,7 +173,7 @@ def test_colder_replicas_take_the_faster_sequences() -> None:
     rounds = Rounds(graph, limit, 1, 0, Options(), replicas=2)
     plain = [*range(count)]
     slow, fast = ([(o, 0) for o in order] for order in ([*plain, plain[0]], plain))
-    states = [sequence(rounds.instance, ways_in(rounds.instance, runs)) for runs in (slow, fast)]
+    states = [sequence(rounds.instance, variants_in(rounds.instance, runs)) for runs in (slow, fast)]
     wanted = states[::-1]
     rounds.exchange(states, 1e-9)
     assert [at is other for at, other in zip(states, wanted, strict=True)] == [True, True]

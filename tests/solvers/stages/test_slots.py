@@ -8,15 +8,15 @@ from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.planner.baseline import baseline
 from memplan.solvers.problem import Problem, Status
 from memplan.solvers.registry import run as registry
-from memplan.solvers.stages.slots import has_faster_ways
+from memplan.solvers.stages.slots import has_faster_variants
 
 
-def graph_with(way: Mode, *, saved_is_read: bool = True) -> Graph:
+def graph_with(variant: Mode, *, saved_is_read: bool = True) -> Graph:
     """Its first operation takes 4 s for `y` (1) and `saved` (2), or runs that way."""
     draft = Draft("ways")
     x = draft.tensor("x", 4, Kind.INPUT)
     y, saved, z, g, h, d = (draft.tensor(name, 4) for name in ("y", "saved", "z", "g", "h", "d"))
-    draft.operation("f", time=4.0, reads=[x], writes=[y, saved], modes=[way])
+    draft.operation("f", time=4.0, reads=[x], writes=[y, saved], modes=[variant])
     draft.operation("f2", time=1.0, reads=[y], writes=[z])
     draft.operation("loss", time=1.0, reads=[z], writes=[g], phase=Phase.LOSS)
     draft.operation("b2", time=1.0, reads=[g, y], writes=[h], phase=Phase.BACKWARD)
@@ -41,7 +41,7 @@ FASTER = graph_with(Mode("fast", 1.0, 8, (1, 2)))
     ids=["all", "slower", "host", "written below", "part", "part that is read"],
 )
 def test_a_way_is_faster_if_it_makes_all_that_is_read(graph: Graph, faster: bool) -> None:
-    assert has_faster_ways(graph) == faster
+    assert has_faster_variants(graph) == faster
 
 
 @pytest.mark.parametrize("name", ["auto", "search", "rk-rotor", "rockmate", "tw-remat", "checkmate"])

@@ -8,7 +8,7 @@ from ....graphs.graph import Graph
 
 
 @dataclass(frozen=True)
-class Variant:
+class BoundVariant:
     """An execution variant of an operation.
 
     seconds: on the CPU if `on_host`.
@@ -24,16 +24,16 @@ class Variant:
     writes: frozenset[int]
 
 
-def ways_of(graph: Graph, operation: int) -> list[Variant]:
+def variants_of(graph: Graph, operation: int) -> list[BoundVariant]:
     """Return the operation's execution variants, the baseline one first."""
     one = graph.operation(operation)
     touched = frozenset(graph.input_lists[operation])
     none = frozenset[int]()
-    ways = [Variant(one.time, one.workspace, False, touched, none, frozenset(one.writes))]
+    variants = [BoundVariant(one.time, one.workspace, False, touched, none, frozenset(one.writes))]
     for mode in one.modes:
         at_host = touched if mode.on_host else frozenset(mode.reads_host)
-        ways.append(
-            Variant(
+        variants.append(
+            BoundVariant(
                 mode.time,
                 0 if mode.on_host else mode.workspace,
                 mode.on_host,
@@ -42,4 +42,4 @@ def ways_of(graph: Graph, operation: int) -> list[Variant]:
                 frozenset(mode.writes).difference(mode.made_on_host),
             )
         )
-    return ways
+    return variants

@@ -86,7 +86,7 @@ def hard_core(rows: Lifetimes, capacity: int) -> Lifetimes:
     weight /= weight.mean()
     before = weight.copy()
     offsets, left = np.zeros(len(rows.size), np.int64), np.zeros(1, np.int64)
-    eject(rows.size, rows.start, rows.end, rows.turn, capacity, 30_000, 1, True, weight, offsets, left)
+    eject(rows.size, rows.start, rows.end, rows.steps, capacity, 30_000, 1, True, weight, offsets, left)
     return rows.of(weight - before >= 1)
 
 
@@ -104,7 +104,7 @@ def has_none(rows: Lifetimes, capacity: int, seconds: float = 10.0) -> bool:
     for size, start, end in zip(rows.size // unit, rows.start, rows.end, strict=True):
         offset = model.new_int_var(0, room - int(size), "")
         place = model.new_fixed_size_interval_var(offset, int(size), "")
-        pieces = [(start, min(end, rows.turn)), (0, end - rows.turn)]
+        pieces = [(start, min(end, rows.steps)), (0, end - rows.steps)]
         for first, last in ((int(a), int(b)) for a, b in pieces if b > a):
             along.append(model.new_fixed_size_interval_var(first, last - first, ""))
             across.append(place)
@@ -119,7 +119,7 @@ def proven(rows: Lifetimes, size: int) -> int:
 
     What is always there may lie at the bottom: its bytes are taken off.
     """
-    always = rows.end - rows.start == rows.turn
+    always = rows.end - rows.start == rows.steps
     min_memory, moving = int(rows.size[always].sum()), rows.of(~always)
     low = high = int(rows.live().max())
     high = size
@@ -142,7 +142,7 @@ def main() -> None:
     if chosen.solve:
         solved_again(chosen.folder, chosen.machine)
         return
-    lay_out(Lifetimes(*np.array([[0, 1, 2], [3, 1, 2], [0, 1, 2], [3, 4, 3]]), turn=5))  # compiles
+    lay_out(Lifetimes(*np.array([[0, 1, 2], [3, 1, 2], [0, 1, 2], [3, 4, 3]]), steps=5))  # compiles
     columns = f"{'first fit':>9} {'arena':>7} {'waiting':>7} {'seconds':>7} {'none below':>10}"
     print(f"{'schedule':14} {'copies':>6} {columns}")
     reached = total = 0

@@ -98,12 +98,12 @@ REMOVALS = (
         "codegen/copies",
         'self.lines.append(f"wait({self.ticket(step)})")',
     ),
-    Removal("a step's waits", "codegen/copies", "self.wait_for(self.turn.waits.get(step, ()))"),
+    Removal("a step's waits", "codegen/copies", "self.wait_for(self.iteration.waits.get(step, ()))"),
     Removal("a prefetch's room is waited for", "codegen/copies", "self.wait_for(ends.transfers)"),
     Removal(
         "a transfer waits for others",
         "codegen/copies",
-        "for other in self.due(self.turn.waits.get(step, ())))",
+        "for other in self.due(self.iteration.waits.get(step, ())))",
         "for other in ())",
     ),
     Removal(
@@ -125,7 +125,10 @@ REMOVALS = (
         '            pass\n        self.lines.append(f"d{x} = room',
     ),
     Removal(
-        "a pending delete keeps the memory", "codegen/copies", "if key in self.turn.pending:", "if False:"
+        "a pending delete keeps the memory",
+        "codegen/copies",
+        "if key in self.iteration.pending:",
+        "if False:",
     ),
     Removal(
         "a pending delete at the end keeps the memory",
@@ -133,7 +136,10 @@ REMOVALS = (
         'self.lines.append(f"leaving[{key}] = ({tuple_of(names)})")',
     ),
     Removal(
-        "a late block is opened by its job", "codegen/copies", "late = step in self.turn.late", "late = False"
+        "a late block is opened by its job",
+        "codegen/copies",
+        "late = step in self.iteration.late",
+        "late = False",
     ),
     Removal("the loss and gradients wait for their copies", "codegen/iteration", "self.wait_for(producers)"),
     Removal(

@@ -49,5 +49,5 @@ def recomputed_runs(schedule: Schedule) -> NDArray[np.bool_]:
 
 def bars(rows: Lifetimes, passed: Floats, period: float) -> tuple[Floats, Floats]:
     """Return the seconds when each copy is made and freed. passed: as returned by `moments.passed`."""
-    turns, steps = np.divmod(rows.end, max(1, rows.turn))
-    return passed[rows.start], passed[steps] + turns * period
+    iterations, steps = np.divmod(rows.end, max(1, rows.steps))
+    return passed[rows.start], passed[steps] + iterations * period

@@ -172,7 +172,9 @@ def check_case(name, optimizer, made: Case, late: Lateness, turns: int = TURNS) 
     """Bitwise what eager gives, the peaks as planned. Raises AssertionError, or what the device found."""
     device = late.device()
     figures = simulate(made.graph, made.schedule, budget=made.budget, machine=made.machine).figures
-    unwatched = patch.object(over_plan, "TURNS", 0)  # the watch waits for all jobs before an iteration
+    unwatched = patch.object(
+        over_plan, "WATCHED_ITERATIONS", 0
+    )  # the watch waits for all jobs before an iteration
     with late.jobs(), _cpu_watched(device), unwatched:
         step = planned_step(made, device)
         assert_equal(train(made, step, device, turns), eagerly(name, optimizer, turns))

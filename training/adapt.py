@@ -36,7 +36,7 @@ from .plan import Planner
 from .plan_cache import Plan
 from .report import DRIFT, ENOUGH
 
-TURNS = 5
+COUNTED_ITERATIONS = 5
 """Number of iterations that are timed."""
 
 MARGIN = 0.02
@@ -98,7 +98,7 @@ class Adapter:
         case.seen, case.wait, case.taken = 0, 2 * max(case.wait, ENOUGH), taken
         if self._on:
             step.begin_timing()
-            case.left = TURNS
+            case.left = COUNTED_ITERATIONS
         else:
             case.wait = inf
 

@@ -69,7 +69,7 @@ def lay_out(rows: Lifetimes, target: int = 0, effort: int = EFFORT) -> Layout:
     target = max(target, best.bound)
     if best.size <= target:
         return best
-    always = rows.end - rows.start == rows.turn
+    always = rows.end - rows.start == rows.steps
     offsets = np.zeros(len(rows.size), np.int64)
     offsets[always] = np.cumsum(rows.size[always]) - rows.size[always]
     min_memory = int(rows.size[always].sum())

@@ -186,16 +186,16 @@ def reserved_peak(lifetimes: Lifetimes) -> int:
     """
     allocator = CachingAllocator(2 * int(lifetimes.size.sum()) + 2**30)
     taken: dict[tuple[int, int], Chunk] = {}
-    starting: list[list[int]] = [[] for _ in range(lifetimes.turn)]
-    ending: list[list[tuple[int, int]]] = [[] for _ in range((_ITERATIONS + 2) * lifetimes.turn)]
+    starting: list[list[int]] = [[] for _ in range(lifetimes.steps)]
+    ending: list[list[tuple[int, int]]] = [[] for _ in range((_ITERATIONS + 2) * lifetimes.steps)]
     for row in range(len(lifetimes.size)):
-        if int(lifetimes.end[row] - lifetimes.start[row]) >= lifetimes.turn:
+        if int(lifetimes.end[row] - lifetimes.start[row]) >= lifetimes.steps:
             taken[row, -1] = allocator.malloc(int(lifetimes.size[row]))
         else:
             starting[int(lifetimes.start[row])].append(row)
     for iteration in range(_ITERATIONS):
-        for step in range(lifetimes.turn):
-            now = iteration * lifetimes.turn + step
+        for step in range(lifetimes.steps):
+            now = iteration * lifetimes.steps + step
             for key in ending[now]:
                 allocator.free(taken.pop(key))
             for row in starting[step]:

@@ -21,7 +21,7 @@ def first_fit(rows: Lifetimes) -> Ints:
     best, least = np.zeros(len(rows.size), np.int64), -1
     for order in orders(rows):
         offsets = np.zeros(len(rows.size), np.int64)
-        place(order, rows.size, rows.start, rows.end, rows.turn, offsets)
+        place(order, rows.size, rows.start, rows.end, rows.steps, offsets)
         size = int((offsets + rows.size).max(initial=0))
         if least < 0 or size < least:
             best, least = offsets, size
@@ -50,13 +50,13 @@ def most_beside(rows: Lifetimes) -> Ints:
 
 
 @inner
-def meet(s: int, e: int, t: int, f: int, turn: int) -> bool:
-    """Tell whether two arcs of a cycle of `turn` steps share a step."""
-    return (s < f and t < e) or s + turn < f or t + turn < e
+def meet(s: int, e: int, t: int, f: int, steps: int) -> bool:
+    """Tell whether two arcs of a cycle of `steps` steps share a step."""
+    return (s < f and t < e) or s + steps < f or t + steps < e
 
 
 @compiled
-def place(order: Ints, size: Ints, start: Ints, end: Ints, turn: int, offsets: Ints) -> None:
+def place(order: Ints, size: Ints, start: Ints, end: Ints, steps: int, offsets: Ints) -> None:
     """Fill `offsets`."""
     placed = np.empty(len(order), np.int64)  # by offset
     for count in range(len(order)):
@@ -66,7 +66,7 @@ def place(order: Ints, size: Ints, start: Ints, end: Ints, turn: int, offsets: I
             j = int(placed[at])
             if offsets[j] >= low + size[i]:
                 break
-            if offsets[j] + size[j] > low and meet(s, e, int(start[j]), int(end[j]), turn):
+            if offsets[j] + size[j] > low and meet(s, e, int(start[j]), int(end[j]), steps):
                 low = int(offsets[j] + size[j])
         offsets[i] = low
         at = count

@@ -95,7 +95,7 @@ class Layout:
     def initial_places(self) -> dict[int, Place]:
         """Return per tensor the address range of the copy that is resident when an iteration starts."""
         rows = self.lifetimes
-        there = (rows.end > rows.turn) | (rows.end - rows.start == rows.turn)
+        there = (rows.end > rows.steps) | (rows.end - rows.start == rows.steps)
         return dict(zip(rows.tensor[there].tolist(), self._spans(there), strict=True))
 
     @cached_property

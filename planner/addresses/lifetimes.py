@@ -1,9 +1,9 @@
 """From when to when each copy of a memory is there, and how many bytes it takes.
 
-A schedule is a cycle: a lifetime is an arc on it. Steps are counted from 0 to `turn`; a copy that is there
+A schedule is a cycle: a lifetime is an arc on it. Steps are counted from 0 to `steps`; a copy that is there
 when the iteration ends goes on into the next.
 
-    step      0 1 2 3 4 5 6 7 | 0 1 2 …        turn = 8
+    step      0 1 2 3 4 5 6 7 | 0 1 2 …        steps = 8
     w         ────╮     ╭─────|────╮           start 5, end 8 + 2: prefetched at step 5, deleted at step 2
     x             ╭───╮       |                start 2, end 4
     workspace         ╶       |                start 4, end 5
@@ -39,42 +39,42 @@ class Lifetimes(NamedTuple):
     start by tensor.
 
     tensor: its number; WORKSPACE for a computation's workspace. size: bytes, not 0. start, end: steps,
-    0 ≤ start < turn, start < end; in step `end` it is not there any more.
+    0 ≤ start < steps, start < end; in step `end` it is not there any more.
     """
 
     tensor: Ints
     size: Ints
     start: Ints
     end: Ints
-    turn: int
+    steps: int
 
     def live(self) -> Ints:
         """Return the bytes per step."""
-        turns = int(self.end.max(initial=0)) // max(1, self.turn) + 1
-        changes = np.zeros(turns * self.turn + 1, np.int64)
+        iterations = int(self.end.max(initial=0)) // max(1, self.steps) + 1
+        changes = np.zeros(iterations * self.steps + 1, np.int64)
         np.add.at(changes, self.start, self.size)
         np.add.at(changes, self.end, -self.size)
-        return np.cumsum(changes)[:-1].reshape(turns, self.turn).sum(axis=0)
+        return np.cumsum(changes)[:-1].reshape(iterations, self.steps).sum(axis=0)
 
     def there(self, step: int) -> Ints:
         """Return per row the number of its copies that are resident in a step.
 
         That is 2 if the copy of the iteration before is still resident when the next begins.
         """
-        return (self.end - 1 - step) // self.turn - (self.start - 1 - step) // self.turn
+        return (self.end - 1 - step) // self.steps - (self.start - 1 - step) // self.steps
 
     def meet(self, i: int, j: int) -> bool:
         """Tell whether two rows, none longer than an iteration, are resident in one step."""
         (s, e), (t, f) = ((int(self.start[row]), int(self.end[row])) for row in (i, j))
-        return (s < f and t < e) or s + self.turn < f or t + self.turn < e
+        return (s < f and t < e) or s + self.steps < f or t + self.steps < e
 
     def of(self, rows: NDArray[np.bool_]) -> Lifetimes:
         """Return some of the rows."""
-        return Lifetimes(self.tensor[rows], self.size[rows], self.start[rows], self.end[rows], self.turn)
+        return Lifetimes(self.tensor[rows], self.size[rows], self.start[rows], self.end[rows], self.steps)
 
     def cut(self) -> Lifetimes:
         """Return the lifetimes cut to at most one iteration: a copy ends when its next one begins."""
-        return self._replace(end=np.minimum(self.end, self.start + self.turn))
+        return self._replace(end=np.minimum(self.end, self.start + self.steps))
 
     def rounded(self, alignment: int) -> Lifetimes:
         """Return the lifetimes with sizes in whole multiples of `alignment` bytes."""
@@ -97,15 +97,17 @@ def lifetimes(
     """
     walk = _Recorder(graph, schedule, memory, budget=budget, machine=machine or graph.machine)
     settle(walk)
-    turn, first = len(schedule), walk.now
+    steps, first = len(schedule), walk.now
     for _ in range(4):  # made in the first, deleted in the next, gone when two more have begun
-        walk.turn()
-    stays = [_Life(x, walk.sizes[x], first, first + turn) for x, start in walk.there.items() if start < first]
-    moves = [life for life in walk.gone if first <= life.start < first + turn]
+        walk.steps()
+    stays = [
+        _Life(x, walk.sizes[x], first, first + steps) for x, start in walk.there.items() if start < first
+    ]
+    moves = [life for life in walk.gone if first <= life.start < first + steps]
     rows = [(x, size, start - first, end - first) for x, size, start, end in (*stays, *moves) if size]
     tensor, size, start, end = np.array(rows, np.int64).reshape(-1, 4).T
-    order = np.lexsort((tensor, start, end - start < turn))
-    return Lifetimes(tensor[order], size[order], start[order], end[order], turn)
+    order = np.lexsort((tensor, start, end - start < steps))
+    return Lifetimes(tensor[order], size[order], start[order], end[order], steps)
 
 
 class _Life(NamedTuple):
@@ -143,8 +145,8 @@ class _Recorder(Walk):
     def now(self) -> int:
         return self._first + self.step
 
-    def turn(self) -> object:
-        left = super().turn()
+    def steps(self) -> object:
+        left = super().steps()
         self._first += len(self.schedule)
         self.step = 0
         return left

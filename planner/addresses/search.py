@@ -30,7 +30,7 @@ def within(rows: Lifetimes, capacity: int, rounds: int, seed: int, hardest: bool
     offsets, left = np.zeros(len(rows.size), np.int64), np.zeros(1, np.int64)
     weight = rows.size * np.sqrt(rows.end - rows.start)
     weight /= weight.mean()
-    eject(rows.size, rows.start, rows.end, rows.turn, capacity, rounds, seed, hardest, weight, offsets, left)
+    eject(rows.size, rows.start, rows.end, rows.steps, capacity, rounds, seed, hardest, weight, offsets, left)
     return offsets if left[0] == 0 else None
 
 
@@ -39,7 +39,7 @@ def eject(
     size: Ints,
     start: Ints,
     end: Ints,
-    turn: int,
+    steps: int,
     capacity: int,
     rounds: int,
     seed: int,
@@ -51,7 +51,7 @@ def eject(
     """Fill `offsets`; left[0]: how many copies have none when the rounds are over. `weight` grows."""
     np.random.seed(seed)
     count = len(size)
-    concurrent = _beside(start, end, turn)
+    concurrent = _beside(start, end, steps)
     tops = offsets + size
     queue, waiting = np.argsort(weight), count  # the heaviest are taken first
     low, high = np.empty(count, np.int64), np.empty(count, np.int64)  # what is placed, by offset and by top
@@ -100,12 +100,12 @@ def eject(
 
 
 @inner
-def _beside(start: Ints, end: Ints, turn: int) -> Bits:
+def _beside(start: Ints, end: Ints, steps: int) -> Bits:
     count = len(start)
     concurrent = np.zeros((count, count), np.bool_)
     for i in range(count):
         for j in range(i):
-            concurrent[i, j] = concurrent[j, i] = meet(start[i], end[i], start[j], end[j], turn)
+            concurrent[i, j] = concurrent[j, i] = meet(start[i], end[i], start[j], end[j], steps)
     return concurrent
 
 

@@ -7,9 +7,9 @@ import numpy as np
 
 from ...graphs.compiled import inner
 from ..simulator.clock import Queue
-from .rows import LAUNCH, QUEUE, RUN, WAIT, Turn
+from .rows import LAUNCH, QUEUE, RUN, WAIT, IterationTables
 
-TURNS = 40
+MAX_ITERATIONS = 40
 """The most iterations that a search simulates; then the growth is the mean of the last half."""
 
 _SAME = 1e-9
@@ -17,14 +17,14 @@ _COMPUTE, _D2H, _H2D = int(Queue.COMPUTE), int(Queue.D2H), int(Queue.H2D)
 
 
 @inner
-def period(turn: Turn, most: int) -> float:
+def period(iteration: IterationTables, most: int) -> float:
     """Return the seconds of an iteration in the steady state, after `walk` has filled in the waits.
 
     most: iterations simulated at most; without a steady state by then, the mean of the second half counts.
     Writes into `seconds[:, WAIT]` how long each row waited in the last one.
     """
-    rows, seconds, first, waits = turn.rows, turn.seconds, turn.first, turn.waits
-    count = turn.counts[0]
+    rows, seconds, first, waits = iteration.rows, iteration.seconds, iteration.first, iteration.waits
+    count = iteration.counts[0]
     back, queues = 0, _H2D + 1
     for row in range(count):
         queues = max(queues, rows[row, QUEUE] + 1)

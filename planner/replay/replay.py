@@ -36,8 +36,8 @@ from .rows import (
     READ,
     RUN,
     WAIT,
-    Turn,
-    empty_turn,
+    IterationTables,
+    empty_iteration,
     event,
     put,
     read_queue,
@@ -69,40 +69,40 @@ def replay(
     starts: NDArray[np.uint8],
     result: Floats,
     stalls: Floats,
-    turns: int,
+    iterations: int,
 ) -> None:
     """Simulate one iteration and write its figures into `result`.
 
     result: from `figures_for`; takes seconds of an iteration, bytes in excess of the limits, the peak per
     memory, the most that is pinned (0 if that has no limit), seconds of all that is not on the compute queue.
     stalls: takes per run on the device, in the steps' order, how long its queue waits for it, if it has room.
-    turns: iterations simulated at most.
+    iterations: iterations simulated at most.
     """
     ledgers = len(instance.limits)
-    turn, peaks = _room_for(instance, steps), np.zeros(ledgers)
-    result[_EXCESS] = _read(instance, steps, starts, turn, peaks)
-    walk(turn, instance.limits, peaks)
+    iteration, peaks = _room_for(instance, steps), np.zeros(ledgers)
+    result[_EXCESS] = _read(instance, steps, starts, iteration, peaks)
+    walk(iteration, instance.limits, peaks)
     for ledger in range(ledgers):
         result[_PEAKS + ledger] = peaks[ledger]
-    result[_SECONDS], result[_ELSEWHERE] = period(turn, turns), 0.0
-    for row in range(turn.counts[0]):
-        if turn.rows[row, QUEUE] != _COMPUTE:
-            result[_ELSEWHERE] += turn.seconds[row, RUN]
+    result[_SECONDS], result[_ELSEWHERE] = period(iteration, iterations), 0.0
+    for row in range(iteration.counts[0]):
+        if iteration.rows[row, QUEUE] != _COMPUTE:
+            result[_ELSEWHERE] += iteration.seconds[row, RUN]
     if len(stalls):
-        _add_stalls(instance, steps, turn, stalls)
+        _add_stalls(instance, steps, iteration, stalls)
 
 
 @inner
-def _add_stalls(instance: Instance, steps: Ints, turn: Turn, stalls: Floats) -> None:
+def _add_stalls(instance: Instance, steps: Ints, iteration: IterationTables, stalls: Floats) -> None:
     place = row = 0
     for index in range(len(steps)):
         verb, target = steps[index, 0], steps[index, 1]
         if verb == COMPUTE:
             taken = _rows_of(instance.variants[target])
-            if turn.rows[row, QUEUE] == _COMPUTE:
+            if iteration.rows[row, QUEUE] == _COMPUTE:
                 stalls[place] = 0.0
                 for part in range(taken):
-                    stalls[place] += turn.seconds[row + part, WAIT]
+                    stalls[place] += iteration.seconds[row + part, WAIT]
                 place += 1
             row += taken
         elif verb != DELETE:
@@ -119,8 +119,10 @@ def _rows_of(variant: Any) -> int:
 
 
 @inner
-def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn, starting: Floats) -> float:
-    """Fill `turn`, and `starting` with what is there at first.
+def _read(
+    instance: Instance, steps: Ints, starts: NDArray[np.uint8], iteration: IterationTables, starting: Floats
+) -> float:
+    """Fill `iteration`, and `starting` with what is there at first.
 
     Returns the most bytes above a limit, if all deletes were immediate.
     """
@@ -130,11 +132,11 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
         instance.members,
         instance.limits,
     )
-    events = turn.events
+    events = iteration.events
     count, length = len(tensors), len(steps)
     pinned_ledger = memories = len(limits) - 1
     have = np.zeros((memories, count), np.int64)
-    moving = _moving(instance, steps, starts, turn)
+    moving = _moving(instance, steps, starts, iteration)
     first, flags, pinned = pins_of(instance, steps)
     pins_limited = limits[pinned_ledger] < np.inf
     for x in range(count):
@@ -204,7 +206,7 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
                 demand = int(settled[HOST]) + below + reruns
                 pinning = int(settled[pinned_ledger]) + below + reruns if pins_limited else 0
                 excess = max(excess, demand - limits[HOST], pinning - limits[pinned_ledger])
-                put(turn, row, queue, HOST, demand, pinning, at, 0.0, 0.0)
+                put(iteration, row, queue, HOST, demand, pinning, at, 0.0, 0.0)
                 settled[HOST] += below
                 settled[pinned_ledger] += below if pins_limited else 0
                 row += 1
@@ -260,16 +262,26 @@ def _read(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn
             pinning = int(settled[pinned_ledger]) + pins
             excess = max(excess, pinning - limits[pinned_ledger])
             settled[pinned_ledger] += pins
-        put(turn, row, queue, memory, int(settled[memory]) + kept + transient, pinning, at, seconds, launch)
+        put(
+            iteration,
+            row,
+            queue,
+            memory,
+            int(settled[memory]) + kept + transient,
+            pinning,
+            at,
+            seconds,
+            launch,
+        )
         settled[memory] += kept
         row += 1
-    put(turn, row, -1, DEVICE, 0, 0, at, 0.0, 0.0)
-    turn.counts[0], turn.counts[2] = row, drops
+    put(iteration, row, -1, DEVICE, 0, 0, at, 0.0, 0.0)
+    iteration.counts[0], iteration.counts[2] = row, drops
     return excess
 
 
 @inner
-def _room_for(instance: Instance, steps: Ints) -> Turn:
+def _room_for(instance: Instance, steps: Ints) -> IterationTables:
     variants, tensors, most = (
         instance.variants,
         len(instance.tensors),
@@ -284,14 +296,14 @@ def _room_for(instance: Instance, steps: Ints) -> Turn:
             )
             rows += _rows_of(variant) - 1
             most += 2 * (variant.mutates_end - variant.mutates_start)
-    return empty_turn(rows, most, tensors, len(instance.copies))
+    return empty_iteration(rows, most, tensors, len(instance.copies))
 
 
 @inner
-def _moving(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Turn) -> Ints:
+def _moving(instance: Instance, steps: Ints, starts: NDArray[np.uint8], iteration: IterationTables) -> Ints:
     """Return per tensor its number among those that move, or -1.
 
-    Their sizes and their number go into `turn`.
+    Their sizes and their number go into `iteration`.
     """
     variants, members = instance.variants, instance.members
     moving = np.full(len(instance.tensors), -1)
@@ -319,7 +331,7 @@ def _moving(instance: Instance, steps: Ints, starts: NDArray[np.uint8], turn: Tu
     for x in range(len(moving)):
         if moving[x] == 0:
             moving[x] = count
-            turn.size[count] = instance.tensors[x].size
+            iteration.size[count] = instance.tensors[x].size
             count += 1
-    turn.counts[1] = count
+    iteration.counts[1] = count
     return moving

@@ -42,7 +42,7 @@ there. DROP, DROP_PINNED: it is deleted. MAKE: a run makes it on the host. CHANG
 MOVE: a transfer makes it."""
 
 
-class Turn(NamedTuple):
+class IterationTables(NamedTuple):
     """One iteration as rows.
 
     rows: shape (most, 5). seconds: shape (most, 3). events: see `event`. size: bytes per moving tensor.
@@ -62,9 +62,9 @@ class Turn(NamedTuple):
 
 
 @inner
-def empty_turn(rows: int, events: int, moving: int, queues: int) -> Turn:
+def empty_iteration(rows: int, events: int, moving: int, queues: int) -> IterationTables:
     """Return an empty iteration with room for so many; a row waits for one row of each queue at most."""
-    return Turn(
+    return IterationTables(
         np.empty((rows + 1, 5), np.int64),
         np.empty((rows + 1, 3)),
         np.empty(events, np.int64),
@@ -101,7 +101,7 @@ def tensor_of(event: int) -> int:
 
 @inner
 def put(
-    turn: Turn,
+    iteration: IterationTables,
     row: int,
     queue: int,
     memory: int,
@@ -112,7 +112,7 @@ def put(
     launch: float,
 ) -> None:
     """Write a row."""
-    columns = turn.rows[row]
+    columns = iteration.rows[row]
     columns[QUEUE], columns[MEMORY] = queue, memory
     columns[DEMAND], columns[EVENTS_END], columns[PINNED_DEMAND] = demand, events_end, pinned
-    turn.seconds[row, RUN], turn.seconds[row, LAUNCH] = seconds, launch
+    iteration.seconds[row, RUN], iteration.seconds[row, LAUNCH] = seconds, launch

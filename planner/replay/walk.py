@@ -30,13 +30,13 @@ from .rows import (
     PINNED_DEMAND,
     QUEUE,
     READ,
-    Turn,
+    IterationTables,
     kind_of,
     memory_of,
     tensor_of,
 )
 
-_TURNS = 17
+_MAX_ITERATIONS = 17
 _COMPUTE, _CPU, _LINKS = int(Queue.COMPUTE), int(Queue.CPU), int(Queue.D2H)
 
 _FIELD = 16
@@ -75,14 +75,14 @@ _SIZE, _TENSOR, _TRANSFERS = range(3)
 
 
 @inner
-def walk(turn: Turn, limits: Floats, peaks: Floats) -> int:
-    """Fill `turn.first` and `turn.waits` with the waits of the steady state; their number.
+def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
+    """Fill `iteration.first` and `iteration.waits` with the waits of the steady state; their number.
 
     limits: bytes per memory, and those pinned. peaks: likewise, raised to the iteration's. If an allocation
     does not fit, it takes what there is.
     """
-    rows, events, sizes = turn.rows, turn.events, turn.size
-    count, moving, drops = turn.counts[0], turn.counts[1], turn.counts[2]
+    rows, events, sizes = iteration.rows, iteration.events, iteration.size
+    count, moving, drops = iteration.counts[0], iteration.counts[1], iteration.counts[2]
     ledgers = len(limits)
     pinned, links = ledgers - 1, 2 * (ledgers - 2)
     queues, width = _LINKS + links, _TRANSFERS + links
@@ -96,7 +96,7 @@ def walk(turn: Turn, limits: Floats, peaks: Floats) -> int:
     left = np.empty(moving + width * (4 * drops + 2 * ledgers), np.int64)
     before = np.empty(len(left), np.int64)
     length = waits = 0
-    for number in range(_TURNS):
+    for number in range(_MAX_ITERATIONS):
         begin = number * count
         _settle(pending, first, last, rests, held, begin - count)
         waits = at = 0
@@ -178,14 +178,14 @@ def walk(turn: Turn, limits: Floats, peaks: Floats) -> int:
                 if ledger == pinned or rows[row, PINNED_DEMAND] == 0:
                     break
                 ledger, demand = pinned, int(rows[row, PINNED_DEMAND])
-            turn.first[row] = waits
+            iteration.first[row] = waits
             if waiting:
                 for other in range(queues):
                     if wanted[other] >= 0:
-                        turn.waits[waits] = wanted[other] - begin
+                        iteration.waits[waits] = wanted[other] - begin
                         wanted[other] = -1
                         waits += 1
-        turn.first[count] = waits
+        iteration.first[count] = waits
         left, before, filled = before, left, length
         length = _left_over(state, pending, first, last, rests, begin + count, left)
         same = number > 0 and length == filled

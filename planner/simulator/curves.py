@@ -34,10 +34,10 @@ class _Counting(Walk):
     rows: of the last iteration, per step the bytes of each ledger.
     """
 
-    def turn(self) -> object:
+    def run_iteration(self) -> object:
         self.rows: list[list[int]] = []
         self._passing = [0] * len(self.ledgers)
-        return super().turn()
+        return super().run_iteration()
 
     def _allocate(self, ledger_of: int, kept: int, transient: int, waits: list[int]) -> None:
         super()._allocate(ledger_of, kept, transient, waits)

@@ -25,7 +25,7 @@ from ..schedule.schedule import Schedule
 from .clock import Queue, play
 from .walk import Walk
 
-_TURNS = 16
+_MAX_ITERATIONS = 16
 
 
 @dataclass(frozen=True)
@@ -119,11 +119,11 @@ _judged: WeakKeyDictionary[Schedule, tuple[object, Figures]] = WeakKeyDictionary
 
 def settle(walk: Walk) -> None:
     """Walk until the steady state, or long enough."""
-    left = walk.turn()
-    for _ in range(_TURNS):
+    left = walk.run_iteration()
+    for _ in range(_MAX_ITERATIONS):
         if not left:
             break
-        before, left = left, walk.turn()
+        before, left = left, walk.run_iteration()
         if left == before:
             break
 

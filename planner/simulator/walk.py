@@ -19,8 +19,8 @@ from .pinned import PINNED, START, pinned_copies
 class Walk:
     """The memory pass over a schedule.
 
-    After each `turn`: `queues`, `seconds`, `launches` and `waits` per step for the clock, `curve` (device
-    bytes while each step runs), `ledgers` with the peaks so far.
+    After each `run_iteration`: `queues`, `seconds`, `launches` and `waits` per step for the clock, `curve`
+    (device bytes while each step runs), `ledgers` with the peaks so far.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Walk:
         self.step = -1
         self._place_residents()
 
-    def turn(self) -> object:
+    def run_iteration(self) -> object:
         """Walk one iteration; what it leaves for the next to wait for (falsy if nothing)."""
         self.queues: list[int] = []
         self.seconds: list[float] = []

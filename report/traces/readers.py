@@ -26,14 +26,14 @@ class Reading(NamedTuple):
 def readings(graph: Graph, schedule: Schedule) -> Iterator[Reading]:
     """Yield the reads in one iteration of a valid schedule, by reader, followed by those in the next."""
     brought: dict[tuple[int, int], int] = {}
-    for turn in (False, True):
+    for later in (False, True):
         for step, (verb, target, where) in enumerate(schedule.rows()):
             for copy in read_by(graph, verb, target, where):
                 if copy in brought:
-                    yield Reading(brought[copy], step, turn)
+                    yield Reading(brought[copy], step, later)
             for copy in _changed_by(graph, verb, target, where):
                 brought.pop(copy, None)
-            if not turn and verb > Verb.DELETE:
+            if not later and verb > Verb.DELETE:
                 brought[where, target] = step
 
 

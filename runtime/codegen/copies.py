@@ -45,7 +45,7 @@ class CopyWriter(Writer):
         program: Program,
         graph: Graph,
         schedule: Schedule,
-        turn: IterationCode,
+        iteration: IterationCode,
         carried: Sequence[Place],
         device: Device,
         *,
@@ -55,13 +55,13 @@ class CopyWriter(Writer):
     ) -> None:
         super().__init__(program, schedule, device, timed=timed, placement=placement)
         self.graph, self.addresses = graph, addresses
-        self.schedule, self.turn, self.carried = schedule, turn, carried
+        self.schedule, self.iteration, self.carried = schedule, iteration, carried
         self.there = set(carried)
         self.awaited: set[int] = set()
         self.sizes: list[int] = graph.tensors.bytes.tolist()
         self.ends = program.ends
         to_disk = (schedule.verbs == Verb.OFFLOAD) & (schedule.wheres == Memory.DISK)
-        self.files_are_late = any(step >= 0 and bool(to_disk[step]) for step in turn.ends)
+        self.files_are_late = any(step >= 0 and bool(to_disk[step]) for step in iteration.ends)
         self.moved = {storage for _memory, storage in carried}
         self.residents = tuple(v for v in self.residents if program.values[v].storage not in self.moved)
         for storage in self.moved:
@@ -90,8 +90,8 @@ class CopyWriter(Writer):
 
     def leave(self, key: int, x: int, memory: int) -> None:
         names = self.names_of(x, memory)
-        self.wait_for(self.turn.waits.get(key, ()))
-        if key in self.turn.pending:
+        self.wait_for(self.iteration.waits.get(key, ()))
+        if key in self.iteration.pending:
             self.lines.append(f"leaving[{key}] = ({tuple_of(names)})")
         if x in self.moved:
             names.append(f"held['{variable(memory, x)}']")
@@ -127,7 +127,7 @@ class CopyWriter(Writer):
         self.held[x] = set()
         if self.placement is not None:
             self.expect([self.placement.copy(step, x)])
-        ends = self.turn.ends.get(step)
+        ends = self.iteration.ends.get(step)
         one = ends.deletes if ends is not None and self.placement is None else ()
         if len(one) == 1 and self._fits(x, one[0]):
             self.lines.append(f"d{x} = raw({_popped(one[0])}[0])")
@@ -140,7 +140,7 @@ class CopyWriter(Writer):
     def _to_host(self, step: int, x: int, size: str) -> None:
         if (Memory.HOST, x) not in self.there:
             self.there.add((Memory.HOST, x))
-            late = step in self.turn.late
+            late = step in self.iteration.late
             made = f"h{x} = host({size}{self.address(step, x)})"
             self.lines.append(made if late else f"{made}.open()")
 
@@ -174,8 +174,8 @@ class CopyWriter(Writer):
 
     def wait(self, step: int) -> None:
         """Write the compute queue's wait for all that this step waits for."""
-        self.wait_for(self.turn.waits.get(step, ()))
-        if (ends := self.turn.ends.get(step)) is not None:
+        self.wait_for(self.iteration.waits.get(step, ()))
+        if (ends := self.iteration.ends.get(step)) is not None:
             self._pop(ends)
 
     def wait_for(self, steps: Sequence[int]) -> None:
@@ -188,8 +188,8 @@ class CopyWriter(Writer):
         self.lines.extend(_popped(delete) for delete in ends.deletes if delete[0] < 2)
 
     def add(self, step: int, queue: Queue, work: str, arguments: str) -> None:
-        after = "".join(f"{self.ticket(other)}, " for other in self.due(self.turn.waits.get(step, ())))
-        ends = self.turn.ends.get(step)
+        after = "".join(f"{self.ticket(other)}, " for other in self.due(self.iteration.waits.get(step, ())))
+        ends = self.iteration.ends.get(step)
         on_device = queue == Queue.H2D
         gone = "" if ends is None or on_device else "".join(f"{_popped(delete)}, " for delete in ends.deletes)
         self.lines.append(f"now[{step}] = add({queue.name}, {work}, {arguments}, ({after}), ({gone}))")

@@ -123,7 +123,7 @@ class DryRun(Walk):
         """Simulate the next iteration and return it. Raises InvalidScheduleError."""
         self._number += 1
         self._ends, self._late, self._more, self._results = {}, set(), {}, {}
-        left = self.turn()
+        left = self.run_iteration()
         waits = {
             step: sorted({*self.waits.get(step, ()), *self._more.get(step, ())})
             for step in {*self.waits, *self._more}
@@ -131,7 +131,7 @@ class DryRun(Walk):
         pending = frozenset(
             key for deletes in self._leaving for number, key in deletes if number == self._number
         ) | {key for ends in self._ends.values() for ago, key in ends.deletes if ago == 0}
-        self._next_turn()
+        self._next_iteration()
         state = repr((left, self._users, self._gate, self._relative_leaving(), self._former))
         return IterationCode(waits, self._ends, pending, frozenset(self._late), self._results, state)
 
@@ -289,7 +289,7 @@ class DryRun(Walk):
                     break
         super()._end_of_iteration()
 
-    def _next_turn(self) -> None:
+    def _next_iteration(self) -> None:
         """Number the steps from the next iteration's start; those of the iteration before are then over."""
         steps = len(self.schedule)
         moved = {

@@ -48,7 +48,7 @@ def generate_iteration(
     program: Program,
     graph: Graph,
     schedule: Schedule,
-    turn: IterationCode,
+    iteration: IterationCode,
     carried: Sequence[Place],
     device: Device,
     *,
@@ -65,11 +65,11 @@ def generate_iteration(
 
     Raises MemplanError for an execution variant that can't be run.
     """
-    writer = _TurnWriter(
+    writer = _IterationWriter(
         program,
         graph,
         schedule,
-        turn,
+        iteration,
         carried,
         device,
         timed=timed,
@@ -87,7 +87,7 @@ def generate_iteration(
     return writer.code()
 
 
-class _TurnWriter(CopyWriter):
+class _IterationWriter(CopyWriter):
     def computation(self, step: int, index: int, mode_index: int) -> None:
         operation = self.program.operations[index]
         if mode_index == DEFAULT_MODE:
@@ -132,8 +132,8 @@ class _TurnWriter(CopyWriter):
         self.mark()
         results = [self._result(value) for value in self.program.returned]
         steps = len(self.schedule)
-        self.wait_for(self.turn.waits.get(steps, ()))
-        for key in sorted(key for key in self.turn.pending if key >= steps):
+        self.wait_for(self.iteration.waits.get(steps, ()))
+        for key in sorted(key for key in self.iteration.pending if key >= steps):
             memory, x = copy_of_key(steps, key)
             names = self.names_of(x, memory)
             self.lines.append(f"leaving[{key}] = ({tuple_of(names)})")
@@ -154,7 +154,7 @@ class _TurnWriter(CopyWriter):
     def _result(self, result: int) -> str:
         """Return an expression for a result, in whichever memory it is."""
         form = self.program.values[result]
-        memory, producers = self.turn.results[form.storage]
+        memory, producers = self.iteration.results[form.storage]
         if memory == Memory.DEVICE:
             self.wait_for(producers)
             self._need(result)

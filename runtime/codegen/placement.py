@@ -42,7 +42,7 @@ class Placement:
         for x, size, start, end, offset in np.stack(columns, axis=1)[comes].tolist():
             if x not in kept:
                 self._places[x, start] = size, offset
-            if end > rows.turn:
+            if end > rows.steps:
                 self._initial[x] = size, offset
         self._sizes = [storage.bytes for storage in program.storages]
 

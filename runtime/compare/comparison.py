@@ -107,7 +107,7 @@ class Comparison(NamedTuple):
 
 
 def compare(
-    iteration: Iteration, step: PlannedStep, turns: Sequence[PlannedStep] | None = None
+    iteration: Iteration, step: PlannedStep, iterations: Sequence[PlannedStep] | None = None
 ) -> Comparison:
     """Run `CYCLE` iterations of both from one random state, and compare losses, gradients and buffers bit
     by bit.
@@ -115,24 +115,24 @@ def compare(
     The random state goes on from each iteration to the next. With updates, weights and states are compared
     too.
 
-    turns: the iterations, if they are not all the step's: those of an update over several batches. Only the
-        step itself updates; what is left in the sums at the end is compared too.
+    iterations: the iterations, if they are not all the step's: those of an update over several batches. Only
+        the step itself updates; what is left in the sums at the end is compared too.
 
     All that the iterations can change is afterwards as it was (model/unchanged.py). If eager differs, it is
     compared on the path for `torch.compile` if the trace took it, and without the model's own checkpoints,
     which the plan replaces. If eager is not equal to itself either, differences of that size count as equal.
     A loss whose scale makes gradients infinite, so that updates are skipped, is not scaled.
     """
-    turns = (step,) * CYCLE if turns is None else turns
+    iterations = (step,) * CYCLE if iterations is None else iterations
     on_host = weights_on_host(step)
-    planned, outcomes, of_updates = _planned(iteration, step, turns)
+    planned, outcomes, of_updates = _planned(iteration, step, iterations)
     scale = scale_of(iteration.inputs)
     if scale is not None and scale > 1 and any(outcome.infinite for outcome in outcomes):
         inputs = Scaled(unscaled(iteration.inputs), torch.ones_like(scale))
-        return compare(iteration._replace(inputs=inputs), step, turns)
-    plainly = partial(_eager, iteration, step, [each is step for each in turns], on_host=on_host)
+        return compare(iteration._replace(inputs=inputs), step, iterations)
+    plainly = partial(_eager, iteration, step, [each is step for each in iterations], on_host=on_host)
     elsewhere = len(on_host) if step.program.device.type != "cpu" else 0
-    measuring = EagerCost(step.program) if set(turns) == {step} else None
+    measuring = EagerCost(step.program) if set(iterations) == {step} else None
     found: Comparison | None = None
     for flag in (False, True) if step.program.compiling else (False,):
         for checkpoints_off in (False, True):
@@ -154,7 +154,7 @@ def compare(
                     cost = measuring and measuring.cost
                     return found._replace(compiling=flag, steady=steady, eager=cost)
     assert found is not None
-    if on_host and set(turns) == {step}:
+    if on_host and set(iterations) == {step}:
         return _rounded(iteration, step, on_host, found._replace(steady=False, on_host=elsewhere))
     return found
 
@@ -200,20 +200,20 @@ def _rounded(
 
 def between(iteration: Iteration, one: Sequence[PlannedStep], other: Sequence[PlannedStep]) -> Comparison:
     """Compare the iterations of two plans of one program with each other, as `compare` does with eager's."""
-    first, second = (_planned(iteration, turns[-1], turns)[0] for turns in (one, other))
+    first, second = (_planned(iteration, iterations[-1], iterations)[0] for iterations in (one, other))
     return _difference(first, second)
 
 
 def _planned(
-    iteration: Iteration, step: PlannedStep, turns: Sequence[PlannedStep]
+    iteration: Iteration, step: PlannedStep, iterations: Sequence[PlannedStep]
 ) -> tuple[dict[str, Tensor], list[Outcome], set[str]]:
     """Run planned iterations, then undo them.
 
     Returns all that they make or change, by name, the outcome of each, and the names of what updates change.
     """
-    with _alone(iteration, step, [each.program for each in turns]):
-        outcomes = [each.run(iteration.inputs) for each in turns]
-        for each in {*turns}:
+    with _alone(iteration, step, [each.program for each in iterations]):
+        outcomes = [each.run(iteration.inputs) for each in iterations]
+        for each in {*iterations}:
             each.restore_to_device()
         return _everything(iteration, step.program, outcomes), outcomes, {*changing(iteration)}
 

@@ -30,15 +30,18 @@ class Compiled(NamedTuple):
 
 
 def compare_compiled(
-    iteration: Iteration, step: PlannedStep, compiled: Compiled, turns: Sequence[PlannedStep] | None = None
+    iteration: Iteration,
+    step: PlannedStep,
+    compiled: Compiled,
+    iterations: Sequence[PlannedStep] | None = None,
 ) -> Comparison:
     """Compare the plan with the same kernels without a plan, bit by bit, and these with eager's, see
     `accuracy`.
 
-    turns: see `compare`.
+    iterations: see `compare`.
     """
-    turns = (step,) * CYCLE if turns is None else turns
-    found = between(iteration, _in_traced_order(iteration, step.program, step, turns), turns)
+    iterations = (step,) * CYCLE if iterations is None else iterations
+    found = between(iteration, _in_traced_order(iteration, step.program, step, iterations), iterations)
     if not found.equal:
         return found
     try:
@@ -49,19 +52,22 @@ def compare_compiled(
 
 
 def compare_traced(
-    iteration: Iteration, step: PlannedStep, compiled: Compiled, turns: Sequence[PlannedStep] | None = None
+    iteration: Iteration,
+    step: PlannedStep,
+    compiled: Compiled,
+    iterations: Sequence[PlannedStep] | None = None,
 ) -> Comparison:
     """Compare the traced program, uncompiled and in traced order, with eager PyTorch, bit by bit.
 
-    turns: iterations of the compiled step.
+    iterations: iterations of the compiled step.
     """
-    turns = (step,) * CYCLE if turns is None else turns
-    uncompiled = _in_traced_order(iteration, compiled.uncompiled, step, turns)
-    return compare(iteration, uncompiled[turns.index(step)], uncompiled)
+    iterations = (step,) * CYCLE if iterations is None else iterations
+    uncompiled = _in_traced_order(iteration, compiled.uncompiled, step, iterations)
+    return compare(iteration, uncompiled[iterations.index(step)], uncompiled)
 
 
 def _in_traced_order(
-    iteration: Iteration, program: Program, step: PlannedStep, turns: Sequence[PlannedStep]
+    iteration: Iteration, program: Program, step: PlannedStep, iterations: Sequence[PlannedStep]
 ) -> list[PlannedStep]:
     """Return the iterations with this program, kept whole and in traced order.
 
@@ -72,5 +78,5 @@ def _in_traced_order(
         graph = graph_of(program, [Cost(0.0)] * len(program.operations))
         return PlannedStep(iteration, program, baseline_schedule(graph))
 
-    by_turn = {turn: made(program if turn is step else adding(program).program) for turn in {*turns}}
-    return [by_turn[turn] for turn in turns]
+    by_step = {each: made(program if each is step else adding(program).program) for each in {*iterations}}
+    return [by_step[each] for each in iterations]

@@ -22,7 +22,7 @@ from ..model.iteration import Inputs
 from ..program.program import Program
 from ..run.cycle import Cycle
 from ..run.execute import PlannedStep
-from ..run.over_plan import TURNS
+from ..run.over_plan import WATCHED_ITERATIONS
 
 
 class Peaks(NamedTuple):
@@ -47,7 +47,7 @@ def peaks(step: PlannedStep, inputs: Inputs) -> Peaks:
     """Measure the peaks of the first iterations after restore_to_device."""
 
     def run() -> None:
-        for _ in range(1 if step.cycle is None else TURNS):
+        for _ in range(1 if step.cycle is None else WATCHED_ITERATIONS):
             step.run(inputs)
 
     return peaks_of(step, run)

@@ -60,12 +60,12 @@ def compared(
     iteration: Iteration,
     step: PlannedStep,
     graph: Graph,
-    turns: Sequence[PlannedStep] | None = None,
+    iterations: Sequence[PlannedStep] | None = None,
     compiled: Compiled | None = None,
 ) -> Comparison | None:
     """Compare an iteration with eager PyTorch's; None if there is not memory enough.
 
-    turns: see `compare`.
+    iterations: see `compare`.
     compiled: if the step has compiled operations, what they were made of. That is compared with eager, and
         they with that.
 
@@ -73,12 +73,12 @@ def compared(
     """
     if step.program.device.type == "cpu" and _host_lacks(baseline(graph).peak - resident_bytes(step.program)):
         return None
-    comparison = _if_it_fits(lambda: _of_trace(iteration, step, turns, compiled))
+    comparison = _if_it_fits(lambda: _of_trace(iteration, step, iterations, compiled))
     if comparison is not None and not comparison.equal:
         raise DifferenceError(f"the traced iteration is not the model's: {comparison.difference}")
     if comparison is None or compiled is None:
         return comparison
-    exact = compare_if_it_fits(iteration, step, turns, compiled)
+    exact = compare_if_it_fits(iteration, step, iterations, compiled)
     if exact is not None and not exact.equal:
         raise DifferenceError(f"the compiled iteration is not the model's: {exact.first}")
     return exact and comparison._replace(compiled=exact.compiled)
@@ -87,18 +87,18 @@ def compared(
 def _of_trace(
     iteration: Iteration,
     step: PlannedStep,
-    turns: Sequence[PlannedStep] | None,
+    iterations: Sequence[PlannedStep] | None,
     compiled: Compiled | None,
 ) -> Comparison:
     if compiled is not None:
-        return compare_traced(iteration, step, compiled, turns)
-    return compare(iteration, step, turns)
+        return compare_traced(iteration, step, compiled, iterations)
+    return compare(iteration, step, iterations)
 
 
 def compare_if_it_fits(
     iteration: Iteration,
     step: PlannedStep,
-    turns: Sequence[PlannedStep] | None = None,
+    iterations: Sequence[PlannedStep] | None = None,
     compiled: Compiled | None = None,
 ) -> Comparison | None:
     """Compare a plan with eager PyTorch; None if there is not memory enough for both.
@@ -106,8 +106,8 @@ def compare_if_it_fits(
     compiled: if the step has compiled operations, what they were made of.
     """
     if compiled is not None:
-        return _if_it_fits(lambda: compare_compiled(iteration, step, compiled, turns))
-    return _if_it_fits(lambda: compare(iteration, step, turns))
+        return _if_it_fits(lambda: compare_compiled(iteration, step, compiled, iterations))
+    return _if_it_fits(lambda: compare(iteration, step, iterations))
 
 
 def _if_it_fits(comparing: Callable[[], Comparison]) -> Comparison | None:

@@ -134,7 +134,7 @@ class Cycle:
             layout=rooms and layout,
         )
         self.stopwatch: Stopwatch | None = None
-        self._turns: dict[str, IterationCode] = {}
+        self._iterations: dict[str, IterationCode] = {}
         self._codes: dict[tuple[str, Stopwatch | None], tuple[_Code, tuple[int, ...]]] = {}
         self.journal = journal or Journal(self.device, ())
         self.held: dict[str, Any] = {}
@@ -248,7 +248,7 @@ class Cycle:
         for memory in LETTERS:
             self.held.pop(variable(memory, storage), None)
 
-    def turn(self, residents: Sequence[Tensor], settings: Sequence[float]) -> tuple[Tensor, ...]:
+    def run_iteration(self, residents: Sequence[Tensor], settings: Sequence[float]) -> tuple[Tensor, ...]:
         """Run one iteration and return the results.
 
         residents: the program's; the moved ones are empty.
@@ -259,7 +259,7 @@ class Cycle:
         for ticket in self._last.values():
             ticket.wait()
         code, needed = self._code()
-        following = self._turns[self._state].state
+        following = self._iterations[self._state].state
         self._now, self._last = {}, self._now
         self._leaving, self._left = {}, self._leaving
         by_value = dict(zip(self.program.residents, residents, strict=True))
@@ -368,16 +368,16 @@ class Cycle:
 
     def _code(self) -> tuple[_Code, tuple[int, ...]]:
         """Return the code of the next iteration, and the residents that it takes."""
-        if self._state not in self._turns:
-            self._turns[self._state] = self._rehearsal.rehearse()
+        if self._state not in self._iterations:
+            self._iterations[self._state] = self._rehearsal.rehearse()
         watch = self.stopwatch
         if (self._state, watch) not in self._codes:
-            turn, timed = self._turns[self._state], watch is not None
+            iteration, timed = self._iterations[self._state], watch is not None
             code = generate_iteration(
                 self.program,
                 self.graph,
                 self.schedule,
-                turn,
+                iteration,
                 self.places,
                 self.device,
                 timed=timed,

@@ -133,7 +133,7 @@ class PlannedStep:
             return
         self.cycle = Cycle(program, schedule, terms or Terms.unlimited(program), self.journal, self.rooms)
         _check_host(terms, kept, self.cycle.host.needed)
-        self.source, self._run = self.cycle.sources[0], self.cycle.turn
+        self.source, self._run = self.cycle.sources[0], self.cycle.run_iteration
         self._ownership = Ownership(program, self._owners.of(self.cycle.moved), self.cycle)
         self._recovery = Recovery(
             program,

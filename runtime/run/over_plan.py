@@ -20,7 +20,7 @@ from ..device.device import Device, StreamDevice
 from ..measuring.live_bytes import blocks_of
 from .cycle import Cycle, Terms
 
-TURNS = 4
+WATCHED_ITERATIONS = 4
 """Enough for a schedule with transfers to come to its steady state, in all but odd cases."""
 
 
@@ -37,7 +37,7 @@ class Watch:
         terms: None for a schedule that nobody has measured.
         """
         self._device, self._cycle = device, cycle
-        self._turns = 0
+        self._left = 0
         self.peak: int | None = None
         if terms is not None and isinstance(device, StreamDevice):
             graph, budget, machine, *_ = terms
@@ -46,18 +46,18 @@ class Watch:
             stays = graph.resident.copy()
             stays[[] if cycle is None else list(cycle.moved)] = False
             self._resident = int(graph.tensors.bytes[stays].sum())
-            self._turns = TURNS
+            self._left = WATCHED_ITERATIONS
 
     @contextmanager
     def iteration(self) -> Generator[None]:
         """Surround an iteration, and warn, once, if it took more than planned."""
         device = self._device
-        if not self._turns or not isinstance(device, StreamDevice):
+        if not self._left or not isinstance(device, StreamDevice):
             yield
             return
-        if self._turns == TURNS:
+        if self._left == WATCHED_ITERATIONS:
             device.constant_bytes()  # what libraries keep is there from now on
-        self._turns -= 1
+        self._left -= 1
         if self._cycle is not None:
             self._cycle.end_jobs()
         others = device.requested_bytes() - self._resident - self._moved_bytes()
@@ -67,7 +67,7 @@ class Watch:
         peak = device.requested_peak_bytes() - others
         self.peak = max(peak, self.peak or 0)
         if peak > self._planned:
-            self._turns = 0
+            self._left = 0
             over = f"{peak:,} bytes on the device, {peak - self._planned:,} more than planned"
             warnings.warn(f"an internal error: a planned iteration took {over}", stacklevel=2)
 

@@ -39,11 +39,11 @@ def refuse_what_moves(
     first: Any = None
     left: list[list[Any]] = []
     batch: Named = inputs
-    for turn in range(3):
-        if turn < 2:
+    for iteration in range(3):
+        if iteration < 2:
             batch = {name: _another(tensor) for name, tensor in inputs.items()}
         given = [(n, t, isinstance(t, nn.Parameter) and t.requires_grad) for n, t in residents.items()]
-        expressions.begin(given, batch.items(), same=turn == 2)
+        expressions.begin(given, batch.items(), same=iteration == 2)
         try:
             computed = _expressions_of(expressions, residents, batch, run)
         except TraceError:
@@ -52,9 +52,11 @@ def refuse_what_moves(
             raise TraceError(carried[0].refusal) from error
         left.append([each.content() for each in carried])
         moves = (
-            [each for each, then, now in zip(carried, *left[-2:], strict=True) if then != now] if turn else []
+            [each for each, then, now in zip(carried, *left[-2:], strict=True) if then != now]
+            if iteration
+            else []
         )
-        if turn and (moves or computed != first):
+        if iteration and (moves or computed != first):
             raise TraceError((moves or carried)[0].refusal)
         first = computed if first is None else first
 

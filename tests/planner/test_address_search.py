@@ -28,7 +28,7 @@ def smallest(rows: Lifetimes) -> int:
     sizes: list[int] = []
     for order in permutations(range(len(rows.size))):
         offsets = np.zeros(len(rows.size), np.int64)
-        place(np.array(order), rows.size, rows.start, rows.end, rows.turn, offsets)
+        place(np.array(order), rows.size, rows.start, rows.end, rows.steps, offsets)
         sizes.append(int((offsets + rows.size).max()))
     return min(sizes)
 

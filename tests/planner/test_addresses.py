@@ -38,10 +38,10 @@ def of(case: Case, memory: Memory = Memory.DEVICE) -> Lifetimes:
 
 def counted(rows: Lifetimes, tensor: bool = True) -> Ints:
     """Bytes per step, a copy and a step at a time."""
-    bytes_ = np.zeros(rows.turn, np.int64)
+    bytes_ = np.zeros(rows.steps, np.int64)
     for x, size, start, end in zip(rows.tensor, rows.size, rows.start, rows.end, strict=True):
         if tensor or x != WORKSPACE:
-            np.add.at(bytes_, np.arange(start, end) % rows.turn, size)
+            np.add.at(bytes_, np.arange(start, end) % rows.steps, size)
     return bytes_
 
 
@@ -62,16 +62,16 @@ def test_lifetimes_are_the_simulators(batch: int) -> None:
         assert (of(case, Memory.HOST).live() <= host).all()
         only_here = set(case.schedule.verbs.tolist()) <= {Verb.COMPUTE, Verb.DELETE}
         still, moved = still + only_here, moved + (not only_here)
-        longer += int((rows.end > rows.start + rows.turn).sum())
+        longer += int((rows.end > rows.start + rows.steps).sum())
     assert moved > 20
     assert still > 20
     assert longer > 20
 
 
 def test_a_copy_that_is_there_when_it_comes_again() -> None:
-    """Of a turn of 4 steps: one for 9, one for 4, one for 2. Where it is cut it makes room for itself."""
+    """In an iteration of 4 steps: one for 9, one for 4, one for 2. The cut makes room for itself."""
     columns = ([0, 1, 2], [8, 4, 2], [2, 0, 3], [11, 4, 5])
-    rows = Lifetimes(*(np.array(column, np.int64) for column in columns), turn=4)
+    rows = Lifetimes(*(np.array(column, np.int64) for column in columns), steps=4)
     assert rows.live().tolist() == counted(rows).tolist() == [22, 20, 28, 22]
     assert [rows.there(step).tolist() for step in range(4)] == [[2, 1, 1], [2, 1, 0], [3, 1, 0], [2, 1, 1]]
     assert rows.cut().end.tolist() == [6, 4, 5]
@@ -93,21 +93,21 @@ def test_no_two_share_a_byte(batch: int) -> None:
 
 def _each_byte_has_one_owner(layout: Layout) -> None:
     rows = layout.lifetimes
-    taken = np.zeros((rows.turn, layout.size), bool)
+    taken = np.zeros((rows.steps, layout.size), bool)
     for i, offset in enumerate(layout.offsets):
-        steps = np.arange(rows.start[i], rows.end[i]) % rows.turn
+        steps = np.arange(rows.start[i], rows.end[i]) % rows.steps
         place = np.ix_(steps, np.arange(offset, offset + rows.size[i]))
         assert not taken[place].any()
         taken[place] = True
 
 
-def random_rows(random: Random, count: int, turn: int) -> Lifetimes:
-    starts = sorted(random.randrange(turn) for _ in range(count))
-    spans = [random.randint(1, turn) for _ in range(count)]
+def random_rows(random: Random, count: int, steps: int) -> Lifetimes:
+    starts = sorted(random.randrange(steps) for _ in range(count))
+    spans = [random.randint(1, steps) for _ in range(count)]
     ends = [start + span for start, span in zip(starts, spans, strict=True)]
     sizes = [random.randint(1, 5) for _ in range(count)]
     columns = (np.array(each, np.int64) for each in (range(count), sizes, starts, ends))
-    return Lifetimes(*columns, turn=turn)
+    return Lifetimes(*columns, steps=steps)
 
 
 def test_an_overlap_is_found() -> None:
@@ -141,9 +141,9 @@ def test_what_is_there_beside() -> None:
 
 
 def test_copies_are_found_by_step_and_at_the_start() -> None:
-    """One comes back in step 5 and goes in step 2 of the next turn; one is never deleted."""
+    """One comes back in step 5 and goes in step 2 of the next iteration; one is never deleted."""
     columns = ([0, 1, 2], [4, 2, 8], [0, 2, 5], [8, 4, 10])
-    rows = Lifetimes(*(np.array(column, np.int64) for column in columns), turn=8)
+    rows = Lifetimes(*(np.array(column, np.int64) for column in columns), steps=8)
     layout = Layout(rows, np.array([10, 4, 0], np.int64))
     assert (layout.at(2, 5), layout.at(1, 2), layout.at(2, 2)) == (0, 4, None)
     assert (layout.initial(2), layout.initial(0), layout.initial(1)) == (0, 10, None)

@@ -130,25 +130,25 @@ def test_blocks_never_overlap_and_all_comes_back():
 # ── what it takes for a schedule ──
 
 
-def rows(*lives, turn):
+def rows(*lives, steps):
     """lives: (MiB, start, end)."""
     size, start, end = np.array(lives, np.int64).T
-    return Lifetimes(np.arange(len(lives)), size * MIB, start, end, turn)
+    return Lifetimes(np.arange(len(lives)), size * MIB, start, end, steps)
 
 
 def test_small_tensors_share_a_segment_of_20_mib():
-    assert reserved_peak(rows((3, 0, 2), (4, 1, 3), turn=4)) == 20 * MIB
+    assert reserved_peak(rows((3, 0, 2), (4, 1, 3), steps=4)) == 20 * MIB
 
 
 def test_a_hole_between_two_that_live_is_not_used_by_a_larger_one():
     """12 MiB leave theirs, 14 MiB don't fit in there: 26 are taken, 14 live at most."""
-    found = rows((12, 0, 1), (14, 1, 2), turn=3)
+    found = rows((12, 0, 1), (14, 1, 2), steps=3)
     assert found.live().max() == 14 * MIB
     assert reserved_peak(found) == 26 * MIB
 
 
 def test_what_is_always_there_is_taken_once():
-    assert reserved_peak(rows((40, 0, 4), turn=4)) == 40 * MIB
+    assert reserved_peak(rows((40, 0, 4), steps=4)) == 40 * MIB
 
 
 def test_no_less_than_what_lives():

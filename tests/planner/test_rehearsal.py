@@ -53,7 +53,7 @@ def test_no_wait_of_the_simulator_is_forgotten(seed):
     walk = Walk(graph, schedule, budget=budget, machine=MACHINE)
     rehearsal = DryRun(graph, schedule, budget=budget, machine=MACHINE)
     for _ in range(TURNS):
-        walk.turn()
+        walk.run_iteration()
         turn = rehearsal.rehearse()
         for step, waits in walk.waits.items():
             assert set(waits) <= set(turn.waits[step])

@@ -15,7 +15,7 @@ from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.replay import clock
 from memplan.planner.replay.instance import VariantTable
 from memplan.planner.replay.replay import UNASKED, figures_for, replay
-from memplan.planner.replay.rows import QUEUE, empty_turn
+from memplan.planner.replay.rows import QUEUE, empty_iteration
 from memplan.planner.schedule.schedule import Initial, Schedule, Verb, compute, delete, offload
 from memplan.planner.simulator import clock as judge
 from memplan.planner.simulator.clock import _ITERATIONS, Queue
@@ -235,7 +235,7 @@ def test_the_clock_plays_any_waits(batch: int) -> None:
             for row in range(count)
             if random.random() < 0.4
         }
-        turn = empty_turn(count, 0, 0, 6)
+        turn = empty_iteration(count, 0, 0, 6)
         turn.rows[:count, QUEUE], turn.counts[0] = queues, count
         turn.seconds[:count, :2] = np.stack([seconds, launches], axis=1)
         ends = np.cumsum([0, *(len(waits.get(row, ())) for row in range(count))])

@@ -118,14 +118,14 @@ def test_the_curve_is_the_peak_drawn(case: Case) -> None:
 def test_figures_are_played_once_for_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another limit, machine or graph, and a schedule that is refused, are judged anew."""
     played = 0
-    turn = Walk.turn
+    run_iteration = Walk.run_iteration
 
     def counted(self: Walk) -> object:
         nonlocal played
         played += 1
-        return turn(self)
+        return run_iteration(self)
 
-    monkeypatch.setattr(Walk, "turn", counted)
+    monkeypatch.setattr(Walk, "run_iteration", counted)
     graph = chain(3)
     schedule = baseline_schedule(graph)
     figures = simulate(graph, schedule).figures

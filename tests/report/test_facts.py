@@ -59,7 +59,7 @@ def test_bytes_by_kind_are_the_judges(batch: int) -> None:
         if not len(case.schedule):
             continue
         seen += 1
-        longer += int((rows.end > rows.start + rows.turn).sum())
+        longer += int((rows.end > rows.start + rows.steps).sum())
         replay = simulate(case.graph, case.schedule, budget=case.budget, machine=case.machine)
         assert by_kind(case.graph, rows).sum(axis=1).tolist() == replay.device_curve.tolist()
         assert found.sums.sum(axis=1).max() == replay.figures.peak

@@ -40,7 +40,7 @@ def test_everything_lies_where_it_was_planned(seed, monkeypatch):
     name, optimizer, made = made_of(seed)
     late = Lateness(seed, None)
     device = late.device()
-    with late.jobs(), patch.object(over_plan, "TURNS", 0):
+    with late.jobs(), patch.object(over_plan, "WATCHED_ITERATIONS", 0):
         step = placed_step(made, device)
         assert_equal(train(made, step, device), eagerly(name, optimizer, TURNS))
         step.place()

@@ -37,7 +37,7 @@ from memplan.runtime.compare.timing import Run, window, windows
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.run.over_plan import TURNS
+from memplan.runtime.run.over_plan import WATCHED_ITERATIONS
 from memplan.runtime.storage.arena import _arenas
 from memplan.runtime.storage.copies import prefetch
 from memplan.runtime.storage.host_buffers import Host
@@ -370,7 +370,7 @@ def test_iterations_within_their_plan_are_silent(name):
     for number in range(3):
         made, device = case(name, None, random.Random(number)), SimulatedDevice(number)
         step, others = planned_step(made, device), []
-        for _turn in range(TURNS + 2):
+        for _turn in range(WATCHED_ITERATIONS + 2):
             others = [device.room(size) for size in (2**20, 512)]
             with warnings.catch_warnings(action="error", category=UserWarning):
                 step.run(made.iteration.inputs)

@@ -47,7 +47,7 @@ def test_a_step_takes_over_from_another(number: int) -> None:
 
     gc.disable()
     try:
-        with late.jobs(), patch.object(over_plan, "TURNS", 0):
+        with late.jobs(), patch.object(over_plan, "WATCHED_ITERATIONS", 0):
             before = planned_step(first, device)
             turn(before, 0)
             turn(before, 1)

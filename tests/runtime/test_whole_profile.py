@@ -105,7 +105,7 @@ def test_an_example_is_equal_to_eager_and_its_times_add_up(name):
     ],
 )
 def test_the_verdict_is_in_the_source_and_in_one_line(monkeypatch, comparison, eager, words):
-    def compare(_iteration, _step, _turns):
+    def compare(_iteration, _step, _left):
         if isinstance(comparison, Exception):
             raise comparison
         return comparison
@@ -145,7 +145,7 @@ def test_a_trace_that_is_not_the_model_s_is_an_error(monkeypatch, comparison, wo
 
 
 def test_another_fault_of_the_comparison_is_not_hidden(monkeypatch):
-    def compare(_iteration, _step, _turns):
+    def compare(_iteration, _step, _left):
         raise RuntimeError("shapes differ")
 
     monkeypatch.setattr(verdicts, "compare", compare)

@@ -196,7 +196,7 @@ def test_a_change_just_when_another_plan_takes_over(
     changed: Callable[[Scaled, torch.optim.Optimizer], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plan that takes over holds for the module that was traced, not for the one that it finds."""
-    monkeypatch.setattr(adapt, "TURNS", 1)
+    monkeypatch.setattr(adapt, "COUNTED_ITERATIONS", 1)
     monkeypatch.setattr(adapt, "WORTH", float("inf"))
     monkeypatch.setattr(adapt, "_moved", lambda plan, _machine, _seconds: plan)
     monkeypatch.setattr(report.TrainingLog, "drift", lambda _book, _step: (2.0, 1.0))

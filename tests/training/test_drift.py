@@ -27,7 +27,7 @@ from memplan.runtime.storage import host_buffers
 from memplan.solvers import background
 from memplan.training import adapt, report
 from memplan.training import plan as planning
-from memplan.training.adapt import TURNS
+from memplan.training.adapt import COUNTED_ITERATIONS
 from memplan.training.drift import remeasured, unevenness
 from memplan.training.progress import ProgressEvent
 from torch import Tensor, nn
@@ -182,7 +182,7 @@ def test_without_adapting_it_is_told_once_and_nothing_changes(emulated: Emulated
     step = optimized(module, reported, replan_on_drift=False)
     schedule = step.plan.schedule
     emulated.rate = RATE / 2
-    taken(step, ENOUGH + 2 + TURNS)
+    taken(step, ENOUGH + 2 + COUNTED_ITERATIONS)
     assert len(lines(reported)) == 1
     assert step.plan.schedule is schedule
 

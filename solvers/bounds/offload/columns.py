@@ -84,9 +84,9 @@ class OffloadColumns:
         self.facts, self.model = Facts(graph), Model()
         count = len(graph.operations)
         sides: Order = file_order(graph) if order == "file" else any_order(self.facts.predecessors)
-        self.turn = Windows(sides, marks, count)
+        self.iteration = Windows(sides, marks, count)
         self.windows = range(len(marks))
-        self.exact, self.firsts = self.turn.exact, self.turn.firsts
+        self.exact, self.firsts = self.iteration.exact, self.iteration.firsts
         self.variants = [variants_of(graph, operation) for operation in range(count)]
         self.sizes, self.stands = _sizes(graph, self.variants, self.limit, merged=not whole)
         self.persistent: list[bool] = graph.persistent.tolist()
@@ -97,7 +97,7 @@ class OffloadColumns:
         self.read_below = {x for x in below if self.sizes[x] and not graph.resident[x]}
         self.host = None if whole else self._host_limit(machine)
         self.unit = sum(min(variant.seconds for variant in variants) for variants in self.variants) or 1.0
-        self.touched = [self._touched(operation) for operation in self.turn.at]
+        self.touched = [self._touched(operation) for operation in self.iteration.at]
         self.begun = [
             self.touched[s] - {*self.facts.inputs[mark // 2]} if mark % 2 == 0 else set[int]()
             for s, mark in enumerate(marks)
@@ -121,7 +121,7 @@ class OffloadColumns:
             }
             if len(variants) * len(windows) > 1
             else {}
-            for variants, windows in zip(self.variants, self.turn.of, strict=True)
+            for variants, windows in zip(self.variants, self.iteration.of, strict=True)
         ]
 
     def _add_lives(self) -> None:
@@ -137,7 +137,7 @@ class OffloadColumns:
         self.alive: list[set[int]] = []
         repeats: list[list[int]] = []
         for s in self.windows:
-            here, started = self.turn.moment(s), self.turn.started(s)
+            here, started = self.iteration.moment(s), self.iteration.started(s)
             may = facts.recomputable(here) if started else bytearray(len(self.variants))
             repeats.append([o for o in started if able[o] and may[o]])
             self.recomputed.append({o: model.column() for o in repeats[s] if s not in self.exact})
@@ -205,7 +205,7 @@ class OffloadColumns:
                     self.down[s][x] = model.column()
                 if x in self.below[s]:
                     self.up[s][x] = model.column()
-        fixed = {x for x in self.movable if all(map(self.turn.known, facts.uses[x]))}
+        fixed = {x for x in self.movable if all(map(self.iteration.known, facts.uses[x]))}
         wanted = [set[int]().union(*self.up[s:]) - fixed for s in self.windows]
         self.returns = self._from_here_on(self.up, wanted)
         self._add_disk()
@@ -232,7 +232,7 @@ class OffloadColumns:
 
     def complete_in(self, x: int) -> int:
         """Return the first window in which all that makes x may have run."""
-        return max(self.turn.of[producer][0] for producer in self.facts.producers[x])
+        return max(self.iteration.of[producer][0] for producer in self.facts.producers[x])
 
     def _may_lie_below(self, x: int, s: int) -> bool:
         return bool(self.changes[x]) if self.persistent[x] else self.complete_in(x) < s
@@ -276,16 +276,16 @@ class OffloadColumns:
         wanted: the numbers of the execution variants that count; all by default.
         """
         numbers = list(range(len(self.variants[operation])) if wanted is None else wanted)
-        if s not in self.turn.of[operation] or not numbers:
+        if s not in self.iteration.of[operation] or not numbers:
             return ZERO
-        if self.turn.known(operation) and len(numbers) == len(self.variants[operation]):
+        if self.iteration.known(operation) and len(numbers) == len(self.variants[operation]):
             return ONE
         return column_sum(*(self.variant[operation][s, number] for number in numbers))
 
     def spans(self, operation: int, s: int) -> Iterable[range]:
         """Return the windows up to s in which the operation may run for the first time: all, and s alone."""
         # not a set: a range's hash, and so the order of the rows, differs from process to process
-        return dict.fromkeys((range(self.turn.of[operation][0], s + 1), range(s, s + 1)))
+        return dict.fromkeys((range(self.iteration.of[operation][0], s + 1), range(s, s + 1)))
 
     def not_first(self, operation: int, inside: Iterable[int], wanted: Iterable[int] | None = None) -> Linear:
         """Return 1 − the sum that the operation first runs in these windows, in one of these variants."""
@@ -294,7 +294,7 @@ class OffloadColumns:
 
     def before(self, operation: int, s: int) -> Linear:
         """Return the sum that is 1 if the operation has run for the first time before moment s."""
-        windows = self.turn.of[operation]
+        windows = self.iteration.of[operation]
         if windows[-1] < s:
             return ONE
         return total(self.first(operation, window) for window in windows if window < s)
@@ -304,7 +304,7 @@ class OffloadColumns:
         numbers = list(wanted)
         if len(numbers) == len(self.variants[operation]):
             return ONE
-        return total(self.first(operation, s, numbers) for s in self.turn.of[operation])
+        return total(self.first(operation, s, numbers) for s in self.iteration.of[operation])
 
     def changed_below(self, x: int, s: int) -> Linear:
         """Return the sum that is 1 if x is changed on the CPU in window s."""
@@ -313,7 +313,7 @@ class OffloadColumns:
 
     def changes_in(self, x: int, s: int) -> list[int]:
         """Return the operations that may change x in window s."""
-        return [o for o in self.changes.get(x, ()) if s in self.turn.of[o]]
+        return [o for o in self.changes.get(x, ()) if s in self.iteration.of[o]]
 
     def numbers(self, operation: int, wanted: Callable[[BoundVariant], bool]) -> list[int]:
         return [number for number, variant in enumerate(self.variants[operation]) if wanted(variant)]

@@ -107,4 +107,4 @@ def _read(columns: OffloadColumns, x: Floats) -> Fractions:
         for o, variants in enumerate(columns.variants)
     ]
     stands = columns.stands
-    return Fractions(columns.turn.at, there[:, stands], below[:, stands], np.array(on_cpu))
+    return Fractions(columns.iteration.at, there[:, stands], below[:, stands], np.array(on_cpu))

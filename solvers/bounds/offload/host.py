@@ -33,7 +33,7 @@ class HostRows:
     def _room(self, s: int) -> None:
         """Write row (12), as fractions of the capacity."""
         columns, lies = self.columns, list[Term]()
-        if columns.turn.at[s] < 0 or columns.host is None:
+        if columns.iteration.at[s] < 0 or columns.host is None:
             return
         for x, column in columns.on_host[s].items():
             part = columns.sizes[x] / columns.host
@@ -93,6 +93,6 @@ class HostRows:
         columns, arrives = self.columns, self._arrives(x)
         for operation in self.on_cpu[x]:
             numbers = columns.numbers(operation, lambda variant: variant.on_host and x in variant.host)
-            for s in columns.turn.of[operation]:
+            for s in columns.iteration.of[operation]:
                 lies = columns.column(columns.on_host[s], x) + arrives
                 columns.require(lies >= columns.first(operation, s, numbers))

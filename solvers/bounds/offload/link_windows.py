@@ -172,12 +172,12 @@ def _intervals(graph: Graph, touches: _Touches) -> _Intervals:
     stays = ~last | cyclic | np.isin(tensor, list(graph.results))
     changes = _keys(graph, graph.producers, graph.mutators)
     made = _latest(changes, tensor * count + after, tensor, count)
-    of_turn_before = _latest(changes, tensor * count + count - 1, tensor, count) - count
-    made = np.where(made > 0, made, np.where(of_turn_before > -count, of_turn_before, -never))
+    of_iteration_before = _latest(changes, tensor * count + count - 1, tensor, count) - count
+    made = np.where(made > 0, made, np.where(of_iteration_before > -count, of_iteration_before, -never))
     rows = np.column_stack([graph.tensors.bytes[tensor], after, before, made])
     offloaded = stays & (before > after + 1)
-    turns = ((-1, offloaded & cyclic), (0, offloaded), (1, offloaded))
-    shifts = [rows[chosen] + np.array([0, k, k, k]) * count for k, chosen in turns]
+    iterations = ((-1, offloaded & cyclic), (0, offloaded), (1, offloaded))
+    shifts = [rows[chosen] + np.array([0, k, k, k]) * count for k, chosen in iterations]
     return _Intervals(*np.concatenate(shifts).astype(np.int64).T)
 
 
@@ -204,8 +204,10 @@ def _idle(
     bits = _tick_bits(graph, variants)
     ticks = np.ceil(np.ldexp(np.tile(graph.operations.time, 2), bits)).astype(np.int64)
     clock = np.concatenate((np.zeros(1, np.int64), ticks.cumsum()))
-    turns = (_Turn(origin, clock, bits, variants, made, used) for origin in sorted(origins))
-    return float_below(max(turn.idle(moments, proceed) for turn in turns) / Fraction(2) ** bits)
+    iterations = (_Iteration(origin, clock, bits, variants, made, used) for origin in sorted(origins))
+    return float_below(
+        max(iteration.idle(moments, proceed) for iteration in iterations) / Fraction(2) ** bits
+    )
 
 
 def _tick_bits(graph: Graph, variants: Sequence[_Variant]) -> int:
@@ -220,7 +222,7 @@ def _tick_bits(graph: Graph, variants: Sequence[_Variant]) -> int:
     return TICK_BITS - int(np.frexp(seconds)[1]) - 1
 
 
-class _Turn:
+class _Iteration:
     """The iteration from one origin.
 
     clock: ticks of 2^-bits s before each position of two iterations.

@@ -172,9 +172,9 @@ class _UseRows:
     def _memory(self, s: int) -> None:
         """Write row (4), as fractions of the limit."""
         columns = self.columns
-        if columns.turn.at[s] < 0:
+        if columns.iteration.at[s] < 0:
             return
-        variants = columns.variants[columns.turn.at[s]]
+        variants = columns.variants[columns.iteration.at[s]]
         sizes = columns.sizes
         needs = sum(sizes[x] for x in columns.touched[s] | columns.batch) + min(
             variant.workspace for variant in variants

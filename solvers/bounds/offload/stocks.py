@@ -34,7 +34,7 @@ class StockRows:
         columns.require(columns.is_there(x, s) + columns.is_below(x, s) >= ONE)  # (8)
         for change in changes:
             self._changed(x, s, change)
-        if columns.changes[x] and not any(columns.turn.known(change) for change in changes):
+        if columns.changes[x] and not any(columns.iteration.known(change) for change in changes):
             below = columns.is_below(x, following)
             columns.require(columns.is_below(x, s) + down + by_host >= below)  # (6)
             columns.require(columns.come(x, s) >= down)  # (6)
@@ -59,7 +59,7 @@ class StockRows:
         columns = self.columns
         come = columns.is_there(x, s) + columns.column(columns.returns[s], x)
         for use in {*columns.facts.uses[x]}:
-            windows = [k for k in columns.turn.of[use] if k >= s]
+            windows = [k for k in columns.iteration.of[use] if k >= s]
             if s in windows and len(windows) > 1:
                 numbers = columns.numbers(use, lambda variant: x in variant.device)
                 needed = [columns.first(use, k, numbers) for k in windows]
@@ -85,7 +85,7 @@ class StockRows:
 
         In the last window (7) and P ≤ h say the same of what runs on the device.
         """
-        columns, side = self.columns, self.columns.turn.sides[s]
+        columns, side = self.columns, self.columns.iteration.sides[s]
         there, back = columns.is_there(x, s), columns.column(columns.returns[s], x)
         lies = there + columns.is_below(x, s)
         comes = there + back
@@ -108,7 +108,7 @@ class StockRows:
                 less = columns.before(use, s)
                 if not surely and not (last and use in direct):
                     columns.require(lies + reruns + less >= made)
-                if use in direct and not (last or columns.turn.known(use)):
+                if use in direct and not (last or columns.iteration.known(use)):
                     columns.require(comes + reruns + less >= made)
             for use in columns.facts.uses[x]:
                 repeated = columns.column(columns.reruns[s], use)
@@ -121,7 +121,7 @@ class StockRows:
         """Write the paper's (7) and (8)."""
         columns = self.columns
         for x in {x for moving in columns.up for x in moving}:
-            uses = sorted({columns.turn.of[o][0] for o in columns.facts.uses[x]})
+            uses = sorted({columns.iteration.of[o][0] for o in columns.facts.uses[x]})
             if not uses:
                 continue
             intervals = [range(a, b) for a, b in pairwise(uses)]

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....graphs.arrays import Floats, Ints
-from ....planner.replay.rows import WAIT, Turn
+from ....planner.replay.rows import WAIT, IterationTables
 from .cycle import Cycle
 
 
 class Facts(NamedTuple):
-    """A `Cycle` as arrays; seconds: shape (runs, 2), RUN and LAUNCH of a `Turn`; `first`, `leaving`: per run,
-    the numbers of its offload intervals in one flat row."""
+    """A `Cycle` as arrays; seconds: shape (runs, 2), RUN and LAUNCH of a `IterationTables`; `first`,
+    `leaving`: per run, the numbers of its offload intervals in one flat row."""
 
     limit: int
     idle: int
@@ -74,7 +74,7 @@ class Scratch(NamedTuple):
     """The changing state of a walk over an order: per weight, per offload interval, per pending delete.
 
     stored, fetched, pending_copy: the newest copy, counted from the first iteration; -1 for none.
-    turn: for the clock.
+    iteration: for the clock.
     """
 
     here: NDArray[np.bool_]
@@ -87,7 +87,7 @@ class Scratch(NamedTuple):
     chosen: NDArray[np.bool_]
     pending_size: Ints
     pending_copy: Ints
-    turn: Turn
+    iteration: IterationTables
 
 
 def scratch(facts: Facts) -> Scratch:
@@ -104,7 +104,7 @@ def scratch(facts: Facts) -> Scratch:
         np.zeros(intervals, np.bool_),
         np.zeros(room, np.int64),
         np.zeros(room, np.int64),
-        Turn(
+        IterationTables(
             rows=np.zeros((rows, 4), np.int64),
             seconds=np.zeros((rows, WAIT + 1)),
             events=np.zeros(0, np.int64),

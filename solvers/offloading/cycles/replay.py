@@ -18,7 +18,7 @@ import numpy as np
 
 from ....graphs.arrays import Ints
 from ....graphs.compiled import compiled, inner
-from ....planner.replay.clock import TURNS
+from ....planner.replay.clock import MAX_ITERATIONS
 from ....planner.replay.clock import period as played
 from ....planner.replay.rows import LAUNCH, QUEUE, RUN
 from ....planner.simulator.clock import Queue
@@ -40,7 +40,7 @@ def period(facts: Facts, order: Ints, scratch: Scratch) -> float:
     """
     if not _begin(facts, order, scratch) or not _walk(facts, order, scratch):
         return REFUSED
-    return played(scratch.turn, TURNS)
+    return played(scratch.iteration, MAX_ITERATIONS)
 
 
 @inner
@@ -92,13 +92,13 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
     Returns False if an entry breaks a rule, or does not fit.
     """
     runs, frozen = len(facts.seconds), len(facts.seconds) + len(facts.changed)
-    limit, size, turn = facts.limit, facts.size, scratch.turn
+    limit, size, iteration = facts.limit, facts.size, scratch.iteration
     here, fresh, waiting, chosen = scratch.here, scratch.fresh, scratch.waiting, scratch.chosen
     away_in = scratch.away_in
     stored, in_flight, fetched = scratch.stored, scratch.in_flight, scratch.fetched
     pending_size, pending_copy = scratch.pending_size, scratch.pending_copy
     count = len(order)
-    turn.counts[0] = count
+    iteration.counts[0] = count
     stored[:] = -1
     in_flight[:] = False
     fetched[:] = -1
@@ -127,9 +127,9 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
             token = order[row]
             up = down = -1
             if token < runs:
-                turn.rows[row, QUEUE] = _COMPUTE
-                turn.seconds[row, RUN] = facts.seconds[token, RUN]
-                turn.seconds[row, LAUNCH] = facts.seconds[token, LAUNCH]
+                iteration.rows[row, QUEUE] = _COMPUTE
+                iteration.seconds[row, RUN] = facts.seconds[token, RUN]
+                iteration.seconds[row, LAUNCH] = facts.seconds[token, LAUNCH]
                 for place in range(facts.first_back[token], facts.first_back[token + 1]):
                     interval = facts.coming[place]
                     if chosen[interval]:
@@ -169,8 +169,8 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                 w = facts.changed[token - runs]
                 if fresh[w] or not here[w]:
                     return False
-                turn.rows[row, QUEUE] = _D2H
-                turn.seconds[row, RUN], turn.seconds[row, LAUNCH] = facts.up[w], 0.0
+                iteration.rows[row, QUEUE] = _D2H
+                iteration.seconds[row, RUN], iteration.seconds[row, LAUNCH] = facts.up[w], 0.0
                 stored[w] = begin + row
                 fresh[w] = True
                 if waiting[w] >= 0:
@@ -184,8 +184,8 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                 w = facts.weight[interval]
                 if here[w] or not fresh[w] or away_in[w] != interval:
                     return False
-                turn.rows[row, QUEUE] = _H2D
-                turn.seconds[row, RUN], turn.seconds[row, LAUNCH] = facts.down[w], 0.0
+                iteration.rows[row, QUEUE] = _H2D
+                iteration.seconds[row, RUN], iteration.seconds[row, LAUNCH] = facts.down[w], 0.0
                 up = max(up, stored[w])
                 missing = used + base + size[w] + rest - limit
                 if rest > 0 and missing > 0:
@@ -204,14 +204,14 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                 used += size[w]
                 here[w] = True
                 fetched[interval] = begin + row
-            turn.first[row] = waits
+            iteration.first[row] = waits
             if up >= past:
-                turn.waits[waits] = up - begin
+                iteration.waits[waits] = up - begin
                 waits += 1
             if down >= past:
-                turn.waits[waits] = down - begin
+                iteration.waits[waits] = down - begin
                 waits += 1
-        turn.first[count] = waits
+        iteration.first[count] = waits
         if number > 0 and (used, newest - oldest, rest) == before:
             break
         before = used, newest - oldest, rest

@@ -18,14 +18,14 @@ def schedule_of_order(cycle: Cycle, order: Sequence[int]) -> Schedule:
     host copy is deleted when it gets stale.
     """
     residency = _Residency(cycle, order)
-    residency.turn()
+    residency.iteration()
     moved = sorted({interval.weight for interval in residency.chosen})
     on_device = [weight for weight in moved if residency.here[weight]]
     both = frozenset(cycle.tensors[weight] for weight in on_device if residency.fresh[weight])
     host = frozenset(
         [*(cycle.tensors[weight] for weight in moved if not residency.here[weight]), *cycle.unused]
     )
-    return Schedule.of(residency.turn(), Initial(host=host, both=both))
+    return Schedule.of(residency.iteration(), Initial(host=host, both=both))
 
 
 class _Residency:
@@ -51,7 +51,7 @@ class _Residency:
         for weight, run in cycle.changed_by:
             self.changes.setdefault(run, []).append(weight)
 
-    def turn(self) -> list[Step]:
+    def iteration(self) -> list[Step]:
         steps: list[Step] = []
         cycle = self.cycle
         for token in self.order:

@@ -28,7 +28,7 @@ class Total:
     say that.
     """
 
-    def __init__(self, graph: Graph, lineup: Lineup, turn: int, hops: int) -> None:
+    def __init__(self, graph: Graph, lineup: Lineup, moments: int, hops: int) -> None:
         """Start with the workspaces of the runs alone. hops: one less than the machine's memories."""
         tensors = len(graph.tensors)
         self.graph, self._parts = graph, dict[int, Part]()
@@ -36,7 +36,7 @@ class Total:
         self._cyclic: list[bool] = graph.persistent.tolist()
         self.moves, self.fetches = Rows(MOVE, "slot", tensors), Rows(fetch_type(hops), "use", tensors)
         self.intervals = Rows(INTERVAL, "after", tensors)
-        self.curves = np.zeros((hops, turn), np.int64)
+        self.curves = np.zeros((hops, moments), np.int64)
         self.curve = self.curves[Memory.DEVICE]
         self.curve[1::2] = [lineup.workspace(position) for position in range(len(lineup.runs))]
         self.initial = np.where(graph.resident, 1, 0).astype(np.uint8)

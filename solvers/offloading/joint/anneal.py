@@ -328,7 +328,7 @@ class Anneal:
         """
         state, rows = self.state, self.state.interval_rows
         starts, ends = ends_of(state, rows)
-        around = (starts <= moment + state.turn) & (moment + state.turn < ends)
+        around = (starts <= moment + state.moments) & (moment + state.moments < ends)
         there = np.flatnonzero(((starts <= moment) & (moment < ends)) | around).tolist()
         last = None
         while there:

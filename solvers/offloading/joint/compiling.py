@@ -8,7 +8,7 @@ import numpy as np
 from ....graphs.compiled import is_compiled
 from ....graphs.generators import chain
 from ....graphs.machine import Machine
-from ....planner.replay.clock import TURNS
+from ....planner.replay.clock import MAX_ITERATIONS
 from ....planner.replay.replay import UNASKED, figures_for, replay
 from ....planner.residency.assembly import assemble
 from ....planner.schedule.sequence import in_default_mode
@@ -43,7 +43,7 @@ def compile_replay() -> None:
     """Compile the replay."""
     state = _state()
     steps, starts = np.empty((0, 3), np.int64), np.zeros(len(state.graph.tensors), np.uint8)
-    replay(state.instance, steps, starts, figures_for(state.instance), UNASKED, TURNS)
+    replay(state.instance, steps, starts, figures_for(state.instance), UNASKED, MAX_ITERATIONS)
 
 
 def compile_steps() -> None:

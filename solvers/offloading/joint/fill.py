@@ -28,7 +28,7 @@ def ends_of(state: State, intervals: Any) -> tuple[Ints, Ints]:
     before).
     """
     before, runs = intervals["before"], len(state.runs)
-    return 2 * intervals["after"] + 2, 2 * before + (before >= runs) * (state.turn - 2 * runs)
+    return 2 * intervals["after"] + 2, 2 * before + (before >= runs) * (state.moments - 2 * runs)
 
 
 def send_all(state: State, chosen: Iterable[OffloadInterval]) -> None:
@@ -52,18 +52,18 @@ def _fit(starts: Ints, ends: Ints, sizes: Ints, curve: Ints, cap: float, kept: N
     starts, ends, sizes: per interval the moments that it spans, and bytes. cap: bytes.
     curve: bytes per moment; changed. kept: set for the intervals whose tensor stays.
     """
-    turn = len(curve)
+    moments = len(curve)
     for number in range(len(starts)):
         # An interval may go beyond the iteration's end: its moments there are those of the next iteration.
         fits = True
         for moment in range(starts[number], ends[number]):
-            if curve[moment % turn] + sizes[number] > cap:
+            if curve[moment % moments] + sizes[number] > cap:
                 fits = False
                 break
         if fits:
             kept[number] = True
             for moment in range(starts[number], ends[number]):
-                curve[moment % turn] += sizes[number]
+                curve[moment % moments] += sizes[number]
 
 
 def shortest_first(state: State, chosen: Sequence[OffloadInterval]) -> list[OffloadInterval]:
@@ -107,6 +107,6 @@ def durations(state: State, chosen: Sequence[OffloadInterval]) -> NDArray[np.flo
     runs, period = len(state.runs), float(state.starts[-1])
     after = np.array([interval.after for interval in chosen], np.int64)
     before = np.array([interval.before for interval in chosen], np.int64)
-    turns = before // runs if runs else before
-    seconds = state.starts[before % runs] + turns * period - state.starts[after + 1]
+    iterations = before // runs if runs else before
+    seconds = state.starts[before % runs] + iterations * period - state.starts[after + 1]
     return seconds.astype(np.float64)

@@ -72,7 +72,7 @@ class IntervalParts:
 
     def __init__(self, graph: Graph, machine: Machine, lineup: Lineup) -> None:
         self.graph, self.machine, self.lineup = graph, machine, lineup
-        self.turn = count_moments(len(lineup.runs))
+        self.moments = count_moments(len(lineup.runs))
         self._sizes: list[int] = graph.tensors.bytes.tolist()
         self._kept: dict[tuple[Any, ...], Part] = {}
 

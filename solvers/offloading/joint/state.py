@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ....graphs.arrays import Floats, Ints
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine, Memory
-from ....planner.replay.clock import TURNS
+from ....planner.replay.clock import MAX_ITERATIONS
 from ....planner.replay.instance import Instance, VariantTable
 from ....planner.replay.replay import UNASKED, figures_for, replay
 from ....planner.residency.assembly import assemble
@@ -72,7 +72,7 @@ class State:
         self.cyclic: list[bool] = graph.persistent.tolist()
         self._lineup = Lineup(graph, self.variants, list(runs))
         self._parts = IntervalParts(graph, machine, self._lineup)
-        self.turn = count_moments(len(self.runs))
+        self.moments = count_moments(len(self.runs))
         self._journal: list[tuple[dict[TensorUse, Any] | None, TensorUse, Any]] = []
         self.reset(self.runs, Decisions({}, {}, {}, {}))
         if all_offloaded:
@@ -137,7 +137,7 @@ class State:
         self.forget()
         self._lineup.read(runs)
         self._total, self._current = (
-            Total(self.graph, self._lineup, self.turn, len(self.machine.hierarchy) - 1),
+            Total(self.graph, self._lineup, self.moments, len(self.machine.hierarchy) - 1),
             None,
         )
         self._renew_all(self._lineup.touched)
@@ -264,7 +264,7 @@ class State:
     def _replayed(self, look_ahead: float, reserve: float) -> Floats:
         steps, starts = self.steps(look_ahead, reserve)
         result = figures_for(self.instance)
-        replay(self.instance, steps, starts, result, UNASKED, TURNS)
+        replay(self.instance, steps, starts, result, UNASKED, MAX_ITERATIONS)
         return result
 
     def waits(self, outcome: Outcome) -> Floats:
@@ -272,7 +272,7 @@ class State:
         found = np.zeros(len(self.runs))
         steps, starts = self.steps(outcome.look_ahead, outcome.reserve)
         seconds = np.zeros(len(steps))
-        replay(self.instance, steps, starts, figures_for(self.instance), seconds, TURNS)
+        replay(self.instance, steps, starts, figures_for(self.instance), seconds, MAX_ITERATIONS)
         computed = [place for place in range(len(self.runs)) if self._lineup.on_device(place)]
         found[computed] = seconds[: len(computed)]
         return found

@@ -73,6 +73,6 @@ def _room_of(problem: Problem, machine: Machine, residency: Residency) -> tuple[
     except InvalidScheduleError:
         return None
     walk = Walk(problem.graph, schedule, budget=None, machine=machine)
-    walk.turn()
+    walk.run_iteration()
     host, disk, pinned = (walk.ledgers[place].least for place in (Memory.HOST, Memory.DISK, PINNED))
     return host, disk, pinned

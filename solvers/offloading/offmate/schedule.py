@@ -108,7 +108,7 @@ def start_steps(updates: Sequence[HostUpdate], times: Sequence[float]) -> list[t
     starts = [0.0, *accumulate(times)]
     now = 0.0
     order: list[tuple[int, int]] = []
-    for _turn in range(2):
+    for _iteration in range(2):
         order = []
         waiting: list[tuple[int, int]] = []
         by_release = sorted(range(len(updates)), key=lambda u: updates[u].release, reverse=True)

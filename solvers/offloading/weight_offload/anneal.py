@@ -47,17 +47,17 @@ def orders_from(facts: Facts, order: Ints, seconds: float) -> Orders:
 
 @compiled
 def anneal(
-    facts: Facts, orders: Orders, turn: Scratch, moves: int, hot: float, cold: float, host_limit: int
+    facts: Facts, orders: Orders, scratch: Scratch, moves: int, hot: float, cold: float, host_limit: int
 ) -> None:
     """Try `moves` moves while the temperature falls from `hot` to `cold` seconds. `orders` is changed."""
     order = orders.now[: orders.now_length[0]].copy()
-    now = period(facts, order, turn)
+    now = period(facts, order, scratch)
     best = orders.seconds[0]
     for step in range(moves):
         after = neighbour(facts, order, host_limit)
         if len(after) == 0:
             continue
-        then = period(facts, after, turn)
+        then = period(facts, after, scratch)
         temperature = max(hot * (cold / hot) ** (step / moves), 1e-300)
         if then <= now or np.random.random() < np.exp((now - then) / temperature):
             order, now = after, then

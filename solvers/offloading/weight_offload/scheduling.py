@@ -23,7 +23,7 @@ from itertools import accumulate
 
 from ..cycles.cycle import FROZEN, Cycle
 
-_TURNS = 10
+_MAX_ITERATIONS = 10
 
 
 def greedy_order(
@@ -38,8 +38,8 @@ def greedy_order(
         return None
     queues = _Queues(cycle, distances, ranks)
     last: list[int] = []
-    for _ in range(_TURNS):
-        order = queues.turn()
+    for _ in range(_MAX_ITERATIONS):
+        order = queues.run_iteration()
         if order is None:
             return None
         if order == last:
@@ -107,7 +107,7 @@ class _Queues:
         if first is None or (interval.after - run) % runs < (self.cycle.intervals[first].after - run) % runs:
             self.first_of[interval.version] = number
 
-    def turn(self) -> list[int] | None:
+    def run_iteration(self) -> list[int] | None:
         """Play one iteration and return its list of runs and transfers; None if a run does not fit."""
         order: list[int] = []
         base = self.cycle.idle

@@ -40,7 +40,7 @@ class OrderSearch:
 
     def __init__(self, cycle: Cycle, options: Options) -> None:
         self.facts = facts_of(cycle)
-        self.turn = scratch(self.facts)
+        self.scratch = scratch(self.facts)
         self.host_limit = 2**62 if cycle.host_limit is None else cycle.host_limit
         self.options = options
         self._load_replay()
@@ -53,7 +53,7 @@ class OrderSearch:
         """Load the compiled replay, so that compiling takes none of the limited time."""
         if not period.signatures:  # pyright: ignore[reportFunctionMemberAccess]
             self.options.report(COMPILING)
-            period(self.facts, np.arange(len(self.facts.seconds)), self.turn)
+            period(self.facts, np.arange(len(self.facts.seconds)), self.scratch)
 
     def _load(self) -> None:
         """Load the compiled search, so that compiling takes none of the limited time."""
@@ -63,7 +63,7 @@ class OrderSearch:
             nothing = np.arange(len(self.facts.seconds))
             begin = monotonic()
             orders = orders_from(self.facts, nothing, inf)
-            anneal(self.facts, orders, self.turn, 0, 1.0, 0.5, self.host_limit)
+            anneal(self.facts, orders, self.scratch, 0, 1.0, 0.5, self.host_limit)
             self.clock.end += monotonic() - begin
 
     @property
@@ -79,7 +79,7 @@ class OrderSearch:
     def offer(self, order: Sequence[int] | Ints) -> bool:
         """Take the order if it is the best so far."""
         array = np.array(order, np.int64)
-        seconds = period(self.facts, array, self.turn)
+        seconds = period(self.facts, array, self.scratch)
         if seconds >= self.seconds:
             return False
         self.best, self.seconds = array, seconds
@@ -110,7 +110,7 @@ class OrderSearch:
             following = min(1.0, progress + chunk / max(1, moves))
             hot, cold = (hottest * (COLD / HOT) ** part for part in (progress, following))
             chunk_begin = monotonic()
-            anneal(self.facts, orders, self.turn, chunk, hot, cold, self.host_limit)
+            anneal(self.facts, orders, self.scratch, chunk, hot, cold, self.host_limit)
             seconds = float(orders.seconds[0])
             if seconds < self.seconds:
                 self.best, self.seconds = orders.best[: orders.best_length[0]].copy(), seconds

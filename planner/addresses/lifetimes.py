@@ -99,7 +99,7 @@ def lifetimes(
     settle(walk)
     steps, first = len(schedule), walk.now
     for _ in range(4):  # made in the first, deleted in the next, gone when two more have begun
-        walk.steps()
+        walk.run_iteration()
     stays = [
         _Life(x, walk.sizes[x], first, first + steps) for x, start in walk.there.items() if start < first
     ]
@@ -145,8 +145,8 @@ class _Recorder(Walk):
     def now(self) -> int:
         return self._first + self.step
 
-    def steps(self) -> object:
-        left = super().steps()
+    def run_iteration(self) -> object:
+        left = super().run_iteration()
         self._first += len(self.schedule)
         self.step = 0
         return left

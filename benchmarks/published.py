@@ -87,7 +87,9 @@ def run(rows: list[Row], limit: float, *, rerun: bool) -> None:
     pending = [row for row in rows if row["expressible"] is True and (rerun or row["id"] not in results)]
     while pending:
         ids = ",".join(row["id"] for row in pending)
-        with subprocess.Popen([sys.executable, __file__, "--row", ids], stdout=subprocess.PIPE) as worker:
+        command = [sys.executable, __file__, "--row", ids]
+        # Without a buffer: `select` does not see lines that were read ahead.
+        with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as worker:
             assert worker.stdout is not None
             while pending:
                 begun, row = time.monotonic(), pending.pop(0)
@@ -225,6 +227,7 @@ def _image_model(row: Row, batch: int) -> tuple[Any, dict[str, Any], Any]:
     if row["model"]["library"] == "timm":
         import timm
 
+        timm.layers.set_fused_attn(row["attention"] != "eager")
         module = timm.create_model(name)
     else:
         import torchvision

@@ -85,6 +85,7 @@ def render(rows: list[Row], results: Mapping[str, Mapping[str, str]]) -> str:
         "Ratios are estimated / published. Inside: the published figure lies between low and high. A row "
         "whose source was not found (`recalled`) is in no statistic.",
         *_summaries([one for one in done if one.row["sourced"]]),
+        _reserved(done),
         "## Batches that ran, and that did not",
         "The largest batch of a series that ran bounds its memory from both sides: the estimate must fit at "
         "that batch, and not at the next.",
@@ -97,7 +98,7 @@ def render(rows: list[Row], results: Mapping[str, Mapping[str, str]]) -> str:
         "## Sources",
         "\n".join(f"- {title}: {address}" for address, title in sources.items()),
     ]
-    return "\n\n".join([*parts, *(["## Failed", "\n".join(failed)] if failed else [])]) + "\n"
+    return "\n\n".join([*filter(None, parts), *(["## Failed", "\n".join(failed)] if failed else [])]) + "\n"
 
 
 def compute_dtype(row: Row) -> str:
@@ -147,6 +148,21 @@ def _statistics(figures: list[Figure], factor: float) -> Iterable[object]:
     width = median(figure.high / figure.low for figure in figures)
     shown = (f"{value:.2f}" for value in (median(ratios), ratios[0], ratios[-1]))
     return (len(ratios), *shown, f"{inside:.0%}", f"{near:.0%}", f"{width:.2f}")
+
+
+def _reserved(done: list[Judged]) -> str:
+    """Return a line on the segments of PyTorch's allocator, which are in the high end alone."""
+    ratios = [
+        one.memory.high / (reserved * UNITS[one.row["memory"]["unit"]])
+        for one in done
+        if one.memory is not None and (reserved := one.row["memory"].get("also", {}).get("reserved"))
+    ]
+    if not ratios:
+        return ""
+    return (
+        f"Of {len(ratios)} rows the reserved memory was published too: high / reserved is "
+        f"{median(ratios):.2f} in the median, from {min(ratios):.2f} to {max(ratios):.2f}."
+    )
 
 
 def _bounds(done: list[Judged]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
+from ...graphs.machine import Machine
 from ...graphs.units import duration, format_bytes
 from ...planner.bounds import offloads
 from ...planner.budget import spelled
@@ -67,6 +68,7 @@ def document_of(found: SizeResult, subject: Subject) -> dict[str, Any]:
         "budget": found.room.limit,
         "reserve": found.room.reserve,
         "constant": constant,
+        "host": found.preset.machine.host_capacity,
         "batches": [document(one) for one in sorted(found.trials, key=lambda one: one.batch)],
         "largest_batch": document(found.largest),
         "largest_unplanned": document(found.unplanned),
@@ -106,6 +108,7 @@ def lines_of(found: SizeResult, subject: Subject) -> Iterator[Text]:
             *([("model", subject.what)] if subject.what else []),
             ("optimizer", subject.optimizer),
             ("budget", f"{spelled(room.limit)}{left}"),
+            *_host(found.preset.machine),
         ]
     )
     yield from table(*batch_table(found))
@@ -116,6 +119,15 @@ def lines_of(found: SizeResult, subject: Subject) -> Iterator[Text]:
         yield from table(*kind_table(found.parts))
         yield Text("")
         yield from table(*module_table(found.parts))
+
+
+def _host(machine: Machine) -> list[Row]:
+    """Return a row with what the host holds, if tensors can be offloaded to it."""
+    if not offloads(machine):
+        return []
+    if machine.host_capacity is None:
+        return [("host", "of any size: --host 64GB says what yours has")]
+    return [("host", spelled(machine.host_capacity))]
 
 
 def several_lines(found: list[SizeResult], subject: Subject) -> Iterator[Text]:

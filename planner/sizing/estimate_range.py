@@ -5,13 +5,14 @@ memory   low        the tensors alone
          high       and the largest workspaces a kernel may choose; without a plan also what is free between
                     the blocks of PyTorch's caching allocator, whose rules are replayed. A plan leaves nothing
                     free there: `plan solve --static-layout` gives each tensor its place within the budget
-time     low        at the data sheet's full rates, which nothing passes: COMPUTE_EFFICIENCY, 0.7, of expected
+time     low        at the data sheet's full rates: COMPUTE_EFFICIENCY, 0.7, of expected. No bound: an RTX
+                    4090 was seen at 1.08 of its tensor cores' rate
          expected   the roofline's, at 0.7 and 0.8 of the rates
          high       twice expected: the roofline's own word for its error on one operation
 
 Of the GPU's memory a reserve is left for what else runs there, a screen for instance: RESERVE of what a
 process can allocate, unless the user says otherwise. The shares of time are rules of thumb and no
-measurements.
+measurements: benchmarks/results/published.md has how often published figures lay between the ends.
 """
 
 from __future__ import annotations

@@ -13,10 +13,11 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import warnings
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from itertools import islice
 from typing import Any
 from unittest.mock import patch
@@ -111,14 +112,20 @@ PACK, PAD_PACKED = "_pack_padded_sequence", "_pad_packed_sequence"
 RESHAPING_VIEWS = (aten.view.default, aten._unsafe_view.default)
 """Operators that reshape without a copy."""
 OLD_CONVOLUTION = aten._convolution
-CPU_ATTENTION = (
+ATTENTION = (
     aten._scaled_dot_product_flash_attention_for_cpu,
     aten._scaled_dot_product_fused_attention_overrideable,
+    aten._scaled_dot_product_flash_attention,
+    aten._scaled_dot_product_efficient_attention,
+    aten._scaled_dot_product_cudnn_attention,
 )
-"""Attention whose FLOPs torch's registry lacks."""
-CPU_ATTENTION_BACKWARD = (
+"""Fused attention, of whose FLOPs torch's registry lacks some and counts causal ones twice."""
+ATTENTION_BACKWARD = (
     aten._scaled_dot_product_flash_attention_for_cpu_backward,
     aten._scaled_dot_product_fused_attention_overrideable_backward,
+    aten._scaled_dot_product_flash_attention_backward,
+    aten._scaled_dot_product_efficient_attention_backward,
+    aten._scaled_dot_product_cudnn_attention_backward,
 )
 
 FUSIBLE_PRIVATE = {
@@ -645,3 +652,39 @@ def grow_segments() -> None:
 def drop_product_workspaces() -> None:
     """Free cuBLAS' memory, until the next product."""
     torch._C._cuda_clearCublasWorkspaces()
+
+
+# ── the dispatcher's tables ─────────────────────────────────────────────────────────────────────────
+
+
+def overload(name: str) -> Any:
+    """Return an ATen operator by its name: `mm`, `sum.dim_IntList`."""
+    packet, _dot, overloaded = name.partition(".")
+    return getattr(getattr(aten, packet), overloaded or "default")
+
+
+@cache
+def autocast_operators(key: str) -> frozenset[str]:
+    """Return the names of the ATen operators that have an entry of their own for a dispatch key."""
+    names = torch._C._dispatch_get_registrations_for_dispatch_key(key)
+    return frozenset(name.removeprefix("aten::") for name in names if name.startswith("aten::"))
+
+
+def autocast_excluded() -> Any:
+    """Return a context in which the CPU's autocast is off, as in the kernels of its own operators."""
+    keys: Any = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+    return torch._C._ExcludeDispatchKeyGuard(keys)
+
+
+@contextmanager
+def overriding_silently() -> Generator[None]:
+    """Let kernels be overridden without the warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
+        yield
+
+
+def composite(operator: Any) -> Callable[..., Any]:
+    """Return an operator's implementation by others, as in C++: Python's, `decompose`, can differ."""
+    key: Any = torch._C.DispatchKey.CompositeImplicitAutograd
+    return partial(operator._op_dk, key)

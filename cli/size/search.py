@@ -204,7 +204,9 @@ class BatchSearch:
         """
         found = self._once(batches)
         marked = found.fastest
-        if marked is not None and not found.interrupted and not self.estimates.agrees(marked.batch):
+        if marked is None or found.interrupted:
+            return found
+        if not self.estimates.agrees(marked.batch, self.preset):
             found = self._once(batches)
         return found
 

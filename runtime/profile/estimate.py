@@ -1,9 +1,7 @@
 """Estimates of a program's operations for a GPU that is not here: the graph's times by the roofline.
 
-The program is that of PyTorch's CPU, traced on fake tensors. On the GPU itself PyTorch may choose other
-operations: fused attention if there is dropout, cuDNN's batch normalisation. They take no more memory
-than those counted here. A model is built and traced without memory for it: Llama 2 7B takes 15 s and half
-a gigabyte.
+The program has the operations that PyTorch runs on a GPU of that compute capability (runtime/absent_gpu). A
+model is built and traced without memory for it: Llama 2 7B takes 15 s and half a gigabyte.
 
 What an operation demands is one thing, what a GPU makes of it another: `Demand.cost`.
 """
@@ -21,6 +19,8 @@ from ...graphs.graph import Graph
 from ...graphs.machine import Updates
 from ...graphs.machines.gpus import Gpu, lacks
 from ...graphs.machines.presets import Preset, find_preset
+from ..absent_gpu.absent_gpu import absent_gpu
+from ..absent_gpu.capability import Capability
 from ..device.device import StreamDevice
 from ..measuring.synthetic_inputs import signature, substitute
 from ..model.file import ModelFile, load_model_file
@@ -56,7 +56,14 @@ def estimate_source(gpu: Gpu, works: Iterable[Work]) -> dict[str, Any]:
     """Return what a graph's source says of an estimate: for which GPU, by what, and which dtypes it lacks."""
     rates = dict.fromkeys(work.rate for work in works if work.flops)
     notes = [line for rate in rates if (line := lacks(gpu, rate)) is not None]
-    return {"gpu": gpu.name, "data": gpu.source, **ESTIMATED, **({"notes": notes} if notes else {})}
+    capability = str(Capability(*gpu.capability))
+    return {
+        "gpu": gpu.name,
+        "capability": capability,
+        "data": gpu.source,
+        **ESTIMATED,
+        **({"notes": notes} if notes else {}),
+    }
 
 
 def estimate(
@@ -86,13 +93,14 @@ def estimate_file(
 
     batch: samples in an iteration, None: the model file's own.
     """
-    program = traced(file, batch, optimizer)
+    program = traced(file, batch, optimizer, preset.gpu)
     return graph_from_demands(file, preset, program, demands_of(program, progress), optimizer)
 
 
-def traced(file: ModelFile, batch: int | None, optimizer: Choice | None) -> Program:
-    """Trace the program of a model that is built without memory for it."""
-    return trace(updated(fake_build(partial(file.build, batch)), optimizer))
+def traced(file: ModelFile, batch: int | None, optimizer: Choice | None, gpu: Gpu) -> Program:
+    """Trace the program that a GPU runs, of a model that is built without memory for it."""
+    with absent_gpu(Capability(*gpu.capability)):
+        return trace(updated(fake_build(partial(file.build, batch)), optimizer))
 
 
 def graph_from_demands(

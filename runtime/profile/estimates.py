@@ -9,12 +9,37 @@ import numpy as np
 
 from ...graphs.errors import InputError, MemplanError
 from ...graphs.graph import Graph
+from ...graphs.machines.gpus import Gpu
 from ...graphs.machines.presets import Preset
+from ..absent_gpu.capability import Capability
 from ..model.file import ModelFile
 from ..program.program import Program
 from ..updates.choice import Choice
 from .estimate import Demand, demands_of, estimate_source, graph_from_demands, traced
 from .family import Family
+
+
+class _Demanded:
+    """Programs of one model, and what their operations demand, on GPUs that run the same operations.
+
+    trace: makes the program at a batch.
+    """
+
+    def __init__(self, trace: Callable[[int], Program]) -> None:
+        self.family = Family(trace)
+        self._demands: dict[int, list[Demand]] = {}
+
+    def demands(self, batch: int) -> list[Demand]:
+        if batch not in self._demands:
+            self._demands[batch] = demands_of(self.family.program(batch))
+        return self._demands[batch]
+
+    def agrees(self, batch: int) -> bool:
+        if self.family.agrees(batch):
+            return True
+        kept = self.family.traced
+        self._demands = {one: rows for one, rows in self._demands.items() if one in kept and one != batch}
+        return False
 
 
 class Estimates:
@@ -25,53 +50,52 @@ class Estimates:
 
     def __init__(self, file: ModelFile, optimizer: Choice | None, report: Callable[[str], None]) -> None:
         self._file, self._optimizer, self._report = file, optimizer, report
-        self.family = Family(self._trace)
-        self._demands: dict[int, list[Demand]] = {}
-        self._graphs: dict[tuple[int, str], Graph] = {}
+        self._demanded: dict[Capability, _Demanded] = {}
+        self._graphs: dict[tuple[int, str], tuple[list[Demand], Graph]] = {}
 
     def graph(self, batch: int, preset: Preset) -> Graph:
         """Return the graph at a batch, estimated for a preset.
 
         Raises MemplanError, one line, if the model can't have it.
         """
-        key = batch, preset.name
-        if key not in self._graphs:
-            program = self.family.program(batch)
-            if batch not in self._demands:
-                self._demands[batch] = demands_of(program)
-            made = graph_from_demands(self._file, preset, program, self._demands[batch], self._optimizer)
-            self._graphs[key] = made
-        return self._graphs[key]
+        demanded, key = self.demanded(preset), (batch, preset.name)
+        demands = demanded.demands(batch)
+        if key not in self._graphs or self._graphs[key][0] is not demands:
+            program = demanded.family.program(batch)
+            made = graph_from_demands(self._file, preset, program, demands, self._optimizer)
+            self._graphs[key] = demands, made
+        return self._graphs[key][1]
+
+    def demanded(self, preset: Preset) -> _Demanded:
+        """Return what is known of the GPUs that run the same operations as the preset's."""
+        capability = Capability(*preset.gpu.capability)
+        if capability.like not in self._demanded:
+            self._demanded[capability.like] = _Demanded(lambda batch: self._trace(batch, preset.gpu))
+        return self._demanded[capability.like]
 
     def at_worst(self, batch: int, preset: Preset) -> Graph:
         """Return the graph with the largest workspaces that its operations may take."""
-        graph = self.graph(batch, preset)
-        most = np.array([one.workspace.most for one in self._demands[batch]], np.int64)
+        graph, demands = self.graph(batch, preset), self.demanded(preset).demands(batch)
+        most = np.array([one.workspace.most for one in demands], np.int64)
         return replace(graph, operations=replace(graph.operations, workspace=most))
 
     def notes(self, preset: Preset) -> list[str]:
         """Return a line for each dtype that the model computes with and the GPU has no fast path for."""
-        for batch, name in self._graphs:
+        for (_batch, name), (demands, _graph) in self._graphs.items():
             if name == preset.name:
-                works = (one.work for one in self._demands[batch])
-                return list(estimate_source(preset.gpu, works).get("notes", ()))
+                return list(estimate_source(preset.gpu, (one.work for one in demands)).get("notes", ()))
         return []
 
-    def agrees(self, batch: int) -> bool:
+    def agrees(self, batch: int, preset: Preset) -> bool:
         """Tell whether a trace at this batch gives what was interpolated.
 
         If not, all that was interpolated is forgotten, and each batch is traced from now on.
         """
-        if self.family.agrees(batch):
-            return True
-        kept = self.family.traced
-        self._demands = {one: rows for one, rows in self._demands.items() if one in kept and one != batch}
-        self._graphs = {key: graph for key, graph in self._graphs.items() if key[0] in self._demands}
-        return False
+        return self.demanded(preset).agrees(batch)
 
-    def _trace(self, batch: int) -> Program:
-        self._report(f"batch {batch:,}: tracing")
+    def _trace(self, batch: int, gpu: Gpu) -> Program:
+        self._report(f"batch {batch:,}: tracing for compute capability {Capability(*gpu.capability)}")
         try:
-            return traced(self._file, batch, self._optimizer)
+            return traced(self._file, batch, self._optimizer, gpu)
         except MemplanError as error:
             raise InputError(f"batch {batch:,}: {error}") from error

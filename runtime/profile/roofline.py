@@ -11,8 +11,8 @@ which rows are picked counts as far as it is read.
 
 e_c (`COMPUTE_EFFICIENCY`), e_b (`BANDWIDTH_EFFICIENCY`) and the launch time are rules of thumb for large
 operations, the same for every GPU and kernel, not measurements. Expect errors of a factor of two on one
-operation, either way: small matrices fill no GPU, a kernel may keep a small tensor in cache, causal attention
-skips half of what is counted, random memory access is slower than streaming. Sums over an iteration, and
+operation, either way: small matrices fill no GPU, a kernel may keep a small tensor in cache, random memory
+access is slower than streaming. Sums over an iteration, and
 the ratios between operations that a schedule depends on, are better than that. What a kernel takes
 in addition to its outputs is another matter: workspace.py.
 """
@@ -27,8 +27,8 @@ import torch
 from ...graphs.machines.gpus import Gpu
 from ..calls.fused import dropout_mask
 from ..torch_internals import (
-    CPU_ATTENTION,
-    CPU_ATTENTION_BACKWARD,
+    ATTENTION,
+    ATTENTION_BACKWARD,
     OLD_CONVOLUTION,
     conv_flop_count,
     flop_registry,
@@ -127,12 +127,33 @@ def _rate(operation: Any, tensors: list[torch.Tensor]) -> str:
     return name if name in Gpu.__dataclass_fields__ else "float16"
 
 
-def _attention(query: Any, key: Any, value: Any, *_rest: Any, **_options: Any) -> int:
-    return sdpa_flop_count(query.shape, key.shape, value.shape)
+def _attention(operator: Any) -> Callable[..., int]:
+    """Return the formula of an attention's FLOPs; a causal one skips the half of the scores above the
+    diagonal.
+    """
+    causal = _is_causal(operator)
+
+    def flops(query: Any, key: Any, value: Any, *rest: Any, **options: Any) -> int:
+        whole = sdpa_flop_count(query.shape, key.shape, value.shape)
+        return whole // 2 if causal((query, key, value, *rest), options) else whole
+
+    return flops
 
 
-def _attention_backward(grad: Any, query: Any, key: Any, value: Any, *_rest: Any, **_options: Any) -> int:
-    return sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape)
+def _attention_backward(operator: Any) -> Callable[..., int]:
+    causal = _is_causal(operator)
+
+    def flops(grad: Any, query: Any, key: Any, value: Any, *rest: Any, **options: Any) -> int:
+        whole = sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape)
+        return whole // 2 if causal((grad, query, key, value, *rest), options) else whole
+
+    return flops
+
+
+def _is_causal(operator: Any) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool]:
+    """Return a function of a call's arguments that tells whether it is causal."""
+    place = [argument.name for argument in operator.default._schema.arguments].index("is_causal")
+    return lambda args, kwargs: bool(args[place] if place < len(args) else kwargs.get("is_causal", False))
 
 
 def _convolution_backward(*args: Any, **_options: Any) -> int:
@@ -146,6 +167,6 @@ def _convolution_backward(*args: Any, **_options: Any) -> int:
 
 FORMULAS: dict[Any, Callable[..., int]] = {
     aten.convolution_backward: _convolution_backward,
-    **dict.fromkeys(CPU_ATTENTION, _attention),
-    **dict.fromkeys(CPU_ATTENTION_BACKWARD, _attention_backward),
+    **{operator: _attention(operator) for operator in ATTENTION},
+    **{operator: _attention_backward(operator) for operator in ATTENTION_BACKWARD},
 }

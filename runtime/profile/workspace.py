@@ -2,9 +2,11 @@
 measured.
 
     products               no workspace: cuBLAS keeps one for all, `constant_bytes`
-    attention, backward    the gradient of the queries in float32, a number for each of their rows, and if
-                           several heads share keys, the gradients of keys and values for each of them
-                           (flash_attn/flash_api.cpp, mha_bwd)
+    attention, backward    flash, cuDNN, efficient in half precision: the gradient of the queries in float32,
+                           a number for each of their rows, and if several heads share keys, the gradients
+                           of keys and values for each of them (flash_attn/flash_api.cpp, mha_bwd; cuDNN's
+                           is not documented and taken as flash's). Efficient in float32: the product of
+                           output and its gradient (cuda/attention_backward.cu)
     gradients of tables    the rows' numbers sorted, the position of each, and as much for the sort itself
                            (cuda/Embedding.cu, cuda/Indexing.cu)
     sort, topk             keys and positions once more (cuda/Sort.cu)
@@ -23,9 +25,9 @@ from typing import Any, NamedTuple
 import torch
 
 from ...graphs.machines.gpus import Gpu
-from ..torch_internals import CPU_ATTENTION_BACKWARD, OLD_CONVOLUTION
+from ..torch_internals import ATTENTION_BACKWARD, OLD_CONVOLUTION
 
-INT64 = 8
+INT64, FLOAT32 = 8, 4
 UNSORTED = 3072
 """Up to so many rows the gradient of a table is made without a sort."""
 
@@ -47,7 +49,9 @@ def constant_bytes(gpu: Gpu) -> int:
 def workspace_of(target: Any, args: Any, keywords: Mapping[str, Any], result: Any) -> Workspace:
     """Return the workspace of one call. Tensors may be fake: only their layout is read."""
     operation = getattr(target, "overloadpacket", target)
-    if operation in CPU_ATTENTION_BACKWARD:
+    if operation is aten._scaled_dot_product_efficient_attention_backward and args[1].itemsize == FLOAT32:
+        return _same(args[0].nbytes)
+    if operation in ATTENTION_BACKWARD:
         return _same(_attention(args[1], args[2]))
     if operation is aten.embedding_dense_backward:
         rows = args[1].numel()

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ...graphs.graph import Kind
+from ..absent_gpu.devices import is_absent_gpu
 from ..device.choice import device_of
 from ..program.names import Names
 from ..program.program import Storage, Value
@@ -50,8 +51,13 @@ class Allocations:
 def size_bytes(tensor: Tensor, device: torch.device) -> int:
     """Return the bytes of the tensor's whole storage, as the device's allocator counts them; 0 if on
     another device.
+
+    For a GPU that is not here they are exact, since they are interpolated between batches (family.py); its
+    graph counts blocks.
     """
     size = tensor.untyped_storage().nbytes()
     if tensor.device != device:
         return 0
+    if is_absent_gpu():
+        return size
     return device_of(device).rounded(size)

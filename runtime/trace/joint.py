@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from ...graphs.errors import InputError
+from ..absent_gpu.devices import is_absent_gpu, on_absent_gpu
 from ..below_autograd import autocast_cache, without_autocast
 from ..model.captured import Captured
 from ..model.iteration import Iteration, differentiated, forward, tensors_in, with_tensors
@@ -116,7 +117,7 @@ def joint_graph(iteration: Iteration, forms: Forms, way: TracePath, calls: Itera
     flat = [tensor for group in given for tensor in group.values()]
     mode = _fake_mode(flat, forms)
     with addresses_refused(mode):
-        parameters, buffers, inputs = ({n: _fake(mode, t) for n, t in group.items()} for group in given)
+        parameters, buffers, inputs = ({n: _resident(mode, t) for n, t in group.items()} for group in given)
     examples = [*parameters.values(), *buffers.values(), *inputs.values()]
     made: list[_Results] = []
     captured = Captured(flat, calls, iteration)
@@ -370,6 +371,12 @@ def _fake_mode(tensors: Sequence[Tensor], forms: Forms) -> FakeTensorMode:
     """Return the mode of a model that is fake already, else a new one."""
     modes = (tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor))
     return next(modes, None) or TrueFakes(forms)
+
+
+def _resident(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
+    """Make a fake tensor of one that the iteration is given, on the absent GPU of the trace, if any."""
+    made = _fake(mode, tensor)
+    return on_absent_gpu(mode, made) if is_absent_gpu() else made
 
 
 def _fake(mode: FakeTensorMode, tensor: Tensor) -> Tensor:

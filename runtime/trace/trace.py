@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from ...graphs.errors import MemplanError
+from ..absent_gpu.devices import is_absent_gpu
+from ..absent_gpu.program import program_on_cuda
 from ..calls.fused import drop_copies, fuse_dropout_masks
 from ..calls.scatters import replace_scatters
 from ..model.guards import refuse, refuse_input
@@ -100,7 +102,8 @@ def _trace(iteration: Iteration, forms: Forms, way: TracePath, calls: Iterator[i
     fuse_dropout_masks(joint.graph.graph)
     drop_copies(joint.graph.graph)
     replace_scatters(joint.graph.graph)
-    program = named(replace(lower(joint), compiling=way.compiling, used=joint.used, reads=joint.reads))
+    program = replace(lower(joint), compiling=way.compiling, used=joint.used, reads=joint.reads)
+    program = named(program_on_cuda(program) if is_absent_gpu() else program)
     if iteration.updates is not None:
         program = _with_updates(program, iteration)
     check_order(program)

@@ -45,7 +45,9 @@ def other_from_sixteen(batch=2):
 
 
 def family(function):
-    return Family(lambda batch: traced(ModelFile("m.py", "build", function), batch, Choice("adamw")))
+    return Family(
+        lambda batch: traced(ModelFile("m.py", "build", function), batch, Choice("adamw"), PRESET.gpu)
+    )
 
 
 @pytest.mark.scripts
@@ -69,7 +71,7 @@ def test_the_estimate_of_a_batch_is_that_of_its_own_trace():
     for batch in (2, 4, 8):
         estimates.graph(batch, PRESET)
     ours, own = estimates.graph(100, PRESET), estimate_file(file, PRESET, batch=100, optimizer=choice)
-    assert 100 not in estimates.family.traced
+    assert 100 not in estimates.demanded(PRESET).family.traced
     assert ours.tensors.bytes.tolist() == own.tensors.bytes.tolist()
     assert ours.operations.time.tolist() == own.operations.time.tolist()
     assert ours.operations.workspace.tolist() == own.operations.workspace.tolist()
@@ -90,11 +92,11 @@ def test_a_line_that_ends_is_given_up():
     for batch in (2, 4, 8):
         estimates.graph(batch, PRESET)
     taken = estimates.graph(32, PRESET)
-    assert estimates.agrees(4)
-    assert not estimates.agrees(32)
+    assert estimates.agrees(4, PRESET)
+    assert not estimates.agrees(32, PRESET)
     assert len(estimates.graph(32, PRESET).operations) > len(taken.operations)
     estimates.graph(64, PRESET)
-    assert 64 in estimates.family.traced
+    assert 64 in estimates.demanded(PRESET).family.traced
 
 
 def test_programs_of_other_calls_are_told_apart():

@@ -1,0 +1,1 @@
+"""Traces of the operations that a GPU runs, on a PyTorch that has none."""

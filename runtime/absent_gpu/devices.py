@@ -1,0 +1,152 @@
+"""A CUDA device for fake tensors, on a PyTorch that has none.
+
+C++ takes the device for `cpu:0`, which no real tensor has (theirs is `cpu`), and so follows it through all
+operators, refuses mixtures and records copies, as it does for CUDA. Python is told `cuda:0`:
+
+    model code, fake kernels  ──▶  cuda:0   FakeTensor.device, is_cuda, torch.cuda.is_available() …
+    C++ (dispatcher, autograd) ─▶  cpu:0    FakeTensor.__new__, arguments of functions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch._dynamo  # pyright: ignore[reportUnusedImport]  # before its tables of functions would meet those that are replaced here
+from torch.overrides import TorchFunctionMode
+
+from ..torch_internals import FakeTensor
+from .capability import Capability
+
+STAND_IN = torch.device("cpu", 0)
+"""The device in C++."""
+SHOWN = torch.device("cuda", 0)
+"""The device in Python."""
+
+
+def shown(device: torch.device) -> torch.device:
+    """Return the device that Python sees."""
+    return SHOWN if device == STAND_IN else device
+
+
+def _held(device: Any) -> Any:
+    """Return the device that C++ sees; anything else as it is."""
+    is_device = isinstance(device, torch.device) or (isinstance(device, str) and device.startswith("cuda"))
+    return STAND_IN if is_device and torch.device(device).type == "cuda" else device
+
+
+_entered: list[Capability] = []
+
+
+def is_absent_gpu() -> bool:
+    """Return whether a trace is for a GPU that is not here."""
+    return bool(_entered)
+
+
+class _Devices(TorchFunctionMode):
+    """Mode that gives functions the device that C++ sees."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.cuda:
+            return args[0].to(STAND_IN, **{k: v for k, v in (kwargs or {}).items() if k == "non_blocking"})
+        if func is torch.device:
+            return func(*args, **(kwargs or {}))
+        if func is torch.Tensor.__setitem__ and isinstance(args[2], int | float) and args[0].is_cuda:
+            # On CUDA a number that is assigned is a tensor of the CPU.
+            return func(*args[:2], torch.tensor(args[2], dtype=args[0].dtype))
+        args = tuple(map(_held, args))
+        return func(*args, **{name: _held(value) for name, value in (kwargs or {}).items()})
+
+
+_key_of: Callable[[str], str] = torch._C._dispatch_key_for_device
+
+
+def _dispatch_key(kind: str) -> str:
+    return _key_of("cpu" if kind == "cuda" else kind)
+
+
+@contextmanager
+def cuda_devices(capability: Capability) -> Generator[None]:
+    """Let fake tensors be on a CUDA device of this capability."""
+    fake: Any = FakeTensor
+    device, make = fake.__dict__["device"], fake.__dict__["__new__"].__func__
+
+    def shown_device(tensor: Any) -> torch.device:
+        return shown(device.fget(tensor))
+
+    def make_fake(cls: Any, *arguments: Any, **keywords: Any) -> Any:
+        held = {name: _held(value) for name, value in keywords.items()}
+        return make(cls, *map(_held, arguments), **held)
+
+    properties = {
+        "device": property(shown_device, device.fset),
+        "is_cuda": property(lambda tensor: tensor.device.type == "cuda"),
+        "is_cpu": property(lambda tensor: tensor.device.type == "cpu"),
+        "__new__": staticmethod(make_fake),
+    }
+    with ExitStack() as stack:
+        for name, value in properties.items():
+            stack.enter_context(patch.object(fake, name, value, create=True))
+        for name, answer in _answers(capability).items():
+            stack.enter_context(patch.object(torch.cuda, name, answer))
+        stack.enter_context(patch.object(torch._C, "_dispatch_key_for_device", _dispatch_key))
+        stack.enter_context(_Devices())
+        _entered.append(capability)
+        stack.callback(_entered.pop)
+        yield
+
+
+def _answers(capability: Capability) -> Mapping[str, Callable[..., Any]]:
+    """Return what `torch.cuda` answers, by name of its function."""
+    properties = SimpleNamespace(
+        name="GPU", major=capability.major, minor=capability.minor, total_memory=0, multi_processor_count=1
+    )
+
+    def always(value: Any) -> Callable[..., Any]:
+        return lambda *_arguments, **_keywords: value
+
+    def has_bfloat16(including_emulation: bool = True) -> bool:
+        return including_emulation or capability.major >= 8
+
+    nothing = always(None)
+    return {
+        "is_available": always(True),
+        "is_initialized": always(True),
+        "device_count": always(1),
+        "current_device": always(0),
+        "get_device_capability": always((capability.major, capability.minor)),
+        "get_device_name": always(properties.name),
+        "get_device_properties": always(properties),
+        "is_bf16_supported": has_bfloat16,
+        "memory_allocated": always(0),
+        "max_memory_allocated": always(0),
+        "memory_reserved": always(0),
+        **dict.fromkeys(
+            (
+                "_lazy_init",
+                "init",
+                "synchronize",
+                "set_device",
+                "empty_cache",
+                "manual_seed",
+                "manual_seed_all",
+                "reset_peak_memory_stats",
+            ),
+            nothing,
+        ),
+    }
+
+
+def on_absent_gpu(mode: Any, tensor: Any) -> Any:
+    """Return a fake tensor on the GPU: itself if it is there, else one like it."""
+    if tensor.device == SHOWN:
+        return tensor
+    with mode, torch.no_grad():
+        made = tensor.to(SHOWN)
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(made, tensor.requires_grad)
+    return made.requires_grad_(tensor.requires_grad)

@@ -16,7 +16,7 @@ from memplan.planner.replay import clock
 from memplan.planner.replay.instance import VariantTable
 from memplan.planner.replay.replay import UNASKED, figures_for, replay
 from memplan.planner.replay.rows import QUEUE, empty_iteration
-from memplan.planner.schedule.schedule import Initial, Schedule, Verb, compute, delete, offload
+from memplan.planner.schedule.schedule import Initial, Schedule, Verb, compute, delete, offload, prefetch
 from memplan.planner.simulator import clock as judge
 from memplan.planner.simulator.clock import _ITERATIONS, Queue
 from memplan.planner.simulator.simulate import simulate
@@ -133,6 +133,40 @@ def test_a_transfer_that_was_waited_for_holds_no_copy(capacity: int, peaks: list
     assert list(figures.peaks) == peaks
     time, excess, *found, _pinned, _elsewhere = compiled_figures(graph, schedule, machine, 3)
     assert (time, excess, found) == (figures.time, 0, peaks)
+
+
+def test_all_that_one_run_makes_on_the_host_is_pinned() -> None:
+    """C, on the CPU, begins g and k; F, on the device, adds to both, so both are pinned from C on.
+
+    The next C runs during F.
+    """
+    draft = Draft("two")
+    g, k = draft.tensor("g", 8), draft.tensor("k", 4)
+    draft.operation("C", time=1, writes=[g, k], modes=[Mode("cpu", 3, 0, (g, k), on_host=True)])
+    draft.operation("F", time=5, writes=[g, k], modes=[Mode("go", 7, 0, (g, k), writes_host=(g, k))])
+    graph, machine = draft.graph(), Machine(pinned=16)
+    schedule = Schedule.of([compute(0, 1), compute(1, 1)])
+    figures = simulate(graph, schedule, machine=machine).figures
+    assert (figures.time, figures.pinned_peak) == (7, 12)
+    assert compiled_figures(graph, schedule, machine, 0) == [7, 0, 0, 12, 0, 12, 3]
+
+
+def test_a_copy_from_the_disk_is_pinned_if_the_next_iteration_fetches_it() -> None:
+    """w starts on the host, is copied to the device and to the disk, and is read from the disk at the end: it
+    is that copy on the host which crosses the link in the next iteration."""
+    draft = Draft("around")
+    w, x = draft.tensor("w", 4, Kind.PARAMETER), draft.tensor("x", 1)
+    draft.operation("F", time=1, reads=[w], writes=[x])
+    host, disk = Memory.HOST, Memory.DISK
+    steps = [prefetch(w), offload(w, disk), delete(w, host), compute(0), delete(w)]
+    steps += [prefetch(w, host), delete(w, disk)]
+    schedule = Schedule.of(steps, Initial(host=frozenset({w})))
+    graph = draft.graph()
+    machine = Machine(pinned=16, links=Links(d2h=4.0, h2d=4.0, disk_read=4.0, disk_write=4.0))
+    figures = simulate(graph, schedule, machine=machine).figures
+    assert figures.least_pinned == 4
+    time, excess, *peaks, pinned, _elsewhere = compiled_figures(graph, schedule, machine, 2**60)
+    assert (time, excess, tuple(peaks), pinned) == (figures.time, 0, figures.peaks, figures.pinned_peak)
 
 
 def test_the_steady_state_is_not_the_first_iterations_left_over() -> None:

@@ -56,15 +56,16 @@ def test_waits_for_room_and_for_a_fetch() -> None:
     ]
 
 
-def test_a_thread_that_launches_slowly_is_a_cause() -> None:
+@pytest.mark.parametrize("scale", [1.0, 0.125])
+def test_a_thread_that_launches_slowly_is_a_cause(scale: float) -> None:
     draft = Draft("launches")
     x = draft.tensor("x", 4)
-    draft.operation("F", time=1, writes=[x], launch=3)
-    draft.operation("G", time=1, reads=[x], launch=3)
+    draft.operation("F", time=scale, writes=[x], launch=3 * scale)
+    draft.operation("G", time=scale, reads=[x], launch=3 * scale)
     found = timeline(draft.graph(), Schedule.of([compute(0), compute(1), delete(0)]))
-    assert found.period == 6
+    assert found.period == 6 * scale
     assert found.cause.tolist() == [LAUNCH, LAUNCH, NOTHING]
-    assert found.idle.tolist() == [2, 2, 0]
+    assert found.idle.tolist() == [2 * scale, 2 * scale, 0]
 
 
 @pytest.mark.parametrize("batch", range(2))

@@ -149,7 +149,7 @@ def _tell(on: Instance, rows: list[Row], min_memory: int, interrupted: bool, out
         "graph": on.graph,
         "baseline_time": on.plain_time,
         "baseline_peak": on.plain_peak,
-        "floor": min_memory,
+        "min_memory": min_memory,
         "points": [_document(on, one) for one in found],
         "interrupted": interrupted,
     }

@@ -104,7 +104,12 @@ def _lines(held: Held, report: Report, accounts: dict[str, Any], width: int) -> 
     )
     yield Text("")
     rows = [
-        [f"{row['operations']:,}", f"{row['runs']:,}", duration(row["time"]), duration(row["again"])]
+        [
+            f"{row['operations']:,}",
+            f"{row['runs']:,}",
+            duration(row["time"]),
+            duration(row["recompute_seconds"]),
+        ]
         for row in accounts["phases"]
     ]
     words = [row["phase"] for row in accounts["phases"]]
@@ -122,11 +127,13 @@ def _lines(held: Held, report: Report, accounts: dict[str, Any], width: int) -> 
 
 def _repeats(recomputed: list[dict[str, Any]]) -> Iterator[Text]:
     yield Text("")
-    seconds = sum(float(row["again"]) for row in recomputed)
+    seconds = sum(float(row["recompute_seconds"]) for row in recomputed)
     yield Text(f"{len(recomputed):,} operations recomputed, {duration(seconds)} in all", style="bold")
     listed = recomputed[:_LISTED]
     yield from table(
-        [], [[f"×{row['runs']}", duration(row["again"]), row["operation"]] for row in listed], indent=2
+        [],
+        [[f"×{row['runs']}", duration(row["recompute_seconds"]), row["operation"]] for row in listed],
+        indent=2,
     )
     if len(recomputed) > _LISTED:
         yield Text(f"  … and {len(recomputed) - _LISTED:,} more")

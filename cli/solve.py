@@ -191,7 +191,7 @@ def solve(
             **minimum_document(loaded, machine),
             "solver": _provenance(solution),
             "status": solution.status.value,
-            "seconds": solution.seconds,
+            "solve_seconds": solution.seconds,
             "bounds": [_bound_document(bound, solution.figures.time) for bound in solution.bounds],
             "effort": solution.effort and asdict(solution.effort),
             "interrupted": solution.interrupted,
@@ -322,7 +322,7 @@ def _bound_document(bound: Bound, time: float) -> dict[str, Any]:
 
 def _infeasible(error: InfeasibleError) -> dict[str, Any]:
     least = {"budget": error.budget, "least_budget": error.least}
-    minimums = {"floor": error.min_memory, "once_floor": error.min_memory_once}
+    minimums = {"min_memory": error.min_memory, "min_memory_once": error.min_memory_once}
     return {
         "status": "no-schedule",
         "solver": {"name": error.solver},

@@ -243,7 +243,7 @@ class InfeasibleError(MemplanError):
         super().__init__()
         self._say()
 
-    def tell(
+    def add_details(
         self, min_memory_once: int | None, bounds: Sequence[Bound], problem: Problem | None = None
     ) -> None:
         """Add what is known of the problem besides the minimum memory, as clauses of the message.
@@ -308,7 +308,9 @@ class InfeasibleError(MemplanError):
         refusal.seconds, refusal.notes, refusal.offloads = self.seconds, self.notes, self.offloads
         if self.min_memory_offloading is not None:
             refusal.min_memory_offloading = self.min_memory_offloading + others
-        refusal.tell(None if self.min_memory_once is None else self.min_memory_once + others, self.bounds)
+        refusal.add_details(
+            None if self.min_memory_once is None else self.min_memory_once + others, self.bounds
+        )
         return refusal
 
 

@@ -26,7 +26,7 @@ def phases(graph: Graph, schedule: Schedule) -> list[Entry]:
             "operations": int((phase == kind).sum()),
             "runs": int(runs[phase == kind].sum()),
             "time": float(total[phase == kind].sum()),
-            "again": float(rerun[phase == kind].sum()),
+            "recompute_seconds": float(rerun[phase == kind].sum()),
         }
         for kind in Phase
         if (phase == kind).any()
@@ -37,10 +37,10 @@ def recomputed(graph: Graph, schedule: Schedule) -> list[Entry]:
     """Return the operations that run more than once, the longest recomputation first."""
     runs, _total, rerun = _by_operation(graph, schedule)
     rows = [
-        {"operation": graph.operations.name[i], "runs": runs.item(i), "again": rerun.item(i)}
+        {"operation": graph.operations.name[i], "runs": runs.item(i), "recompute_seconds": rerun.item(i)}
         for i in (runs > 1).nonzero()[0].tolist()
     ]
-    return sorted(rows, key=lambda row: (-float(row["again"]), str(row["operation"])))
+    return sorted(rows, key=lambda row: (-float(row["recompute_seconds"]), str(row["operation"])))
 
 
 def transfers(graph: Graph, schedule: Schedule) -> Entry:

@@ -54,7 +54,10 @@ def report_rows(report: Report, budget: int | None, machine: Machine | None) -> 
 
 def minimum_document(graph: Graph, machine: Machine | None) -> dict[str, int | None]:
     """Return the minimum memory in bytes, null if that minimum does not exist."""
-    return {"floor": minimum_memory(graph, machine), "once_floor": minimum_memory_once(graph, machine)}
+    return {
+        "min_memory": minimum_memory(graph, machine),
+        "min_memory_once": minimum_memory_once(graph, machine),
+    }
 
 
 def minimum_rows(graph: Graph, machine: Machine | None) -> Iterator[Row]:

@@ -35,7 +35,7 @@ def trial_document(one: Trial, constant: int, found: SizeResult | None = None) -
         "budget": one.budget,
         "device_budget": one.budget + constant,
         "fits": figures is not None,
-        "floor": one.min_memory,
+        "min_memory": one.min_memory,
         "baseline_peak": one.baseline_figures.peak,
         "baseline_time": one.baseline_figures.time,
         "time": figures and figures.time,

@@ -143,7 +143,7 @@ def _solve(
     except InfeasibleError as refusal:
         refusal.seconds = perf_counter() - start
         proven = [] if refusal.proven_infeasible else proofs_of_none(problem, bound_seconds)
-        refusal.tell(minimum_memory_once(problem.graph, machine), proven, problem)
+        refusal.add_details(minimum_memory_once(problem.graph, machine), proven, problem)
         if not problem.graph.operations.recompute.any():
             refusal.args = (f"{refusal}; nothing of this graph may be recomputed",)
         raise

@@ -48,7 +48,9 @@ def test_solve_check_and_show_agree(plan: Plan) -> None:
     shown = json.loads(plan("show", "s.json", "--graph", "chain.json", "--json").stdout)
     assert max(shown["device_curve"]) == found["peak"]
     assert sum(row["time"] for row in shown["phases"]) == pytest.approx(found["time"])
-    assert sum(row["again"] for row in shown["recomputed"]) == pytest.approx(found["time"] - plain.time)
+    assert sum(row["recompute_seconds"] for row in shown["recomputed"]) == pytest.approx(
+        found["time"] - plain.time
+    )
 
 
 def test_the_figures_for_people(plan: Plan) -> None:
@@ -86,9 +88,12 @@ def test_an_infeasible_budget_as_json(plan: Plan) -> None:
         found = json.loads(result.stdout)
         assert found["status"] == "no-schedule"
         least = found["least_budget"]
-        assert found["floor"] <= least
+        assert found["min_memory"] <= least
         assert plan("solve", "chain.json", "--budget", least, "--solver", solver).exit_code == 0
-        assert plan("solve", "chain.json", "--budget", found["floor"] - 1, "--solver", solver).exit_code == 3
+        assert (
+            plan("solve", "chain.json", "--budget", found["min_memory"] - 1, "--solver", solver).exit_code
+            == 3
+        )
 
 
 def test_solvers_are_listed(plan: Plan) -> None:

@@ -59,7 +59,7 @@ def test_a_bound_time_that_is_none(seconds: str) -> None:
     assert "is no time" in result.stderr
 
 
-def test_the_once_floor() -> None:
+def test_the_minimum_memory_with_backward_once() -> None:
     """Two gradients and a third in a large workspace: less memory than that makes the first two again."""
     draft = Draft("once")
     x, loss = draft.tensor("x", 1, Kind.INPUT), draft.tensor("l", 1)
@@ -75,7 +75,7 @@ def test_the_once_floor() -> None:
     refused = CliRunner().invoke(main, [*command, "--solver", "store-all", "--json"])
     assert refused.exit_code == 3
     document = json.loads(refused.stdout)
-    assert (document["floor"], document["once_floor"]) == (1002, 1112)
+    assert (document["min_memory"], document["min_memory_once"]) == (1002, 1112)
     assert "1,112 B" in document["message"]
     proof = {"order": "file", "transfers": True, "backward_again": False, "form": "", "name": "once-floor"}
     assert document["bounds"] == [{**proof, "seconds": None, "gap": None}]
@@ -90,4 +90,4 @@ def test_the_once_floor() -> None:
     document = json.loads(
         CliRunner().invoke(main, ["show", "s.json", "--graph", "once.json", "--json"]).stdout
     )
-    assert document["floor"] <= document["peak"] < document["once_floor"] == 1112
+    assert document["min_memory"] <= document["peak"] < document["min_memory_once"] == 1112

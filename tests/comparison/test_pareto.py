@@ -122,7 +122,7 @@ def test_each_point_is_what_the_solver_finds(plan: Callable[..., Result]) -> Non
     assert result.exit_code == 0, result.stderr
     reported, graph = json.loads(result.stdout), chain(8)
     plain = baseline(graph)
-    assert (reported["floor"], reported["baseline_time"]) == (minimum_memory(graph), plain.time)
+    assert (reported["min_memory"], reported["baseline_time"]) == (minimum_memory(graph), plain.time)
     assert len(reported["points"]) == 5
     solved = [one for one in reported["points"] if one["time"] is not None and one["budget"] < plain.peak]
     assert solved

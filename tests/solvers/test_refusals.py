@@ -17,7 +17,7 @@ from memplan.solvers.registry import run as registry
 def test_a_refusal_beside_other_bytes_keeps_what_it_knows() -> None:
     refusal = InfeasibleError("rotor", 100, 150, 90)
     refusal.notes = ("a note",)
-    refusal.tell(120, ())
+    refusal.add_details(120, ())
     more = refusal.with_extra_bytes(1000)
     assert (more.budget, more.least, more.min_memory, more.min_memory_once) == (1100, 1150, 1090, 1120)
     assert more.notes == ("a note",)
@@ -27,7 +27,7 @@ def test_a_refusal_beside_other_bytes_keeps_what_it_knows() -> None:
 
 def test_one_that_found_nothing_stays_one() -> None:
     refusal = NotFoundError("search", 100, 90, 110)
-    refusal.tell(None, [Bound(inf, "residency", "any")])
+    refusal.add_details(None, [Bound(inf, "residency", "any")])
     more = refusal.with_extra_bytes(1000)
     assert isinstance(more, NotFoundError)
     assert (more.budget, more.min_memory, more.found, more.least) == (1100, 1090, 1110, None)

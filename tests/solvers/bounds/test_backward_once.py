@@ -134,7 +134,7 @@ def _none(graph: Graph) -> bool:
 
 def test_a_time_limit_keeps_the_clause() -> None:
     error = NotFoundError("search", 99, 50)
-    error.tell(100, [])
+    error.add_details(100, [])
     assert (
         "below 100 B there is none without offloading, in the traced order, unless a backward operation"
         in str(error)

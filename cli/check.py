@@ -15,7 +15,7 @@ from .exits import CheckFailedError
 from .options import FILE, budget_option, graph_option, machine_option, output_options
 from .printing.figures import arena_document, arena_rows, graph_row, launch_rows, report_document, report_rows
 from .printing.output import Output, labelled
-from .replay import TOLERANCE, arena_of, is_number, judged, open_schedule
+from .replay import TOLERANCE, arena_of, is_number, open_schedule, validate_schedule
 
 
 @click.command()
@@ -38,7 +38,7 @@ def check(
     """
     held = open_schedule(schedule, graph_path, budget, machine_path)
     try:
-        report = held.report(judged(held, schedule))
+        report = held.report(validate_schedule(held, schedule))
         layout = arena_of(held, schedule)
         if held.own:
             _compare(schedule, report, held.file.predicted)

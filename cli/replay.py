@@ -111,7 +111,7 @@ def arena_of(held: Held, path: Path) -> Layout | None:
     return layout
 
 
-def judged(held: Held, path: Path) -> Replay:
+def validate_schedule(held: Held, path: Path) -> Replay:
     """Replay a schedule.
 
     Raises CheckFailedError, with step, tensor and rule in one line, if it is not valid.

@@ -21,7 +21,7 @@ from .export_views import subject_of, write_view
 from .options import FILE, graph_option, output_options, writable_as
 from .printing.figures import report_document
 from .printing.output import Output
-from .replay import Held, is_number, judged, open_schedule
+from .replay import Held, is_number, open_schedule, validate_schedule
 
 
 @click.command()
@@ -55,7 +55,7 @@ def report(
     plan report schedule.json --graph graph.yaml -o report.html
     """
     held = open_schedule(schedule, graph_path)
-    subject = subject_of(held, judged(held, schedule))
+    subject = subject_of(held, validate_schedule(held, schedule))
     document = {
         **facts(subject),
         "title": held.graph.name,

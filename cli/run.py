@@ -22,7 +22,7 @@ from .models import model_code
 from .options import FILE, graph_option, output_options
 from .printing.figures import graph_row, signed
 from .printing.output import Output, Row, labelled
-from .replay import Held, arena_of, judged, open_schedule
+from .replay import Held, arena_of, open_schedule, validate_schedule
 
 if TYPE_CHECKING:
     from ..planner.addresses.layout import Layout
@@ -102,7 +102,7 @@ def run(
     if steps is not None and trace_path is not None:
         raise click.UsageError("--trace shows a run and eager PyTorch: leave --steps out")
     held = open_schedule(schedule, graph_path)
-    replay, layout = judged(held, schedule), arena_of(held, schedule)
+    replay, layout = validate_schedule(held, schedule), arena_of(held, schedule)
     predicted = held.report(replay).predicted()
     if steps is not None and checkpoint is not None:
         from .train import trained

@@ -34,7 +34,7 @@ from .printing.figures import (
     report_rows,
 )
 from .printing.output import Output, labelled, table
-from .replay import Held, judged, open_schedule
+from .replay import Held, open_schedule, validate_schedule
 
 _LISTED = 5
 
@@ -65,7 +65,7 @@ def show(
     plan show schedule.json --graph graph.yaml --trace out.pftrace --svg out.svg
     """
     held = open_schedule(schedule, graph_path)
-    replay = judged(held, schedule)
+    replay = validate_schedule(held, schedule)
     subject = subject_of(held, replay)
     report = subject.report
     if trace_path is not None:

@@ -43,7 +43,7 @@ class Transformer:
 
     @property
     def block_weights(self) -> dict[str, int]:
-        """Elements of the four matrices of a block; the norm before a matrix counts with it."""
+        """Return the elements of the four matrices of a block; the norm before a matrix counts with it."""
         h, f, first = self.hidden, self.ffn, 2 if self.gated else 1
         norm = 2 * h if self.biases else h
         bias = 1 if self.biases else 0

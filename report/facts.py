@@ -23,7 +23,7 @@ from .curves import by_memory
 from .memory_timeline import moments, passed
 from .modules import modules
 from .subject import Subject, cause_index, cause_words, queue_words
-from .tensor_outcomes import Fate, bars, fates, recomputed_runs
+from .tensor_outcomes import TensorOutcome, bars, fates, recomputed_runs
 
 Document = dict[str, Any]
 
@@ -51,7 +51,7 @@ def facts(subject: Subject) -> Document:
         "period": _short(line.period),
         "kinds": KINDS,
         "colours": COLOURS,
-        "fates": [fate.word for fate in Fate],
+        "fates": [fate.word for fate in TensorOutcome],
         "phases": [phase.word for phase in Phase],
         "memories": memories,
         "queues": queue_words(memories),

@@ -23,7 +23,7 @@ OTHER = len(Kind)
 """Index after the kinds: workspaces, and tensors that are recomputed while a copy is resident."""
 
 
-class Moments(NamedTuple):
+class MemoryTimeline(NamedTuple):
     """Times between which the bytes of a memory are constant.
 
     at: seconds when each begins, shape (moments,).
@@ -46,7 +46,7 @@ def passed(line: Timeline) -> Floats:
     return np.append(np.where(computes, line.start, done), max(line.period, done[-1]) if len(done) else 0.0)
 
 
-def moments(graph: Graph, line: Timeline, rows: Lifetimes) -> Moments:
+def moments(graph: Graph, line: Timeline, rows: Lifetimes) -> MemoryTimeline:
     """Return the moments at which the bytes change."""
     at, sums = passed(line), by_kind(graph, rows)
     total = sums.sum(axis=1)
@@ -64,7 +64,7 @@ def moments(graph: Graph, line: Timeline, rows: Lifetimes) -> Moments:
     if len(when) and when[0] > 0:  # the queue is idle first: with what the iteration before has left
         when, steps = np.append([0.0], when), np.append([len(total) - 1], steps)
     changes = np.append([True], (np.diff(sums[steps], axis=0) != 0).any(axis=1))[: len(steps)]
-    return Moments(when[changes], steps[changes], sums[steps][changes])
+    return MemoryTimeline(when[changes], steps[changes], sums[steps][changes])
 
 
 def by_kind(graph: Graph, rows: Lifetimes) -> Ints:

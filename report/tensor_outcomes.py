@@ -13,7 +13,7 @@ from ..planner.addresses.lifetimes import Lifetimes
 from ..planner.schedule.schedule import Schedule, Verb
 
 
-class Fate(IntEnum):
+class TensorOutcome(IntEnum):
     """Outcome of a tensor. KEPT: resident from its production, or from the start, to its last use."""
 
     KEPT = 0
@@ -22,19 +22,23 @@ class Fate(IntEnum):
 
     @property
     def word(self) -> str:
-        return {Fate.KEPT: "kept", Fate.RECOMPUTED: "recomputed", Fate.MOVED: "moved"}[self]
+        return {
+            TensorOutcome.KEPT: "kept",
+            TensorOutcome.RECOMPUTED: "recomputed",
+            TensorOutcome.MOVED: "moved",
+        }[self]
 
 
 def fates(graph: Graph, schedule: Schedule) -> Ints:
     """Return a Fate per tensor. A tensor that is moved and recomputed counts as moved."""
-    found = np.full(len(graph.tensors), Fate.KEPT)
+    found = np.full(len(graph.tensors), TensorOutcome.KEPT)
     made = np.zeros(len(graph.tensors), np.int64)
     for verb, target, where in schedule.rows():
         if verb == Verb.COMPUTE:
             made[[x for x, _bit in graph.contributions(target, where)]] += 1
         elif verb != Verb.DELETE:
-            found[target] = Fate.MOVED
-    found[(made > graph.producers.counts()) & (found == Fate.KEPT)] = Fate.RECOMPUTED
+            found[target] = TensorOutcome.MOVED
+    found[(made > graph.producers.counts()) & (found == TensorOutcome.KEPT)] = TensorOutcome.RECOMPUTED
     return found
 
 

@@ -466,7 +466,7 @@ def pytree_node(kind: type) -> Any:
 _OWN_NODES = frozenset({tuple, list, dict, OrderedDict, defaultdict, deque})
 
 
-def make_up(module: nn.Module) -> tuple[tuple[Any, ...], tuple[int, ...], list[str]]:
+def module_structure(module: nn.Module) -> tuple[tuple[Any, ...], tuple[int, ...], list[str]]:
     """Return the structure of a module: its submodules, the identities of its hooks, the names of its own
     tensors.
 

@@ -35,20 +35,20 @@ class Candidate:
         return self._schedule if isinstance(self._schedule, Schedule) else self._schedule()
 
 
-def judged(graph: Graph, schedule: Schedule) -> Candidate:
+def simulate_candidate(graph: Graph, schedule: Schedule) -> Candidate:
     """Return the schedule with its figures on a device of any size."""
     figures = simulate(graph, schedule, machine=Machine()).figures
     return Candidate(schedule, figures.time, figures.peak)
 
 
-def sequenced(graph: Graph, runs: Sequence[Run]) -> Candidate:
+def candidate_of_runs(graph: Graph, runs: Sequence[Run]) -> Candidate:
     """Return the schedule of these runs.
 
     Raises InvalidScheduleError if they break a rule, now or when the schedule is first used.
     """
     figures = figures_of_runs(graph, runs)
     if figures is None:
-        return judged(graph, schedule_of(graph, runs))
+        return simulate_candidate(graph, schedule_of(graph, runs))
     return Candidate(partial(schedule_of, graph, runs), figures.time, figures.peak)
 
 
@@ -62,7 +62,7 @@ def peak_without(graph: Graph, runs: Sequence[Run], tensors: Sequence[int] | NDA
     sizes = graph.tensors.bytes.copy()
     sizes[tensors] = 0
     light = replace(graph, tensors=replace(graph.tensors, bytes=sizes))
-    return judged(light, schedule_of(light, runs)).peak
+    return simulate_candidate(light, schedule_of(light, runs)).peak
 
 
 def device_limit(problem: Problem) -> int:

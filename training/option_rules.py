@@ -23,7 +23,7 @@ def validate_options(
     processes: the ranks of a DistributedDataParallel, None for a single process.
     planned: whether the optimizer's updates are part of the plan.
     """
-    _validate_precision(options)
+    _validate_autocast(options)
     _validate_updates(options, planned=planned)
     check_weights(module, options.weights)
     if options.master_weights:
@@ -34,7 +34,7 @@ def validate_options(
         _validate_compiler(inputs, processes)
 
 
-def _validate_precision(options: Options) -> None:
+def _validate_autocast(options: Options) -> None:
     if options.autocast is None:
         return
     if options.autocast == torch.float16 and options.scaler is None:

@@ -217,7 +217,7 @@ class BatchSearch:
         self._agree(found)
         with _interruptible(found):
             if not found.interrupted:
-                self._pinning(found)
+                self._retry_without_pinned_limit(found)
         return found
 
     def _asked(self, found: SizeResult, batches: list[int] | None) -> None:
@@ -364,7 +364,8 @@ class BatchSearch:
         if found.fastest is not None:
             found.parts = self._parts(found.fastest)
 
-    def _pinning(self, found: SizeResult) -> None:
+    def _retry_without_pinned_limit(self, found: SizeResult) -> None:
+        """Find whether the pinned limit alone refuses the smallest refused batch."""
         refused = [one.batch for one in found.trials if not (one.figures or one.proven_infeasible)]
         if refused and self.ask.machine.pinned is not None:
             unlimited = replace(self.ask, machine=replace(self.ask.machine, pinned=None))

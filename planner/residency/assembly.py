@@ -26,7 +26,6 @@ from ..schedule.schedule import Verb
 from .tensor_transfers import AS_EARLY_AS_WANTED, FETCH_KINDS
 
 COMPUTE, PREFETCH = int(Verb.COMPUTE), int(Verb.PREFETCH)
-KINDS, MOMENT_IS_FREE = FETCH_KINDS, AS_EARLY_AS_WANTED
 
 
 @compiled
@@ -131,7 +130,7 @@ def _place(fetches: Any, order: Ints, curves: Ints, caps: Floats, moments: Ints)
         latest, is_given = fetch.use - 1, False
         for hop in range(fetch.source):
             # The last copy of the chain comes first here: those that feed it come before it,
-            if fetch.moment[hop] != MOMENT_IS_FREE:
+            if fetch.moment[hop] != AS_EARLY_AS_WANTED:
                 moments[index, hop] = fetch.moment[hop]
             else:
                 moment = moments[index, hop]
@@ -141,10 +140,10 @@ def _place(fetches: Any, order: Ints, curves: Ints, caps: Floats, moments: Ints)
                     moment = max(moment, before[hop])
                 moment = _first_that_fits(fetch, min(moment, latest), curves[hop], caps[hop])
                 moments[index, hop] = min(moment, latest) if is_given else moment
-            latest, is_given = moments[index, hop], fetch.moment[hop] != MOMENT_IS_FREE
+            latest, is_given = moments[index, hop], fetch.moment[hop] != AS_EARLY_AS_WANTED
         for hop in range(fetch.source - 1, -1, -1):
             # unless their memory holds them up: then it follows them.
-            is_free = fetch.moment[hop] == MOMENT_IS_FREE
+            is_free = fetch.moment[hop] == AS_EARLY_AS_WANTED
             if is_free and hop + 1 < fetch.source:
                 moments[index, hop] = max(moments[index, hop], moments[index, hop + 1])
             if is_free and not fetch.shift[hop]:
@@ -234,7 +233,7 @@ def _merge(
                 initial[fetch.tensor] |= 1 << hop
             start = moment % period
             slot_of[count] = start // 2
-            keys[count] = _key(KINDS[hop], start + fetch.use - moment, fetch.tensor, hop)
+            keys[count] = _key(FETCH_KINDS[hop], start + fetch.use - moment, fetch.tensor, hop)
             rows[count, 0], rows[count, 1], rows[count, 2] = PREFETCH, fetch.tensor, hop
             count += 1
     first = np.zeros(slots + 1, np.int64)

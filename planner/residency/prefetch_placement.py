@@ -24,7 +24,7 @@ from ..simulator.simulate import Figures, simulate
 from .assembly import COMPUTE, assemble
 from .lifetimes import count_moments, find_lifetimes, run_moment
 from .residency import Residency
-from .tensor_transfers import MOVE, TensorTransfers, derive_transfers, fetch_type
+from .tensor_transfers import FIXED_STEP, TensorTransfers, derive_transfers, fetch_type
 
 LOOK_AHEADS = (0.0, 1.0, 1.5, 3.0, inf)
 
@@ -58,7 +58,7 @@ class ResidencyTransfers:
                     curve[low:high] += sizes[x]
             if graph.persistent[x]:
                 self.initial[x] = rows[-1].start
-        self.moves: Any = np.concatenate([np.empty(0, MOVE), *(row.moves for row in rows)])
+        self.moves: Any = np.concatenate([np.empty(0, FIXED_STEP), *(row.moves for row in rows)])
         nothing = np.empty(0, fetch_type(self.hops))
         self.fetches: Any = np.concatenate([nothing, *(row.fetches for row in rows)])
 

@@ -38,7 +38,7 @@ class StepKind(IntEnum):
 FETCH_KINDS = (int(StepKind.PREFETCH), *(int(StepKind.READ) - hop for hop in range(MOST_MEMORIES - 2)))
 """The kind of a copy up by the memory that it arrives in."""
 
-MOVE = np.dtype([(name, np.int64) for name in ("slot", "kind", "order", "verb", "tensor", "where")])
+FIXED_STEP = np.dtype([(name, np.int64) for name in ("slot", "kind", "order", "verb", "tensor", "where")])
 """A step whose slot is known. order: among those of its kind in the slot, a moment."""
 
 
@@ -109,7 +109,7 @@ def derive_transfers(
         if lifetime.persistent:
             start = _memories_at_start(copies, moments)
     return TensorTransfers(
-        np.array(moves, MOVE), np.array(fetches, fetch_type(hops)), tuple(map(tuple, spans)), start
+        np.array(moves, FIXED_STEP), np.array(fetches, fetch_type(hops)), tuple(map(tuple, spans)), start
     )
 
 

@@ -11,7 +11,7 @@ Fault = tuple[str, str, int | None]
 """The rule broken, why ('{}' stands for the tensor), the tensor."""
 
 
-class Guards:
+class AdmissionRules:
     """The operations that have run, and so those that may run now."""
 
     def __init__(self, graph: Graph) -> None:

@@ -9,7 +9,7 @@ from ...graphs.graph import Graph, Kind
 from ...graphs.machine import Machine, Memory
 from ..errors import InvalidScheduleError
 from ..schedule.schedule import DEFAULT_MODE, Schedule, Verb
-from .admission import Guards
+from .admission import AdmissionRules
 from .clock import Queue, Waits, link_of, queue_name, source_of, transfer_queue
 from .copies import Copies, Copy
 from .ledger import Ledger
@@ -45,7 +45,7 @@ class Walk:
         self.sizes: list[int] = graph.tensors.bytes.tolist()
         self.persistent: list[bool] = graph.persistent.tolist()
         self.resident: list[bool] = graph.resident.tolist()
-        self.guards = Guards(graph)
+        self.guards = AdmissionRules(graph)
 
         self.copies = Copies(graph.whole_contributions, len(self.hierarchy))
         self.step = -1

@@ -28,7 +28,7 @@ from ..torch_internals import (
     dispatches,
     has_hooks,
     hooks_of_all_modules,
-    make_up,
+    module_structure,
     no_torch_function,
     wraps_others,
 )
@@ -312,7 +312,7 @@ _State = tuple[type, bool, tuple[Any, ...], tuple[int, ...], list[str], object]
 
 def _state(part: nn.Module) -> _State:
     """Return a module's class, mode, submodules, hooks, own tensors, and a forward set on the instance."""
-    parts, hooks, tensors = make_up(part)
+    parts, hooks, tensors = module_structure(part)
     return type(part), part.training, parts, hooks, tensors, vars(part).get("forward")
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from ..reach import Path, is_of_user_class, spelled
-from ..torch_internals import make_up
+from ..torch_internals import module_structure
 from .contents import MISSING, SCALARS, Kind, Missing, content, is_plain
 
 Fetch = Callable[[Any, Any], Any]
@@ -315,7 +315,7 @@ def of_whole(thing: Any, _key: Any) -> Any:
 def of_module(thing: nn.Module, _key: Any) -> Any:
     """Return the content of a PyTorch module outside the planned one: its class, structure and attributes."""
     simple = {name: value for name, value in vars(thing).items() if is_plain(value) and name[0] != "_"}
-    return content((type(thing), *make_up(thing), simple))
+    return content((type(thing), *module_structure(thing), simple))
 
 
 _UNNAMED = (of_length, of_content, of_whole, of_module)

@@ -61,7 +61,10 @@ class Ownership:
             self._give_back(storage)
 
     def give_up(self, storages: Container[int], refuse: Callable[[], NoReturn]) -> None:
-        """Give up these storages: nothing of them is to be brought back, whichever memory it is in."""
+        """Give up these storages: nothing of them is to be brought back, whichever memory it is in.
+
+        refuse: raises the error that a later read of such a tensor gets.
+        """
         for resident, form in self._forms.items():
             if form.storage in storages:
                 tensor = self._taken.pop(resident, None)

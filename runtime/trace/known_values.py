@@ -83,6 +83,16 @@ class KnownValues(TorchDispatchMode):
                     self._known[fake] = self.tape.given(name, real.detach().to("cpu", copy=True))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one call of the trace, by the first of these cases that fits:
+
+        - a constant of the user's code is lifted into the trace: its values are known;
+        - a selection by a known mask is an index, and known masks among indices become positions;
+        - all tensors are real: the call is real too;
+        - the code asks for a value that is known: the answer is the real one, noted on the tape;
+        - the result's shape depends on known values: the result is a constant of the trace;
+        - the call writes something unknown: the memory is spoilt, nothing in it is known any more;
+        - everything read is known and the result is small: the result is known too.
+        """
         kwargs = kwargs or {}
         if func in _LIFTS and not isinstance(args[0], FakeTensor):
             made = func(*args, **kwargs)
@@ -184,7 +194,7 @@ class KnownValues(TorchDispatchMode):
         return tensor in self._known and memory_of(tensor) not in self._spoilt
 
     def _keep(self, made: Any, func: Any, args: Any, kwargs: Any, *, changes: bool) -> None:
-        """Keep the real result of a call together with the fake one."""
+        """Record the call on the tape and remember the slot of each result."""
         real = self._really(func, args, kwargs)
         pairs = zip(tree_leaves(made), tree_leaves(real), strict=True)
         pairs = [(fake, leaf) for fake, leaf in pairs if isinstance(fake, Tensor)]

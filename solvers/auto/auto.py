@@ -69,7 +69,7 @@ from ..stages.slots import has_faster_variants
 from ..workers.precompile import precompile
 from . import members as portfolio
 from . import with_transfers as auto_moving
-from .members import Awaited, Cancelled, Line, Outcomes
+from .members import Awaited, Cancelled, Member, Outcomes
 
 NAME = "auto"
 
@@ -212,7 +212,9 @@ def _refusal(problem: Problem, outcomes: Outcomes) -> InfeasibleError:
     return refusal
 
 
-def _lines(problem: Problem, options: Options, settings: Settings, workers: int, loaded: Event) -> list[Line]:
+def _lines(
+    problem: Problem, options: Options, settings: Settings, workers: int, loaded: Event
+) -> list[Member]:
     """Return the portfolio's members, in the order in which they start.
 
     loaded: set when the search is compiled; the residency program and rk-rotor don't wait for it.
@@ -229,7 +231,7 @@ def _lines(problem: Problem, options: Options, settings: Settings, workers: int,
         left = None if total is None else max(0.0, min(share * total, clock.left))
         return solver(replace(options, settings=chosen, time_limit=left, cancelled=cancelled))
 
-    def start(name: str, share: float, solver: Callable[[Problem, Options], SolverResult]) -> Line:
+    def start(name: str, share: float, solver: Callable[[Problem, Options], SolverResult]) -> Member:
         """Return a member that runs the solver, with a time limit; search from others waits for it."""
 
         def solve(own: Options) -> SolverResult:
@@ -238,9 +240,9 @@ def _lines(problem: Problem, options: Options, settings: Settings, workers: int,
 
         return starts.line(name, lambda cancelled: solved(share, solve, cancelled, None))
 
-    def line(name: str, share: float, solver: Callable[[Options], SolverResult], number: int = 0) -> Line:
+    def line(name: str, share: float, solver: Callable[[Options], SolverResult], number: int = 0) -> Member:
         chosen = search.Settings(settings.moves, settings.seed + number, 1 if number % 2 else _REPLICAS)
-        return Line(name, lambda cancelled: solved(share, solver, cancelled, chosen))
+        return Member(name, lambda cancelled: solved(share, solver, cancelled, chosen))
 
     def from_file(own: Options) -> SolverResult:
         loaded.wait()

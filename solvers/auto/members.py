@@ -30,7 +30,7 @@ Found = tuple[SolverResult, Figures]
 
 
 @dataclass(frozen=True)
-class Line:
+class Member:
     """A member of a portfolio: a solver with its settings.
 
     solve: takes a function that is true once the answer is requested at once.
@@ -49,7 +49,7 @@ class Awaited:
         self._ends: list[Event] = []
         self._found: list[Found] = []
 
-    def line(self, name: str, solve: Callable[[Cancelled], SolverResult]) -> Line:
+    def line(self, name: str, solve: Callable[[Cancelled], SolverResult]) -> Member:
         end = Event()
         self._ends.append(end)
 
@@ -58,7 +58,7 @@ class Awaited:
                 self._found.append(found)
             end.set()
 
-        return Line(name, solve, ended)
+        return Member(name, solve, ended)
 
     def all(self, cancelled: Cancelled) -> list[Found]:
         """Return what they found, the fastest first, once all have ended or the answer is requested."""
@@ -108,7 +108,7 @@ def described(name: str, error: BaseException) -> str:
 
 def run(
     problem: Problem,
-    lines: Sequence[Line],
+    lines: Sequence[Member],
     workers: int,
     stop: Event,
     meanwhile: Callable[[], None] = lambda: None,
@@ -182,7 +182,7 @@ def _wait_for_last(running: Sequence[Future[Found | None]], race: Incumbent) -> 
 
 
 def _attempt(
-    problem: Problem, line: Line, outcomes: Outcomes, race: Incumbent, cancelled: Cancelled
+    problem: Problem, line: Member, outcomes: Outcomes, race: Incumbent, cancelled: Cancelled
 ) -> Found | None:
     found = None
     try:

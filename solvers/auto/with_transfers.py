@@ -34,7 +34,7 @@ from ..registry.catalogue import entry, module_of
 from ..settings import parse_settings
 from ..workers.precompile import precompile
 from . import members as portfolio
-from .members import Awaited, Cancelled, Line, Outcomes
+from .members import Awaited, Cancelled, Member, Outcomes
 from .workers import SolverWorkers
 
 OTHERS = {
@@ -138,7 +138,7 @@ Run = Callable[[str, Mapping[str, str], float, Cancelled], SolverResult]
 """Function that runs a solver by its name, with settings as text and seconds."""
 
 
-def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: int, seed: int) -> list[Line]:
+def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: int, seed: int) -> list[Member]:
     """Return the portfolio's members, in the order in which they start.
 
     run: runs any solver other than `joint` from others' answers.
@@ -185,12 +185,12 @@ def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: in
         rest = Options(left(_JOINT_SHARE), chosen, cancelled=cancelled, race=race)
         return joint.improved(problem, rest, schedules)
 
-    lines = [known.line("joint", own(0)) if alone else Line("joint", own(0))]
+    lines = [known.line("joint", own(0)) if alone else Member("joint", own(0))]
     for solver, share in OTHERS.items():
         if solver != "search" or minimum_memory(problem.graph, Machine()) <= device_limit(problem):
             lines.append(known.line(solver, other(solver, share)))
-    lines.append(Line("joint from others", from_others))
-    return lines + [Line("joint, more", own(number)) for number in range(1, workers - 1)]
+    lines.append(Member("joint from others", from_others))
+    return lines + [Member("joint, more", own(number)) for number in range(1, workers - 1)]
 
 
 def _run(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...graphs.graph import Graph
 from ...graphs.structure.chain import Chain, chain_of
-from ..candidates import Candidate, device_limit, require_backward, sequenced
+from ..candidates import Candidate, candidate_of_runs, device_limit, require_backward
 from ..problem import NotAcceptedError, Problem
 from .runs import BlockRuns, Move, block_runs, sequence
 
@@ -41,7 +41,7 @@ class ChainProblem:
         return ChainProblem(self.graph, chain, block_runs(self.graph, chain), self.limit)
 
     def candidate(self, moves: Iterable[Move]) -> Candidate:
-        return sequenced(self.graph, sequence(self.chain, self.runs, moves))
+        return candidate_of_runs(self.graph, sequence(self.chain, self.runs, moves))
 
 
 def chain_problem(solver: str, problem: Problem, blocks: int) -> ChainProblem:

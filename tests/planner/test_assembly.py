@@ -23,7 +23,7 @@ from memplan.planner.residency.prefetch_placement import (
     place_prefetches,
 )
 from memplan.planner.residency.residency import Residency, TensorUse
-from memplan.planner.residency.tensor_transfers import AS_EARLY_AS_WANTED, MOVE, fetch_type
+from memplan.planner.residency.tensor_transfers import AS_EARLY_AS_WANTED, FIXED_STEP, fetch_type
 from memplan.planner.schedule.schedule import Schedule, Verb
 from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import simulate
@@ -99,7 +99,7 @@ def _moments_of(case: Case, rows: np.ndarray) -> list[tuple[int, ...]]:
     steps = np.empty((len(case.durations) + HOPS * len(rows), 3), np.int64)
     initial = np.zeros(len(rows), np.uint8)
     count = assemble(
-        np.zeros(0, MOVE),
+        np.zeros(0, FIXED_STEP),
         rows,
         np.arange(len(case.durations)),
         starts,

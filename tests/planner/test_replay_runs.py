@@ -16,7 +16,7 @@ from memplan.planner.replay.runs import figures_of_runs
 from memplan.planner.schedule.schedule import DEFAULT_MODE
 from memplan.planner.schedule.sequence import Run, schedule_of
 from memplan.planner.simulator.simulate import simulate
-from memplan.solvers.candidates import judged, sequenced
+from memplan.solvers.candidates import candidate_of_runs, simulate_candidate
 from small_graphs import small_graphs
 
 
@@ -68,7 +68,7 @@ def test_what_it_can_not_tell() -> None:
     assert figures_of_runs(graph, whole) is not None
     assert figures_of_runs(graph, whole[1:]) is None
     with pytest.raises(InvalidScheduleError):
-        sequenced(graph, whole[1:])
+        candidate_of_runs(graph, whole[1:])
     draft = Draft("host")
     y = draft.tensor("y", 1)
     draft.operation("F", time=1, writes=[y], modes=[Mode("cpu", 2, 0, (y,), on_host=True)])
@@ -84,14 +84,14 @@ def test_a_tensor_of_many_parts() -> None:
     graph = draft.graph([total])
     runs = [(k, DEFAULT_MODE) for k in range(70)]
     assert figures_of_runs(graph, runs) is None
-    found = sequenced(graph, runs)
+    found = candidate_of_runs(graph, runs)
     assert (found.time, found.peak) == (70.0, 8)
 
 
 def test_a_candidates_schedule_is_made_when_it_is_asked_for() -> None:
     graph = unet(2)
     runs = [(k, DEFAULT_MODE) for k in range(len(graph.operations))]
-    found, known = sequenced(graph, runs), judged(graph, schedule_of(graph, runs))
+    found, known = candidate_of_runs(graph, runs), simulate_candidate(graph, schedule_of(graph, runs))
     assert (found.time, found.peak) == (pytest.approx(known.time), known.peak)
     assert list(found.schedule) == list(known.schedule)
     assert found.schedule is found.schedule

@@ -24,7 +24,7 @@ from memplan.report.memory_timeline import by_kind, moments, passed
 from memplan.report.modules import REST, modules
 from memplan.report.page import ASSETS, CODE, page
 from memplan.report.subject import Subject
-from memplan.report.tensor_outcomes import Fate, bars, fates
+from memplan.report.tensor_outcomes import TensorOutcome, bars, fates
 from strategies import Case, random_case
 
 
@@ -89,7 +89,7 @@ def test_moments_of_a_picture() -> None:
     activation = found.sums[:, Kind.ACTIVATION]
     assert list(zip(found.at.tolist(), activation.tolist(), strict=True)) == [(0, 4), (2, 4), (4, 8), (7, 4)]
     assert found.sums[:, -1].tolist() == [3, 0, 0, 0]
-    assert fates(graph, schedule).tolist() == [Fate.MOVED, Fate.KEPT]
+    assert fates(graph, schedule).tolist() == [TensorOutcome.MOVED, TensorOutcome.KEPT]
 
 
 def test_an_iteration_that_begins_with_a_wait_is_told_from_its_start() -> None:
@@ -144,7 +144,11 @@ def test_fates_and_modules_by_hand() -> None:
     draft.operation("H", time=4, reads=[x, y])
     graph = draft.graph()
     schedule = Schedule.of([compute(0), compute(1), delete(x), compute(0), compute(2)])
-    assert fates(graph, schedule).tolist() == [Fate.KEPT, Fate.RECOMPUTED, Fate.KEPT]
+    assert fates(graph, schedule).tolist() == [
+        TensorOutcome.KEPT,
+        TensorOutcome.RECOMPUTED,
+        TensorOutcome.KEPT,
+    ]
     assert modules(graph, schedule, lifetimes(graph, schedule)) == [
         {"module": "m.a", "time": 1.0, "again": 1.0, "copied": 0, "peak": 6},
         {"module": "m.b", "time": 2.0, "again": 0.0, "copied": 0, "peak": 8},

@@ -15,7 +15,7 @@ version; a weight that nothing changes (frozen) needs none at all.
 | paper       | here                                                        |
 | u_o         | seconds of a run                                            |
 | M_o         | need + the weights that the run uses, bytes                 |
-| |w_i|       | size; up and down: its seconds on the two links, |w_i| / β  |
+| |w_i|       | size; offload_seconds, prefetch_seconds: |w_i| / β          |
 | (i, 1)      | the offload interval between F_i and B_i                    |
 | (i, 0)      | the offload interval between B_i and F_i                    |
 """
@@ -59,7 +59,8 @@ class Cycle:
 
     seconds: per run. need: bytes on the device while it runs, without any weight; rest: likewise after it.
     idle: bytes between two iterations. deaths: tensors deleted after a run.
-    tensors, sizes, up, down: per weight its tensor, bytes, seconds to the host and back.
+    tensors, sizes, offload_seconds, prefetch_seconds: per weight its tensor, bytes, seconds to the host and
+        back.
     unused: persistent tensors of no run, always on the host.
     changed_by: per version the weight and the run that begins it.
     """
@@ -75,8 +76,8 @@ class Cycle:
     deaths: Sequence[Sequence[int]]
     tensors: Sequence[int]
     sizes: Sequence[int]
-    up: Sequence[float]
-    down: Sequence[float]
+    offload_seconds: Sequence[float]
+    prefetch_seconds: Sequence[float]
     uses: Sequence[Sequence[int]]
     unused: Sequence[int]
     changed_by: Sequence[tuple[int, int]]
@@ -143,8 +144,8 @@ def cycle_of(solver: str, problem: Problem) -> Cycle:
     """Return the cycle of a problem. Raises NotAcceptedError: no links, or nothing that could be moved."""
     graph = problem.graph
     machine = problem.machine or graph.machine or Machine()
-    up, down = machine.links.d2h, machine.links.h2d
-    if up is None or down is None:
+    d2h, h2d = machine.links.d2h, machine.links.h2d
+    if d2h is None or h2d is None:
         raise NotAcceptedError(
             f"{solver} needs a machine with links d2h and h2d: it moves weights between device and host"
         )
@@ -170,8 +171,8 @@ def cycle_of(solver: str, problem: Problem) -> Cycle:
         deaths=deaths,
         tensors=tensors,
         sizes=[sizes[x] for x in tensors],
-        up=[up.seconds(sizes[x]) for x in tensors],
-        down=[down.seconds(sizes[x]) for x in tensors],
+        offload_seconds=[d2h.seconds(sizes[x]) for x in tensors],
+        prefetch_seconds=[h2d.seconds(sizes[x]) for x in tensors],
         uses=[uses[x] for x in tensors],
         unused=unused,
         changed_by=changed_by,

@@ -22,8 +22,8 @@ class Facts(NamedTuple):
     need: Ints
     rest: Ints
     size: Ints
-    up: Floats
-    down: Floats
+    offload_seconds: Floats
+    prefetch_seconds: Floats
     changed: Ints
     changed_at: Ints
     weight: Ints
@@ -49,8 +49,8 @@ def facts_of(cycle: Cycle) -> Facts:
         np.array(cycle.need, np.int64),
         np.array(cycle.rest, np.int64),
         np.array(cycle.sizes, np.int64),
-        np.array(cycle.up, np.float64),
-        np.array(cycle.down, np.float64),
+        np.array(cycle.offload_seconds, np.float64),
+        np.array(cycle.prefetch_seconds, np.float64),
         changed[:, 0].copy(),
         changed[:, 1].copy(),
         weight,
@@ -73,6 +73,12 @@ def _rows(run: Ints, runs: int) -> tuple[Ints, Ints]:
 class Scratch(NamedTuple):
     """The changing state of a walk over an order: per weight, per offload interval, per pending delete.
 
+    here, fresh: the weight is on the device; its copy on the host is up to date.
+    waiting: the interval in which a weight leaves once its copy to the host is on its way; -1 for none.
+    away_in: the interval in which a weight left the device last.
+    in_flight: a copy of the weight to the host has not ended yet.
+    chosen: the interval is one of the order's.
+    pending_size: bytes of a pending delete.
     stored, fetched, pending_copy: the newest copy, counted from the first iteration; -1 for none.
     iteration: for the clock.
     """

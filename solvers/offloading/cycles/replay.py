@@ -170,7 +170,7 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                 if fresh[w] or not here[w]:
                     return False
                 iteration.rows[row, QUEUE] = _D2H
-                iteration.seconds[row, RUN], iteration.seconds[row, LAUNCH] = facts.up[w], 0.0
+                iteration.seconds[row, RUN], iteration.seconds[row, LAUNCH] = facts.offload_seconds[w], 0.0
                 stored[w] = begin + row
                 fresh[w] = True
                 if waiting[w] >= 0:
@@ -185,7 +185,7 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                 if here[w] or not fresh[w] or away_in[w] != interval:
                     return False
                 iteration.rows[row, QUEUE] = _H2D
-                iteration.seconds[row, RUN], iteration.seconds[row, LAUNCH] = facts.down[w], 0.0
+                iteration.seconds[row, RUN], iteration.seconds[row, LAUNCH] = facts.prefetch_seconds[w], 0.0
                 up = max(up, stored[w])
                 missing = used + base + size[w] + rest - limit
                 if rest > 0 and missing > 0:

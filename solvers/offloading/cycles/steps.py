@@ -17,19 +17,19 @@ def schedule_of_order(cycle: Cycle, order: Sequence[int]) -> Schedule:
     An iteration is played once to see where the weights are when it ends, then once more for the steps. A
     host copy is deleted when it gets stale.
     """
-    residency = _Residency(cycle, order)
-    residency.iteration()
+    residency = _StepWriter(cycle, order)
+    residency.write_iteration()
     moved = sorted({interval.weight for interval in residency.chosen})
     on_device = [weight for weight in moved if residency.here[weight]]
     both = frozenset(cycle.tensors[weight] for weight in on_device if residency.fresh[weight])
     host = frozenset(
         [*(cycle.tensors[weight] for weight in moved if not residency.here[weight]), *cycle.unused]
     )
-    return Schedule.of(residency.iteration(), Initial(host=host, both=both))
+    return Schedule.of(residency.write_iteration(), Initial(host=host, both=both))
 
 
-class _Residency:
-    """Where each weight is while an order is played.
+class _StepWriter:
+    """Writes a schedule's steps from an order, and tracks where each weight is.
 
     here: it is on the device. fresh: a copy on the host is up to date.
     waiting: it leaves the device as soon as its copy to the host is on its way.
@@ -51,7 +51,7 @@ class _Residency:
         for weight, run in cycle.changed_by:
             self.changes.setdefault(run, []).append(weight)
 
-    def iteration(self) -> list[Step]:
+    def write_iteration(self) -> list[Step]:
         steps: list[Step] = []
         cycle = self.cycle
         for token in self.order:

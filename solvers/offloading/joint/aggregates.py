@@ -13,12 +13,12 @@ from ....graphs.graph import Graph
 from ....graphs.machine import Memory
 from ....planner.residency.lifetimes import run_moment
 from ....planner.residency.prefetch_placement import may_start
-from ....planner.residency.tensor_transfers import MOVE, fetch_type
+from ....planner.residency.tensor_transfers import FIXED_STEP, fetch_type
 from .parts import INTERVAL, Part
 from .timeline import Lineup
 
 
-class Total:
+class Aggregates:
     """Sums of all parts.
 
     moves, fetches, intervals: the rows of all parts.
@@ -34,7 +34,7 @@ class Total:
         self.graph, self._parts = graph, dict[int, Part]()
         self._sizes: list[int] = graph.tensors.bytes.tolist()
         self._cyclic: list[bool] = graph.persistent.tolist()
-        self.moves, self.fetches = Rows(MOVE, "slot", tensors), Rows(fetch_type(hops), "use", tensors)
+        self.moves, self.fetches = Rows(FIXED_STEP, "slot", tensors), Rows(fetch_type(hops), "use", tensors)
         self.intervals = Rows(INTERVAL, "after", tensors)
         self.curves = np.zeros((hops, moments), np.int64)
         self.curve = self.curves[Memory.DEVICE]

@@ -22,7 +22,7 @@ from ....planner.schedule.sequence import Run
 from .disk_spill import has_disk, may_lie_below
 from .fill import ends_of
 from .parts import Decisions, OffloadInterval
-from .recompute_moves import Again
+from .recompute_moves import RecomputeMoves
 from .stalls import Stalls
 from .state import Outcome, State
 
@@ -95,7 +95,7 @@ class Anneal:
     def __init__(self, state: State, outcome: Outcome, modes: dict[int, int], seed: int) -> None:
         self.state, self.now, self.random = state, outcome, Random(seed)
         self.disk = has_disk(state) and any(to >= Memory.DISK for to in state.offloaded.values())
-        self.recomputed, self.stalls = Again(state, self.random), Stalls(state, self.random)
+        self.recomputed, self.stalls = RecomputeMoves(state, self.random), Stalls(state, self.random)
         places = [p for p in range(len(state.runs)) if p not in self.recomputed.optional]
         self.switchable = {p: modes[o] for p in places if (o := state.runs[p][0]) in modes}
         absent = state.interval_rows["tensor"]

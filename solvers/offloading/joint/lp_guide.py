@@ -33,7 +33,7 @@ _DIGITS = 3
 """Digits of shares that count: the others are the solver's noise."""
 
 
-class Guide:
+class LpGuide:
     """The advice of one solution of the program.
 
     places: positions of the first runs of `drops.runs` among the runs of the states to fill.
@@ -110,11 +110,11 @@ def guided(
     places: Sequence[int],
     seconds: float,
     cancelled: Callable[[], bool],
-) -> Guide | None:
+) -> LpGuide | None:
     """Solve the program and return its advice; None without an answer in time. Raises KeyboardInterrupt."""
     order = [operation for operation, _mode in drops.runs]
     advice = fractions(drops.graph, order, machine, budget, seconds, cancelled)
-    return Guide(drops, advice, places) if advice else None
+    return LpGuide(drops, advice, places) if advice else None
 
 
 def _mean(values: Floats, chosen: NDArray[np.bool_], otherwise: float) -> Floats:

@@ -25,7 +25,7 @@ _MOST = 64
 """Runs that one move changes."""
 
 
-class Again:
+class RecomputeMoves:
     """Moves on the runs that recompute.
 
     optional: positions of the runs that may take place or be absent.
@@ -43,7 +43,8 @@ class Again:
         self._producers = {x: producers[x].tolist() for made in self._written.values() for x in made}
 
     def change(self, instead: OffloadInterval | None = None) -> set[int]:
-        """Add or remove a recomputation, and return the tensors whose lifetimes changed; none if nothing did.
+        """Add or remove a recomputation at random, and return the tensors whose lifetimes changed; none if
+        nothing did.
 
         instead: an offload interval whose tensor is to be recomputed at its end, if it can be.
         """

@@ -19,7 +19,7 @@ from ..layers.host_variants import variants_on_host
 from .disk_spill import spill
 from .drops import Drops
 from .fill import fill, orders, send_all
-from .lp_guide import Guide, guided
+from .lp_guide import LpGuide, guided
 from .slots import Slots
 from .state import Outcome, State
 from .timeline import ABSENT
@@ -92,7 +92,7 @@ class Starts:
         )
         self._places = [(run[0], place) for run, place in zip(runs, self.slots.places, strict=True)]
         self.state = State(graph, machine, budget, self.slots.runs)
-        self.guide: Guide | None = None
+        self.guide: LpGuide | None = None
         self.advised: Start | None = None
         self.best: Start | None = None
         self.least = inf

@@ -22,7 +22,7 @@ from ....planner.residency.prefetch_placement import LONGEST_LOOK_AHEAD, schedul
 from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import Run
-from .aggregates import Total
+from .aggregates import Aggregates
 from .parts import Decisions, IntervalParts, OffloadInterval
 from .timeline import ABSENT, Lineup
 
@@ -137,7 +137,7 @@ class State:
         self.forget()
         self._lineup.read(runs)
         self._total, self._current = (
-            Total(self.graph, self._lineup, self.moments, len(self.machine.hierarchy) - 1),
+            Aggregates(self.graph, self._lineup, self.moments, len(self.machine.hierarchy) - 1),
             None,
         )
         self._renew_all(self._lineup.touched)

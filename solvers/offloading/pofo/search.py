@@ -12,7 +12,7 @@ from ....planner.bounds import time_bound
 from ....planner.residency.prefetch_placement import LOOK_AHEADS, ResidencyTransfers, place_prefetches
 from ....planner.residency.residency import Residency
 from ....planner.schedule.schedule import Schedule
-from ...candidates import judged
+from ...candidates import simulate_candidate
 from ...chains.costs import chain_costs
 from ...chains.least import LeastMemory
 from ...chains.options import single_options, without_options
@@ -70,7 +70,7 @@ class PofoSearch:
             answer = rotor.solve(self.problem, replace(options, settings=None))
         except InfeasibleError:
             return
-        self.best = answer.schedule, judged(self.chained.graph, answer.schedule).time
+        self.best = answer.schedule, simulate_candidate(self.chained.graph, answer.schedule).time
         if answer.interrupted:
             raise KeyboardInterrupt
 

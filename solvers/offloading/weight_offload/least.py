@@ -56,7 +56,10 @@ def link_bound(cycle: Cycle, seconds: float) -> float:
 
 def _copies(cycle: Cycle) -> list[tuple[float, float]]:
     """Return per interval the seconds of its two copies."""
-    return [(cycle.up[a.weight] * (a.version != FROZEN), cycle.down[a.weight]) for a in cycle.intervals]
+    return [
+        (cycle.offload_seconds[a.weight] * (a.version != FROZEN), cycle.prefetch_seconds[a.weight])
+        for a in cycle.intervals
+    ]
 
 
 def _solved(
@@ -74,14 +77,16 @@ def _solved(
         model.column(integer=True, cost=epsilon * down + late)
         for (_up, down), late in zip(_copies(cycle), exposed, strict=True)
     ]
-    stored = [model.column(cost=epsilon * cycle.up[weight]) for weight, _run in cycle.changed_by]
+    stored = [model.column(cost=epsilon * cycle.offload_seconds[weight]) for weight, _run in cycle.changed_by]
     for interval, column in zip(cycle.intervals, chosen, strict=True):
         if interval.version != FROZEN:
             model.add(column_sum(stored[interval.version]) >= column_sum(column))
     ups = zip(stored, cycle.changed_by, strict=True)
     downs = zip(chosen, cycle.intervals, strict=True)
-    model.add(longest >= Linear((column, cycle.up[weight]) for column, (weight, _run) in ups))
-    model.add(longest >= Linear((column, cycle.down[interval.weight]) for column, interval in downs))
+    model.add(longest >= Linear((column, cycle.offload_seconds[weight]) for column, (weight, _run) in ups))
+    model.add(
+        longest >= Linear((column, cycle.prefetch_seconds[interval.weight]) for column, interval in downs)
+    )
     if not _memory(model, cycle, chosen, covers, spare):
         return None
     return milp.solve(model.program(), Settings(threads=1, gap=_GAP), time_limit=seconds)

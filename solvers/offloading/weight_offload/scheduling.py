@@ -148,7 +148,7 @@ class _Queues:
                 return True
             self._pop(base + size)
             self.used += size
-            self.to_device = self.fetched[number] = start + cycle.down[interval.weight]
+            self.to_device = self.fetched[number] = start + cycle.prefetch_seconds[interval.weight]
             self.offloaded.discard(number)
             due.discard(number)
             self.following = (self.following + 1) % len(self.fetches)
@@ -172,7 +172,10 @@ class _Queues:
         while self.uploads:
             version = self.uploads[0]
             start = max(self.compute, self.to_host)
-            if start + self.cycle.up[self.cycle.changed_by[version][0]] > end and start > self.compute:
+            if (
+                start + self.cycle.offload_seconds[self.cycle.changed_by[version][0]] > end
+                and start > self.compute
+            ):
                 return
             if not self.cycle.seconds[run]:
                 return
@@ -213,7 +216,7 @@ class _Queues:
         self.held.clear()
 
     def _store(self, version: int, order: list[int]) -> None:
-        seconds = self.cycle.up[self.cycle.changed_by[version][0]]
+        seconds = self.cycle.offload_seconds[self.cycle.changed_by[version][0]]
         self.to_host = self.stored[version] = max(self.compute, self.to_host) + seconds
         self.fresh[version] = True
         order.append(self.cycle.runs + version)

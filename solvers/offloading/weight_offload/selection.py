@@ -58,7 +58,10 @@ def chosen_intervals(cycle: Cycle, variant: SelectionRule) -> list[int] | None:
     spans = _spans(cycle, operations)
     size = np.array([cycle.sizes[interval.weight] for interval in cycle.intervals], np.float64)
     values, kind = _classes(size)
-    copies = [cycle.down[a.weight] + cycle.up[a.weight] * (a.version != FROZEN) for a in cycle.intervals]
+    copies = [
+        cycle.prefetch_seconds[a.weight] + cycle.offload_seconds[a.weight] * (a.version != FROZEN)
+        for a in cycle.intervals
+    ]
     worth = np.where([a.version == FROZEN for a in cycle.intervals], 1.0, 0.5)
     open_ = np.ones(len(size), np.bool_)
     late = size < worth_moving(cycle.machine)

@@ -34,7 +34,7 @@ from ....graphs.machine import Machine
 from ....graphs.outward import product_below
 from ....planner.bounds import minimum_memory, time_bound
 from ....planner.schedule.sequence import Run, runs_of, schedule_of
-from ...candidates import Candidate, baseline_candidate, device_limit, judged, own_bound
+from ...candidates import Candidate, baseline_candidate, device_limit, own_bound, simulate_candidate
 from ...milp import solve as milp
 from ...milp.result import BackendError, Outcome, Progress, Result, Settings
 from ...problem import (
@@ -225,7 +225,7 @@ class CheckmateSearch:
     def _candidate(self, runs: Sequence[Run]) -> Candidate | None:
         """Return the schedule of these runs; None if it breaks a rule."""
         with skipping(self.name):
-            return judged(self.graph, schedule_of(self.graph, runs))
+            return simulate_candidate(self.graph, schedule_of(self.graph, runs))
         return None
 
     def _search(self, staged: StagedProgram, start: Candidate | None) -> Result:

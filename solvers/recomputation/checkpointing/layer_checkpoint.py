@@ -23,7 +23,7 @@ from ....graphs.graph import Graph, Phase
 from ....planner.bounds import time_bound
 from ....planner.schedule.schedule import DEFAULT_MODE
 from ....planner.schedule.sequence import Run
-from ...candidates import device_limit, infeasible, require_backward, sequenced
+from ...candidates import candidate_of_runs, device_limit, infeasible, require_backward
 from ...problem import NotAcceptedError, Options, Problem, SolverResult, Status
 
 NAME = "layer-checkpoint"
@@ -38,7 +38,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     del options
     graph = problem.graph
     require_backward(NAME, graph)
-    found = sequenced(graph, list(runs(graph)))
+    found = candidate_of_runs(graph, list(runs(graph)))
     if found.peak > device_limit(problem):
         raise infeasible(NAME, problem, found.peak)
     return SolverResult(found.schedule, Status.HEURISTIC, time_bound(graph))

@@ -16,7 +16,7 @@ from ....graphs.graph import Graph
 from ....planner.bounds import minimum_memory
 from ....planner.repeats import without_most_repeats
 from ....planner.schedule.sequence import Run, schedule_of
-from ...candidates import Candidate, judged
+from ...candidates import Candidate, simulate_candidate
 from ...clock import Clock
 from ...milp import solve as milp
 from ...milp.result import Outcome, Progress, Result, Settings
@@ -115,7 +115,7 @@ def lightest(graph: Graph, hierarchy: Hierarchy, top: HGraph, clock: Clock) -> C
 def _candidate(graph: Graph, runs: Sequence[Run]) -> Candidate | None:
     """Return the schedule of these runs; None if it breaks a rule."""
     with skipping("h-ilp's top level"):
-        return judged(graph, schedule_of(graph, runs))
+        return simulate_candidate(graph, schedule_of(graph, runs))
     return None
 
 

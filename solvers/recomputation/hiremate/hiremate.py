@@ -49,7 +49,14 @@ from ....graphs.structure.chain import Block, chain_of
 from ....planner.bounds import minimum_memory, time_bound
 from ....planner.repeats import without_most_repeats
 from ....planner.schedule.sequence import runs_of, schedule_of
-from ...candidates import Candidate, baseline_candidate, device_limit, infeasible, judged, require_backward
+from ...candidates import (
+    Candidate,
+    baseline_candidate,
+    device_limit,
+    infeasible,
+    require_backward,
+    simulate_candidate,
+)
 from ...chains.problem import coarser
 from ...clock import Clock
 from ...problem import NotFoundError, Options, Problem, SearchStats, SolverResult, Status
@@ -211,7 +218,7 @@ def _lightest(
         raise infeasible(name, problem, least.peak)
     fewer = without_most_repeats(graph, runs_of(least.schedule), limit, TRIES, clock.goes_on)
     with skipping(name):
-        return judged(graph, schedule_of(graph, fewer))
+        return simulate_candidate(graph, schedule_of(graph, fewer))
     return least
 
 

@@ -35,7 +35,14 @@ from ....graphs.errors import InputError, MissingPackageError
 from ....graphs.machine import Machine
 from ....planner.bounds import minimum_memory, time_bound
 from ....planner.schedule.sequence import Run, in_default_mode, runs_of, schedule_of
-from ...candidates import Candidate, baseline_candidate, device_limit, infeasible, judged, own_bound
+from ...candidates import (
+    Candidate,
+    baseline_candidate,
+    device_limit,
+    infeasible,
+    own_bound,
+    simulate_candidate,
+)
 from ...milp.result import Outcome, Progress
 from ...problem import NotFoundError, Options, Problem, SearchStats, SolverResult, Status
 from ...settings import SolverSettings, seed_setting, setting, workers_setting
@@ -145,7 +152,7 @@ class _Rounds:
 
     def _take(self, runs: list[Run]) -> None:
         with skipping(NAME):
-            self._compare(judged(self.graph, schedule_of(self.graph, runs)))
+            self._compare(simulate_candidate(self.graph, schedule_of(self.graph, runs)))
 
     def _compare(self, candidate: Candidate) -> None:
         if candidate.peak <= self.limit and (self.best is None or candidate.time < self.best.time):

@@ -26,7 +26,14 @@ from ....graphs.graph import Graph, Phase
 from ....planner.bounds import minimum_memory, time_bound
 from ....planner.errors import InvalidScheduleError
 from ....planner.schedule.sequence import Run, in_default_mode, schedule_of
-from ...candidates import Candidate, baseline_candidate, device_limit, infeasible, judged, require_backward
+from ...candidates import (
+    Candidate,
+    baseline_candidate,
+    device_limit,
+    infeasible,
+    require_backward,
+    simulate_candidate,
+)
 from ...problem import NotAcceptedError, NotFoundError, Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, setting
 from .joint import Joint, joint
@@ -95,7 +102,7 @@ def candidates(graph: Graph, shares: Sequence[float]) -> Iterator[Candidate]:
                     seen.add(saved)
                     order = runs(graph, nodes, saved)
                     with suppress(InvalidScheduleError):
-                        yield judged(graph, schedule_of(graph, order))
+                        yield simulate_candidate(graph, schedule_of(graph, order))
             return
         except _ChangedError as late:
             if late.operation in fixed:  # it would run late all the same: an odd graph

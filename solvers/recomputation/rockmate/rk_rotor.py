@@ -43,7 +43,7 @@ from math import inf
 import numpy as np
 
 from ....planner.bounds import minimum_memory, time_bound
-from ...candidates import Candidate, baseline_candidate, infeasible, judged, sequenced
+from ...candidates import Candidate, baseline_candidate, candidate_of_runs, infeasible, simulate_candidate
 from ...chains.least import LeastMemory
 from ...chains.options import OptionMove
 from ...chains.problem import ChainProblem, chain_problem
@@ -135,7 +135,7 @@ class ChainSearch:
             self.least = refusal.least or inf
         else:
             with skipping(self.name):
-                self._take(judged(self.problem.graph, answer.schedule))
+                self._take(simulate_candidate(self.problem.graph, answer.schedule))
             self.clock.interrupted = answer.interrupted
 
     @cached_property
@@ -210,7 +210,7 @@ class ChainSearch:
         chained = self.chained
         runs = sequence(chained.chain, chained.runs, costs, moves)
         with skipping(self.name):
-            candidate = sequenced(chained.graph, runs)
+            candidate = candidate_of_runs(chained.graph, runs)
             if candidate.peak <= chained.limit:
                 if self.best is None or candidate.time < self.best.time:
                     self._take(candidate)

@@ -27,7 +27,7 @@ from ....graphs.graph import Graph, Phase
 from ....planner.bounds import minimum_memory
 from ....planner.errors import InvalidScheduleError
 from ....planner.schedule.sequence import Run, runs_of, schedule_of
-from ...candidates import Candidate, device_limit, judged
+from ...candidates import Candidate, device_limit, simulate_candidate
 from ...incumbent import Incumbent
 from ...problem import (
     InfeasibleError,
@@ -54,7 +54,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         if options.cancelled():
             break
         with suppress(InvalidScheduleError):
-            found = judged(graph, schedule_of(graph, in_two_passes(graph, base, last)))
+            found = simulate_candidate(graph, schedule_of(graph, in_two_passes(graph, base, last)))
             least.append(found.peak)
             within += [found] if found.peak <= limit else []
     if not within:

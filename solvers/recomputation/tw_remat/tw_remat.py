@@ -41,7 +41,7 @@ from ....graphs.graph import Graph
 from ....planner.bounds import minimum_memory, time_bound
 from ....planner.repeats import without_most_repeats, without_repeats
 from ....planner.schedule.sequence import Run, schedule_of
-from ...candidates import baseline_candidate, device_limit, infeasible, judged
+from ...candidates import baseline_candidate, device_limit, infeasible, simulate_candidate
 from ...problem import NotFoundError, Options, Problem, SolverResult, Status
 from ...settings import SolverSettings, setting
 from ...skipped import skipping
@@ -87,7 +87,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
 
     def take(runs: list[Run]) -> None:
         with skipping(NAME):
-            candidate = judged(graph, schedule_of(graph, runs))
+            candidate = simulate_candidate(graph, schedule_of(graph, runs))
             found.append(_Result(max(0, candidate.peak - limit), candidate.time, runs))
 
     with clock.until_interrupted():

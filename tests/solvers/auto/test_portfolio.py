@@ -28,7 +28,7 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.auto import auto
 from memplan.solvers.auto import members as portfolio
 from memplan.solvers.auto import with_transfers as auto_moving
-from memplan.solvers.auto.members import Awaited, Line, PortfolioError
+from memplan.solvers.auto.members import Awaited, Member, PortfolioError
 from memplan.solvers.auto.workers import ProcessFaultError, SolverWorkers
 from memplan.solvers.clock import Clock
 from memplan.solvers.incumbent import Incumbent
@@ -60,16 +60,16 @@ def works() -> SolverResult:
     return SolverResult(baseline_schedule(GRAPH), Status.HEURISTIC)
 
 
-def raising(error: BaseException) -> Line:
+def raising(error: BaseException) -> Member:
     def solve(_cancelled: object) -> SolverResult:
         raise error
 
-    return Line("broken", solve)
+    return Member("broken", solve)
 
 
 @pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
 def test_a_line_that_raises_is_told_and_the_others_go_on(error: BaseException) -> None:
-    lines = [raising(error), Line("sound", lambda _cancelled: works())]
+    lines = [raising(error), Member("sound", lambda _cancelled: works())]
     outcomes = portfolio.run(PROBLEM, lines, 2, Event())
     assert len(outcomes.answers) == 1
     (line,) = outcomes.faults
@@ -79,7 +79,7 @@ def test_a_line_that_raises_is_told_and_the_others_go_on(error: BaseException) -
 
 def test_a_schedule_that_breaks_a_rule_is_its_lines_fault() -> None:
     nothing = SolverResult(Schedule.of([]), Status.OPTIMAL)
-    lines = [Line("idle", lambda _cancelled: nothing), Line("sound", lambda _cancelled: works())]
+    lines = [Member("idle", lambda _cancelled: nothing), Member("sound", lambda _cancelled: works())]
     outcomes = portfolio.run(PROBLEM, lines, 1, Event())
     assert [answer for answer, _figures in outcomes.answers] != [nothing]
     assert outcomes.faults[0].startswith("idle failed: InvalidScheduleError: operation F1 never runs")
@@ -96,7 +96,7 @@ def test_lines_that_are_cut_off_before_they_have_anything_are_no_fault() -> None
     def cut_off(_cancelled: object) -> SolverResult:
         raise KeyboardInterrupt
 
-    outcomes = portfolio.run(PROBLEM, [Line("cut off", cut_off)], 1, Event(), race=found_before())
+    outcomes = portfolio.run(PROBLEM, [Member("cut off", cut_off)], 1, Event(), race=found_before())
     assert (outcomes.answers, outcomes.refusals, outcomes.faults) == ([], [], [])
     assert not outcomes.interrupted
 
@@ -128,7 +128,7 @@ def test_what_the_best_line_found_is_waited_for_on_ctrl_c(monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    outcomes = portfolio.run(PROBLEM, [Line("slow", slow), Line("deaf", deaf)], 2, Event(), race=race)
+    outcomes = portfolio.run(PROBLEM, [Member("slow", slow), Member("deaf", deaf)], 2, Event(), race=race)
     assert not gave_up.is_set()
     end.set()
     assert (len(outcomes.answers), outcomes.interrupted) == (1, True)
@@ -146,7 +146,7 @@ def test_a_line_that_does_not_end_on_ctrl_c_is_left_behind(monkeypatch: pytest.M
     Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
         outcomes = portfolio.run(
-            PROBLEM, [Line("sound", lambda _cancelled: works()), Line("deaf", solve)], 2, stop
+            PROBLEM, [Member("sound", lambda _cancelled: works()), Member("deaf", solve)], 2, stop
         )
         assert not compiled.is_set()
     finally:
@@ -171,7 +171,7 @@ def test_after_the_time_limit_members_end_once_there_is_a_schedule() -> None:
         ran.append("cancelled" if cancelled() else "not cancelled")
         return works()
 
-    lines = [Line("first", first), Line("patient", patient), Line("late", patient)]
+    lines = [Member("first", first), Member("patient", patient), Member("late", patient)]
     outcomes = portfolio.run(PROBLEM, lines, 1, Event(), clock=Clock(0.0))
     assert (ran, len(outcomes.answers), outcomes.interrupted) == (["first"], 1, False)
     ran.clear()
@@ -196,9 +196,9 @@ def test_a_line_waits_for_others_until_the_answer_is_wanted() -> None:
         raise InfeasibleError("refused", 5, 9, 7)
 
     lines = [awaited.line("refused", refused), awaited.line("sound", lambda _cancelled: works())]
-    outcomes = portfolio.run(PROBLEM, [*lines, Line("waits", waiting)], 1, stop)
+    outcomes = portfolio.run(PROBLEM, [*lines, Member("waits", waiting)], 1, stop)
     assert (len(outcomes.answers), len(outcomes.refusals), outcomes.faults) == (2, 1, [])
-    lines = [awaited.line("patient", patient), Line("waits", waiting)]
+    lines = [awaited.line("patient", patient), Member("waits", waiting)]
     begin = monotonic()
     outcomes = portfolio.run(PROBLEM, lines, 2, stop, clock=Clock(0.5), race=found_before())
     assert (len(outcomes.answers), outcomes.faults) == (2, [])

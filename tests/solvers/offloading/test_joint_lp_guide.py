@@ -16,7 +16,7 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.offload.fractions import Fractions
 from memplan.solvers.offloading.joint import joint, start
 from memplan.solvers.offloading.joint.drops import Drops
-from memplan.solvers.offloading.joint.lp_guide import Guide
+from memplan.solvers.offloading.joint.lp_guide import LpGuide
 from memplan.solvers.offloading.joint.start import Starts, host_modes
 from memplan.solvers.problem import Options, Problem
 from test_joint import LINKED, trained
@@ -43,7 +43,7 @@ def test_what_the_program_keeps_stays_first(seed: int) -> None:
     starts = starts_of(4, seed)
     advice, state = made_up(starts, Random(seed)), starts.state
     guide, intervals, runs = (
-        Guide(starts.drops, advice, starts.slots.places),
+        LpGuide(starts.drops, advice, starts.slots.places),
         state.intervals,
         len(state.runs),
     )
@@ -68,7 +68,7 @@ def test_what_the_program_keeps_stays_first(seed: int) -> None:
 def test_the_less_of_a_tensor_is_anywhere_the_sooner_it_is_dropped(seed: int) -> None:
     starts = starts_of(5, seed)
     updates = list(host_modes(starts.graph))
-    guide = Guide(starts.drops, made_up(starts, Random(seed)), starts.slots.places)
+    guide = LpGuide(starts.drops, made_up(starts, Random(seed)), starts.slots.places)
     choices = list(guide.choices(updates))
     on_cpu = list(dict.fromkeys(side for _dropped, side in choices))
     assert on_cpu[-1] == frozenset()
@@ -89,7 +89,7 @@ def test_updates_go_to_the_cpu_for_as_long_as_the_program_has_any_there() -> Non
     for rank, update in enumerate(updates):
         on_cpu[order.index(update)] = 1.0 / (1 + rank)
     nothing = np.full((1, len(graph.tensors)), np.nan)
-    guide = Guide(drops, Fractions([0], nothing, nothing, on_cpu), range(count))
+    guide = LpGuide(drops, Fractions([0], nothing, nothing, on_cpu), range(count))
     chosen, times = next(guide.choices(updates))[1], graph.operations.time
     asked = sum(times[update] / (1 + rank) for rank, update in enumerate(updates))
     assert chosen == {*updates[: len(chosen)]}

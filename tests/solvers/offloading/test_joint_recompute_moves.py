@@ -8,7 +8,7 @@ import pytest
 from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.joint.drops import Drops
-from memplan.solvers.offloading.joint.recompute_moves import Again
+from memplan.solvers.offloading.joint.recompute_moves import RecomputeMoves
 from memplan.solvers.offloading.joint.slots import Slots, optional
 from memplan.solvers.offloading.joint.start import host_modes
 from memplan.solvers.offloading.joint.state import State
@@ -40,7 +40,7 @@ def test_whatever_takes_place_the_schedule_holds_and_is_taken_back(name: str, se
     state.switch(
         {p: hosts[o] for p, (o, _m) in enumerate(state.runs) if o in hosts and random.random() < 0.5}
     )
-    recomputed = Again(state, random)
+    recomputed = RecomputeMoves(state, random)
     for _ in range(6):
         before, runs_before, steps = figures_of(state), list(state.runs), state.steps(1.0, 0.0)[0].tolist()
         mark = state.mark()
@@ -61,7 +61,7 @@ def test_what_is_made_again_can_stay_and_what_stays_be_made_again(name: str) -> 
     baseline = drops.runs
     state = State(graph, LINKED, 2**50, Slots(drops, baseline).runs)
     least = state.demand
-    recomputed = Again(state, Random(0))
+    recomputed = RecomputeMoves(state, Random(0))
     assert recomputed.optional == optional(graph, state.runs)
     for _ in range(60):
         recomputed.change()

@@ -18,7 +18,7 @@ from memplan.planner.baseline import baseline
 from memplan.planner.bounds import minimum_memory
 from memplan.planner.schedule.sequence import schedule_of
 from memplan.planner.simulator.simulate import simulate
-from memplan.solvers.candidates import judged
+from memplan.solvers.candidates import simulate_candidate
 from memplan.solvers.chains.costs import advance_needs
 from memplan.solvers.chains.least import LeastMemory
 from memplan.solvers.chains.options import OptionCosts, OptionMove
@@ -142,7 +142,7 @@ def test_no_choice_of_options_is_faster(seed: int) -> None:
         best = inf
         for moves in all_moves(search, costs):
             runs = sequence(search.chained.chain, search.chained.runs, costs, moves)
-            candidate = judged(graph, schedule_of(graph, runs))
+            candidate = simulate_candidate(graph, schedule_of(graph, runs))
             if candidate.peak <= budget:
                 best = min(best, candidate.time)
         assert time_of(rk_rotor, graph, budget, slots=5000) <= best * (1 + 1e-12)

@@ -30,7 +30,7 @@ class TensorOutcome(IntEnum):
 
 
 def fates(graph: Graph, schedule: Schedule) -> Ints:
-    """Return a Fate per tensor. A tensor that is moved and recomputed counts as moved."""
+    """Return an outcome per tensor. A tensor that is moved and recomputed counts as moved."""
     found = np.full(len(graph.tensors), TensorOutcome.KEPT)
     made = np.zeros(len(graph.tensors), np.int64)
     for verb, target, where in schedule.rows():

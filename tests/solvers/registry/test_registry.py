@@ -194,7 +194,7 @@ def broken(*_arguments: object) -> None:
 def test_other_candidates_than_the_skipped_one_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of rk-rotor, all but what it starts from."""
     graph = chain(8)
-    monkeypatch.setattr(rk_rotor, "sequenced", broken)
+    monkeypatch.setattr(rk_rotor, "candidate_of_runs", broken)
     budget = (minimum_memory(graph) + baseline(graph).peak) // 2
     found = registry.solve("rk-rotor", Problem(graph, budget), 30.0, bound_seconds=0.0)
     assert found.figures.time == registry.solve("rotor", Problem(graph, budget)).figures.time

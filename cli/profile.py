@@ -115,7 +115,8 @@ def _measured(model: str, device: str, optimizer: Choice | None, output: Output,
     with model_code(model, device), output.progress("profiling") as progress:
         graph = measure(model, device, progress, optimizer, compiling=compiling)
     eager: Any = graph.source["eager"]
-    for line in (warning(eager), below_baseline(eager, baseline(graph).peak)):
+    measured: Any = graph.source["measured"]
+    for line in (warning(eager), below_baseline(eager, baseline(graph).peak), measured.get("doubt")):
         if line is not None:
             output.note(f"warning: {line}")
     return graph

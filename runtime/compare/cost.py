@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
 from ...planner.budget import spelled
@@ -58,7 +57,7 @@ class Cost(NamedTuple):
 
 class EagerCost:
     """Measurement of the iterations that a comparison runs anyway: the peak of the second, which has all
-    states, and the time of the third.
+    states, and the time of the fastest other one.
     """
 
     def __init__(self, program: Program) -> None:
@@ -74,11 +73,8 @@ class EagerCost:
             found = live_peak(call, self._device)
             self._peak = self._resident + found.peak_bytes
             return found.result
-        self._device.synchronize()
-        start = perf_counter()
-        result = call()
-        self._device.synchronize()
-        self._seconds = perf_counter() - start
+        result, seconds = self._device.once(call)
+        self._seconds = seconds if self._seconds is None else min(self._seconds, seconds)
         return result
 
     @property

@@ -9,7 +9,7 @@ from time import perf_counter, thread_time
 import torch
 from torch import Tensor
 
-from .device import Device, Timed
+from .device import Device, Result, Timed
 
 
 class Cpu(Device):
@@ -31,15 +31,24 @@ class Cpu(Device):
     def synchronize(self) -> None:
         """Do nothing: nothing is queued."""
 
-    def timed(self, calls: Sequence[Callable[[], object]]) -> Timed:
-        """Time the calls, with one thread by what the processor gave it: the same on an idle machine,
-        right on a busy one.
+    def clock(self) -> Callable[[], float]:
+        """Return the clock of computations: with one thread what the processor gave it, the same on an idle
+        machine, right on a busy one.
         """
-        clock = thread_time if torch.get_num_threads() == 1 else perf_counter
+        return thread_time if torch.get_num_threads() == 1 else perf_counter
+
+    def timed(self, calls: Sequence[Callable[[], object]]) -> Timed:
+        clock = self.clock()
         start = clock()
         for call in calls:
             call()
         return Timed((clock() - start) / len(calls))
+
+    def once(self, call: Callable[[], Result]) -> tuple[Result, float]:
+        clock = self.clock()
+        start = clock()
+        result = call()
+        return result, clock() - start
 
     def generator_state(self) -> Tensor:
         return torch.get_rng_state()

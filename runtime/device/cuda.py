@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, suppress
 from functools import partial
+from time import perf_counter
 from typing import Any, cast
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from ..torch_internals import drop_product_workspaces, grow_segments
 from .device import Event, PinError, Stamp, Stream, StreamDevice, Unpin
+
+WARM_UP_SECONDS = 0.2
 
 
 class Cuda(StreamDevice):
@@ -46,6 +49,15 @@ class Cuda(StreamDevice):
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.torch)
+
+    def warm_up(self) -> None:
+        """Multiply matrices for `WARM_UP_SECONDS`: an idle device begins at a low clock."""
+        x = torch.ones(1024, 1024, device=self.torch)
+        end = perf_counter() + WARM_UP_SECONDS
+        while perf_counter() < end:
+            for _ in range(16):
+                torch.mm(x, x)
+            self.synchronize()
 
     def fill(self, memory: Tensor) -> None:
         memory.zero_()

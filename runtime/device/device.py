@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from torch import Tensor
 from ...graphs.errors import MemplanError
 from ..program.program import Operation, Program, Target
 from .planned_arena import PlannedRooms
+
+Result = TypeVar("Result")
 
 
 class Event(Protocol):
@@ -142,6 +144,18 @@ class Device(ABC):
     @abstractmethod
     def timed(self, calls: Sequence[Callable[[], object]]) -> Timed:
         """Time the calls and return the mean per call; freeing its result is part of a call."""
+
+    def warm_up(self) -> None:  # noqa: B027
+        """Let the device compute until its clock is as fast as it is in training."""
+
+    def once(self, call: Callable[[], Result]) -> tuple[Result, float]:
+        """Run the call once, and return its result and its seconds by the device's clock."""
+        self.synchronize()
+        start = self.stamp()
+        result = call()
+        end = self.stamp()
+        self.synchronize()
+        return result, start.elapsed_time(end) / 1000
 
     def stamp(self) -> Stamp:
         """Return a stamp of the time at which the current stream of the calling thread comes to this

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import cycle, islice
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from ..below_autograd import as_traced
 from ..device.choice import device_of
 from ..measuring.live_bytes import live_peak
-from ..measuring.measure import copies, runs, turns
+from ..measuring.measure import copies
+from ..measuring.timing import Timing
 from ..storage.blocks import size_bytes
 from .kernel import Kernel, filled
 from .members import Members
+
+MOST_ROUNDS = 8
+"""Number of rounds after which a ratio is taken as it is, however busy the machine."""
 
 
 class Pair(NamedTuple):
@@ -55,11 +56,10 @@ def measured_pair(members: Members, kernel: Kernel) -> Pair:
         sizes = tuple(size_bytes(tensor, device) for tensor in result)
         del result
         calls[0]()
-        pairs = list(zip(turns(place, kernels), turns(place, calls), strict=True))
-        warm = place.timed(pairs[-1][1]).seconds * len(pairs[-1][1])
-        times = [tuple(map(place.timed, pair)) for pair in islice(cycle(pairs), runs(warm))]
-    own, other = ([one.seconds for one in column] for column in zip(*times, strict=True))
-    low, median, high = np.percentile(own, [25, 50, 75])
-    launch = float(np.median([one.launch for one, _calls in times]))
-    spread = float((high - low) / median)
-    return Pair(float(median / np.median(other)), spread, peak.peak_bytes, sizes, launch)
+        own, other = Timing(place), Timing(place)
+        for number in range(MOST_ROUNDS):
+            if number >= 2 and own.settled and other.settled:
+                break
+            own.add_round(kernels)
+            other.add_round(calls)
+    return Pair(own.seconds / other.seconds, own.spread, peak.peak_bytes, sizes, own.launch)

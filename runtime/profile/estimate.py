@@ -32,7 +32,6 @@ from ..updates.optimizers.adamw import ADAMW, ADAMW_FUSED
 from ..updates.rules import effort, is_fused
 from ..updates.updates import updates_weights
 from .fake_build import fake_build
-from .profile import Progress
 from .roofline import (
     BANDWIDTH_EFFICIENCY,
     COMPUTE_EFFICIENCY,
@@ -42,6 +41,7 @@ from .roofline import (
     seconds,
     work_of,
 )
+from .rounds import Progress
 from .workspace import Workspace, constant_bytes, workspace_of
 
 ESTIMATED = {

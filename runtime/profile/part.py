@@ -4,17 +4,14 @@ those that the whole has not are measured.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import replace
 
 from ...graphs.graph import Graph
-from ..below_autograd import as_traced
-from ..measuring.measure import Measurement
-from ..measuring.synthetic_inputs import SyntheticInputs, signature
 from ..program.graph import Cost, graph_of
 from ..program.program import Program
 from ..updates.parts import Part
-from .profile import costs_of, measured_call
+from .profile import costs_of
+from .rounds import Rounds
 
 
 def graph_of_part(part: Part, whole: Program, graph: Graph) -> Graph:
@@ -26,19 +23,12 @@ def graph_of_part(part: Part, whole: Program, graph: Graph) -> Graph:
     sizes: list[int] = graph.tensors.bytes.tolist()
     storages = [one._replace(bytes=size) for one, size in zip(part.program.storages, sizes, strict=True)]
     program = replace(part.program, storages=storages)
-    stand_ins = SyntheticInputs(program, {})
-    known: dict[Hashable, Measurement] = {}
-    costs: list[Cost] = []
-    with as_traced(program.device):
-        for operation, place in zip(program.operations, part.places, strict=True):
-            if operation.call is whole.operations[place].call:
-                costs.append(_cost(graph, place))
-            else:
-                key = signature(program, operation.call)
-                if key not in known:
-                    known[key] = measured_call(program, operation, stand_ins)
-                costs += costs_of(replace(program, operations=[operation]), [known[key]])
-            stand_ins.advance(run=False)
+    own = [k for k, o in enumerate(part.places) if program.operations[k].call is not whole.operations[o].call]
+    rounds = Rounds(program, {}, own, keeps_integers=False)
+    rounds.run_until_settled()
+    costs = [_cost(graph, place) for place in part.places]
+    for place, one in zip(own, rounds.measurements(), strict=True):
+        (costs[place],) = costs_of(replace(program, operations=[program.operations[place]]), [one])
     return graph_of(program, costs, name=graph.name, source=graph.source)
 
 

@@ -1,6 +1,6 @@
 """`plan profile`: a model traced, each of its operations measured, and one iteration compared with eager.
 
-Each distinct call (operation, shapes, strides, dtypes, other arguments) is measured once, on synthetic
+Each distinct call (operation, shapes, strides, dtypes, other arguments) is measured by itself, on synthetic
 inputs, so that measuring takes far less memory than the iteration, and seconds if that takes seconds: a GPT-2
 of 6 layers has 499 operations of which 88 are distinct. Only the comparison needs the memory of eager
 PyTorch; if there is not that much, the graph says that it was not compared.
@@ -8,7 +8,7 @@ PyTorch; if there is not that much, the graph says that it was not compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,27 +16,20 @@ import numpy as np
 import torch
 
 from ...graphs.graph import Graph
-from ..below_autograd import as_traced
-from ..calls.randomness import generators_kept
 from ..compare.accuracy import accuracy
 from ..compare.verdict import verdict
 from ..device.choice import check_device, device_of
-from ..device.threads import as_updates_run, update_threads
 from ..fusion.choice import COMPILED, chosen
-from ..measuring.live_bytes import check_profiler, live_peak
-from ..measuring.measure import Measurement, measure
-from ..measuring.synthetic_inputs import SyntheticInputs, signature
+from ..measuring.live_bytes import check_profiler
+from ..measuring.measure import Measurement
 from ..model.file import load_model_file
 from ..model.iteration import on_device
 from ..program.graph import Cost, graph_of
 from ..program.program import Operation, Program
 from ..trace.output_layouts import residents, trace_real_layouts
 from ..updates.choice import Choice, updated
-from ..updates.sums import adds_up
-from ..updates.updates import updates_weights
-
-Progress = Callable[[int, int, str], None]
-"""Callback with the number of operations done, their total number, and the name of the last."""
+from .against_eager import Check, check_against_eager, doubt_line
+from .rounds import Progress, Rounds, uncertainty
 
 
 def profile(
@@ -62,14 +55,17 @@ def profile(
     file = load_model_file(model)
     iteration = updated(on_device(file.build(), device), optimizer)
     program = trace_real_layouts(iteration)
-    measured = measure_program(program, residents(program, iteration), progress)
+    rounds = measured_in_rounds(program, residents(program, iteration), progress)
+    eager = verdict(iteration, program, graph_from(program, rounds.measurements()))
+    check = check_against_eager(iteration, program, rounds, eager)
+    measured = rounds.measurements()
     graph = graph_from(program, measured, name=file.name)
     source = {
         "model": file.path,
         "entry": file.entry,
         "threads": torch.get_num_threads(),
-        "measured": quality(measured),
-        "eager": verdict(iteration, program, graph),
+        "measured": quality(measured, check),
+        "eager": eager,
         **({} if optimizer is None else {"optimizer": optimizer.document()}),
     }
     if constant := device_of(program.device).constant_bytes():
@@ -91,41 +87,17 @@ def measure_program(
 
     Raises InputError if the user's profiler is on.
     """
+    return measured_in_rounds(program, tensors, progress).measurements()
+
+
+def measured_in_rounds(
+    program: Program, tensors: Mapping[int, torch.Tensor], progress: Progress | None = None
+) -> Rounds:
+    """Measure each operation as `measure_program`, and return the rounds, which can go on."""
     check_profiler(program.device)
-    stand_ins = SyntheticInputs(program, tensors)
-    known: dict[Hashable, Measurement] = {}
-    measured: list[Measurement] = []
-    with generators_kept(program.random_sources), as_traced(program.device):
-        for operation in program.operations:
-            key = signature(program, operation.call)
-            if key not in known:
-                known[key] = measured_call(program, operation, stand_ins)
-            measured.append(known[key])
-            stand_ins.advance()
-            if progress is not None:
-                progress(len(measured), len(program.operations), operation.name)
-    return measured
-
-
-def measured_call(program: Program, operation: Operation, stand_ins: SyntheticInputs) -> Measurement:
-    """Measure the operation at which `stand_ins` is.
-
-    An update of weights, which may run in host memory too, is also measured there, and so is what adds a
-    gradient to its sum. A call whose memory depends on the data is counted with what it takes at worst.
-    """
-    found = measure(stand_ins.calls(), str(program.device))
-    worst = (live_peak(call, program.device).peak_bytes for call in stand_ins.calls_by_data())
-    found = found._replace(peak_bytes=max((found.peak_bytes, *worst)))
-    if not (updates_weights(operation) or adds_up(operation)):
-        return found
-    identical = program.device.type == "cpu" and update_threads() == torch.get_num_threads()
-    host = found if identical else as_updates_run(lambda: _on_host(program, stand_ins))
-    return found._replace(host_seconds=host.seconds, host_bytes=host.peak_bytes)
-
-
-def _on_host(program: Program, stand_ins: SyntheticInputs) -> Measurement:
-    with as_traced(torch.device("cpu")):
-        return measure(stand_ins.calls_on_host())
+    rounds = Rounds(program, tensors)
+    rounds.run_until_settled(progress)
+    return rounds
 
 
 def graph_from(program: Program, measured: Sequence[Measurement], **labels: Any) -> Graph:
@@ -171,19 +143,28 @@ def costs_of(program: Program, measured: Sequence[Measurement]) -> list[Cost]:
     ]
 
 
-def quality(measured: Sequence[Measurement]) -> dict[str, Any]:
+def quality(measured: Sequence[Measurement], check: Check | None = None) -> dict[str, Any]:
     """Return figures on how far the times can be trusted, for the graph's `source`.
 
     signatures: number of distinct calls.
     spread: interquartile range over median, the median over the distinct calls.
     spread_by_time: its mean over operations, weighted by their time.
+    off: share of the time by which it may be wrong since rounds of measuring did not agree.
+    sum, eager: seconds of the operations alone and in eager PyTorch, if that was measured.
+    doubt: the line for the user, if there is one.
     """
     if not measured:
-        return {"signatures": 0, "spread": 0.0, "spread_by_time": 0.0}
+        return {"signatures": 0, "spread": 0.0, "spread_by_time": 0.0, "off": 0.0}
     distinct = list({id(one): one for one in measured}.values())
     seconds = [one.seconds for one in measured]
-    return {
+    figures: dict[str, Any] = {
         "signatures": len(distinct),
         "spread": round(float(np.median([one.spread for one in distinct])), 4),
         "spread_by_time": round(float(np.average([one.spread for one in measured], weights=seconds)), 4),
+        "off": round(uncertainty(measured), 4),
     }
+    if check is not None:
+        figures |= {"sum": check.sum, "eager": check.eager}
+    if (line := doubt_line(measured, check)) is not None:
+        figures["doubt"] = line
+    return figures

@@ -70,7 +70,7 @@ def test_calls_are_timed_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a device with streams all copies of a call together, and the launch is told."""
     device = simulated(2 * MS)
     monkeypatch.setattr(measuring, "device_of", lambda _name: device)
-    monkeypatch.setattr(measuring, "_memory", lambda _call, _device: (512, (512,)))
+    monkeypatch.setattr(measuring, "first_run", lambda _call, _device: (512, (512,)))
     found = measure([asleep(device, 1 * MS)] * 4)
     assert 1 * MS <= found.seconds < 3 * MS
     assert 2 * MS <= found.launch < 10 * MS

@@ -8,6 +8,8 @@ import torch
 from iterations import example, seeded
 from memplan.planner.baseline import baseline_schedule
 from memplan.planner.simulator.simulate import simulate
+from memplan.runtime.device.cpu import Cpu
+from memplan.runtime.device.device import Timed
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.measuring.measure import Measurement
 from memplan.runtime.measuring.synthetic_inputs import (
@@ -17,7 +19,7 @@ from memplan.runtime.measuring.synthetic_inputs import (
     substitute,
 )
 from memplan.runtime.model.iteration import Iteration, call, loss_of
-from memplan.runtime.profile import profile as module
+from memplan.runtime.profile import rounds
 from memplan.runtime.profile.profile import graph_from, measure_program, quality
 from memplan.runtime.program.program import Call, Ref, values_read
 from memplan.runtime.run.execute import PlannedStep
@@ -29,15 +31,16 @@ from torch import nn
 
 @pytest.fixture
 def instant(monkeypatch):
-    """Measure by one run that nobody times. Counts the runs."""
+    """Measure by one run that nobody times. Counts the calls."""
     runs = Counter()
 
-    def once(calls, _device):
+    def first_run(call, _device="cpu"):
         runs["measured"] += 1
-        calls[0]()
-        return Measurement(1.0, 0.0, 0)
+        call()
+        return 0, ()
 
-    monkeypatch.setattr(module, "measure", once)
+    monkeypatch.setattr(rounds, "first_run", first_run)
+    monkeypatch.setattr(Cpu, "timed", lambda _self, _calls: Timed(1.0))
     return runs
 
 
@@ -263,9 +266,9 @@ def test_profiling_takes_a_fraction_of_the_memory_of_training(instant):
 
 
 def test_the_quality_of_the_times():
-    fast, slow = Measurement(1.0, 0.4, 0), Measurement(3.0, 0.2, 0)
+    fast, slow = Measurement(1.0, 0.4, 0, doubt=0.2), Measurement(3.0, 0.2, 0)
     figures = quality([fast, slow, slow, fast])
-    assert figures == {"signatures": 2, "spread": 0.3, "spread_by_time": 0.25}
+    assert figures == {"signatures": 2, "spread": 0.3, "spread_by_time": 0.25, "off": 0.05}
 
 
 @torch.library.custom_op("memplan_test::wasteful", mutates_args=())

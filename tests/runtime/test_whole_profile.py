@@ -41,7 +41,15 @@ def test_a_profile_says_where_it_comes_from_and_how_good_it_is(model, tmp_path):
     assert {key: source["eager"][key] for key in ("equal", "tensors")} == {"equal": True, "tensors": 5}
     assert source["eager"]["peak"] == pytest.approx(baseline(graph).peak, rel=0.01)
     assert source["eager"]["seconds"] > 0
-    assert set(source["measured"]) == {"signatures", "spread", "spread_by_time"}
+    assert {*source["measured"]} - {"doubt"} == {
+        "signatures",
+        "spread",
+        "spread_by_time",
+        "off",
+        "sum",
+        "eager",
+    }
+    assert source["measured"]["sum"] == pytest.approx(graph.operations.time.sum())
     assert verdicts.warning(source["eager"]) is None
     save_graph(graph, tmp_path / "tiny.json")
     assert load_graph(tmp_path / "tiny.json").source == source

@@ -1,0 +1,112 @@
+"""Seconds of one call, collected in rounds between which other calls are timed.
+
+Other work on the machine only adds time: a thread that waits for its next time slice, or for another thread
+that waits for one, takes milliseconds longer, at times in several runs in a row. So a call counts with its
+fastest run, and that is believed once the fastest run of another round is close to it:
+
+    round 1    12.0   0.9   1.0    fastest 0.9
+    round 2     8.2   9.1          fastest 8.2: not settled
+    round 3     0.95  4.1          fastest 0.95: settled at 0.9
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from math import ceil, inf
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+
+from ..device.device import Device, StreamDevice, Timed
+
+Call = Callable[[], object]
+
+ROUND_SECONDS = 0.01
+"""A round goes on for so long, within its fewest and its most runs."""
+FEWEST = 2
+MOST = 12
+PATIENCE = 4
+"""A round ends, after its fewest runs, when it took so many times as long as it should."""
+
+AGREE = 0.1
+"""Relative difference up to which the fastest runs of two rounds agree."""
+CLOCK_SECONDS = 2e-6
+"""Difference up to which they agree however short the call is."""
+
+
+class Timing:
+    """The runs of one call so far."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._rounds: list[list[Timed]] = []
+
+    def add_round(self, calls: Sequence[Call]) -> None:
+        """Time some runs, as many as fit into `ROUND_SECONDS`.
+
+        calls: equal calls on different copies of the inputs, which take turns.
+        """
+        groups = timed_together(self._device, calls)
+        started, expected = perf_counter(), self.seconds
+        taken: list[Timed] = []
+        for number, group in enumerate(cycle(groups)):
+            if number >= FEWEST:
+                late = perf_counter() - started > PATIENCE * ROUND_SECONDS
+                if late or number >= runs(expected * len(group)):
+                    break
+            taken.append(self._device.timed(group))
+            expected = min(expected, taken[-1].seconds)
+        self._rounds.append(taken)
+
+    @property
+    def seconds(self) -> float:
+        """Return the time of the fastest run; infinite if there is none."""
+        return min((one.seconds for one in self._all), default=inf)
+
+    @property
+    def launch(self) -> float:
+        """Return the issuing thread's time in the fastest launch, 0 if most runs could not be launched
+        ahead: such a call waits for the device.
+        """
+        launches = [one.launch for one in self._all]
+        return min(filter(None, launches)) if median(launches) else 0.0
+
+    @property
+    def doubt(self) -> float:
+        """Return by which share of the fastest run the second fastest round was slower; 0 if they agree.
+
+        Infinite after less than two rounds.
+        """
+        if len(self._rounds) < 2:
+            return inf
+        best, second = sorted(min(one.seconds for one in each) for each in self._rounds)[:2]
+        return 0.0 if second - best <= max(AGREE * best, CLOCK_SECONDS) else (second - best) / best
+
+    @property
+    def settled(self) -> bool:
+        return self.doubt == 0.0
+
+    @property
+    def spread(self) -> float:
+        """Return the interquartile range of all runs over their median."""
+        low, middle, high = np.percentile([one.seconds for one in self._all], [25, 50, 75])
+        return float((high - low) / middle)
+
+    @property
+    def _all(self) -> list[Timed]:
+        return [one for each in self._rounds for one in each]
+
+
+def timed_together(device: Device, calls: Sequence[Call]) -> Sequence[Sequence[Call]]:
+    """Split the calls into groups that are timed together.
+
+    A device with streams needs all calls in a row, see `StreamDevice.timed`; otherwise each is timed alone.
+    """
+    return [calls] if isinstance(device, StreamDevice) else [[call] for call in calls]
+
+
+def runs(seconds: float) -> int:
+    """Return how often to run in a round what takes so many seconds."""
+    return min(MOST, max(FEWEST, ceil(ROUND_SECONDS / max(seconds, 1e-9))))

@@ -1,6 +1,6 @@
 """Profiles on a busy machine, held against eager PyTorch and against profiles with no load from here.
 
-    python benchmarks/busy.py [--loops N] [--runs N] [--threads N] [--models convnet gpt2 tagger] [--json FILE]
+    python benchmarks/busy.py [--loops N] [--runs N] [--quiet N] [--threads N] [--models convnet …]
 
 Protocol. Per model: `plan profile`'s measurement `--quiet` times without load, of which each operation keeps
 its fastest; then `--runs` times with `--loops` processes that loop. *sum / eager*: the operations' times over

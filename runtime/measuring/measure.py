@@ -1,6 +1,6 @@
 """Time of one call on this machine, and its memory in addition to its inputs.
 
-Time: the fastest of several runs after a first one, in two rounds at least (timing.py), on the CPU by a
+Time: the fastest of several runs after a first one, in rounds (timing.py), on the CPU by a
 clock, on CUDA by events around a row of calls, all launched before the first runs (`StreamDevice.timed`). A
 fast call runs more often than a slow one. Freeing the result belongs to the run, as it does in training.
 Memory: the peak of live storage while the call runs, above the inputs, which were there before; outputs
@@ -24,7 +24,7 @@ from ..device.choice import device_of
 from ..device.device import CACHE_BYTES
 from ..storage.blocks import size_bytes
 from .live_bytes import live_peak
-from .timing import Call, Timing
+from .timing import ROUNDS, Call, Timing
 
 MOST_COPIES = 16
 
@@ -52,14 +52,14 @@ class Measurement(NamedTuple):
 
 
 def measure(calls: Sequence[Call], device: str = "cpu") -> Measurement:
-    """Measure one call by itself, in two rounds.
+    """Measure one call by itself, in the fewest rounds.
 
     calls: equal calls on different copies of its inputs, which take turns. With enough of them no run finds
         its inputs in a cache where the one before has left them.
     """
     timing = Timing(device_of(device))
     peak_bytes, result_bytes = first_run(calls[-1], device)
-    for _ in range(2):
+    for _ in range(ROUNDS):
         timing.add_round(calls)
     return measurement(timing, peak_bytes, result_bytes)
 

@@ -1,12 +1,16 @@
 """Seconds of one call, collected in rounds between which other calls are timed.
 
 Other work on the machine only adds time: a thread that waits for its next time slice, or for another thread
-that waits for one, takes milliseconds longer, at times in several runs in a row. So a call counts with its
-fastest run, and that is believed once the fastest run of another round is close to it:
+that waits for one, takes milliseconds longer, at times in several runs in a row; and caches are another's
+after each slice. So a call counts with its fastest run, and that is believed once the fastest runs of two
+more rounds are close to it:
 
     round 1    12.0   0.9   1.0    fastest 0.9
-    round 2     8.2   9.1          fastest 8.2: not settled
-    round 3     0.95  4.1          fastest 0.95: settled at 0.9
+    round 2     8.2   9.1          fastest 8.2
+    round 3     0.95  4.1          fastest 0.95: not settled
+    round 4     1.1   0.92         fastest 0.92: settled at 0.9
+
+Several runs in a row are better than as many rounds: after the first of them caches are the call's own.
 """
 
 from __future__ import annotations
@@ -23,15 +27,16 @@ from ..device.device import Device, StreamDevice, Timed
 
 Call = Callable[[], object]
 
-ROUND_SECONDS = 0.01
+ROUND_SECONDS = 0.008
 """A round goes on for so long, within its fewest and its most runs."""
-FEWEST = 2
-MOST = 12
-PATIENCE = 4
-"""A round ends, after its fewest runs, when it took so many times as long as it should."""
+FEWEST = 1
+MOST = 10
+PATIENCE = 25
+"""A round ends when it took so many times as long as it should."""
 
+ROUNDS = 3
 AGREE = 0.1
-"""Relative difference up to which the fastest runs of two rounds agree."""
+"""Relative difference up to which the fastest runs of `ROUNDS` rounds agree."""
 CLOCK_SECONDS = 2e-6
 """Difference up to which they agree however short the call is."""
 
@@ -52,10 +57,9 @@ class Timing:
         started, expected = perf_counter(), self.seconds
         taken: list[Timed] = []
         for number, group in enumerate(cycle(groups)):
-            if number >= FEWEST:
-                late = perf_counter() - started > PATIENCE * ROUND_SECONDS
-                if late or number >= runs(expected * len(group)):
-                    break
+            late = perf_counter() - started > PATIENCE * ROUND_SECONDS
+            if number and (late or number >= runs(expected * len(group))):
+                break
             taken.append(self._device.timed(group))
             expected = min(expected, taken[-1].seconds)
         self._rounds.append(taken)
@@ -75,14 +79,18 @@ class Timing:
 
     @property
     def doubt(self) -> float:
-        """Return by which share of the fastest run the second fastest round was slower; 0 if they agree.
+        """Return the share of the fastest run by which it may be off.
 
-        Infinite after less than two rounds.
+        It is that by which the third fastest round was slower, 0 if they agree; at least 1 before there are
+        so many rounds.
         """
-        if len(self._rounds) < 2:
+        fastest = sorted(min(one.seconds for one in each) for each in self._rounds)[:ROUNDS]
+        if not fastest:
             return inf
-        best, second = sorted(min(one.seconds for one in each) for each in self._rounds)[:2]
-        return 0.0 if second - best <= max(AGREE * best, CLOCK_SECONDS) else (second - best) / best
+        slower = fastest[-1] - fastest[0]
+        if len(fastest) < ROUNDS:
+            return max(1.0, slower / fastest[0])
+        return 0.0 if slower <= max(AGREE * fastest[0], CLOCK_SECONDS) else slower / fastest[0]
 
     @property
     def settled(self) -> bool:

@@ -30,7 +30,7 @@ Progress = Callable[[int, int, str], None]
 """Callback with the number of operations done, their total number, and the name of the last."""
 
 LIMIT_SECONDS = 30.0
-"""Calls that two rounds have not settled are timed in further rounds for so long at most."""
+"""Rounds after the first go on for so long at most."""
 
 ENOUGH = 0.01
 """Share of the time that may be wrong without another round."""
@@ -112,10 +112,9 @@ class Rounds:
         return [found[key] for key in self._keys if key is not None]
 
     def run_until_settled(self, progress: Progress | None = None) -> None:
-        """Run two rounds, then more until all calls are settled or `LIMIT_SECONDS` are over."""
+        """Run rounds until all calls are settled, or until `LIMIT_SECONDS` after the first."""
         self._device.warm_up()
         self.run(progress)
-        self.run()
         end = perf_counter() + LIMIT_SECONDS
         while not self.settled and perf_counter() < end:
             self.run(end=end)

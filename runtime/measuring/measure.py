@@ -24,7 +24,7 @@ from ..device.choice import device_of
 from ..device.device import CACHE_BYTES
 from ..storage.blocks import size_bytes
 from .live_bytes import live_peak
-from .timing import ROUNDS, Call, Timing
+from .timing import AGREE, Call, Timing
 
 MOST_COPIES = 16
 
@@ -59,7 +59,7 @@ def measure(calls: Sequence[Call], device: str = "cpu") -> Measurement:
     """
     timing = Timing(device_of(device))
     peak_bytes, result_bytes = first_run(calls[-1], device)
-    for _ in range(ROUNDS):
+    for _ in range(min(AGREE)):
         timing.add_round(calls)
     return measurement(timing, peak_bytes, result_bytes)
 

@@ -2,8 +2,8 @@
 
 Other work on the machine only adds time: a thread that waits for its next time slice, or for another thread
 that waits for one, takes milliseconds longer, at times in several runs in a row; and caches are another's
-after each slice. So a call counts with its fastest run, and that is believed once the fastest runs of two
-more rounds are close to it:
+after each slice. So a call counts with its fastest run, and that is believed once the fastest run of another
+round is very close to it, or those of two others are close:
 
     round 1    12.0   0.9   1.0    fastest 0.9
     round 2     8.2   9.1          fastest 8.2
@@ -29,14 +29,13 @@ Call = Callable[[], object]
 
 ROUND_SECONDS = 0.008
 """A round goes on for so long, within its fewest and its most runs."""
-FEWEST = 1
+FEWEST = 2
 MOST = 10
 PATIENCE = 25
 """A round ends when it took so many times as long as it should."""
 
-ROUNDS = 3
-AGREE = 0.1
-"""Relative difference up to which the fastest runs of `ROUNDS` rounds agree."""
+AGREE = {2: 0.03, 3: 0.1}
+"""By number of rounds, the relative difference up to which the fastest runs of so many agree."""
 CLOCK_SECONDS = 2e-6
 """Difference up to which they agree however short the call is."""
 
@@ -58,7 +57,7 @@ class Timing:
         taken: list[Timed] = []
         for number, group in enumerate(cycle(groups)):
             late = perf_counter() - started > PATIENCE * ROUND_SECONDS
-            if number and (late or number >= runs(expected * len(group))):
+            if number >= FEWEST and (late or number >= runs(expected * len(group))):
                 break
             taken.append(self._device.timed(group))
             expected = min(expected, taken[-1].seconds)
@@ -81,16 +80,14 @@ class Timing:
     def doubt(self) -> float:
         """Return the share of the fastest run by which it may be off.
 
-        It is that by which the third fastest round was slower, 0 if they agree; at least 1 before there are
-        so many rounds.
+        It is 0 if two or three rounds agree (`AGREE`), else that by which the slower of the fastest ones
+        was slower; at least 1 after a single round.
         """
-        fastest = sorted(min(one.seconds for one in each) for each in self._rounds)[:ROUNDS]
-        if not fastest:
-            return inf
-        slower = fastest[-1] - fastest[0]
-        if len(fastest) < ROUNDS:
-            return max(1.0, slower / fastest[0])
-        return 0.0 if slower <= max(AGREE * fastest[0], CLOCK_SECONDS) else slower / fastest[0]
+        best, *others = sorted(min(one.seconds for one in each) for each in self._rounds)[: max(AGREE)]
+        for count, slower in enumerate(others, 2):
+            if slower - best <= max(AGREE[count] * best, CLOCK_SECONDS):
+                return 0.0
+        return others[-1] / best - 1 if others else 1.0
 
     @property
     def settled(self) -> bool:

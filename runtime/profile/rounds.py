@@ -32,7 +32,7 @@ Progress = Callable[[int, int, str], None]
 LIMIT_SECONDS = 30.0
 """Rounds after the first go on for so long at most."""
 
-ENOUGH = 0.01
+ENOUGH = 0.02
 """Share of the time that may be wrong without another round."""
 
 SAID = 0.1

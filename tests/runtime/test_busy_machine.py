@@ -110,7 +110,7 @@ class Scripted(Cpu):
 
 
 def timing(*runs: float) -> Timing:
-    """Return the timing of rounds in which all runs take the same: slow calls, so each round has its fewest."""
+    """Return the timing of rounds in which all runs take the same, of a slow call: each has its fewest."""
     found = Timing(Scripted(*(seconds for each in runs for seconds in [each] * FEWEST)))
     for _ in runs:
         found.add_round([lambda: None])

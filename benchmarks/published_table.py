@@ -78,9 +78,10 @@ def render(rows: list[Row], results: Mapping[str, Mapping[str, str]]) -> str:
     parts = [
         "# Published measurements and estimates",
         f"{len(rows)} rows of {len(sources)} sources ([published.yaml](../published.yaml)); "
-        f"{len(rows) - len(unable)} are programs that memplan can express, {len(done)} were estimated. "
-        "Written by `python benchmarks/published.py`. Rows `fit` are for fitting constants, rows `judge` for "
-        "judging them, by a hash of the id. **Nothing has been fitted to these rows yet.**",
+        f"{len(rows) - len(unable)} are programs that memplan can express, {len(done)} were estimated, "
+        f"{_dates(results)}. Written by `python benchmarks/published.py`. Rows `fit` are for fitting "
+        "constants, rows `judge` for judging them, by a hash of the id. **Nothing has been fitted to these "
+        "rows yet**, and the operations are those of PyTorch's CPU.",
         "## How good",
         "Ratios are estimated / published. Inside: the published figure lies between low and high. A row "
         "whose source was not found (`recalled`) is in no statistic.",
@@ -99,6 +100,14 @@ def render(rows: list[Row], results: Mapping[str, Mapping[str, str]]) -> str:
         "\n".join(f"- {title}: {address}" for address, title in sources.items()),
     ]
     return "\n\n".join([*filter(None, parts), *(["## Failed", "\n".join(failed)] if failed else [])]) + "\n"
+
+
+def _dates(results: Mapping[str, Mapping[str, str]]) -> str:
+    """Return 'on 2026-11-26', or 'from … to …'."""
+    dates = sorted({result["date"] for result in results.values() if result.get("date")})
+    if not dates:
+        return "never"
+    return f"on {dates[0]}" if len(dates) == 1 else f"from {dates[0]} to {dates[-1]}"
 
 
 def compute_dtype(row: Row) -> str:

@@ -102,9 +102,10 @@ class Gpu:
     @property
     def total_source(self) -> str:
         """Where `total` comes from."""
-        if self.reported is not None:
-            return self.reported_source
-        return f"a rule, right to {TOTAL_ERROR:.0%} of the memory"
+        if self.reported is None:
+            return f"a rule, right to {TOTAL_ERROR:.1%} of the memory"
+        named = self.reported_source != "log"
+        return self.reported_source if named else "as PyTorch prints it in public logs"
 
     @property
     def context(self) -> int:
@@ -259,7 +260,7 @@ def gpu_from_document(document: object) -> Gpu:
     base = find_gpu(text(row["like"], "like"))
     given: dict[str, Any] = {name: parse_rate(row[name]) for name in ("bandwidth", *RATES) if name in row}
     if "memory" in row:
-        given |= {"memory": size(row["memory"], "memory"), "reported": None}
+        given |= {"memory": size(row["memory"], "memory"), "reported": None, "reported_source": ""}
     if "total" in row:
         given |= {"reported": size(row["total"], "total"), "reported_source": "the machine file"}
     if "bus" in row:

@@ -252,7 +252,7 @@ def _wrapped(module: Any, loss: Any, autocast: str | None) -> Any:
             self.model = module
 
         def forward(self, **inputs: Any) -> Any:
-            with torch.autocast("cpu", dtype=dtype, enabled=mixed):
+            with torch.autocast("cuda", dtype=dtype, enabled=mixed):
                 if loss is None:
                     return self.model(**inputs).loss
                 return loss(self.model(inputs["x"]), inputs["labels"])

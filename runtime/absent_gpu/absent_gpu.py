@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from .autocast import cuda_autocast
 from .capability import Capability
+from .convolution import cuda_convolutions
 from .devices import cuda_devices
 from .operators import cuda_operators
 
@@ -19,5 +20,10 @@ from .operators import cuda_operators
 @contextmanager
 def absent_gpu(capability: Capability) -> Generator[None]:
     """Trace for a GPU of this capability meanwhile: device, autocast and operators are a GPU's."""
-    with cuda_devices(capability), cuda_autocast(), cuda_operators(capability):
+    with (
+        cuda_devices(capability),
+        cuda_autocast(),
+        cuda_operators(capability),
+        cuda_convolutions(capability),
+    ):
         yield

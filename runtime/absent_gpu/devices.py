@@ -47,6 +47,10 @@ def is_absent_gpu() -> bool:
     return bool(_entered)
 
 
+_FROM_DATA = (torch.tensor, torch.as_tensor, torch.asarray)
+"""Functions that make a tensor of numbers, in C++ without the trace, on the CPU: a copy follows."""
+
+
 class _Devices(TorchFunctionMode):
     """Mode that gives functions the device that C++ sees."""
 
@@ -55,9 +59,14 @@ class _Devices(TorchFunctionMode):
             return args[0].to(STAND_IN, **{k: v for k, v in (kwargs or {}).items() if k == "non_blocking"})
         if func is torch.device:
             return func(*args, **(kwargs or {}))
+        if func is torch.Tensor.new_tensor and args[0].is_cuda:
+            return torch.tensor(args[1], dtype=(kwargs or {}).get("dtype") or args[0].dtype).to(STAND_IN)
         if func is torch.Tensor.__setitem__ and isinstance(args[2], int | float) and args[0].is_cuda:
             # On CUDA a number that is assigned is a tensor of the CPU.
             return func(*args[:2], torch.tensor(args[2], dtype=args[0].dtype))
+        device = (kwargs or {}).get("device")
+        if func in _FROM_DATA and device is not None and _held(device) == STAND_IN:
+            return func(*args, **{**(kwargs or {}), "device": None}).to(STAND_IN)
         args = tuple(map(_held, args))
         return func(*args, **{name: _held(value) for name, value in (kwargs or {}).items()})
 
@@ -139,6 +148,14 @@ def _answers(capability: Capability) -> Mapping[str, Callable[..., Any]]:
             nothing,
         ),
     }
+
+
+def keep_on_absent_gpu(tensor: Any, device: torch.device | None) -> None:
+    """Put a fake copy where it was to be: PyTorch copies small constants for real, which leaves them on the
+    CPU.
+    """
+    if device is not None and _held(device) == STAND_IN and tensor.device != SHOWN:
+        tensor.fake_device, tensor.constant = STAND_IN, None
 
 
 def on_absent_gpu(mode: Any, tensor: Any) -> Any:

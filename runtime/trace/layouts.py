@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..absent_gpu.devices import is_absent_gpu, keep_on_absent_gpu
 from ..calls.batch_norm import planned_target
 from ..calls.fake_kernels import CTC
 from ..calls.grouped import grouped_product, is_grouped
@@ -137,6 +138,8 @@ class TrueFakes(FakeTensorMode):
                 made = CTC[func](*args, **(kwargs or {}))
         else:
             made = super().__torch_dispatch__(func, types, args, kwargs)
+        if func is aten._to_copy.default and is_absent_gpu():
+            keep_on_absent_gpu(made, (kwargs or {}).get("device"))
         if func in RESHAPING_VIEWS:
             return self._viewed(func, made, *args)
         if func is aten.native_batch_norm_backward.default:

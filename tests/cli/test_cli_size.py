@@ -411,9 +411,9 @@ def test_a_reserve_is_left_free(plan: Plan) -> None:
 def test_the_batches_in_between_are_not_traced(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     real, traced = Estimates._trace, list[int]()
 
-    def noted(self: Estimates, batch: int) -> Any:
+    def noted(self: Estimates, batch: int, gpu: Any) -> Any:
         traced.append(batch)
-        return real(self, batch)
+        return real(self, batch, gpu)
 
     monkeypatch.setattr(Estimates, "_trace", noted)
     reported = sized(plan, "--budget", "30MB")

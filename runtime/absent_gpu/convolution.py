@@ -1,0 +1,65 @@
+"""The layout of a convolution's results on a GPU: channels last where cuDNN takes it, else contiguous.
+
+Rules of aten/src/ATen/native/Convolution.cpp and ConvUtils.h in PyTorch 2.13 with cuDNN 9:
+
+    float64                        contiguous
+    bfloat16 before 8.0            contiguous: PyTorch's own kernels
+    depthwise, contiguous inputs   contiguous: PyTorch's own kernels, or cuDNN's for float16
+    else                           channels last if the input or the weight is
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from .capability import Capability
+from .devices import SHOWN
+
+_C: Any = torch._C
+_BY_DIMENSIONS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+class _OnGpu(NamedTuple):
+    """Stands for the backend of a convolution on the GPU."""
+
+    has_cudnn: bool
+
+
+@contextmanager
+def cuda_convolutions(capability: Capability) -> Generator[None]:
+    """Let fake convolutions on the device return the layouts of a GPU of this capability."""
+    select, layout = _C._select_conv_backend, _C._conv_determine_backend_memory_format
+
+    def selected(x: Tensor, weight: Tensor, *arguments: Any, **keywords: Any) -> Any:
+        if x.device != SHOWN:
+            return select(x, weight, *arguments, **keywords)
+        return _OnGpu(torch.bfloat16 not in (x.dtype, weight.dtype) or capability.major >= 8)
+
+    def layout_of(x: Tensor, weight: Tensor, backend: Any) -> torch.memory_format:
+        return _layout(x, weight, backend) if isinstance(backend, _OnGpu) else layout(x, weight, backend)
+
+    with (
+        patch.object(_C, "_select_conv_backend", selected),
+        patch.object(_C, "_conv_determine_backend_memory_format", layout_of),
+    ):
+        yield
+
+
+def _layout(x: Tensor, weight: Tensor, backend: _OnGpu) -> torch.memory_format:
+    last = _BY_DIMENSIONS.get(weight.dim())
+    if not backend.has_cudnn or last is None or torch.float64 in (x.dtype, weight.dtype):
+        return torch.contiguous_format
+    return last if _suggests(x, last) or _suggests(weight, last) else torch.contiguous_format
+
+
+def _suggests(tensor: Tensor, last: torch.memory_format) -> bool:
+    """Return whether PyTorch takes a tensor's layout for channels last, by its strides alone: one that is
+    contiguous too is not.
+    """
+    return tensor.is_contiguous(memory_format=last) and not tensor.is_contiguous()

@@ -1,10 +1,9 @@
-"""The layout of a convolution's results on a GPU: channels last where cuDNN takes it, else contiguous.
+"""The layout of a convolution's results on a GPU: channels last where its kernel takes that, else contiguous.
 
 Rules of aten/src/ATen/native/Convolution.cpp and ConvUtils.h in PyTorch 2.13 with cuDNN 9:
 
     float64                        contiguous
-    bfloat16 before 8.0            contiguous: PyTorch's own kernels
-    depthwise, contiguous inputs   contiguous: PyTorch's own kernels, or cuDNN's for float16
+    bfloat16 before 8.0            contiguous, unless depthwise: PyTorch's own kernels
     else                           channels last if the input or the weight is
 """
 
@@ -26,9 +25,12 @@ _BY_DIMENSIONS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 class _OnGpu(NamedTuple):
-    """Stands for the backend of a convolution on the GPU."""
+    """Stands for the backend of a convolution on the GPU.
 
-    has_cudnn: bool
+    channels_last: whether it has kernels for that layout.
+    """
+
+    channels_last: bool
 
 
 @contextmanager
@@ -39,7 +41,9 @@ def cuda_convolutions(capability: Capability) -> Generator[None]:
     def selected(x: Tensor, weight: Tensor, *arguments: Any, **keywords: Any) -> Any:
         if x.device != SHOWN:
             return select(x, weight, *arguments, **keywords)
-        return _OnGpu(torch.bfloat16 not in (x.dtype, weight.dtype) or capability.major >= 8)
+        has_cudnn = torch.bfloat16 not in (x.dtype, weight.dtype) or capability.major >= 8
+        depthwise = not keywords["transposed"] and 1 < keywords["groups"] == x.shape[1]
+        return _OnGpu(has_cudnn or depthwise)
 
     def layout_of(x: Tensor, weight: Tensor, backend: Any) -> torch.memory_format:
         return _layout(x, weight, backend) if isinstance(backend, _OnGpu) else layout(x, weight, backend)
@@ -53,7 +57,7 @@ def cuda_convolutions(capability: Capability) -> Generator[None]:
 
 def _layout(x: Tensor, weight: Tensor, backend: _OnGpu) -> torch.memory_format:
     last = _BY_DIMENSIONS.get(weight.dim())
-    if not backend.has_cudnn or last is None or torch.float64 in (x.dtype, weight.dtype):
+    if not backend.channels_last or last is None or torch.float64 in (x.dtype, weight.dtype):
         return torch.contiguous_format
     return last if _suggests(x, last) or _suggests(weight, last) else torch.contiguous_format
 

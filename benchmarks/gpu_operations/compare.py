@@ -9,11 +9,9 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from memplan.runtime.absent_gpu.absent_gpu import absent_gpu
 from memplan.runtime.absent_gpu.capability import Capability
-from memplan.runtime.profile.fake_build import fake_build
+from memplan.runtime.profile.estimate import trace_for
 from memplan.runtime.program.program import Program
-from memplan.runtime.trace.trace import trace
 
 from .record import GOLDEN
 from .rows import Row, answered, iteration, read_rows, write_rows
@@ -21,8 +19,7 @@ from .rows import Row, answered, iteration, read_rows, write_rows
 
 def traced(row: Row) -> Program:
     """Trace the program of a row for its capability."""
-    with absent_gpu(Capability.parse(row.capability)):
-        return trace(fake_build(lambda: iteration(row)))
+    return trace_for(Capability.parse(row.capability), lambda: iteration(row))
 
 
 def main() -> None:

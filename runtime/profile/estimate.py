@@ -8,13 +8,14 @@ What an operation demands is one thing, what a GPU makes of it another: `Demand.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
+from ...graphs.errors import MemplanError
 from ...graphs.graph import Graph
 from ...graphs.machine import Updates
 from ...graphs.machines.gpus import Gpu, lacks
@@ -24,9 +25,11 @@ from ..absent_gpu.capability import Capability
 from ..device.device import StreamDevice
 from ..measuring.synthetic_inputs import signature, substitute
 from ..model.file import ModelFile, load_model_file
+from ..model.iteration import Iteration
 from ..program.graph import Cost, graph_of
 from ..program.program import Call, Program, values_read
 from ..trace.trace import trace
+from ..unsupported import is_value_dependent
 from ..updates.choice import Choice, updated
 from ..updates.optimizers.adamw import ADAMW, ADAMW_FUSED
 from ..updates.rules import effort, is_fused
@@ -99,8 +102,23 @@ def estimate_file(
 
 def traced(file: ModelFile, batch: int | None, optimizer: Choice | None, gpu: Gpu) -> Program:
     """Trace the program that a GPU runs, of a model that is built without memory for it."""
-    with absent_gpu(Capability(*gpu.capability)):
-        return trace(updated(fake_build(partial(file.build, batch)), optimizer))
+    return trace_for(Capability(*gpu.capability), partial(file.build, batch), optimizer)
+
+
+def trace_for(
+    capability: Capability, build: Callable[[], Iteration], optimizer: Choice | None = None
+) -> Program:
+    """Trace the program that a GPU of this capability runs.
+
+    The model is built without memory; with memory, on the host, if its code asks for values of its tensors.
+    """
+    with absent_gpu(capability):
+        try:
+            return trace(updated(fake_build(build), optimizer))
+        except MemplanError as error:
+            if not is_value_dependent(error.__cause__ or error):
+                raise
+        return trace(updated(build(), optimizer))
 
 
 def graph_from_demands(

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..absent_gpu.devices import is_absent_gpu
 from ..calls.randomness import draws
 from ..model.captured import users_line
 from ..reads.contents import LARGEST_TENSOR
@@ -176,8 +177,9 @@ class KnownValues(TorchDispatchMode):
         made: list[Tensor] = []
         for leaf, slot in zip(leaves, slots, strict=True):
             with no_dispatch_modes():
-                constant = leaf.to(device, copy=True)
-            made.append(aten.lift_fresh_copy.default(constant))
+                constant = leaf.to("cpu" if is_absent_gpu() else device, copy=True)
+            lifted = aten.lift_fresh_copy.default(constant)
+            made.append(lifted.to(device) if is_absent_gpu() else lifted)
             self._known[made[-1]] = slot
             self._tell(made[-1])
         return made[0] if isinstance(real, Tensor) else tuple(made)

@@ -46,7 +46,7 @@ def trial_document(one: Trial, constant: int, found: SizeResult | None = None) -
         "disk_peak": figures and figures.disk_peak,
         "overhead": figures and Report(figures, one.baseline_figures).overhead,
         "samples_per_second": one.samples_per_second,
-        "planned": None if figures is None else not one.baseline_fits,
+        "planned": None if figures is None or found is None else one.batch not in found.as_it_is,
         "needs": span and span._asdict(),
         "times": figures and time_span(figures.time)._asdict(),
         "tight": None if found is None or figures is None else found.tight(one.batch),
@@ -63,6 +63,7 @@ def document_of(found: SizeResult, subject: Subject) -> dict[str, Any]:
     return {
         "gpu": found.preset.gpu.name,
         "machine": found.preset.name,
+        "answer": answer(found),
         "model": subject.what,
         "optimizer": subject.optimizer,
         "budget": found.room.limit,
@@ -99,8 +100,24 @@ def _parts_document(parts: Breakdown) -> dict[str, Any]:
     return {"all": rows[0], "modules": rows[1:]}
 
 
+def answer(found: SizeResult) -> str:
+    """Return one line: whether the batch fits, or which one to train with, with its memory and speed."""
+    one = found.fastest
+    if one is None or one.figures is None:
+        return f"no: {nothing_fits(found)}"
+    how = "as it is" if one.batch in found.as_it_is else "with a plan"
+    if found.tight(one.batch):
+        how += ", tight"
+    span, times = found.spans.get(one.batch), time_span(one.figures.time)
+    line = f"yes: batch {one.batch:,} fits the {found.preset.gpu.name} {how}"
+    if span is not None:
+        line += f": {size(span.expected)} expected, up to {size(span.high)}, of {size(found.room.limit)}"
+    return f"{line}; {rate(one)} samples/s ({one.batch / times.high:,.3g} to {one.batch / times.low:,.3g})"
+
+
 def lines_of(found: SizeResult, subject: Subject) -> Iterator[Text]:
     room = found.room
+    yield Text(answer(found), style="bold")
     left = f", {format_bytes(room.reserve)} in reserve" if room.reserve else ""
     yield from labelled(
         [

@@ -19,6 +19,7 @@ from ...planner.bounds import time_bound
 from ...planner.schedule.schedule import Schedule
 from ...planner.sizing.breakdown import Breakdown, breakdown
 from ...planner.sizing.estimate_range import Span, memory_span
+from ...planner.sizing.ordinary_loop import ordinary_loop
 from ...planner.sizing.sizing import (
     TOLERANCE,
     Known,
@@ -135,6 +136,7 @@ class SizeResult:
     hasty: batches whose schedule may be far from the fastest.
     parts: memory of the fastest batch by module.
     unplanned: the largest batch that fits without a plan.
+    as_it_is: batches that fit without a plan, in the loop that people have.
     """
 
     preset: Preset
@@ -146,6 +148,7 @@ class SizeResult:
     pinned: int | None = None
     spans: dict[int, Span] = field(default_factory=dict[int, Span])
     hasty: set[int] = field(default_factory=set[int])
+    as_it_is: set[int] = field(default_factory=set[int])
     parts: Breakdown | None = None
 
     @property
@@ -154,7 +157,7 @@ class SizeResult:
 
     @property
     def unplanned(self) -> Trial | None:
-        there = (one for one in self.fitting if one.baseline_fits)
+        there = (one for one in self.fitting if one.batch in self.as_it_is)
         return max(there, key=lambda one: one.batch, default=None)
 
     @property
@@ -251,14 +254,15 @@ class BatchSearch:
         for one in largest_batch(lambda batch: self._attempt(batch, self.ask.quick), first):
             yield one
             tried.append(one)
-        baseline_figures = [one.batch for one in tried if one.baseline_fits]
-        planned = [one.batch for one in tried if not one.baseline_fits]
-        if baseline_figures and planned:  # the largest batch that needs no plan, to the same tolerance
-            last, over = max(baseline_figures), min(planned)
+        as_it_is = [one.batch for one in tried if self._fits_as_it_is(one.batch)]
+        planned = [one.batch for one in tried if not self._fits_as_it_is(one.batch)]
+        if as_it_is and planned:  # the largest batch that needs no plan, to the same tolerance
+            last, over = max(as_it_is), min(planned)
             while over - last > max(1, last // 32):
                 one = self._attempt((last + over) // 2, self.ask.quick)
-                last, over = (one.batch, over) if one.baseline_fits else (last, one.batch)
-                if one.baseline_fits:
+                fits = self._fits_as_it_is(one.batch)
+                last, over = (one.batch, over) if fits else (last, one.batch)
+                if fits:
                     yield one
 
     def _reach(self, first: int) -> None:
@@ -315,16 +319,30 @@ class BatchSearch:
             if self.brief or (better.samples_per_second or 0.0) < _SLOW * rate:
                 return
 
-    def _span(self, one: Trial) -> Span:
+    def _ordinary(self, graph: Graph) -> Graph:
+        return ordinary_loop(graph, self.estimates.foreach_copies)
+
+    def _fits_as_it_is(self, batch: int) -> bool:
+        """Return whether a batch fits in the loop that people have: backward's thread has a workspace too."""
+        return baseline(self._ordinary(self._graph(batch))).peak <= self.room.planned - self.room.constant
+
+    def _span(self, one: Trial, found: SizeResult) -> Span:
         assert one.schedule is not None
         graph, worst = self._graph(one.batch), self.estimates.at_worst(one.batch, self.preset)
-        allocator = reserved_peak if one.baseline_fits else None
-        machine, constant = self.ask.any_size, self.room.constant
-        return memory_span(graph, worst, one.schedule, one.budget, machine, constant, allocator)
+        machine, constant, schedule = self.ask.any_size, self.room.constant, one.schedule
+        if one.batch not in found.as_it_is:
+            return memory_span(graph, worst, schedule, one.budget, machine, constant, None)
+        graph, worst = self._ordinary(graph), self._ordinary(worst)
+        schedule, peak = baseline_schedule(graph), baseline(graph).peak
+        return memory_span(graph, worst, schedule, peak, machine, 2 * constant, reserved_peak)
 
-    def _parts(self, one: Trial) -> Breakdown:
+    def _parts(self, one: Trial, found: SizeResult) -> Breakdown:
         assert one.schedule is not None
-        return breakdown(self._graph(one.batch), one.schedule, one.budget, self.ask.any_size)
+        graph, schedule, budget = self._graph(one.batch), one.schedule, one.budget
+        if one.batch in found.as_it_is:
+            graph = self._ordinary(graph)
+            schedule, budget = baseline_schedule(graph), baseline(graph).peak
+        return breakdown(graph, schedule, budget, self.ask.any_size)
 
     def _least(self, found: SizeResult, first: int) -> None:
         graph, machine, ask = self._graph(first), self.ask.any_size, self.ask.quick
@@ -360,9 +378,11 @@ class BatchSearch:
             schedule, figures = known.least(graph, machine)
             found.least = tightened(graph, machine, replace(found.least, schedule=schedule, figures=figures))
         for one in found.fitting:
-            found.spans[one.batch] = self._span(one)
+            if self._fits_as_it_is(one.batch):
+                found.as_it_is.add(one.batch)
+            found.spans[one.batch] = self._span(one, found)
         if found.fastest is not None:
-            found.parts = self._parts(found.fastest)
+            found.parts = self._parts(found.fastest, found)
 
     def _retry_without_pinned_limit(self, found: SizeResult) -> None:
         """Find whether the pinned limit alone refuses the smallest refused batch."""

@@ -59,7 +59,7 @@ def verdict(one: Trial, found: SizeResult) -> str:
     """Describe in words whether a batch fits."""
     if one.figures is None:
         return "no: below the minimum" if one.proven_infeasible else "no plan found"
-    words = "fits" if one.baseline_fits else "fits with a plan"
+    words = "fits" if one.batch in found.as_it_is else "fits with a plan"
     words += ", tight" if found.tight(one.batch) else ""
     return f"{words}; most samples/s: train with this" if one is found.fastest else words
 
@@ -91,7 +91,7 @@ def _gpu(found: SizeResult) -> list[str]:
         return [*first, *"----", f"{found.preset.name}: {unfit(found)}"]
     span = found.spans.get(marked.batch)
     needs = [size(span.expected), size(span.high)] if span else [*"--"]
-    words = f"{found.preset.name}{'' if marked.baseline_fits else ': with a plan'}"
+    words = f"{found.preset.name}{'' if marked.batch in found.as_it_is else ': with a plan'}"
     words += ", tight" if found.tight(marked.batch) else ""
     return [*first, *needs, duration(marked.figures.time), rate(marked), words]
 
@@ -171,7 +171,7 @@ def _line(found: SizeResult) -> str:
     marked = found.fastest
     if marked is None or marked.figures is None:
         return f"It {unfit(found)}."
-    plan = "without a plan" if marked.baseline_fits else "with a plan"
+    plan = "without a plan" if marked.batch in found.as_it_is else "with a plan"
     times = between(time_span(marked.figures.time), duration)
     return (
         f"It fits. Train with batch {marked.batch:,}, {plan}: {rate(marked)} samples/s, {times} an iteration."

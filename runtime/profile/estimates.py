@@ -14,6 +14,7 @@ from ...graphs.machines.presets import Preset
 from ..absent_gpu.capability import Capability
 from ..model.file import ModelFile
 from ..program.program import Program
+from ..updates.catalogue import OPTIMIZERS
 from ..updates.choice import Choice
 from .estimate import Demand, demands_of, estimate_source, graph_from_demands, traced
 from .family import Family
@@ -65,6 +66,11 @@ class Estimates:
             made = graph_from_demands(self._file, preset, program, demands, self._optimizer)
             self._graphs[key] = demands, made
         return self._graphs[key][1]
+
+    @property
+    def foreach_copies(self) -> int:
+        """Number of copies of the weights that a step of the optimizer's defaults holds."""
+        return 0 if self._optimizer is None else OPTIMIZERS[self._optimizer.name].foreach_copies
 
     def demanded(self, preset: Preset) -> _Demanded:
         """Return what is known of the GPUs that run the same operations as the preset's."""

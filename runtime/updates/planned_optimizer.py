@@ -89,6 +89,7 @@ class PlannedOptimizer:
     unplanned: whether an optimizer has options that the update functions lack: it steps after the plan then,
     as optimizers do that have no description.
     classes: other packages' classes that compute the same, by qualified name; see `is_planned`.
+    foreach_copies: number of copies of the weights that a step of the class's own defaults holds on CUDA.
     """
 
     title: str
@@ -103,6 +104,7 @@ class PlannedOptimizer:
     refused: tuple[str, ...] = ()
     unplanned: Callable[[torch.optim.Optimizer], bool] = _never
     classes: tuple[str, ...] = ()
+    foreach_copies: int = 0
 
     @property
     def has_fused(self) -> bool:

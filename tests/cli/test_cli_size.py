@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -165,14 +166,16 @@ def test_a_machine_may_replace_that_of_the_gpu(plan: Plan) -> None:
 
 
 def test_the_table(plan: Plan) -> None:
-    result = plan("size", "model.py", "--gpu", "rtx3060", "--solver", "store-all", "--batch", "1,2,4096",
-                  "--budget", "14MB")  # fmt: skip
+    result = plan("size", "model.py", "--gpu", "rtx3060", "--solver", "store-all", "--batch", "1,2,16384",
+                  "--budget", "24MB")  # fmt: skip
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
     marked = "  fits; most samples/s: train with this"
     assert sum(line.endswith("  fits") for line in lines) == 1
     assert sum(line.endswith(marked) for line in lines) == 1
-    assert any("4,096" in line and line.endswith("no: below the minimum") for line in lines)
+    assert lines[0].startswith("yes: batch 2 fits the RTX 3060 as it is: ")
+    assert re.search(r"expected, up to .* of 22.89 MiB; .* samples/s \(.* to .*\)$", lines[0])
+    assert any("16,384" in line and line.endswith("no: below the minimum") for line in lines)
     assert any(line.startswith("smallest budget  batch 1 within") for line in lines)
     assert any(line.startswith("train with       batch 2: ") for line in lines)
     assert "without a plan   up to batch 2" in lines
@@ -240,7 +243,8 @@ def test_what_is_refused_agrees_with_the_smallest_budget(
     assert first["fits"] == (least["device_budget"] <= reported["budget"])
     if first["fits"]:
         assert least["device_budget"] <= first["peak"] + KEPT
-        assert first["needs"]["expected"] == first["peak"] + KEPT
+        kept = KEPT if first["planned"] else 2 * KEPT  # and that of backward's thread
+        assert first["needs"]["expected"] >= first["peak"] + kept
         assert reported["breakdown"] is not None
     if result.exit_code:
         assert f"the smallest budget found is {least['device_budget']:,} B" in result.stderr
@@ -383,17 +387,18 @@ def test_a_configuration_instead_of_a_model_file(plan: Plan) -> None:
 def test_the_ends_and_the_parts_of_a_batch(plan: Plan) -> None:
     reported = sized(plan, "--batch", 8)
     (one,) = reported["batches"]
+    whole = reported["breakdown"]["all"]
     low, expected, high = (one["needs"][name] for name in ("low", "expected", "high"))
-    assert low == one["baseline_peak"]
-    assert expected == low + KEPT
+    assert low > one["baseline_peak"]  # all gradients are there when the optimizer steps
+    assert low < expected - 2 * KEPT <= low + whole["workspace"]
     assert high >= expected
-    assert high % 2**20 == KEPT % 2**20  # whole segments of the allocator
+    assert high % 2**20 == 2 * KEPT % 2**20  # whole segments of the allocator
     assert one["times"]["low"] < one["time"] < one["times"]["high"]
     assert one["planned"] is False
     assert one["tight"] is False
-    whole, modules = reported["breakdown"]["all"], reported["breakdown"]["modules"]
+    modules = reported["breakdown"]["modules"]
     kinds = ("weights", "gradients", "optimizer_states", "activations", "workspace")
-    assert sum(whole[kind] for kind in kinds) == one["baseline_peak"]
+    assert sum(whole[kind] for kind in kinds) == expected - 2 * KEPT
     for kind in (*kinds, "time"):
         assert sum(part[kind] for part in modules) == pytest.approx(whole[kind])
     assert whole["weights"] == whole["optimizer_states"] / 2
@@ -434,7 +439,7 @@ def test_a_batch_that_fits_is_no_question_to_the_solver(
 
 def test_a_batch_whose_high_end_is_above_the_limit_is_tight(plan: Plan) -> None:
     """Its tensors fit; the allocator's segments, of 20 MiB, don't."""
-    reported = sized(plan, "--batch", 2048, "--budget", f"{18 * 2**20 + KEPT}")
+    reported = sized(plan, "--batch", 2048, "--budget", f"{18 * 2**20 + 2 * KEPT}")
     (one,) = reported["batches"]
     assert one["fits"]
     assert one["tight"]

@@ -174,6 +174,7 @@ OPTIMIZER = PlannedOptimizer(
         UpdateFunction(adamw_fused_amsgrad, constant(9), fused=True),
     ),
     counts=True,
+    foreach_copies=1,  # the square roots
     switches=("amsgrad", "maximize", "fused", "decoupled_weight_decay"),
     zeros=("weight_decay",),
     refused=("differentiable", "capturable"),

@@ -146,6 +146,7 @@ def estimate_row(row: Row) -> dict[str, Any]:
     from memplan.planner.baseline import baseline, baseline_schedule
     from memplan.planner.simulator.simulate import simulate
     from memplan.planner.sizing.estimate_range import memory_span, time_span
+    from memplan.planner.sizing.ordinary_loop import ordinary_loop
     from memplan.runtime.model.file import ModelFile
     from memplan.runtime.profile.estimates import Estimates
     from memplan.runtime.profile.workspace import constant_bytes
@@ -162,14 +163,15 @@ def estimate_row(row: Row) -> dict[str, Any]:
     estimates = Estimates(ModelFile(f"{row['id']}.py", "build", build), choice, lambda _line: None)
     preset = find_preset(row["card"])
     machine = replace(preset.machine, device_capacity=None)
-    graph = estimates.graph(row["batch"], preset)
+    copies = 0 if kind["kind"] in ("fused", "forloop") else estimates.foreach_copies
+    graph = ordinary_loop(estimates.graph(row["batch"], preset), copies)
     budget, schedule = baseline(graph).peak, baseline_schedule(graph)
     if row["checkpointing"]:
         budget = int(1.5 * budget)
         problem = Problem(graph, budget, machine)
         schedule = registry.solve("layer-checkpoint", problem, 60.0, {}, lambda _line: None, 0.0).schedule
-    worst = estimates.at_worst(row["batch"], preset)
-    constant = constant_bytes(preset.gpu)
+    worst = ordinary_loop(estimates.at_worst(row["batch"], preset), copies)
+    constant = 2 * constant_bytes(preset.gpu)  # one of the thread of backward
     span = memory_span(graph, worst, schedule, budget, machine, constant, reserved_peak)
     times = time_span(simulate(graph, schedule, budget=budget, machine=machine).figures.time)
     return {

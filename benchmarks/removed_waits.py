@@ -181,7 +181,7 @@ REMOVALS = (
     Removal(
         "an allocation waits for what its room waits for",
         "codegen/dry_run",
-        "            self._ends[self.step].transfers.extend(waits[producers:])",
+        "            self._ends[self.step].transfers.extend(waits[earlier_waits:])",
         "            pass",
     ),
     Removal(

@@ -182,7 +182,7 @@ def _planned(
     the reference for the step's compiled operations.
     """
     from ..runtime.compare.compiled import Compiled
-    from ..runtime.device.choice import check_device
+    from ..runtime.device.choice import check_device, device_of
     from ..runtime.fusion.choice import COMPILED
     from ..runtime.model.file import load_model_file
     from ..runtime.model.iteration import on_device
@@ -201,7 +201,8 @@ def _planned(
         iteration = on_device(file.build(), device)
         iteration = updated(iteration, None if chosen is None else choice_of(chosen))
         program = trace_real_layouts(iteration)
-        _same_model(held.graph, graph_path, program.fingerprint, model)
+        capability = device_of(program.device).capability()
+        _same_model(held.graph, graph_path, program.fingerprint, model, capability)
         if COMPILED in held.graph.source:
             say("compiling operations")
         made = _aligned(program, held.graph, graph_path)
@@ -217,16 +218,35 @@ def _device(graph: Graph, graph_path: Path, wanted: str | None) -> str:
     traced = str(graph.source.get("device", "cpu"))
     device = wanted or traced
     if device.partition(":")[0] != traced.partition(":")[0]:
-        raise MismatchError(f"{graph_path} was traced on {traced}, not on {device}: profile the model there")
+        made = f"was estimated for {gpu}" if (gpu := _estimated_for(graph)) else f"was traced on {traced}"
+        raise MismatchError(f"{graph_path} {made}, not on {device}: profile the model there")
     return device
 
 
-def _same_model(graph: Graph, graph_path: Path, fingerprint: str, model: str) -> None:
+def _estimated_for(graph: Graph) -> str | None:
+    """Return the name of the GPU that an estimate is for."""
+    estimated = graph.source.get("estimate")
+    return str(estimated.get("gpu")) if isinstance(estimated, dict) else None
+
+
+def _same_model(graph: Graph, graph_path: Path, fingerprint: str, model: str, capability: str | None) -> None:
+    """Raise MismatchError if the graph is not of this trace.
+
+    capability: compute capability of the device, by which PyTorch chooses operations; None without one.
+    """
     import torch
 
     expected = str(graph.source["fingerprint"])
     if expected == fingerprint:
         return
+    estimated = graph.source.get("estimate")
+    known = estimated if isinstance(estimated, dict) else graph.source
+    made_for = known.get("capability")
+    if made_for is not None and capability is not None and str(made_for) != capability:
+        raise MismatchError(
+            f"{graph_path} has the operations of compute capability {made_for}, this GPU has {capability} "
+            "and runs others: profile the model here"
+        )
     then = graph.source.get("torch")
     versions = f" (torch was {then} then and is {torch.__version__} now)" if then != torch.__version__ else ""
     raise MismatchError(

@@ -120,11 +120,13 @@ ATTENTION = (
     aten._scaled_dot_product_cudnn_attention,
 )
 """Fused attention, of whose FLOPs torch's registry lacks some and counts causal ones twice."""
+EFFICIENT_BACKWARD = aten._scaled_dot_product_efficient_attention_backward
+TO_COPY = aten._to_copy.default
 ATTENTION_BACKWARD = (
     aten._scaled_dot_product_flash_attention_for_cpu_backward,
     aten._scaled_dot_product_fused_attention_overrideable_backward,
     aten._scaled_dot_product_flash_attention_backward,
-    aten._scaled_dot_product_efficient_attention_backward,
+    EFFICIENT_BACKWARD,
     aten._scaled_dot_product_cudnn_attention_backward,
 )
 

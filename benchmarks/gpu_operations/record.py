@@ -1,7 +1,7 @@
 """What PyTorch's CUDA build itself chooses, row by row: run once for each new PyTorch, without a GPU.
 
     python -m venv cuda && cuda/bin/pip install torch==2.13.0 transformers==5.23.0 …   # the CUDA build
-    PYTHONPATH=src:. cuda/bin/python -m benchmarks.gpu_operations.record [-o tests/golden/gpu-operations.tsv]
+    PYTHONPATH=src:. cuda/bin/python -m benchmarks.gpu_operations.record [-o tests/gpu-operations.tsv]
 
 Each capability is a process of its own, since PyTorch asks for it once. Without a driver PyTorch needs a
 libcuda.so.1 to load: an empty one is made too.
@@ -21,7 +21,7 @@ from typing import Any
 from .rows import CAPABILITIES, Row, answered, iteration, questions, read_rows, write_rows
 
 HERE = Path(__file__).parent
-GOLDEN = HERE.parents[1] / "tests" / "golden" / "gpu-operations.tsv"
+GOLDEN = HERE.parents[1] / "tests" / "gpu-operations.tsv"
 
 
 _DRIVER = """extern "C" int cuDevicePrimaryCtxGetState(int, unsigned* flags, int* active) {

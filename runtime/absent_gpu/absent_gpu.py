@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from ..torch_internals import FakeTensorMode
 from .autocast import cuda_autocast
 from .capability import Capability
 from .convolution import cuda_convolutions
@@ -19,11 +20,18 @@ from .operators import cuda_operators
 
 @contextmanager
 def absent_gpu(capability: Capability) -> Generator[None]:
-    """Trace for a GPU of this capability meanwhile: device, autocast and operators are a GPU's."""
+    """Trace for a GPU of this capability meanwhile: device, autocast and operators are a GPU's.
+
+    PyTorch keeps results of fake calls by the forms of their inputs: those of another GPU are forgotten.
+    """
+    FakeTensorMode.cache_clear()
     with (
         cuda_devices(capability),
         cuda_autocast(),
         cuda_operators(capability),
         cuda_convolutions(capability),
     ):
-        yield
+        try:
+            yield
+        finally:
+            FakeTensorMode.cache_clear()

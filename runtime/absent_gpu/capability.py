@@ -16,7 +16,7 @@ class Capability(NamedTuple):
 
     @property
     def like(self) -> Capability:
-        """The capability that stands for all of the same operations: tests/golden/gpu-operations.tsv."""
+        """The capability that stands for all of the same operations: tests/gpu-operations.tsv."""
         major, minor = self
         if major == 7:
             return Capability(7, 5)

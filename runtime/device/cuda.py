@@ -20,6 +20,9 @@ class Cuda(StreamDevice):
     def name(self) -> str:
         return torch.cuda.get_device_name(self.torch)
 
+    def capability(self) -> str:
+        return "{}.{}".format(*torch.cuda.get_device_capability(self.torch))
+
     def free_bytes(self) -> int:
         """Return the free bytes after PyTorch's cache is emptied, without what CUDA takes itself."""
         self.release_unused()

@@ -104,6 +104,10 @@ class Device(ABC):
     @abstractmethod
     def name(self) -> str: ...
 
+    def capability(self) -> str | None:
+        """Return the compute capability, "8.6"; None of a device that has none."""
+        return None
+
     @abstractmethod
     def free_bytes(self) -> int | None:
         """Return the bytes of device memory available to a process now; None if that memory is the host's."""

@@ -68,6 +68,8 @@ def profile(
         "eager": eager,
         **({} if optimizer is None else {"optimizer": optimizer.document()}),
     }
+    if (capability := device_of(program.device).capability()) is not None:
+        source["capability"] = capability
     if constant := device_of(program.device).constant_bytes():
         source["constant"] = constant
     if compiling:

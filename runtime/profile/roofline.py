@@ -32,6 +32,7 @@ from ..torch_internals import (
     OLD_CONVOLUTION,
     conv_flop_count,
     flop_registry,
+    schema_of,
     sdpa_backward_flop_count,
     sdpa_flop_count,
     tree_leaves,
@@ -152,7 +153,7 @@ def _attention_backward(operator: Any) -> Callable[..., int]:
 
 def _is_causal(operator: Any) -> Callable[[tuple[Any, ...], Mapping[str, Any]], bool]:
     """Return a function of a call's arguments that tells whether it is causal."""
-    place = [argument.name for argument in operator.default._schema.arguments].index("is_causal")
+    place = [argument.name for argument in schema_of(operator.default).arguments].index("is_causal")
     return lambda args, kwargs: bool(args[place] if place < len(args) else kwargs.get("is_causal", False))
 
 

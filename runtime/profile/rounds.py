@@ -149,17 +149,18 @@ class Rounds:
         An update of weights, which may run in host memory too, is also timed there, and so is what adds a
         gradient to its sum. A call whose memory depends on the data is counted with what it takes at worst.
         """
-        calls = inputs.calls()
-        one = self._distinct.get(key)
+        calls, one = inputs.calls(), self._distinct.get(key)
+        is_first = one is None
         if one is None:
             one = self._distinct[key] = _Distinct(Timing(self._device))
-            peak, one.result_bytes = first_run(calls[-1], str(self._program.device))
+            one.peak_bytes, one.result_bytes = first_run(calls[-1], str(self._program.device))
+        one.timing.add_round(calls)
+        del calls  # before other inputs of the call are made
+        if is_first:
             worst = (live_peak(call, self._program.device).peak_bytes for call in inputs.calls_by_data())
-            one.peak_bytes = max((peak, *worst))
+            one.peak_bytes = max((one.peak_bytes, *worst))
             if updates_weights(operation) or adds_up(operation):
                 one.on_host = self._host_measurement(one)
-        one.timing.add_round(calls)
-        del calls
         on_host = one.on_host
         if on_host is not None and on_host.timing is not one.timing:
             as_updates_run(lambda: self._time_on_host(inputs, on_host))

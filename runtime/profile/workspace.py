@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...graphs.machines.gpus import Gpu
-from ..torch_internals import ATTENTION_BACKWARD, OLD_CONVOLUTION
+from ..torch_internals import ATTENTION_BACKWARD, EFFICIENT_BACKWARD, OLD_CONVOLUTION
 
 INT64, FLOAT32 = 8, 4
 UNSORTED = 3072
@@ -49,7 +49,7 @@ def constant_bytes(gpu: Gpu) -> int:
 def workspace_of(target: Any, args: Any, keywords: Mapping[str, Any], result: Any) -> Workspace:
     """Return the workspace of one call. Tensors may be fake: only their layout is read."""
     operation = getattr(target, "overloadpacket", target)
-    if operation is aten._scaled_dot_product_efficient_attention_backward and args[1].itemsize == FLOAT32:
+    if operation is EFFICIENT_BACKWARD and args[1].itemsize == FLOAT32:
         return _same(args[0].nbytes)
     if operation in ATTENTION_BACKWARD:
         return _same(_attention(args[1], args[2]))

@@ -21,7 +21,7 @@ from ..calls.grouped import grouped_product, is_grouped
 from ..calls.scatters import SCATTERS
 from ..measuring.synthetic_inputs import elements_spanned
 from ..program.program import Call, Program, Ref
-from ..torch_internals import GROUPED_PRODUCT, RESHAPING_VIEWS, FakeTensorMode, memory_of
+from ..torch_internals import GROUPED_PRODUCT, RESHAPING_VIEWS, TO_COPY, FakeTensorMode, memory_of
 
 aten: Any = torch.ops.aten
 
@@ -138,7 +138,7 @@ class TrueFakes(FakeTensorMode):
                 made = CTC[func](*args, **(kwargs or {}))
         else:
             made = super().__torch_dispatch__(func, types, args, kwargs)
-        if func is aten._to_copy.default and is_absent_gpu():
+        if func is TO_COPY and is_absent_gpu():
             keep_on_absent_gpu(made, (kwargs or {}).get("device"))
         if func in RESHAPING_VIEWS:
             return self._viewed(func, made, *args)

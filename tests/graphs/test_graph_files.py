@@ -150,7 +150,7 @@ MALFORMED = {
         "host",
         "it writes all: leave 'writes_host' out",
     ),
-    "machine-unknown-field": ("machine.gpu", {}, "unknown field 'gpu'"),
+    "machine-unknown-field": ("machine.tpu", {}, "unknown field 'tpu'"),
     "machine-without-rate": ("machine.links.d2h", 0, "field 'd2h'"),
     "machine-unknown-link": ("machine.links.nvlink", 1, "unknown field 'nvlink'"),
     "source-not-a-mapping": ("source", "here", "source must be a mapping"),

@@ -44,7 +44,7 @@ def test_the_ends_of_memory() -> None:
 
 def test_the_ends_of_time_and_the_reserve() -> None:
     assert time_span(10.0) == (7.0, 10.0, 20.0)
-    assert usable(100, None) == 93
+    assert usable(100, None) == 99
     assert usable(100, 30) == 70
     assert usable(100, 130) == 0
 

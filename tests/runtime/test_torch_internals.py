@@ -1,5 +1,5 @@
 """Names that torch does not promise to keep stand in runtime/torch_internals.py, Inductor's in
-runtime/torch_inductor.py, and nowhere else.
+runtime/torch_inductor.py, those of a GPU that is not here in runtime/absent_gpu, and nowhere else.
 
 Read from the syntax trees of the package. What counts: modules of torch with an underscore in their path, and
 those that its documentation leaves out; attributes with a leading underscore that the same file does not
@@ -17,7 +17,12 @@ import memplan
 import pytest
 
 PACKAGE = Path(memplan.__file__).parent
-FILES = sorted(path for part in ("runtime", "cli") for path in (PACKAGE / part).glob("**/*.py"))
+FILES = sorted(
+    path
+    for part in ("runtime", "cli")
+    for path in (PACKAGE / part).glob("**/*.py")
+    if path.parent.name != "absent_gpu"  # all of it replaces what PyTorch keeps to itself
+)
 DOCUMENTED = {"_replace", "_fields", "_asdict", "_make", "_exit", "_run_exitfuncs", "_getframe"}
 NOT_OF_TORCH = {"_shutdown", "_functools", "_cython", "_memplan"}
 """Names of Python's threads and modules, of Cython's types, and of our own attribute of tensors."""

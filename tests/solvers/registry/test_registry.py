@@ -213,7 +213,7 @@ def test_what_a_portfolios_member_skips_is_reported() -> None:
         return plain
 
     with collecting() as notes:
-        portfolio.run(Problem(graph, 10**9), [portfolio.Line("one", skips)], 2, Event())
+        portfolio.run(Problem(graph, 10**9), [portfolio.Member("one", skips)], 2, Event())
     assert [note.partition(";")[0] for note in notes] == [
         "internal error: one made a schedule that breaks the rule results"
     ]

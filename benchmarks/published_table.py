@@ -81,7 +81,10 @@ def render(rows: list[Row], results: Mapping[str, Mapping[str, str]]) -> str:
         f"{len(rows) - len(unable)} are programs that memplan can express, {len(done)} were estimated, "
         f"{_dates(results)}. Written by `python benchmarks/published.py`. Rows `fit` are for fitting "
         "constants, rows `judge` for judging them, by a hash of the id. **Nothing has been fitted to these "
-        "rows yet**, and the operations are those of PyTorch's CPU.",
+        "rows yet.** The rows of BERT-large, TinyLlama, SmolLM 135M, OPT-1.3B, Llama 2 7B (torchtune) and of "
+        "the H200 were estimated with the GPU's operations and PyTorch's ordinary loop; the others before "
+        "that, with the CPU's operations. Rows with accumulation lack the gradients that live through "
+        "forward.",
         "## How good",
         "Ratios are estimated / published. Inside: the published figure lies between low and high. A row "
         "whose source was not found (`recalled`) is in no statistic.",

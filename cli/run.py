@@ -225,8 +225,13 @@ def _device(graph: Graph, graph_path: Path, wanted: str | None) -> str:
 
 def _estimated_for(graph: Graph) -> str | None:
     """Return the name of the GPU that an estimate is for."""
-    estimated = graph.source.get("estimate")
-    return str(estimated.get("gpu")) if isinstance(estimated, dict) else None
+    return _known(graph).get("gpu")
+
+
+def _known(graph: Graph) -> dict[str, Any]:
+    """Return what the graph says of its GPU: in the estimate, or in the profile."""
+    estimated: Any = graph.source.get("estimate")
+    return dict(estimated if isinstance(estimated, dict) else graph.source)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _same_model(graph: Graph, graph_path: Path, fingerprint: str, model: str, capability: str | None) -> None:
@@ -239,9 +244,7 @@ def _same_model(graph: Graph, graph_path: Path, fingerprint: str, model: str, ca
     expected = str(graph.source["fingerprint"])
     if expected == fingerprint:
         return
-    estimated = graph.source.get("estimate")
-    known = estimated if isinstance(estimated, dict) else graph.source
-    made_for = known.get("capability")
+    made_for = _known(graph).get("capability")
     if made_for is not None and capability is not None and str(made_for) != capability:
         raise MismatchError(
             f"{graph_path} has the operations of compute capability {made_for}, this GPU has {capability} "

@@ -20,6 +20,7 @@ import sys
 import time
 from itertools import cycle, islice
 from math import ceil
+from typing import Any
 
 import torch
 from memplan.runtime.below_autograd import as_traced
@@ -64,7 +65,7 @@ def gpt2():
     class Loss(nn.Module):
         def __init__(self):
             super().__init__()
-            sizes = {"n_layer": 2, "n_head": 4, "n_embd": 256, "vocab_size": 2000, "n_positions": 128}
+            sizes: Any = {"n_layer": 2, "n_head": 4, "n_embd": 256, "vocab_size": 2000, "n_positions": 128}
             self.model = GPT2LMHeadModel(GPT2Config(**sizes))
 
         def forward(self, tokens):
@@ -110,6 +111,7 @@ def profiled(iteration, program, known):
     whole = eager["seconds"]
     measuring = time.perf_counter() - start
     check = check_against_eager(iteration, program, rounds, eager)
+    assert check is not None
     measured = rounds.measurements()
     return {
         "seconds": [one.seconds for one in measured],

@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", help="ids that contain one of these texts, by commas")
     parser.add_argument("--table", action="store_true", help="print the table alone")
     parser.add_argument("--rerun", action="store_true", help="estimate again what has a result")
@@ -115,7 +115,7 @@ def _line(stream: IO[bytes], limit: float) -> dict[str, Any]:
 
 def _save(results: Iterable[dict[str, Any]]) -> None:
     with RESULTS.open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, restval="", extrasaction="ignore")
+        writer = csv.DictWriter(file, list[str](FIELDS), restval="", extrasaction="ignore")
         writer.writeheader()
         writer.writerows(results)
 

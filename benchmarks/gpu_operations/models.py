@@ -27,6 +27,10 @@ def _language(module: Any, **inputs: Tensor) -> Built:
     return module.train(), {"input_ids": tokens, "labels": tokens, **inputs}
 
 
+def _configured(kind: Any, **options: Any) -> Any:
+    return kind(**options)
+
+
 def gpt2(dropout: float) -> Built:
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -154,7 +158,8 @@ def deberta(dropout: float) -> Built:
 def t5(dropout: float) -> Built:
     from transformers import T5Config, T5ForConditionalGeneration
 
-    config = T5Config(
+    config = _configured(
+        T5Config,
         vocab_size=TOKENS,
         d_model=128,
         d_kv=64,
@@ -171,7 +176,8 @@ def t5(dropout: float) -> Built:
 def vit(dropout: float) -> Built:
     from transformers import ViTConfig, ViTForImageClassification
 
-    config = ViTConfig(
+    config = _configured(
+        ViTConfig,
         hidden_size=128,
         num_hidden_layers=2,
         num_attention_heads=2,
@@ -195,7 +201,8 @@ def _images(module: Any, size: int = 32) -> Built:
 def swin(dropout: float) -> Built:
     from transformers import SwinConfig, SwinForImageClassification
 
-    config = SwinConfig(
+    config = _configured(
+        SwinConfig,
         image_size=32,
         patch_size=4,
         embed_dim=32,
@@ -213,7 +220,7 @@ def swin(dropout: float) -> Built:
 def resnet(_dropout: float) -> Built:
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    config = ResNetConfig(embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], num_labels=4)
+    config = _configured(ResNetConfig, embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], num_labels=4)
     return _images(ResNetForImageClassification(config))
 
 
@@ -226,7 +233,7 @@ def resnet_channels_last(dropout: float) -> Built:
 def convnext(_dropout: float) -> Built:
     from transformers import ConvNextConfig, ConvNextForImageClassification
 
-    config = ConvNextConfig(hidden_sizes=[16, 32], depths=[1, 1], num_stages=2, num_labels=4)
+    config = _configured(ConvNextConfig, hidden_sizes=[16, 32], depths=[1, 1], num_stages=2, num_labels=4)
     return _images(ConvNextForImageClassification(config))
 
 

@@ -68,8 +68,18 @@ def drawn() -> list[Row]:
     return [*chosen, *(row for row in rows if row not in chosen)][:IN_TESTS]
 
 
+def cases() -> list[Any]:
+    """Twenty rows for `make test`, as many for `make test-scripts`; benchmarks/gpu_operations has all."""
+    heavy = [[], [pytest.mark.scripts]]
+    names = ("-".join(map(str, row.key)) for row in drawn())
+    return [
+        pytest.param(row, id=name, marks=heavy[number >= IN_TESTS // 2])
+        for number, (row, name) in enumerate(zip(drawn(), names, strict=True))
+    ]
+
+
 @same_torch
-@pytest.mark.parametrize("row", drawn(), ids=lambda row: "-".join(map(str, row.key)))
+@pytest.mark.parametrize("row", cases())
 def test_operations_saved_bytes_and_fingerprint_are_those_of_cudas_build(row: Row) -> None:
     made = answered(Row(*row.key), lambda: traced(row))
     assert made == row

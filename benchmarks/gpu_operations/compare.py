@@ -1,4 +1,4 @@
-"""The trace for absent GPUs beside what PyTorch's CUDA build chooses, row by row.
+"""Compare traces for absent GPUs with what PyTorch's CUDA build chooses, row by row.
 
 python -m benchmarks.gpu_operations.compare [--capability 9.0] [--model gpt2] [-o rows.tsv]
 """
@@ -28,15 +28,15 @@ def main() -> None:
     )
     parser.add_argument("--capability")
     parser.add_argument("--model")
-    parser.add_argument("-o", "--output", type=Path, help="write our rows")
+    parser.add_argument("-o", "--output", type=Path, help="write the rows of the traces")
     options = parser.parse_args()
-    ours: list[Row] = []
+    traced_rows: list[Row] = []
     met: Counter[str] = Counter()
     for row in read_rows(GOLDEN):
         if options.capability not in (None, row.capability) or options.model not in (None, row.model):
             continue
         made = answered(Row(*row.key), lambda row=row: traced(row))
-        ours.append(made)
+        traced_rows.append(made)
         met["rows"] += 1
         met["operations and bytes"] += (made.counts, made.saved) == (row.counts, row.saved) and not row.fault
         met["fingerprint"] += made.fingerprint == row.fingerprint and not row.fault
@@ -47,7 +47,7 @@ def main() -> None:
     for name, number in met.items():
         print(f"{name}: {number}")
     if options.output:
-        write_rows(options.output, ours)
+        write_rows(options.output, traced_rows)
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ def llama(dropout: float, groups: int = 1) -> Built:
 
 
 def llama_heads(dropout: float) -> Built:
-    """As many keys as queries."""
+    """Build a Llama with as many keys as queries."""
     return llama(dropout, groups=2)
 
 

@@ -1,4 +1,4 @@
-"""What PyTorch's CUDA build itself chooses, row by row: run once for each new PyTorch, without a GPU.
+"""Record what PyTorch's CUDA build itself chooses, row by row: once for each new PyTorch, without a GPU.
 
     python -m venv cuda && cuda/bin/pip install torch==2.13.0 transformers==5.23.0 …   # the CUDA build
     PYTHONPATH=src:. cuda/bin/python -m benchmarks.gpu_operations.record [-o tests/gpu-operations.tsv]

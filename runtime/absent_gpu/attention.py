@@ -49,7 +49,10 @@ class Attention(NamedTuple):
 
 
 def attention(capability: Capability, call: Attention) -> Tensor:
-    """Run attention by the operators that a GPU of this capability runs."""
+    """Run attention by the operators that a GPU of this capability runs, of those that are enabled.
+
+    Raises RuntimeError if none is, as PyTorch does.
+    """
     if _fits_cudnn(call, capability) and capability.major in (9, 10):
         return _cudnn(call)
     if _fits_flash(call, capability):
@@ -58,6 +61,8 @@ def attention(capability: Capability, call: Attention) -> Tensor:
         return _efficient(call)
     if _fits_cudnn(call, capability):
         return _cudnn(call)
+    if not torch.backends.cuda.math_sdp_enabled():
+        raise RuntimeError("no kernel that torch.nn.attention.sdpa_kernel allows can run this attention")
     keywords = {"scale": call.scale, "enable_gqa": call.grouped}
     mask = _as_bias(call)
     return aten._scaled_dot_product_attention_math(
@@ -106,7 +111,9 @@ def _dense(call: Attention, *, width_of_one: bool) -> bool:
 def _fits_flash(call: Attention, capability: Capability) -> bool:
     query, key, value = call.tensors
     width = query.shape[-1]
-    if not Capability(8, 0) <= capability <= FUSED_UP_TO or call.mask is not None:
+    if not torch.backends.cuda.flash_sdp_enabled() or call.mask is not None:
+        return False
+    if not Capability(8, 0) <= capability <= FUSED_UP_TO:
         return False
     if not _fits_all(call, HALF) or not width == key.shape[-1] == value.shape[-1] <= 256:
         return False
@@ -121,7 +128,7 @@ def _fits_flash(call: Attention, capability: Capability) -> bool:
 
 def _fits_efficient(call: Attention, capability: Capability) -> bool:
     query, key, value = call.tensors
-    if not Capability(5, 0) <= capability <= FUSED_UP_TO:
+    if not torch.backends.cuda.mem_efficient_sdp_enabled() or capability > FUSED_UP_TO:
         return False
     dtypes = (torch.float16, torch.float32, *(HALF if capability.major >= 8 else ()))
     widths = query.shape[-1], value.shape[-1]
@@ -147,7 +154,7 @@ def _fits_cudnn(call: Attention, capability: Capability) -> bool:
     width, value_width = query.shape[-1], value.shape[-1]
     if not Capability(8, 0) <= capability <= FUSED_UP_TO or not _fits_all(call, HALF):
         return False
-    if not torch.backends.cuda.cudnn_sdp_enabled() or torch.are_deterministic_algorithms_enabled():
+    if not torch.backends.cuda.cudnn_sdp_enabled() or _is_deterministic():
         return False
     if call.dropout * 16 != int(call.dropout * 16):  # its resolution of probabilities
         return False
@@ -163,6 +170,12 @@ def _fits_cudnn(call: Attention, capability: Capability) -> bool:
     if max(width, value_width) > widest or width % 8 or value_width % 8 or key.shape[2] == 1:
         return False
     return not (call.dropout and query.shape[2] == 1)
+
+
+def _is_deterministic() -> bool:
+    """Return whether kernels that are not deterministic are refused; cuDNN's attention is none."""
+    only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    return torch.are_deterministic_algorithms_enabled() and not only_warns
 
 
 def _mask_fits_cudnn(call: Attention) -> bool:

@@ -59,7 +59,7 @@ DTYPE_FLOAT32 = _names("""
     linalg_matrix_norm.str_ord sum sum.dim_IntList
 """)
 APPENDED_DTYPE = frozenset(("norm.Scalar", "norm.ScalarOpt_dim"))
-"""Of these another overload takes the dtype, as its last argument."""
+"""Operators of which another overload takes the dtype, as its last argument."""
 WIDEST = _names("""
     addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add
 """)

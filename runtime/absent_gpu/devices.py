@@ -1,7 +1,7 @@
 """A CUDA device for fake tensors, on a PyTorch that has none.
 
 C++ takes the device for `cpu:0`, which no real tensor has (theirs is `cpu`), and so follows it through all
-operators, refuses mixtures and records copies, as it does for CUDA. Python is told `cuda:0`:
+operators, refuses mixtures and records copies, as it does for CUDA. Python sees `cuda:0`:
 
     model code, fake kernels  ──▶  cuda:0   FakeTensor.device, is_cuda, torch.cuda.is_available() …
     C++ (dispatcher, autograd) ─▶  cpu:0    FakeTensor.__new__, arguments of functions
@@ -19,6 +19,7 @@ import torch
 import torch._dynamo  # pyright: ignore[reportUnusedImport]  # before its tables of functions would meet those that are replaced here
 from torch.overrides import TorchFunctionMode
 
+from ...graphs.errors import InputError
 from ..torch_internals import FakeTensor
 from .capability import Capability
 
@@ -36,7 +37,11 @@ def shown(device: torch.device) -> torch.device:
 def _held(device: Any) -> Any:
     """Return the device that C++ sees; anything else as it is."""
     is_device = isinstance(device, torch.device) or (isinstance(device, str) and device.startswith("cuda"))
-    return STAND_IN if is_device and torch.device(device).type == "cuda" else device
+    if not is_device or (wanted := torch.device(device)).type != "cuda":
+        return device
+    if wanted.index:
+        raise InputError(f"the model asks for {wanted}: an estimate is for one GPU, which is cuda:0")
+    return STAND_IN
 
 
 _entered: list[Capability] = []
@@ -60,7 +65,8 @@ class _Devices(TorchFunctionMode):
         if func is torch.device:
             return func(*args, **(kwargs or {}))
         if func is torch.Tensor.new_tensor and args[0].is_cuda:
-            return torch.tensor(args[1], dtype=(kwargs or {}).get("dtype") or args[0].dtype).to(STAND_IN)
+            given: dict[str, Any] = {"dtype": args[0].dtype, "device": SHOWN, **(kwargs or {})}
+            return torch.tensor(args[1], dtype=given["dtype"]).to(_held(given["device"]))
         if func is torch.Tensor.__setitem__ and isinstance(args[2], int | float) and args[0].is_cuda:
             # On CUDA a number that is assigned is a tensor of the CPU.
             return func(*args[:2], torch.tensor(args[2], dtype=args[0].dtype))

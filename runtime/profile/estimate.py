@@ -23,6 +23,7 @@ from ...graphs.machines.presets import Preset, find_preset
 from ..absent_gpu.absent_gpu import absent_gpu
 from ..absent_gpu.capability import Capability
 from ..device.device import StreamDevice
+from ..device.host_capacity import available_bytes
 from ..measuring.synthetic_inputs import signature, substitute
 from ..model.file import ModelFile, load_model_file
 from ..model.iteration import Iteration
@@ -110,13 +111,16 @@ def trace_for(
 ) -> Program:
     """Trace the program that a GPU of this capability runs.
 
-    The model is built without memory; with memory, on the host, if its code asks for values of its tensors.
+    The model is built without memory; with memory, on the host, if its code asks for values of its tensors
+    and the host has room for its weights.
     """
     with absent_gpu(capability):
+        iteration = fake_build(build)
         try:
-            return trace(updated(fake_build(build), optimizer))
+            return trace(updated(iteration, optimizer))
         except MemplanError as error:
-            if not is_value_dependent(error.__cause__ or error):
+            weights = sum(parameter.nbytes for parameter in iteration.module.parameters())
+            if not is_value_dependent(error.__cause__ or error) or weights > (available_bytes() or weights):
                 raise
         return trace(updated(build(), optimizer))
 

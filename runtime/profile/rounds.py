@@ -36,7 +36,7 @@ ENOUGH = 0.02
 """Share of the time that may be wrong without another round."""
 
 SAID = 0.1
-"""Share of the time that may be wrong before the user is told."""
+"""Share of the time that may be wrong before a line warns of it."""
 
 
 @dataclass

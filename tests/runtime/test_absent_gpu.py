@@ -1,5 +1,5 @@
-"""Traces for GPUs that are not here: their operations, autocast, devices; beside what PyTorch's CUDA build
-chose by itself (golden rows, recorded by benchmarks/gpu_operations/record.py).
+"""Traces for GPUs that are not here: their operations, autocast, devices; compared with what PyTorch's CUDA
+build chose by itself (golden rows, recorded by benchmarks/gpu_operations/record.py).
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 import torch
+from memplan.graphs.errors import MemplanError
 from memplan.graphs.machines.gpus import gpus
 from memplan.graphs.machines.presets import find_preset
 from memplan.runtime.absent_gpu import autocast
 from memplan.runtime.absent_gpu.absent_gpu import absent_gpu
 from memplan.runtime.absent_gpu.capability import Capability
 from memplan.runtime.model.iteration import Iteration
+from memplan.runtime.profile import estimate as estimating
 from memplan.runtime.profile.estimate import estimate
 from memplan.runtime.profile.fake_build import fake_build
 from memplan.runtime.program.program import Program
@@ -27,6 +29,7 @@ from memplan.runtime.trace.trace import trace
 from memplan.runtime.unsupported import TraceError
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT))  # benchmarks/gpu_operations has the models of the golden rows
@@ -188,6 +191,46 @@ def test_attention_has_the_kernel_of_the_gpu(
     assert {name.removeprefix("aten.") for name in found} == (names if kernel else set())
 
 
+@pytest.mark.parametrize(
+    ("backend", "kernel"),
+    [
+        (SDPBackend.MATH, None),
+        (SDPBackend.EFFICIENT_ATTENTION, "efficient"),
+        (SDPBackend.FLASH_ATTENTION, "flash"),
+        (SDPBackend.CUDNN_ATTENTION, "cudnn"),
+    ],
+)
+def test_attention_is_of_the_kernels_that_the_code_allows(backend: SDPBackend, kernel: str | None) -> None:
+    def forward(weight: Tensor) -> Tensor:
+        with sdpa_kernel(backend):
+            return attended(torch.bfloat16)(weight)
+
+    found = {name for name in operators(of(forward)) if "attention." in name}
+    assert found == ({f"_scaled_dot_product_{kernel}_attention.default"} if kernel else set())
+
+
+def test_attention_that_no_allowed_kernel_can_run() -> None:
+    def forward(weight: Tensor) -> Tensor:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return attended(torch.float32)(weight)
+
+    with pytest.raises(TraceError, match=r"no kernel that torch\.nn\.attention\.sdpa_kernel allows"):
+        of(forward)
+
+
+def test_deterministic_attention_is_not_cudnns() -> None:
+    def names() -> set[str]:
+        return {name for name in operators(of(attended(torch.bfloat16))) if "attention." in name}
+
+    try:
+        torch.use_deterministic_algorithms(True)
+        assert names() == {"_scaled_dot_product_flash_attention.default"}
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        assert names() == {"_scaled_dot_product_cudnn_attention.default"}
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_dropout_keeps_its_mask_as_bits() -> None:
     program = of(lambda weight: functional.dropout(weight * 2, 0.1))
     masks = [value for value in program.values if value.dtype == torch.bool]
@@ -259,7 +302,7 @@ def test_a_loss_that_cuda_bans_under_autocast() -> None:
 # ── devices ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_code_that_asks_is_told_of_the_gpu() -> None:
+def test_code_that_asks_sees_the_gpu() -> None:
     def forward(weight: Tensor) -> Tensor:
         assert weight.is_cuda
         assert not weight.is_cpu
@@ -268,6 +311,7 @@ def test_code_that_asks_is_told_of_the_gpu() -> None:
         assert (torch.cuda.device_count(), torch.cuda.get_device_capability()) == (1, (9, 0))
         assert torch.zeros(2).device.type == "cpu"
         made = torch.arange(64, device="cuda") + torch.tensor([1] * 64, device=weight.device)
+        assert weight.new_tensor([1.0], device="cpu").device.type == "cpu"
         made = made + torch.zeros(64).cuda() + weight.new_tensor([1.0] * 64) + torch.ones(64).to("cuda")
         return weight * made.to(weight.device) * torch.tensor(2.0)
 
@@ -319,6 +363,41 @@ def test_a_model_file_for_cuda_is_estimated(tmp_path: Path, entry: str) -> None:
     assert not torch.cuda.is_available()
     if entry == "build":
         assert sum("mm" in name for name in graph.operations.name) == 8
+
+
+VALUES = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x, lengths):
+        return sum(self.linear(x[: int(length)]).sum() for length in lengths.tolist())
+
+def build():
+    return Model(), (torch.randn(4, 8), torch.tensor([2, 3]))
+"""
+
+
+def test_a_model_that_asks_for_values_is_built_if_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(VALUES)
+    assert sum("mm" in name for name in estimate(str(path), "rtx4090").operations.name) >= 2
+    monkeypatch.setattr(estimating, "available_bytes", lambda: 100)
+    with pytest.raises(MemplanError, match="depends on the values of tensors"):
+        estimate(str(path), "rtx4090")
+
+
+def test_a_second_gpu_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(MODEL.replace("cuda:0", "cuda:1"))
+    with pytest.raises(MemplanError, match="asks for cuda:1: an estimate is for one GPU"):
+        estimate(str(path), "rtx4090")
 
 
 def test_the_gpu_decides_the_size(tmp_path: Path) -> None:

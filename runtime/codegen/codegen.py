@@ -3,7 +3,7 @@
     def step(residents, settings):                # the tensors and numbers that the caller brings
         v0, v1, v2, … = residents
         v9 = f0(v2, v1)                           # compute
-        v10 = f1(v9, c0)                          # a view, at its first use
+        v10 = f1(v9, c0)                          # a view, or a chain of them, at its first use
         del v9, v10                               # delete: the storage with every view of it
         …
         return v41, v40, v37                      # loss, outputs and gradients
@@ -32,7 +32,9 @@ from ..device.device import Device, StreamDevice
 from ..device.planned_arena import Request
 from ..program.free_names import FreeNames
 from ..program.program import Call, Operation, Program, values_read
+from .direct_calls import direct_call
 from .placement import Placement
+from .views import Same, Views
 
 
 class Code(NamedTuple):
@@ -111,6 +113,7 @@ class Writer:
         self.runs_left = Counter[int](runs)
         self.saved: set[int] = set()
         self.residents = program.residents
+        self.views = Views(program)
         self.held: dict[int, set[int]] = {}
         for value in self.residents:
             self.held.setdefault(program.values[value].storage, set()).add(value)
@@ -199,10 +202,15 @@ class Writer:
         held = self.held[self.program.values[value].storage]
         if value in held:
             return
-        call = self.program.views[value]
-        for base in values_read(call):
+        made = self.views.make(value, held)
+        if isinstance(made, Same):
+            self._need(made.base)
+            held.add(value)
+            self.lines.append(f"v{value} = v{made.base}")
+            return
+        for base in values_read(made):
             self._need(base)
-        self._assign(call, {output for output in call.outputs if output is not None})
+        self._assign(made, {output for output in made.outputs if output is not None})
 
     def _assign(self, call: Call, kept: set[int | None]) -> None:
         """Write `v1, _, v3 = f(…)`: the results in `kept` get a variable, the others are dropped at once;
@@ -213,7 +221,8 @@ class Writer:
             if value is not None:
                 self.held[self.program.values[value].storage].add(value)
         left = ", ".join(names) + ("," if call.several and len(names) == 1 else "")
-        self.lines.append(f"{left} = {self.names.of_call(call)}" if names else self.names.of_call(call))
+        text = self.names.of_call(direct_call(self.program, call))
+        self.lines.append(f"{left} = {text}" if names else text)
         if "_" in names:
             self.lines.append("del _")
 

@@ -40,7 +40,8 @@ class FreeNames:
         if isinstance(argument, list):
             return f"[{', '.join(self.of_argument(part) for part in argument)}]"  # pyright: ignore
         if isinstance(argument, tuple):
-            return f"({''.join(f'{self.of_argument(part)}, ' for part in argument)})"  # pyright: ignore
+            parts = [self.of_argument(part) for part in argument]  # pyright: ignore
+            return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
         if argument is None or type(argument) in (bool, int):
             return repr(argument)
         if type(argument) is float and isfinite(argument):

@@ -48,7 +48,8 @@ def is_value_dependent(error: BaseException | None) -> bool:
     """
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
         return True
-    return error is not None and is_value_dependent(error.__cause__)
+    # An error that is raised from itself is its own cause.
+    return error is not None and error.__cause__ is not error and is_value_dependent(error.__cause__)
 
 
 def refusal(error: Exception, compiled: Exception | None = None) -> MemplanError:

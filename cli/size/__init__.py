@@ -2,9 +2,12 @@
 
 size.py       begin here: the command
 model.py      the model, at each batch
+loops.py      the graphs of each batch: a plan's, and PyTorch's own loop
 search.py     the batches that are tried
+alternatives.py  what people do next with a batch
 report.py     what is printed
 tables.py     several GPUs, several batches
+words.py      the words of the first line
 """
 
 from .command import size as size

@@ -44,6 +44,7 @@ from ..options import (
     writable_as,
 )
 from ..printing.output import Output
+from .loops import Loops
 from .model import Subject, open_subject
 from .report import document_of, lines_of, nothing_fits, several_document, several_lines
 from .search import BatchSearch, Question, Room, SizeResult
@@ -173,7 +174,9 @@ def size(
         known, found = Known(), list[SizeResult]()
         for preset, room in sorted(rooms, key=lambda pair: pair[1].limit):
             ask = Question(solver, time_limit, settings, preset.machine, report)
-            search = BatchSearch(subject.estimates, preset, ask, room, known, brief=len(rooms) > 1)
+            loops = Loops(subject.estimates, preset)
+            updates = None if subject.optimizer == "none" else subject.optimizer
+            search = BatchSearch(loops, updates, ask, room, known, brief=len(rooms) > 1)
             found.append(search.run(batches))
             if found[-1].interrupted:
                 break

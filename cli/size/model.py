@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...graphs.errors import InputError
@@ -38,6 +40,7 @@ def open_subject(
     from ...runtime.profile.estimates import Estimates
     from ...runtime.updates.choice import Choice
 
+    _refuse_other_names(model)
     what = None
     if is_configuration(model):
         file, made = load_configuration(model, length, dtype)
@@ -50,3 +53,18 @@ def open_subject(
         file = load_model_file(model)
     choice = None if optimizer == "none" else Choice(optimizer, update)
     return Subject(file.name, what, optimizer, Estimates(file, choice, report))
+
+
+def _refuse_other_names(model: str) -> None:
+    """Raise InputError, one line, for an id of the Hugging Face hub and for a file's name without suffix."""
+    if Path(model).exists() or not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", model):
+        return
+    if Path(model).suffix in (".py", ".json"):
+        return
+    if (file := Path(f"{model}.py")).is_file():
+        raise InputError(f"{model}: no such file: is it {file}?")
+    raise InputError(
+        f"{model}: no such file or folder. Nothing is downloaded here; if it is a model of the Hugging Face "
+        f"hub, its configuration is enough: hf download {model} config.json --local-dir {model}, "
+        "then this command"
+    )

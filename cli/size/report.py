@@ -11,15 +11,26 @@ from ...graphs.machine import Machine
 from ...graphs.units import duration, format_bytes
 from ...planner.bounds import offloads
 from ...planner.budget import spelled
-from ...planner.report import Report
 from ...planner.sizing.breakdown import KINDS, Breakdown
 from ...planner.sizing.estimate_range import time_span
 from ...planner.sizing.sizing import Trial
 from ..printing.figures import signed
 from ..printing.output import Row, labelled, table
+from .alternatives import NextSteps
 from .model import Subject
 from .search import SizeResult
-from .tables import batch_table, between, gpu_table, kind_table, module_table, rate, size
+from .tables import (
+    batch_table,
+    between,
+    gpu_table,
+    kind_table,
+    module_table,
+    next_table,
+    next_title,
+    rate,
+    size,
+)
+from .words import gpu_title, number, short_sizes, with_article
 
 
 def trial_document(one: Trial, constant: int, found: SizeResult | None = None) -> dict[str, Any]:
@@ -32,23 +43,24 @@ def trial_document(one: Trial, constant: int, found: SizeResult | None = None) -
     span = None if found is None else found.spans.get(one.batch)
     return {
         "batch": one.batch,
+        "gradient_accumulation_steps": one.steps,
         "budget": one.budget,
         "device_budget": one.budget + constant,
         "fits": figures is not None,
         "min_memory": one.min_memory,
         "baseline_peak": one.baseline_figures.peak,
-        "baseline_time": one.baseline_figures.time,
-        "time": figures and figures.time,
+        "baseline_time": one.baseline_seconds,
+        "time": one.seconds,
         "peak": figures and figures.peak,
         "host_peak": figures and figures.host_peak,
         "pinned_peak": figures and figures.pinned_peak,
         "least_pinned": figures and figures.least_pinned,
         "disk_peak": figures and figures.disk_peak,
-        "overhead": figures and Report(figures, one.baseline_figures).overhead,
+        "overhead": one.overhead,
         "samples_per_second": one.samples_per_second,
         "planned": None if figures is None or found is None else one.batch not in found.as_it_is,
         "needs": span and span._asdict(),
-        "times": figures and time_span(figures.time)._asdict(),
+        "times": None if one.seconds is None else time_span(one.seconds)._asdict(),
         "tight": None if found is None or figures is None else found.tight(one.batch),
         "fastest_known": None if found is None or figures is None else one.batch not in found.hasty,
     }
@@ -74,11 +86,29 @@ def document_of(found: SizeResult, subject: Subject) -> dict[str, Any]:
         "largest_batch": document(found.largest),
         "largest_unplanned": document(found.unplanned),
         "fastest_batch": document(found.fastest),
+        "smallest_nearly_fastest": document(found.nearly_fastest),
+        "tokens_per_sample": found.tokens,
+        "next_steps": found.next_steps and _next_document(found.next_steps, found.room.limit),
         "smallest_budget": found.least and trial_document(found.least, constant),
         "breakdown": found.parts and _parts_document(found.parts),
         "pinning": found.pinning and trial_document(found.pinning, constant),
         "interrupted": found.interrupted,
     }
+
+
+def _next_document(steps: NextSteps, limit: int) -> dict[str, Any]:
+    rows = [
+        {
+            "name": row.name,
+            "note": row.note or None,
+            "needs": row.span and row.span._asdict(),
+            "fits": row.span and row.span.expected <= limit,
+            "time": row.seconds if row.span else None,
+            "samples_per_second": row.samples_per_second,
+        }
+        for row in steps.rows
+    ]
+    return {"batch": steps.batch, "within": steps.within, "rows": rows}
 
 
 def several_document(found: list[SizeResult], subject: Subject) -> dict[str, Any]:
@@ -103,16 +133,27 @@ def _parts_document(parts: Breakdown) -> dict[str, Any]:
 def answer(found: SizeResult) -> str:
     """Return one line: whether the batch fits, or which one to train with, with its memory and speed."""
     one = found.fastest
-    if one is None or one.figures is None:
+    if one is None or one.seconds is None:
         return f"no: {nothing_fits(found)}"
     how = "as it is" if one.batch in found.as_it_is else "with a plan"
     if found.tight(one.batch):
         how += ", tight"
-    span, times = found.spans.get(one.batch), time_span(one.figures.time)
-    line = f"yes: batch {one.batch:,} fits the {found.preset.gpu.name} {how}"
-    if span is not None:
-        line += f": {size(span.expected)} expected, up to {size(span.high)}, of {size(found.room.limit)}"
-    return f"{line}; {rate(one)} samples/s ({one.batch / times.high:,.3g} to {one.batch / times.low:,.3g})"
+    line = f"yes: {batch_words(one)} fits {with_article(gpu_title(found.preset.gpu))} {how}"
+    if (span := found.spans.get(one.batch)) is not None:
+        expected, high, limit = short_sizes((span.expected, span.high, found.room.limit))
+        line += f": {expected} expected, up to {high}, of {limit}"
+    rate, times = one.samples_per_second or 0.0, time_span(one.seconds)
+    line += f"; {number(rate)} samples/s"
+    if one.seconds:
+        line += f" ({number(one.samples / times.high)} to {number(one.samples / times.low)})"
+    return line if found.tokens is None else f"{line}, {number(rate * found.tokens)} tokens/s"
+
+
+def batch_words(one: Trial) -> str:
+    """Return 'batch 8', or 'batch 64 as 8 micro-batches of 8'."""
+    if one.steps == 1:
+        return f"batch {one.batch:,}"
+    return f"batch {one.samples:,} as {one.steps:,} micro-batches of {one.batch:,}"
 
 
 def lines_of(found: SizeResult, subject: Subject) -> Iterator[Text]:
@@ -126,10 +167,15 @@ def lines_of(found: SizeResult, subject: Subject) -> Iterator[Text]:
             ("optimizer", subject.optimizer),
             ("budget", f"{spelled(room.limit)}{left}"),
             *_host(found.preset.machine),
+            *([] if found.tokens else [("tokens/s", "none: no input has tokens, batch by length")]),
         ]
     )
     yield from table(*batch_table(found))
     yield from labelled(_summary(found))
+    if found.next_steps is not None:
+        yield Text("")
+        yield Text(next_title(found.next_steps), style="bold")
+        yield from table(*next_table(found))
     if found.parts is not None and found.fastest is not None:
         yield Text("")
         yield Text(f"batch {found.fastest.batch:,}: what the device holds when it holds most", style="bold")
@@ -156,12 +202,17 @@ def several_lines(found: list[SizeResult], subject: Subject) -> Iterator[Text]:
 def _summary(found: SizeResult) -> Iterator[Row]:
     fastest, largest, unplanned, least = found.fastest, found.largest, found.unplanned, found.least
     if fastest is not None and fastest.figures is not None:
-        span, times = found.spans.get(fastest.batch), time_span(fastest.figures.time)
+        span, times = found.spans.get(fastest.batch), time_span(fastest.seconds or 0.0)
         needs = f", {between(span, size)} of memory" if span else ""
         yield (
             "train with",
             f"batch {fastest.batch:,}: {rate(fastest)} samples/s, {between(times, duration)}{needs}",
         )
+    nearly = found.nearly_fastest
+    if nearly is not None and nearly is not fastest:
+        span = found.spans.get(nearly.batch)
+        needs = f", {size(span.expected)} of memory" if span else ""
+        yield "within 5 %", f"batch {nearly.batch:,}: {rate(nearly)} samples/s{needs}: the smallest tried"
     if unplanned is not None:
         yield "without a plan", f"up to batch {unplanned.batch:,}"
     if largest is not None and largest is not unplanned:
@@ -179,8 +230,8 @@ def _summary(found: SizeResult) -> Iterator[Row]:
 def _speed(one: Trial, found: SizeResult) -> str:
     assert one.figures is not None
     most = " at most" if one is found.least or one.batch in found.hasty else ""
-    overhead = signed(Report(one.figures, one.baseline_figures).overhead)
-    return f"{duration(one.figures.time)}{most}, {overhead} vs. baseline, {rate(one)} samples/s"
+    overhead = signed(one.overhead or 0.0)
+    return f"{duration(one.seconds or 0.0)}{most}, {overhead} vs. baseline, {rate(one)} samples/s"
 
 
 def pinning(found: SizeResult) -> str | None:

@@ -6,20 +6,17 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from ...graphs.errors import MemplanError
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine
 from ...graphs.machines.presets import Preset
 from ...graphs.units import format_bytes
-from ...planner.addresses.caching_allocator import reserved_peak
 from ...planner.baseline import baseline, baseline_schedule
 from ...planner.bounds import time_bound
 from ...planner.schedule.schedule import Schedule
 from ...planner.sizing.breakdown import Breakdown, breakdown
-from ...planner.sizing.estimate_range import Span, memory_span
-from ...planner.sizing.ordinary_loop import ordinary_loop
+from ...planner.sizing.estimate_range import Span
 from ...planner.sizing.sizing import (
     TOLERANCE,
     Known,
@@ -35,9 +32,11 @@ from ...planner.sizing.sizing import (
 from ...solvers.problem import InfeasibleError, Problem
 from ...solvers.registry import run as registry
 from ..options import DEFAULT_SOLVER
+from .alternatives import CHECKPOINTS, NextSteps, next_steps
+from .loops import Loops, planned_span, unplanned_span
 
-if TYPE_CHECKING:
-    from ...runtime.profile.estimates import Estimates
+NEARLY = 0.95
+"""Share of the most samples per second that is nearly as fast."""
 
 _STARTS = (1, 2, 4, 8)
 """Batches at which the search for the largest may start: batch normalisation, say, takes no single sample."""
@@ -137,6 +136,8 @@ class SizeResult:
     parts: memory of the fastest batch by module.
     unplanned: the largest batch that fits without a plan.
     as_it_is: batches that fit without a plan, in the loop that people have.
+    tokens: of a sample, None if the model takes none.
+    next_steps: what else there is for one batch, None on one of several GPUs.
     """
 
     preset: Preset
@@ -150,6 +151,8 @@ class SizeResult:
     hasty: set[int] = field(default_factory=set[int])
     as_it_is: set[int] = field(default_factory=set[int])
     parts: Breakdown | None = None
+    tokens: int | None = None
+    next_steps: NextSteps | None = None
 
     @property
     def largest(self) -> Trial | None:
@@ -165,6 +168,13 @@ class SizeResult:
         """The batch to train with: that of most samples per second, the smallest of equals."""
         rates = {one.batch: one.samples_per_second or 0.0 for one in self.trials}
         return max(self.fitting, key=lambda one: (rates[one.batch], -one.batch), default=None)
+
+    @property
+    def nearly_fastest(self) -> Trial | None:
+        """The smallest batch with at least NEARLY of the most samples per second; it may be the fastest."""
+        most = max((one.samples_per_second or 0.0 for one in self.fitting), default=0.0)
+        near = (one for one in self.fitting if (one.samples_per_second or 0.0) >= NEARLY * most)
+        return min(near, key=lambda one: one.batch, default=None)
 
     @property
     def fitting(self) -> list[Trial]:
@@ -188,13 +198,14 @@ def _interruptible(found: SizeResult) -> Generator[None]:
 class BatchSearch:
     """Search on one GPU.
 
-    estimates: the model's graphs.
+    loops: the model's graphs.
+    optimizer: its name, None without updates.
     known: schedules found for them, on other GPUs as well.
     brief: run the solver for few batches, and look for no smallest budget.
     """
 
-    estimates: Estimates
-    preset: Preset
+    loops: Loops
+    optimizer: str | None
     ask: Question
     room: Room
     known: Known
@@ -209,18 +220,20 @@ class BatchSearch:
         marked = found.fastest
         if marked is None or found.interrupted:
             return found
-        if not self.estimates.agrees(marked.batch, self.preset):
+        if not self.loops.agrees(marked.batch):
             found = self._once(batches)
         return found
 
     def _once(self, batches: list[int] | None) -> SizeResult:
-        found = SizeResult(self.preset, self.room)
+        found = SizeResult(self.loops.preset, self.room)
         with _interruptible(found):
             self._asked(found, batches)
         self._agree(found)
         with _interruptible(found):
             if not found.interrupted:
                 self._retry_without_pinned_limit(found)
+                if not self.brief:
+                    self._next_steps(found)
         return found
 
     def _asked(self, found: SizeResult, batches: list[int] | None) -> None:
@@ -319,28 +332,23 @@ class BatchSearch:
             if self.brief or (better.samples_per_second or 0.0) < _SLOW * rate:
                 return
 
-    def _ordinary(self, graph: Graph) -> Graph:
-        return ordinary_loop(graph, self.estimates.foreach_copies)
-
     def _fits_as_it_is(self, batch: int) -> bool:
         """Return whether a batch fits in the loop that people have: backward's thread has a workspace too."""
-        return baseline(self._ordinary(self._graph(batch))).peak <= self.room.planned - self.room.constant
+        return baseline(self.loops.ordinary(batch).graph).peak <= self.room.planned - self.room.constant
 
     def _span(self, one: Trial, found: SizeResult) -> Span:
         assert one.schedule is not None
-        graph, worst = self._graph(one.batch), self.estimates.at_worst(one.batch, self.preset)
-        machine, constant, schedule = self.ask.any_size, self.room.constant, one.schedule
-        if one.batch not in found.as_it_is:
-            return memory_span(graph, worst, schedule, one.budget, machine, constant, None)
-        graph, worst = self._ordinary(graph), self._ordinary(worst)
-        schedule, peak = baseline_schedule(graph), baseline(graph).peak
-        return memory_span(graph, worst, schedule, peak, machine, 2 * constant, reserved_peak)
+        if one.batch in found.as_it_is:
+            loop = self.loops.ordinary(one.batch)
+            return unplanned_span(loop, baseline_schedule(loop.graph), self.room.constant)
+        loop, machine = self.loops.planned(one.batch), self.ask.any_size
+        return planned_span(loop, one.schedule, one.budget, machine, self.room.constant)
 
     def _parts(self, one: Trial, found: SizeResult) -> Breakdown:
         assert one.schedule is not None
         graph, schedule, budget = self._graph(one.batch), one.schedule, one.budget
         if one.batch in found.as_it_is:
-            graph = self._ordinary(graph)
+            graph = self.loops.ordinary(one.batch).graph
             schedule, budget = baseline_schedule(graph), baseline(graph).peak
         return breakdown(graph, schedule, budget, self.ask.any_size)
 
@@ -383,6 +391,8 @@ class BatchSearch:
             found.spans[one.batch] = self._span(one, found)
         if found.fastest is not None:
             found.parts = self._parts(found.fastest, found)
+        if found.trials:
+            found.tokens = self.loops.tokens(found.trials[0].batch)
 
     def _retry_without_pinned_limit(self, found: SizeResult) -> None:
         """Find whether the pinned limit alone refuses the smallest refused batch."""
@@ -394,5 +404,26 @@ class BatchSearch:
             )
             found.pinning, found.pinned = one if one.figures else None, self.ask.machine.pinned
 
+    def _next_steps(self, found: SizeResult) -> None:
+        """Find what else there is for the batch to train with; if none fits, for the first."""
+        one = found.fastest or found.trials[0]
+
+        def solver(name: str, machine: Machine) -> Solve:
+            own = self.ask.solver == DEFAULT_SOLVER or name == CHECKPOINTS
+            ask = replace(self.ask, machine=machine, share=_QUICK)
+            if own:
+                ask = replace(ask, solver=name, settings=dict[str, str]())
+            return ask if name == CHECKPOINTS else self.known.alongside(machine, ask)
+
+        found.next_steps = next_steps(
+            self.loops,
+            one.batch,
+            self.optimizer,
+            solver=solver,
+            machine=self.ask.any_size,
+            limit=self.room.planned,
+            constant=self.room.constant,
+        )
+
     def _graph(self, batch: int) -> Graph:
-        return self.estimates.graph(batch, self.preset)
+        return self.loops.planned(batch).graph

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator
 
 from ...comparison.tables import Table
 from ...graphs.units import duration, format_bytes
-from ...planner.report import Report
 from ...planner.sizing.breakdown import KINDS, Breakdown, MemoryShare
 from ...planner.sizing.estimate_range import Span, time_span
 from ...planner.sizing.sizing import Trial
 from ...report.size import Bar, Section
 from ..printing.figures import signed
+from .alternatives import Alternative, NextSteps
 from .model import Subject
 from .search import SizeResult
+from .words import number
 
 Cells = tuple[list[str], list[list[str]]]
 """Heads and rows; the last column has words."""
@@ -50,7 +51,7 @@ def _batch(one: Trial, found: SizeResult, *, pinned: bool) -> list[str]:
     needs = ["-"] * 3 if span is None else [*map(size, span)]
     below = [figures.host_peak, *([figures.pinned_peak] if pinned else [])]
     least = "≥" if most else ""
-    time, overhead = duration(figures.time), signed(Report(figures, one.baseline_figures).overhead)
+    time, overhead = duration(one.seconds or 0.0), signed(one.overhead or 0.0)
     speed = [f"{most}{time}", f"{most}{overhead}", f"{least}{rate(one)}"]
     return [*first, *needs, *map(format_bytes, below), *speed, verdict(one, found)]
 
@@ -61,7 +62,32 @@ def verdict(one: Trial, found: SizeResult) -> str:
         return "no: below the minimum" if one.proven_infeasible else "no plan found"
     words = "fits" if one.batch in found.as_it_is else "fits with a plan"
     words += ", tight" if found.tight(one.batch) else ""
+    if one is found.nearly_fastest and one is not found.fastest:
+        return f"{words}; within 5 % of the most samples/s"
     return f"{words}; most samples/s: train with this" if one is found.fastest else words
+
+
+def next_title(steps: NextSteps) -> str:
+    return f"batch {steps.batch:,}: other ways; plans within {format_bytes(steps.within)}"
+
+
+def next_table(found: SizeResult) -> Cells:
+    """Return the table of what people do next, a row each."""
+    heads = ["expected", "high", "time", "samples/s", *(["tokens/s"] if found.tokens else []), ""]
+    rows = found.next_steps.rows if found.next_steps else ()
+    return heads, [_next(row, found, len(heads) - 1) for row in rows]
+
+
+def _next(row: Alternative, found: SizeResult, columns: int) -> list[str]:
+    words = f"{row.name}: {row.note}" if row.note else row.name
+    if row.span is None:
+        return [*["-"] * columns, words]
+    rate = row.samples_per_second or 0.0
+    tokens = [number(rate * found.tokens)] if found.tokens else []
+    if row.span.expected > found.room.limit:
+        words = f"{row.name}: does not fit" + (f"; {row.note}" if row.note else "")
+    sizes = [size(row.span.expected), size(row.span.high)]
+    return [*sizes, duration(row.seconds), f"{rate:,.3g}" if rate < 1000 else f"{rate:,.0f}", *tokens, words]
 
 
 def unfit(found: SizeResult) -> str:
@@ -93,7 +119,7 @@ def _gpu(found: SizeResult) -> list[str]:
     needs = [size(span.expected), size(span.high)] if span else [*"--"]
     words = f"{found.preset.name}{'' if marked.batch in found.as_it_is else ': with a plan'}"
     words += ", tight" if found.tight(marked.batch) else ""
-    return [*first, *needs, duration(marked.figures.time), rate(marked), words]
+    return [*first, *needs, duration(marked.seconds or 0.0), rate(marked), words]
 
 
 def kind_table(parts: Breakdown) -> Cells:
@@ -161,6 +187,8 @@ def _sections(found: SizeResult, *, several: bool) -> Iterator[Section]:
     hint = f"{ENDS} {HASTY if found.hasty else ''} {format_bytes(found.room.limit)} may be used"
     hint += f", {format_bytes(found.room.reserve)} stay free." if found.room.reserve else "."
     yield Section(_table(name, batch_table(found), hint), _bars(found), _line(found))
+    if found.next_steps is not None:
+        yield Section(_table(next_title(found.next_steps), next_table(found)))
     if found.parts is not None and found.fastest is not None and not several:
         title = f"Batch {found.fastest.batch:,}: what the device holds when it holds most"
         yield Section(_table(title, kind_table(found.parts)))
@@ -172,7 +200,7 @@ def _line(found: SizeResult) -> str:
     if marked is None or marked.figures is None:
         return f"It {unfit(found)}."
     plan = "without a plan" if marked.batch in found.as_it_is else "with a plan"
-    times = between(time_span(marked.figures.time), duration)
+    times = between(time_span(marked.seconds or 0.0), duration)
     return (
         f"It fits. Train with batch {marked.batch:,}, {plan}: {rate(marked)} samples/s, {times} an iteration."
     )

@@ -4,6 +4,8 @@
     breakdown.py        the bytes of the peak by kind
     estimate_range.py   low and high figures of an estimate
     ordinary_loop.py    the loop without a plan: updates after backward, all at once
+    accumulation.py     several micro-batches per update
+    eight_bit.py        optimizer states of 8 bits
 
-Public modules: breakdown, estimate_range, ordinary_loop, sizing.
+Public modules: accumulation, breakdown, eight_bit, estimate_range, ordinary_loop, sizing.
 """

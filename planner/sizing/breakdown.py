@@ -14,6 +14,7 @@ from ...graphs.graph import Graph, Kind
 from ...graphs.machine import Machine
 from ..addresses.lifetimes import WORKSPACE, lifetimes
 from ..schedule.schedule import Schedule, Verb
+from .accumulation import is_sum
 
 KINDS = ("weights", "gradients", "optimizer states", "activations", "workspace")
 """The kinds of the breakdown. Activations include their gradients and the batch."""
@@ -28,7 +29,7 @@ _COLUMN = {
     Kind.GRADIENT: 3,
     Kind.INPUT: 3,
 }
-_WORKSPACE = 4
+_GRADIENTS, _WORKSPACE = 1, 4
 _DEPTH = 3
 
 
@@ -65,20 +66,23 @@ def breakdown(graph: Graph, schedule: Schedule, budget: int, machine: Machine) -
     sizes: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(KINDS))
     seconds: defaultdict[str, float] = defaultdict(float)
     steps = list(schedule.rows())
+    columns = [_COLUMN[Kind(kind)] for kind in graph.tensors.kind.tolist()]
+    for x in np.flatnonzero(is_sum(graph)).tolist():
+        columns[x] = _GRADIENTS
     for row in np.repeat(np.arange(len(rows.size)), rows.there(at)).tolist():
         x, size = int(rows.tensor[row]), int(rows.size[row])
         if x == WORKSPACE:
             sizes[_module(graph.operations.layer[steps[at][1]])][_WORKSPACE] += size
         else:
-            sizes[_module(graph.tensors.layer[x])][_COLUMN[Kind(int(graph.tensors.kind[x]))]] += size
+            sizes[_module(graph.tensors.layer[x])][columns[x]] += size
     for verb, target, where in steps:
         if verb == Verb.COMPUTE:
             seconds[_module(graph.operations.layer[target])] += graph.seconds(target, where)
     names = dict.fromkeys([*sizes, *seconds])
     parts = [MemoryShare(name, tuple(sizes[name]), seconds[name]) for name in names]
-    columns = zip(*(part.sizes for part in parts), strict=True)
+    totals = zip(*(part.sizes for part in parts), strict=True)
     whole = MemoryShare(
-        "all", tuple(map(sum, columns)) or (0,) * len(KINDS), sum(part.seconds for part in parts)
+        "all", tuple(map(sum, totals)) or (0,) * len(KINDS), sum(part.seconds for part in parts)
     )
     return Breakdown(whole, tuple(sorted(parts, key=lambda part: (-part.total, -part.seconds))))
 

@@ -29,6 +29,7 @@ from ..bounds import minimum_memory
 from ..errors import InvalidScheduleError
 from ..schedule.schedule import Schedule
 from ..simulator.simulate import Figures, simulate
+from .accumulation import earlier_seconds, steps_of
 
 TOLERANCE = 0.03
 LARGEST = 2**20
@@ -45,6 +46,9 @@ class Trial:
     budget: bytes. min_memory: minimum memory of the batch, in bytes, for all schedules.
     baseline_figures: the baseline's, on a device of any size.
     schedule, figures: None if none was found.
+    steps: micro-batches per update, of which the figures are the last's.
+    earlier: seconds of those before the last, with this schedule.
+    baseline_earlier: likewise, of the baseline.
     """
 
     batch: int
@@ -53,6 +57,30 @@ class Trial:
     baseline_figures: Figures
     schedule: Schedule | None = None
     figures: Figures | None = None
+    steps: int = 1
+    earlier: float = 0.0
+    baseline_earlier: float = 0.0
+
+    @property
+    def samples(self) -> int:
+        """Samples of an update."""
+        return self.steps * self.batch
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of an update: of all its micro-batches."""
+        return None if self.figures is None else self.earlier + self.figures.time
+
+    @property
+    def baseline_seconds(self) -> float:
+        return self.baseline_earlier + self.baseline_figures.time
+
+    @property
+    def overhead(self) -> float | None:
+        """Share by which an update takes longer than the baseline's."""
+        if self.seconds is None:
+            return None
+        return self.seconds / self.baseline_seconds - 1.0 if self.baseline_seconds else 0.0
 
     @property
     def proven_infeasible(self) -> bool:
@@ -64,7 +92,7 @@ class Trial:
 
     @property
     def samples_per_second(self) -> float | None:
-        return self.batch / self.figures.time if self.figures and self.figures.time else None
+        return self.samples / self.seconds if self.seconds else None
 
 
 class Known:
@@ -136,9 +164,21 @@ def trial(graph: Graph, machine: Machine, batch: int, budget: int, solve: Solve)
 
     The solver is not called if the budget is below the minimum memory.
     """
-    asked = Trial(batch, budget, minimum_of(graph, machine), baseline(graph))
+    asked = unsolved(graph, machine, batch, budget)
     schedule = None if asked.proven_infeasible else solve(graph, budget)
     return asked if schedule is None else _within(graph, machine, budget, replace(asked, schedule=schedule))
+
+
+def unsolved(graph: Graph, machine: Machine, batch: int, budget: int) -> Trial:
+    """Return a batch within a budget as it is before a solver is called."""
+    return Trial(
+        batch,
+        budget,
+        minimum_of(graph, machine),
+        baseline(graph),
+        steps=steps_of(graph),
+        baseline_earlier=earlier_seconds(graph, baseline_schedule(graph), None, Machine()),
+    )
 
 
 def minimum_of(graph: Graph, machine: Machine) -> int:
@@ -213,4 +253,5 @@ def tightened(graph: Graph, machine: Machine, found: Trial) -> Trial:
 def _within(graph: Graph, machine: Machine, budget: int, found: Trial) -> Trial:
     assert found.schedule is not None
     figures = simulate(graph, found.schedule, budget=budget, machine=machine).figures
-    return replace(found, budget=budget, figures=figures)
+    earlier = earlier_seconds(graph, found.schedule, budget, machine)
+    return replace(found, budget=budget, figures=figures, earlier=earlier)

@@ -9,6 +9,7 @@ operators, refuses mixtures and records copies, as it does for CUDA. Python sees
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -34,12 +35,22 @@ def shown(device: torch.device) -> torch.device:
     return SHOWN if device == STAND_IN else device
 
 
+_OTHERS = re.compile(r"(mps|xpu|npu|hpu|xla|mtia|ipu|privateuseone)(:\d+)?")
+
+
 def _held(device: Any) -> Any:
-    """Return the device that C++ sees; anything else as it is."""
-    is_device = isinstance(device, torch.device) or (isinstance(device, str) and device.startswith("cuda"))
-    if not is_device or (wanted := torch.device(device)).type != "cuda":
+    """Return the device that C++ sees; anything else as it is.
+
+    Raises InputError for a device that is not there.
+    """
+    if not isinstance(device, torch.device | str):
         return device
-    if wanted.index:
+    wanted = str(device)
+    if _OTHERS.fullmatch(wanted):
+        raise InputError(f"the model asks for {wanted}: an estimate is for NVIDIA's GPUs, which are cuda")
+    if not wanted.startswith("cuda"):
+        return device
+    if torch.device(wanted).index:
         raise InputError(f"the model asks for {wanted}: an estimate is for one GPU, which is cuda:0")
     return STAND_IN
 

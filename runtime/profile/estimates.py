@@ -67,6 +67,10 @@ class Estimates:
             self._graphs[key] = demands, made
         return self._graphs[key][1]
 
+    def program(self, batch: int, preset: Preset) -> Program:
+        """Return the program at a batch, traced or interpolated."""
+        return self.demanded(preset).family.program(batch)
+
     @property
     def foreach_copies(self) -> int:
         """Number of copies of the weights that a step of the optimizer's defaults holds."""

@@ -62,6 +62,23 @@ def fixed():
 
 def scalar():
     return layers(), {}, torch.sum
+
+def layered(batch=8):
+    layer = lambda: nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256), nn.GELU())
+    return nn.Sequential(*(layer() for _ in range(6))), (torch.ones(batch, 256),), torch.sum
+
+def tokens(batch=2):
+    return nn.Embedding(5, 16), (torch.zeros(batch, 7, dtype=torch.int64),), torch.sum
+
+class Elsewhere(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + torch.ones(256, device="DEVICE")
+
+def elsewhere_in_forward(batch=2):
+    return Elsewhere(256, 256), (torch.ones(batch, 256),), torch.sum
+
+def elsewhere_in_build(batch=2):
+    return nn.Linear(256, 256).to("DEVICE"), (torch.ones(batch, 256),), torch.sum
 """
 
 
@@ -108,6 +125,17 @@ def test_the_batch_to_train_with_is_the_one_of_most_samples_a_second() -> None:
     assert found.fastest is not None
     assert found.largest is not None
     assert (found.fastest.batch, found.largest.batch) == (2, 8)
+    assert found.nearly_fastest is found.fastest
+    found.trials[0] = tried(1, 0.52)
+    assert found.nearly_fastest is found.trials[0]
+    subject = Subject("any", None, "none", Estimates(ModelFile("any.py", "build", dict), None, print))
+    lines = [line.plain for line in lines_of(found, subject)]
+    assert any(
+        re.fullmatch("within 5 % +batch 1: 1.92 samples/s: the smallest tried", line) for line in lines
+    )
+    assert any(line.endswith("within 5 % of the most samples/s") for line in lines)
+    found.trials[0] = tried(1, 0.53)
+    assert found.nearly_fastest is found.fastest
     assert SizeResult(ANY, ROOM, [tried(1, None)]).fastest is None
 
 
@@ -173,8 +201,9 @@ def test_the_table(plan: Plan) -> None:
     marked = "  fits; most samples/s: train with this"
     assert sum(line.endswith("  fits") for line in lines) == 1
     assert sum(line.endswith(marked) for line in lines) == 1
-    assert lines[0].startswith("yes: batch 2 fits the RTX 3060 as it is: ")
-    assert re.search(r"expected, up to .* of 22.89 MiB; .* samples/s \(.* to .*\)$", lines[0])
+    assert lines[0].startswith("yes: batch 2 fits an RTX 3060 12 GB as it is: ")
+    assert re.search(r"MiB expected, up to [\d.]+, of 22.9; [\d,]+ samples/s \([\d,]+ to [\d,]+\)$", lines[0])
+    assert "tokens/s   none: no input has tokens, batch by length" in lines
     assert any("16,384" in line and line.endswith("no: below the minimum") for line in lines)
     assert any(line.startswith("smallest budget  batch 1 within") for line in lines)
     assert any(line.startswith("train with       batch 2: ") for line in lines)
@@ -312,6 +341,9 @@ def test_ctrl_c_tells_what_was_found(plan: Plan, tmp_path: Path, monkeypatch: py
         (["model.py"], "Missing option '--gpu'"),
         (["model.py", "--gpu", "rtx306"], "no GPU or machine named 'rtx306' is known; close names: rtx3060"),
         (["no.py", "--gpu", "a100"], "no.py: no such file"),
+        (["model", "--gpu", "a100"], "model: no such file: is it model.py?"),
+        (["gpt2", "--gpu", "a100"], "hf download gpt2 config.json --local-dir gpt2, then this command"),
+        (["meta-llama/Llama-2-7b", "--gpu", "a100"], "Nothing is downloaded here"),
         (["model.py:nope", "--gpu", "a100"], "no function nope()"),
         (["model.py", "--gpu", "a100", "--batch", "0"], "'0' is no list of batches"),
         (
@@ -402,6 +434,104 @@ def test_the_ends_and_the_parts_of_a_batch(plan: Plan) -> None:
     for kind in (*kinds, "time"):
         assert sum(part[kind] for part in modules) == pytest.approx(whole[kind])
     assert whole["weights"] == whole["optimizer_states"] / 2
+
+
+def steps_of(reported: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in reported["next_steps"]["rows"]}
+
+
+def test_what_people_do_next_is_a_row_each(plan: Plan) -> None:
+    """At a batch at which activations are most of it: all plans take what checkpoints do."""
+    words = ("--batch", 8192, "--solver", "auto")
+    reported = sized(plan, *words, model="model.py:layered")
+    (one,), rows = reported["batches"], steps_of(reported)
+    within = reported["next_steps"]["within"]
+    assert list(rows) == [
+        "as it is",
+        "gradient checkpointing",
+        "8-bit optimizer",
+        "a plan with recomputation",
+        "a plan with offloading",
+        "updates on the host",
+    ]
+    whole = rows["as it is"]
+    assert whole["needs"] == one["needs"]
+    assert whole["time"] == one["time"]
+    assert whole["samples_per_second"] == one["samples_per_second"] == pytest.approx(8192 / one["time"])
+    checkpoints, recomputed, offloaded = (
+        rows[name]
+        for name in ("gradient checkpointing", "a plan with recomputation", "a plan with offloading")
+    )
+    assert within < 0.7 * whole["needs"]["expected"]
+    for row in (recomputed, offloaded):
+        assert row["fits"]
+        assert row["needs"]["expected"] <= within <= checkpoints["needs"]["expected"]
+    assert whole["time"] < recomputed["time"] <= checkpoints["time"]
+    eight_bit = rows["8-bit optimizer"]
+    assert "can't run it" in eight_bit["note"]
+    assert eight_bit["needs"]["expected"] < whole["needs"]["expected"]
+    assert eight_bit["time"] < whole["time"]
+
+
+def test_states_of_eight_bits_save_three_quarters_of_large_ones(plan: Plan) -> None:
+    """At the step: weights, gradients, states; the copies of kernels for lists go too."""
+    for optimizer, states in (("adamw", 2), ("lion", 1)):
+        rows = steps_of(sized(plan, "--batch", 1, "--optimizer", optimizer))
+        saved = rows["as it is"]["needs"]["low"] - rows["8-bit optimizer"]["needs"]["low"]
+        assert saved == states * 2 * (4 * 65_536 - 65_536 * 65 // 64), optimizer
+    assert "8-bit optimizer" not in steps_of(sized(plan, "--batch", 1, "--optimizer", "sgd"))
+
+
+def test_a_row_that_can_not_be_says_why(plan: Plan) -> None:
+    Path("alone.yaml").write_text("device: {capacity: 1GB}\n")
+    reported = sized(plan, "--batch", 8192, "--machine", "alone.yaml", model="model.py:layered")
+    rows = steps_of(reported)
+    assert rows["a plan with offloading"]["note"] == "the machine has no links to the host"
+    assert rows["a plan with recomputation"]["note"] == "no plan found in a moment"
+    assert rows["a plan with recomputation"]["needs"] is None
+    assert "updates on the host" not in rows
+
+
+def test_what_does_not_fit_says_so_and_what_would_fit(plan: Plan) -> None:
+    result = plan("size", "model.py", "--gpu", "rtx3060", "--budget", "10.7MB", "--batch", 1)
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 0
+    assert lines[0].startswith("yes: batch 1 fits an RTX 3060 12 GB with a plan")
+    assert any(line.endswith("  as it is: does not fit") for line in lines)
+    words = ("--budget", "9MB", "--solver", "store-all", "--json")
+    reported = json.loads(plan("size", "model.py", "--gpu", "rtx3060", *words).stdout)
+    assert not any(row["fits"] for row in reported["next_steps"]["rows"])
+    assert reported["next_steps"]["batch"] == 1
+
+
+def test_tokens_per_second_of_a_model_with_tokens(plan: Plan) -> None:
+    Path("config.json").write_text(json.dumps(CONFIG))
+    reported = sized(plan, "--batch", 2, "--seq-len", 32, model="config.json")
+    assert reported["tokens_per_sample"] == 32
+    assert reported["answer"].endswith(" tokens/s")
+    own = sized(plan, "--batch", 2, model="model.py:tokens")
+    assert own["tokens_per_sample"] == 7
+    none = sized(plan, "--batch", 2)
+    assert none["tokens_per_sample"] is None
+    assert "tokens" not in none["answer"]
+
+
+@pytest.mark.parametrize(
+    ("device", "line"),
+    [
+        ("cuda:1", "the model asks for cuda:1: an estimate is for one GPU, which is cuda:0"),
+        ("mps", "the model asks for mps: an estimate is for NVIDIA's GPUs, which are cuda"),
+        ("npu:0", "the model asks for npu:0: an estimate is for NVIDIA's GPUs, which are cuda"),
+    ],
+)
+@pytest.mark.parametrize("when", ["build", "forward"])
+def test_a_device_that_is_not_there_is_named(plan: Plan, device: str, line: str, when: str) -> None:
+    text = MODEL.replace("DEVICE", device)
+    Path("model.py").write_text(text)
+    result = plan("size", f"model.py:elsewhere_in_{when}", "--gpu", "t4", "--batch", 2)
+    assert result.exit_code == 2
+    assert line in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
 
 
 def test_a_reserve_is_left_free(plan: Plan) -> None:

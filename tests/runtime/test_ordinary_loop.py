@@ -5,24 +5,31 @@ from __future__ import annotations
 import pytest
 import torch
 from memplan.graphs.files.validate import validate
-from memplan.graphs.graph import Graph, Phase
-from memplan.planner.baseline import baseline
+from memplan.graphs.graph import Graph, Kind, Phase
+from memplan.graphs.machine import Machine
+from memplan.planner.baseline import baseline, baseline_schedule
+from memplan.planner.simulator.simulate import simulate
+from memplan.planner.sizing.accumulation import accumulating, earlier_seconds, is_sum
 from memplan.planner.sizing.ordinary_loop import ordinary_loop
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.program.graph import Cost, graph_of
 from memplan.runtime.trace.trace import trace
 from memplan.runtime.updates.choice import Choice, updated
+from memplan.solvers.problem import Problem
+from memplan.solvers.registry import run as registry
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 WIDTH, LAYERS = 256, 6
+FREE = lambda _size: (0.0, None)  # noqa: E731
 COPIES = {"adamw": 1, "adam": 1, "sgd": 0}
 MAKE = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
 
-def model(batch: int) -> tuple[nn.Module, torch.Tensor]:
+def model(batch: int) -> tuple[nn.Sequential, torch.Tensor]:
     torch.manual_seed(0)
-    layers = (part for _ in range(LAYERS) for part in (nn.Linear(WIDTH, WIDTH, bias=False), nn.Tanh()))
+    layers = (nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.Tanh(), nn.Tanh()) for _ in range(LAYERS))
     return nn.Sequential(*layers), torch.randn(batch, WIDTH)
 
 
@@ -32,13 +39,20 @@ def graph_for(name: str, batch: int) -> Graph:
     return graph_of(program, [Cost(0.0)] * len(program.operations))
 
 
-def own_peak(name: str, batch: int) -> int:
-    """Most bytes that PyTorch has in an iteration after the first, by kernels for lists of tensors."""
+def own_peak(name: str, batch: int, micro_batches: int = 1, *, checkpointed: bool = False) -> int:
+    """Most bytes that PyTorch has in an update after the first, by kernels for lists of tensors."""
     module, x = model(batch)
     optimizer = MAKE[name](module.parameters(), lr=0.01, foreach=True)
 
+    def forward() -> torch.Tensor:
+        y = x
+        for layer in module:
+            y = checkpoint(layer, y, use_reentrant=False) if checkpointed else layer(y)
+        return y.sum()
+
     def iteration() -> None:
-        module(x).sum().backward()
+        for _ in range(micro_batches):
+            forward().backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -54,6 +68,54 @@ def test_the_peak_is_that_of_pytorchs_own_loop(name: str, batch: int) -> None:
     """At a small batch the step has the peak, at a large one the activations."""
     found = baseline(ordinary_loop(graph_for(name, batch), COPIES[name])).peak
     assert found == pytest.approx(own_peak(name, batch), rel=0.01)
+
+
+@pytest.mark.parametrize("name", list(COPIES))
+@pytest.mark.parametrize("batch", [8, 4096])
+@pytest.mark.parametrize("steps", [2, 3])
+def test_the_peak_of_accumulation_is_that_of_pytorchs_own_loop(name: str, batch: int, steps: int) -> None:
+    """From the second micro-batch on the gradients live through forward."""
+    graph = accumulating(graph_for(name, batch), steps, FREE)
+    validate(graph)
+    found = baseline(ordinary_loop(graph, COPIES[name])).peak
+    assert found == pytest.approx(own_peak(name, batch, steps), rel=0.01)
+    if batch == 4096:
+        assert found > 1.01 * baseline(ordinary_loop(graph_for(name, batch), COPIES[name])).peak
+
+
+def test_accumulation_without_updates_leaves_the_sums() -> None:
+    module, x = model(8)
+    program = trace(Iteration(module, (x,), torch.sum))
+    graph = graph_of(program, [Cost(0.0)] * len(program.operations))
+    made = accumulating(graph, 4, FREE)
+    validate(made)
+    gradients = int(graph.tensors.bytes[graph.results].sum()) - 4
+    assert int(made.tensors.bytes[is_sum(made)].sum()) == gradients
+    assert [made.tensors.kind[x] != Kind.PARAMETER_GRADIENT for x in made.results] == [True]
+
+
+def test_the_time_of_an_update_is_that_of_its_micro_batches_and_one_step() -> None:
+    """Each operation takes a second; adding a gradient takes two."""
+    module, x = model(8)
+    program = trace(updated(Iteration(module, (x,), torch.sum), Choice("sgd", fused=False)))
+    graph = graph_of(program, [Cost(1.0)] * len(program.operations))
+    made = accumulating(graph, 5, lambda _size: (2.0, None))
+    update = int((graph.operations.phase == Phase.UPDATE).sum())
+    micro_batch = len(graph.operations) - update + 2 * LAYERS
+    for loop in (made, ordinary_loop(made, 0)):
+        schedule, last = baseline_schedule(loop), baseline(loop).time
+        assert last == micro_batch + update
+        assert earlier_seconds(loop, schedule, None, Machine()) == 4 * micro_batch
+    assert earlier_seconds(graph, baseline_schedule(graph), None, Machine()) == 0.0
+    assert accumulating(graph, 1, FREE) is graph
+
+
+def test_the_peak_of_gradient_checkpointing_is_that_of_pytorchs_own_loop() -> None:
+    """At a batch at which activations are most of it."""
+    graph = ordinary_loop(graph_for("sgd", 4096), 0)
+    schedule = registry.solve("layer-checkpoint", Problem(graph, 10 * baseline(graph).peak)).schedule
+    found = simulate(graph, schedule).figures.peak
+    assert found == pytest.approx(own_peak("sgd", 4096, checkpointed=True), rel=0.1)
 
 
 def test_updates_come_last_and_nothing_else_changes() -> None:

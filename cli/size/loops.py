@@ -1,0 +1,108 @@
+"""Graphs of a model's training loop on one GPU, batch by batch: as a plan runs it, and as PyTorch does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ...graphs.graph import Graph
+from ...graphs.machine import Machine
+from ...graphs.machines.presets import Preset
+from ...planner.addresses.caching_allocator import reserved_peak
+from ...planner.schedule.schedule import Schedule
+from ...planner.simulator.simulate import simulate
+from ...planner.sizing.accumulation import accumulating
+from ...planner.sizing.eight_bit import with_eight_bit_states
+from ...planner.sizing.estimate_range import Span, memory_span
+from ...planner.sizing.ordinary_loop import ordinary_loop
+
+if TYPE_CHECKING:
+    from ...runtime.profile.estimates import Estimates
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A graph, and the one with the largest workspaces that its operations may take."""
+
+    graph: Graph
+    worst: Graph
+
+    def changed(self, change: Callable[[Graph], Graph]) -> Loop:
+        return Loop(change(self.graph), change(self.worst))
+
+
+@dataclass
+class Loops:
+    """Graphs of one model on one GPU, each made when it is first requested.
+
+    steps: micro-batches per update, by batch.
+    """
+
+    estimates: Estimates
+    preset: Preset
+    steps: Callable[[int], int] = lambda _batch: 1
+    _made: dict[tuple[str, int], tuple[Graph, Loop]] = field(
+        default_factory=dict[tuple[str, int], tuple[Graph, Loop]]
+    )
+
+    def planned(self, batch: int) -> Loop:
+        """Return the loop of a plan: each weight is updated as --update says."""
+        return self._loop("planned", batch, lambda loop: loop)
+
+    def ordinary(self, batch: int) -> Loop:
+        """Return the loop that people have: gradients until the step, which makes its copies."""
+        copies = self.estimates.foreach_copies
+        return self._loop("ordinary", batch, lambda loop: loop.changed(lambda g: ordinary_loop(g, copies)))
+
+    def eight_bit(self, batch: int) -> Loop:
+        """Return the ordinary loop with optimizer states of 8 bits, whose step makes no copies."""
+        from ...runtime.profile.loops import BLOCK_BYTES, state_elements
+
+        elements = state_elements(self.estimates.program(batch, self.preset))
+
+        def change(graph: Graph) -> Graph:
+            return ordinary_loop(with_eight_bit_states(graph, elements, BLOCK_BYTES), 0)
+
+        return self._loop("8-bit", batch, lambda loop: loop.changed(change))
+
+    def agrees(self, batch: int) -> bool:
+        """Tell whether a trace at this batch gives what was interpolated; if not, graphs are made anew."""
+        return self.estimates.agrees(batch, self.preset)
+
+    def tokens(self, batch: int) -> int | None:
+        """Return the tokens of a sample, None if the model takes none."""
+        from ...runtime.profile.loops import tokens_per_sample
+
+        return tokens_per_sample(self.estimates.program(batch, self.preset), batch)
+
+    def _loop(self, name: str, batch: int, change: Callable[[Loop], Loop]) -> Loop:
+        # A model that does not follow its line is estimated anew, and then the graph is another.
+        graph = self.estimates.graph(batch, self.preset)
+        known = self._made.get((name, batch))
+        if known is None or known[0] is not graph:
+            self._made[name, batch] = graph, change(self._micro_batch(batch))
+        return self._made[name, batch][1]
+
+    def _micro_batch(self, batch: int) -> Loop:
+        from ...runtime.profile.loops import cost_of_adding
+
+        loop = Loop(self.estimates.graph(batch, self.preset), self.estimates.at_worst(batch, self.preset))
+        cost = cost_of_adding(self.preset)
+        return loop.changed(lambda graph: accumulating(graph, self.steps(batch), cost))
+
+
+def planned_span(loop: Loop, schedule: Schedule, budget: int, machine: Machine, constant: int) -> Span:
+    """Return the device bytes of a plan, low, expected and high.
+
+    budget: bytes that the schedule fits in. machine: with a device of any size. constant: what cuBLAS keeps.
+    """
+    return memory_span(loop.graph, loop.worst, schedule, budget, machine, constant, None)
+
+
+def unplanned_span(loop: Loop, schedule: Schedule, constant: int) -> Span:
+    """Return the device bytes of PyTorch's own loop: its allocator's, and a workspace of cuBLAS for the
+    thread of backward too.
+    """
+    peak = simulate(loop.graph, schedule, machine=Machine()).figures.least_budget
+    return memory_span(loop.graph, loop.worst, schedule, peak, Machine(), 2 * constant, reserved_peak)

@@ -1,0 +1,54 @@
+"""Facts of an estimated program that training loops without a plan need: costs, states, tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+import torch
+
+from ...graphs.machines.presets import Preset
+from ..device.device import StreamDevice
+from ..program.program import Program
+from .estimate import Demand
+from .roofline import Work
+from .workspace import Workspace
+
+BLOCK_BYTES = StreamDevice.block_bytes
+"""Size of which a GPU's tensors are whole multiples."""
+_ADDING_PASSES = 3
+"""Reads the sum and the gradient, writes the sum."""
+
+
+def cost_of_adding(preset: Preset) -> Callable[[int], tuple[float, float | None]]:
+    """Return a function of a gradient's bytes: the seconds of adding it to a sum on the device and on the
+    host, None if the speed there is unknown.
+    """
+
+    def cost(size: int) -> tuple[float, float | None]:
+        demand = Demand(Work(0, 0, ""), Workspace(), _ADDING_PASSES, size, fused=True)
+        found = demand.cost(preset.gpu, preset.machine.updates)
+        return found.seconds, found.host_seconds
+
+    return cost
+
+
+def state_elements(program: Program) -> dict[int, int]:
+    """Return per storage of an optimizer state the elements of its weight."""
+    values = program.values
+    return {
+        values[value].storage: prod(values[program.parameters[name]].shape)
+        for (name, _state), value in program.states.items()
+    }
+
+
+def tokens_per_sample(program: Program, batch: int) -> int | None:
+    """Return the tokens of a sample: the second dimension of the first input of whole numbers that has two.
+
+    None if the model takes no tokens.
+    """
+    for value in program.inputs.values():
+        form = program.values[value]
+        if form.dtype in (torch.int64, torch.int32) and len(form.shape) == 2 and form.shape[0] == batch:
+            return int(form.shape[1])
+    return None

@@ -12,7 +12,7 @@ from ..planner.budget import Budget, spelled
 from ..planner.errors import InvalidScheduleError
 from ..planner.report import Report
 from .exits import CheckFailedError
-from .options import FILE, budget_option, graph_option, machine_option, output_options
+from .options import FILE, budget_option, chosen_machine, graph_option, machine_option, output_options
 from .printing.figures import arena_document, arena_rows, graph_row, launch_rows, report_document, report_rows
 from .printing.output import Output, labelled
 from .replay import TOLERANCE, arena_of, is_number, open_schedule, validate_schedule
@@ -36,7 +36,7 @@ def check(
     \b
     plan check schedule.json --graph graph.yaml
     """
-    held = open_schedule(schedule, graph_path, budget, machine_path)
+    held = open_schedule(schedule, graph_path, budget, chosen_machine(machine_path, output))
     try:
         report = held.report(validate_schedule(held, schedule))
         layout = arena_of(held, schedule)

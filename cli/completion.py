@@ -42,6 +42,10 @@ def every_machine() -> list[str]:
     return [*machines(), "all"]
 
 
+def machines_here() -> list[str]:
+    return [*machines(), "auto"]
+
+
 def corpora() -> Iterable[str]:
     from ..instances.catalogue import corpora
 

@@ -13,9 +13,11 @@ import click
 
 from ..graphs.errors import InputError
 from ..graphs.files.documents import document_suffix
+from ..graphs.machine import Machine
+from ..graphs.machines.presets import find_machine
 from ..graphs.units import span_readings
 from ..planner.budget import Budget, parse_budget, parse_reserve
-from .completion import completing, machines, solvers
+from .completion import completing, machines_here, solvers
 from .printing.output import Output
 
 DEFAULT_SOLVER = "auto"
@@ -190,7 +192,21 @@ machine_option = click.option(
     "--machine",
     "machine_path",
     type=FILE,
-    shell_complete=completing(machines, files=True),
-    metavar="FILE|NAME",
-    help="A machine file or a preset (plan machine --list), in place of the one recorded.",
+    shell_complete=completing(machines_here, files=True),
+    metavar="FILE|NAME|auto",
+    help="A machine file or a preset (plan machine --list), in place of the one recorded; auto: this one, "
+    "with its GPU, measured the first time and kept.",
 )
+
+
+def chosen_machine(path: Path | None, output: Output) -> Machine | None:
+    """Return the machine of --machine; None without the option. Raises InputError, one line."""
+    if path is None or str(path) != "auto":
+        return None if path is None else find_machine(path)
+    from ..runtime.measuring.kept_machine import auto_machine
+
+    with output.status("measuring this machine") as report:
+        found = auto_machine(report)
+    output.note(found.line)
+    return found.machine
+

@@ -14,7 +14,6 @@ from ..graphs.files.documents import read_document, regular_size
 from ..graphs.files.files import graph_digest, load_graph
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
-from ..graphs.machines.presets import find_machine
 from ..planner.addresses.addresses import rows_of
 from ..planner.addresses.layout import Layout
 from ..planner.baseline import baseline
@@ -68,14 +67,13 @@ def is_number(recorded: object) -> TypeGuard[float]:
 
 
 def open_schedule(
-    schedule_path: Path, graph_path: Path, budget: Budget | None = None, machine_path: Path | None = None
+    schedule_path: Path, graph_path: Path, budget: Budget | None = None, machine: Machine | None = None
 ) -> Held:
-    """Read both files. budget, machine_path: these replace those recorded in the schedule.
+    """Read both files. budget, machine: these replace those recorded in the schedule.
 
     Raises InputError, and MismatchError if the schedule was made for another graph.
     """
     graph = load_graph(graph_path)
-    machine = None if machine_path is None else find_machine(machine_path)
     document = read_document(schedule_path)
     _check_graph(document, schedule_path, graph, graph_path)
     file = schedule_from_document(document, graph, str(schedule_path))

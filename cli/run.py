@@ -201,8 +201,10 @@ def _planned(
         iteration = on_device(file.build(), device)
         iteration = updated(iteration, None if chosen is None else choice_of(chosen))
         program = trace_real_layouts(iteration)
-        capability = device_of(program.device).capability()
-        _same_model(held.graph, graph_path, program.fingerprint, model, capability)
+        where = device_of(program.device)
+        _same_model(held.graph, graph_path, program.fingerprint, model, where.capability())
+        if line := _other_card(held.graph, where.surroundings()):
+            output.note(line)
         if COMPILED in held.graph.source:
             say("compiling operations")
         made = _aligned(program, held.graph, graph_path)
@@ -256,6 +258,18 @@ def _same_model(graph: Graph, graph_path: Path, fingerprint: str, model: str, ca
         f"{model} is not the model that {graph_path} was profiled from: its fingerprint is "
         f"{_short(fingerprint)}, the graph's {_short(expected)}{versions}"
     )
+
+
+def _other_card(graph: Graph, here: dict[str, Any]) -> str | None:
+    """Return a line for the user if the graph's times are of another card, driver, or flags of PyTorch.
+
+    Results are right nevertheless: the operations are those of the trace made here.
+    """
+    from ..runtime.device.card import differences
+
+    measured: Any = graph.source.get("card")
+    found = differences(measured, here) if isinstance(measured, dict) else None  # pyright: ignore[reportUnknownArgumentType]
+    return found and f"warning: the graph was measured with {found}: times may differ from those planned"
 
 
 def _aligned(program: Program, graph: Graph, graph_path: Path) -> Fused:

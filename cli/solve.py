@@ -13,7 +13,6 @@ import click
 from ..graphs.errors import InputError
 from ..graphs.files.files import load_graph
 from ..graphs.machine import Machine
-from ..graphs.machines.presets import find_machine
 from ..graphs.units import format_bytes
 from ..planner.baseline import baseline
 from ..planner.bounds import least_memory
@@ -30,6 +29,7 @@ from .options import (
     SECONDS,
     allowance_argument,
     budget_option,
+    chosen_machine,
     destination_option,
     machine_option,
     output_options,
@@ -148,7 +148,7 @@ def solve(
     _spare(destination, graph, machine_path)
     with phases.of("reading the graph"):
         loaded = load_graph(graph)
-    machine = find_machine(machine_path) if machine_path else loaded.machine
+    machine = chosen_machine(machine_path, output) or loaded.machine
     with phases.of("simulating the baseline"):
         reference = baseline(loaded)
     if budget is not None:

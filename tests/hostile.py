@@ -187,7 +187,8 @@ def check_case(name, optimizer, made: Case, late: Lateness, turns: int = TURNS) 
         assert device.peak_bytes() == own.peak <= figures.peak, "device memory"
         if step.cycle is not None:
             host, arena = step.cycle.host.count.peak, step.cycle.host.arena
-            pinned = device.pinned.reserved - step.journal.host.count.peak
+            of_journal = step.journal.host.arena
+            pinned = device.pinned.reserved - (0 if of_journal is None else of_journal.size)
             assert host <= figures.host_peak, f"host memory: {host} of {figures.host_peak}"
             assert pinned == (0 if arena is None else arena.size), "pinned memory"
             assert pinned <= (made.machine.pinned or pinned), f"pinned memory: {pinned}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,8 +16,10 @@ from ..graphs.machines.presets import find_machine
 from ..graphs.transformations.updates import When
 from ..graphs.units import FEW_BYTES, bare_number
 from ..planner.budget import Budget, parse_budget
+from ..runtime.measuring.kept_machine import AUTO, auto_machine
 from ..runtime.model.clipping import Clipping, parse_norm
 from ..runtime.program.outputs import Wanted
+from ..runtime.unsupported import warn_user
 from ..runtime.updates.catalogue import titles
 from ..solvers.registry.catalogue import check_solver
 from ..solvers.registry.run import chosen_settings
@@ -102,7 +105,15 @@ def _count(count: int) -> int:
 
 
 def _machine(machine: Machine | str | Path | None) -> Machine | None:
-    return machine if machine is None or isinstance(machine, Machine) else find_machine(machine)
+    if machine is None or isinstance(machine, Machine):
+        return machine
+    if machine != AUTO:
+        return find_machine(machine)
+    found = auto_machine()
+    if found.is_new:
+        warn_user(found.line)
+    # The budget is the limit: what is free at the moment would make each process another plan.
+    return replace(found.machine, device_capacity=None)
 
 
 def _solver(solver: str) -> str:
@@ -173,7 +184,8 @@ class PlanningOptions(OptionsBase):
         converter=_machine,
         text=(
             "Machine whose links and host memory plans may use for offloading: a Machine, a machine file, "
-            "or a preset's name, like 'rtx3060'. Without one nothing is offloaded."
+            "or a preset's name, like 'rtx3060'. 'auto' is this machine with its GPU, measured the first "
+            "time and kept in the user's cache. Without one nothing is offloaded."
         ),
         default=None,
     )

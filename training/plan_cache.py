@@ -2,8 +2,8 @@
 
 A plan is a folder of two files, graph.json and schedule.json, as `plan show` and `plan check` read them. It
 is found by the hash of all that it depends on: the traced program, when it updates weights, the budget, the
-machine, the solver and its time limit, PyTorch, memplan, and the computer with its threads, since times are
-measured on it. A plan that is damaged or not valid is made anew. One that was found is compared with eager
+machine, the solver and its time limit, PyTorch, memplan, and the computer with its threads, driver and flags
+(runtime/device/card.py), since times are measured on it. A plan that is damaged or not valid is made anew. One that was found is compared with eager
 PyTorch like any other plan, once: compared.json has the signature under which it was found equal
 (runtime/compare/signature.py). If this signature still holds, with this very plan, the comparison is skipped.
 
@@ -157,11 +157,13 @@ def save(place: Path, plan: Plan, machine: Machine | None) -> None:
 
 
 def _place(folder: Path, program: Program, asked: tuple[Any, ...]) -> Path:
+    device = device_of(program.device)
     surroundings = (
         str(torch.__version__),
         _sources(),
         platform.node(),
-        device_of(program.device).name(),
+        device.name(),
+        *device.surroundings().items(),
         torch.get_num_threads(),
     )
     text = json.dumps([program.fingerprint, *map(str, asked), *surroundings])

@@ -16,7 +16,7 @@ from rich.text import Text
 from ...graphs.errors import InputError
 from ...graphs.machine import Machine
 from ...graphs.machines.gpus import lacks
-from ...graphs.machines.presets import Preset, find_machine, presets
+from ...graphs.machines.presets import Preset, presets
 from ...graphs.transformations.updates import When
 from ...graphs.units import FEW_BYTES
 from ...planner.budget import Budget, spelled
@@ -35,6 +35,7 @@ from ..options import (
     FILE,
     SECONDS,
     budget_argument,
+    chosen_machine,
     machine_option,
     output_options,
     reserve_argument,
@@ -217,7 +218,7 @@ def _room(
     """Return the preset with the requested machine, and the bytes to use there."""
     from ...runtime.profile.workspace import constant_bytes
 
-    machine = find_machine(machine_path) if machine_path else _allocatable(preset)
+    machine = chosen_machine(machine_path, output) or _allocatable(preset)
     limit = _limit(machine, budget, output)
     if reserve is not None:
         reserve.check_reserve_meant(FEW_BYTES)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..torch_internals import drop_product_workspaces, grow_segments
+from . import card
 from .device import Event, PinError, Stamp, Stream, StreamDevice, Unpin
 
 WARM_UP_SECONDS = 0.2
@@ -22,6 +23,12 @@ class Cuda(StreamDevice):
 
     def capability(self) -> str:
         return "{}.{}".format(*torch.cuda.get_device_capability(self.torch))
+
+    def surroundings(self) -> dict[str, Any]:
+        return card.surroundings(self.torch)
+
+    def clock_rate(self) -> int | None:
+        return card.clock_rate(self.torch)
 
     def free_bytes(self) -> int:
         """Return the free bytes after PyTorch's cache is emptied, without what CUDA takes itself."""

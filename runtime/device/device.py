@@ -108,6 +108,14 @@ class Device(ABC):
         """Return the compute capability, "8.6"; None of a device that has none."""
         return None
 
+    def surroundings(self) -> dict[str, Any]:
+        """Return what kernels and times depend on in addition to the program: see card.py."""
+        return {}
+
+    def clock_rate(self) -> int | None:
+        """Return the clock at which the device computes now, in Hz; None if it does not say."""
+        return None
+
     @abstractmethod
     def free_bytes(self) -> int | None:
         """Return the bytes of device memory available to a process now; None if that memory is the host's."""

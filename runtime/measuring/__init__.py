@@ -1,4 +1,4 @@
 """Measurement: time and memory of calls, speed of this machine.
 
-Public modules: live_bytes, measure, synthetic_inputs, this_machine, timing, update_rates.
+Public modules: kept_machine, live_bytes, measure, synthetic_inputs, this_machine, timing, update_rates.
 """

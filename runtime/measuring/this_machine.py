@@ -12,6 +12,7 @@ import torch
 from ...graphs.machine import Links, Machine, Updates
 from ...graphs.units import format_bytes
 from ..device.choice import best_device, check_device, device_of
+from ..device.device import Device, StreamDevice
 from ..device.host_capacity import host_memory
 from ..device.threads import processors, update_threads
 from .disk_rates import disk_rates
@@ -59,8 +60,7 @@ def measure_machine(
     report("measuring updates")
     host = update_rates(None)
     where = device_of(device)
-    constant, free = where.constant_bytes(), where.free_bytes()
-    memory = None if free is None else free - constant
+    memory = device_room(where)
     near = host if memory is None else update_rates(device)
     if memory is None:
         notes.append("without CUDA device and host are the same memory, and a copy is the processor's")
@@ -85,3 +85,13 @@ def measure_machine(
         links = replace(machine.links, disk_read=found.read.link(), disk_write=found.write.link())
         machine = replace(machine, disk_capacity=found.free, links=links)
     return Measured(machine, device_of(device).name(), tuple(rates), tuple(notes))
+
+
+def device_room(device: Device) -> int | None:
+    """Return the bytes of the device that this process can have for tensors, those that it has included.
+
+    None if its memory is the host's.
+    """
+    constant, free = device.constant_bytes(), device.free_bytes()
+    held = device.allocated_bytes() if isinstance(device, StreamDevice) else 0
+    return None if free is None else free + held - constant

@@ -56,6 +56,7 @@ def profile(
     iteration = updated(on_device(file.build(), device), optimizer)
     program = trace_real_layouts(iteration)
     rounds = measured_in_rounds(program, residents(program, iteration), progress)
+    clock = device_of(program.device).clock_rate()  # while the device is warm
     eager = verdict(iteration, program, graph_from(program, rounds.measurements()))
     check = check_against_eager(iteration, program, rounds, eager)
     measured = rounds.measurements()
@@ -68,9 +69,12 @@ def profile(
         "eager": eager,
         **({} if optimizer is None else {"optimizer": optimizer.document()}),
     }
-    if (capability := device_of(program.device).capability()) is not None:
+    where = device_of(program.device)
+    if (capability := where.capability()) is not None:
         source["capability"] = capability
-    if constant := device_of(program.device).constant_bytes():
+    if card := where.surroundings():
+        source["card"] = card if clock is None else {**card, "clock": clock}
+    if constant := where.constant_bytes():
         source["constant"] = constant
     if compiling:
         found = chosen(program, measured, progress)

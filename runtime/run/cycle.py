@@ -136,7 +136,7 @@ class Cycle:
         self.stopwatch: Stopwatch | None = None
         self._iterations: dict[str, IterationCode] = {}
         self._codes: dict[tuple[str, Stopwatch | None], tuple[_Code, tuple[int, ...]]] = {}
-        self.journal = journal or Journal(self.device, ())
+        self.journal = journal or Journal(self.device, {})
         self.held: dict[str, Any] = {}
         self.lost: set[int] = set()
         self.when_lost: Callable[[], None] = self.lost.clear

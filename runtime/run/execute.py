@@ -116,8 +116,9 @@ class PlannedStep:
         self.in_half = any(value.dtype == torch.float16 for value in program.values)
         self.output: Any = None
         self.grad_norm: Tensor | None = None
-        kept = _changed(program) if undo else 0
-        self.journal = Journal(self.device, None if undo else _changed_by_others(program), kept)
+        changed = _changed(program) if undo else _changed_by_others(program)
+        sizes = {x: program.storages[x].bytes for x in sorted(changed)}
+        self.journal = Journal(self.device, sizes, complete=undo)
         self.rooms = rooms_of(self.device, program, schedule, terms and terms.layout)
         self.cycle = None
         self._stopwatch: Stopwatch | None = None
@@ -132,7 +133,7 @@ class PlannedStep:
             self._watch = Watch(schedule, terms, self.device, None)
             return
         self.cycle = Cycle(program, schedule, terms or Terms.unlimited(program), self.journal, self.rooms)
-        _check_host(terms, kept, self.cycle.host.needed)
+        _check_host(terms, sum(sizes.values()) if undo else 0, self.cycle.host.needed)
         self.source, self._run = self.cycle.sources[0], self.cycle.run_iteration
         self._ownership = Ownership(program, self._owners.of(self.cycle.moved), self.cycle)
         self._recovery = Recovery(
@@ -390,10 +391,9 @@ def _changed_by_others(program: Program) -> set[int]:
     }
 
 
-def _changed(program: Program) -> int:
-    """Return the bytes of all storages that operations change."""
-    changed = {x for operation in program.operations for x in operation.mutates}
-    return sum(program.storages[x].bytes for x in changed)
+def _changed(program: Program) -> set[int]:
+    """Return the storages that operations change."""
+    return {x for operation in program.operations for x in operation.mutates}
 
 
 def _check_host(terms: Terms | None, kept: int, planned: int) -> None:

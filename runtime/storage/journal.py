@@ -4,13 +4,19 @@ be undone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from threading import Lock
 
 from torch import Tensor
 
-from ..device.device import Device
+from ..device.device import Device, PinError
+from .arena import Arena
 from .copies import offload
 from .host_buffers import Host, HostBuffer
+
+_ALIGNMENT = 64
+"""Bytes; a copy begins at a multiple."""
 
 
 class Journal:
@@ -18,26 +24,27 @@ class Journal:
 
     kept: by storage, its bytes before this iteration changed it.
     overwritten: changed storages that are not kept.
-    always: storages to keep, None for all. Their host memory is allocated once, and stays.
+    complete: every iteration can be undone.
+
+    Copies lie in one pinned arena, which is made for the first and stays: to pin each by itself would take
+    longer than to copy it.
     """
 
-    def __init__(self, device: Device, always: Collection[int] | None, needed: int = 0) -> None:
+    def __init__(self, device: Device, sizes: Mapping[int, int], *, complete: bool = False) -> None:
         """Start with nothing kept.
 
-        needed: bytes on the host.
+        sizes: bytes of each storage that is kept before it is changed; with `complete` of all that change.
 
-        Raises InputError if the machine has not that much.
+        Raises InputError if the machine has not that much host memory.
         """
         self.kept: dict[int, HostBuffer] = {}
         self.overwritten: set[int] = set()
-        self._device, self._always = device, always
-        self.host = Host(needed, device)
+        self.complete = complete
+        self._device, self._sizes = device, sizes
+        self.host = Host(sum(sizes.values()), device)
         self._room: dict[int, HostBuffer] = {}
-
-    @property
-    def complete(self) -> bool:
-        """Tell whether every iteration can be undone."""
-        return self._always is None
+        self._offsets: dict[int, int] | None = None
+        self._opening = Lock()
 
     def begin(self) -> None:
         self.kept, self.overwritten = {}, set()
@@ -68,15 +75,30 @@ class Journal:
         return keep
 
     def keeps(self, storage: int) -> bool:
-        return self._always is None or storage in self._always
+        return storage in self._sizes
 
     def _copied(self, storage: int, there: Tensor | HostBuffer) -> HostBuffer:
-        if storage not in self._room:
+        if (block := self._room.get(storage)) is None:
             size = there.size if isinstance(there, HostBuffer) else there.untyped_storage().nbytes()
-            self._room[storage] = self.host.block(size).open()
-        block = self._room[storage]
+            with self._opening:  # updates on the host keep from their own thread
+                offset = self._arena_offsets().get(storage)
+                block = self._room[storage] = self.host.block(size, offset, self._sizes[storage]).open()
         if isinstance(there, HostBuffer):
             block.bytes.copy_(there.bytes)
         else:
             offload(self._device, there, block)
         return block
+
+    def _arena_offsets(self) -> dict[int, int]:
+        """Return the offset of each copy in the arena, made at the first call.
+
+        Without an arena, which the system may refuse, each copy has its own memory.
+        """
+        if self._offsets is None:
+            self._offsets, end = {}, 0
+            for storage, size in self._sizes.items():
+                self._offsets[storage] = end
+                end += -(-size // _ALIGNMENT) * _ALIGNMENT
+            with suppress(PinError, OSError):
+                self.host.arena = Arena(self._device, end) if end else None
+        return self._offsets

@@ -9,19 +9,22 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hostile import NETS, Case, Lateness, case, check_case, eagerly, planned_step, train
+from hostile import NETS, Case, Lateness, case, check_case, eagerly, planned_step, same, train
 from memplan.graphs.machine import Link, Links, Machine, Memory
 from memplan.planner.addresses.lifetimes import lifetimes
 from memplan.planner.addresses.pinned import PAGE, pinned_layout, pinned_room
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.simulator.pinned import PINNED
 from memplan.planner.simulator.simulate import simulate
+from memplan.runtime.device.device import Unpin
+from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.storage.arena import Arena
 from not_none import not_none
 from simulated_device.device import SimulatedDevice
 from strategies import random_case
-from transfers import assert_equal, everything
+from transfers import adamw, assert_equal, everything
 
 BLOCKS = NETS[0]
 
@@ -212,3 +215,34 @@ def test_a_step_in_the_place_of_another_has_its_pinned_memory(seed: int, fails: 
     step.restore_to_device()
     device.synchronize()
     assert_equal((outcomes, everything(first.iteration)), eagerly(*BLOCKS, 3))
+
+
+@pytest.mark.parametrize("limit", [None, 0], ids=["pinned", "refused"])
+def test_what_an_iteration_overwrites_is_kept_in_one_pinned_block(limit: int | None) -> None:
+    """Where nothing can be pinned, in memory of its own; the values are kept either way."""
+    made, pinned = case("perceptron", adamw, random.Random(3)), list[int]()
+
+    class Counting(SimulatedDevice):
+        def pin(self, memory: torch.Tensor) -> Unpin:
+            pinned.append(memory.nbytes)
+            return super().pin(memory)
+
+    device = Counting(pinned_limit=limit)
+    terms = Terms(made.graph, device=device)
+    step = PlannedStep(made.iteration, made.program, baseline_schedule(made.graph), terms, undo=True)
+    step.run(made.iteration.inputs)
+    assert not pinned or len(pinned) == 1
+    device.synchronize()
+    before = everything(made.iteration)
+    device.faults.plan("launch", len(made.program.operations), RuntimeError("by choice"))
+    with pytest.raises(RuntimeError, match="by choice"):
+        step.run(made.iteration.inputs)
+    device.synchronize()
+    assert len(step.journal.kept) > 5
+    changed = {x for operation in made.program.operations for x in operation.mutates}
+    assert step.journal.host.count.bytes == sum(made.program.storages[x].bytes for x in changed)
+    assert same(everything(made.iteration), before)
+    if limit is None:
+        assert pinned == [device.pinned.reserved]
+    else:
+        assert step.journal.host.arena is None

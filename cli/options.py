@@ -209,4 +209,3 @@ def chosen_machine(path: Path | None, output: Output) -> Machine | None:
         found = auto_machine(report)
     output.note(found.line)
     return found.machine
-

@@ -45,7 +45,10 @@ NO_FAKE_KERNEL = "has no kernel for fake tensors, by which a trace knows the sha
 
 _LAYERDROP = "layers are dropped by chance: set layerdrop to 0, or layer_dropout"
 _BATCHED = 'call model.set_experts_implementation("batched_mm")'
-_OPERATOR = "put the native code into an operator: torch.library.custom_op, register_fake, register_autograd"
+_OPERATOR = (
+    "put the native code into an operator: torch.library.custom_op, register_fake, register_autograd; a "
+    "Triton kernel: torch.library.triton_op, wrap_triton, register_autograd"
+)
 _PICKED = (
     "rows that weights pick, like those of an expert: compute all of them and multiply by weights of "
     "zero, or "
@@ -146,6 +149,7 @@ _HINTS = (
     _Hint("", "", "' and 'FakeTensor'", _OWN_CLASS, _OF_CLASS),
     _Hint("", "", "Creating a new Tensor subclass", "compute with torch.Tensor in forward and loss", _MAKES),
     _Hint("", "", "Cannot access data pointer", _OPERATOR, "takes the address of a tensor (data_ptr)"),
+    _Hint("", "", "0 active drivers", _OPERATOR, "launches a Triton kernel, which a trace can't see"),
     _Hint(
         "",
         "",

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from functools import cache, partial, wraps
 from itertools import islice
 from types import BuiltinFunctionType, MethodDescriptorType
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 from weakref import WeakSet
 
@@ -41,6 +41,7 @@ from torch._C._profiler import (
     RecordScope,
     _ExperimentalConfig,
 )
+from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_mutation
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -67,6 +68,9 @@ from torch.utils._pytree import (
 )
 from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 from torch.utils.weak import WeakIdKeyDictionary
+
+Mode = TypeVar("Mode", bound=FakeTensorMode)
+"""A mode of fake tensors."""
 
 __all__ = [
     # Shapes without data, and that a value was asked for which they cannot tell.
@@ -439,6 +443,19 @@ def addresses_refused(mode: FakeTensorMode) -> Any:
     Native code that gets zero instead ends the process.
     """
     return patch.object(mode, "_allow_unsafe_data_ptr_access", False)
+
+
+def launches_nothing(mode: type[Mode]) -> type[Mode]:
+    """Decorate a mode of fake tensors: a launch of a Triton kernel in it does nothing, as in PyTorch's own.
+
+    The kernel is one of `torch.library.triton_op`, whose fake kernel is the operator's own code.
+    """
+
+    def nothing(mode: FakeTensorMode, **_launch: Any) -> None:
+        del mode
+
+    triton_kernel_wrapper_mutation.py_impl(mode)(nothing)
+    return mode
 
 
 def fakes_retyped(retype: Callable[[Tensor, type[Tensor]], Tensor]) -> Any:

@@ -3,9 +3,10 @@
 A plan is a folder of two files, graph.json and schedule.json, as `plan show` and `plan check` read them. It
 is found by the hash of all that it depends on: the traced program, when it updates weights, the budget, the
 machine, the solver and its time limit, PyTorch, memplan, and the computer with its threads, driver and flags
-(runtime/device/card.py), since times are measured on it. A plan that is damaged or not valid is made anew. One that was found is compared with eager
-PyTorch like any other plan, once: compared.json has the signature under which it was found equal
-(runtime/compare/signature.py). If this signature still holds, with this very plan, the comparison is skipped.
+(runtime/device/card.py), since times are measured on it. A plan that is damaged or not valid is made anew.
+One that was found is compared with eager PyTorch like any other plan, once: compared.json has the signature
+under which it was found equal (runtime/compare/signature.py). If this signature still holds, with this very
+plan, the comparison is skipped.
 
 If the plans of a folder exceed `MOST` bytes, the least recently used are removed. None that was used in the
 last hour is removed: another process may be using it.

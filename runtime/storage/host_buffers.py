@@ -8,7 +8,6 @@ that the plan says; what is not in the plan has separate pages.
 from __future__ import annotations
 
 from collections import deque
-from contextlib import suppress
 from threading import RLock
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from ...graphs.errors import InputError
 from ...planner.addresses.pinned import PAGE
-from ..device.device import Device, Event, PinError
+from ..device.device import Event
 from ..device.host_capacity import available_bytes
 from .arena import Arena
 
@@ -51,7 +50,6 @@ class Host:
     """Host memory of a step.
 
     needed: bytes.
-    device: to have blocks pinned one by one.
     left: bytes of `needed` that are about to be freed.
     arena: for blocks with an address.
 
@@ -59,12 +57,10 @@ class Host:
     memory waits for it, since the thread that issues copies to a device runs ahead of them.
     """
 
-    def __init__(
-        self, needed: int = 0, device: Device | None = None, left: int = 0, arena: Arena | None = None
-    ) -> None:
+    def __init__(self, needed: int = 0, left: int = 0, arena: Arena | None = None) -> None:
         """Check the machine's memory. Raises InputError if it has not that much."""
         self.count = Count()
-        self._device, self.needed, self.arena = device, needed, arena
+        self.needed, self.arena = needed, arena
         self._going, self._taking = deque[tuple[int, Event, Arena | None]](), RLock()
         free = available_bytes()
         if free is not None and needed > free + left:
@@ -119,10 +115,6 @@ class Host:
         """Allocate memory and return it with the arena that it is in, if any."""
         if self.arena is not None and offset is not None:
             return self.arena.bytes(offset, size), self.arena
-        if self._device is not None and size:
-            with suppress(PinError, OSError):
-                own = Arena(self._device, size)
-                return own.bytes(0, size), own
         alignment = PAGE if size >= _LARGE else _ALIGNMENT
         taken = np.empty(size + alignment, np.uint8)
         start = -taken.ctypes.data % alignment

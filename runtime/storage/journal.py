@@ -41,7 +41,7 @@ class Journal:
         self.overwritten: set[int] = set()
         self.complete = complete
         self._device, self._sizes = device, sizes
-        self.host = Host(sum(sizes.values()), device)
+        self.host = Host(sum(sizes.values()))
         self._room: dict[int, HostBuffer] = {}
         self._offsets: dict[int, int] | None = None
         self._opening = Lock()
@@ -92,7 +92,7 @@ class Journal:
     def _arena_offsets(self) -> dict[int, int]:
         """Return the offset of each copy in the arena, made at the first call.
 
-        Without an arena, which the system may refuse, each copy has its own memory.
+        Without an arena, which the system may refuse, each copy has its own memory, which is not pinned.
         """
         if self._offsets is None:
             self._offsets, end = {}, 0

@@ -21,7 +21,14 @@ from ..calls.grouped import grouped_product, is_grouped
 from ..calls.scatters import SCATTERS
 from ..measuring.synthetic_inputs import elements_spanned
 from ..program.program import Call, Program, Ref
-from ..torch_internals import GROUPED_PRODUCT, RESHAPING_VIEWS, TO_COPY, FakeTensorMode, memory_of
+from ..torch_internals import (
+    GROUPED_PRODUCT,
+    RESHAPING_VIEWS,
+    TO_COPY,
+    FakeTensorMode,
+    launches_nothing,
+    memory_of,
+)
 
 aten: Any = torch.ops.aten
 
@@ -119,6 +126,7 @@ def _key(target: Any, arguments: Any, keywords: Any, layout: Callable[[Any], Has
 # ── tracing ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+@launches_nothing
 class TrueFakes(FakeTensorMode):
     """Fake kernels, corrected if the real ones are known to return another form."""
 

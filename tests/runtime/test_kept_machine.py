@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from memplan.cli.main import main
 from memplan.graphs.errors import InputError
 from memplan.graphs.files.files import save_graph
+from memplan.graphs.folders.cache import cache_folder
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Links, Machine, Updates
 from memplan.runtime.device.cpu import Cpu
@@ -22,6 +23,7 @@ from memplan.runtime.device.host_capacity import host_memory
 from memplan.runtime.measuring import kept_machine as kept
 from memplan.runtime.measuring.this_machine import Measured, device_room
 from memplan.training.options import Options
+from not_none import not_none
 from simulated_device.device import SimulatedDevice
 from torch import nn
 
@@ -75,7 +77,7 @@ def test_another_driver_is_another_machine(measured: list[str], monkeypatch: pyt
 
 def test_a_file_that_is_damaged_is_measured_anew(measured: list[str]) -> None:
     kept.kept_machine("cpu")
-    (file,) = (kept.cache_folder() or Path()).glob("machines/*.yaml")
+    (file,) = not_none(cache_folder()).glob("machines/*.yaml")
     file.write_text("links: {d2h: fast}")
     assert kept.kept_machine("cpu").is_new
     assert not kept.kept_machine("cpu").is_new

@@ -8,6 +8,7 @@ from hostile import between_device_and_host, planned_step
 from memplan.planner.simulator.clock import Queue
 from memplan.runtime.run.queues import JobQueue, Ticket
 from memplan.runtime.run.streams import Streams
+from memplan.runtime.storage.arena import Arena
 from memplan.runtime.storage.host_buffers import Host
 from not_none import not_none
 from simulated_device.device import SimulatedDevice
@@ -64,8 +65,8 @@ def test_behind_one_that_a_thread_gives_all_are_until_it_is_through(queues):
 
 @pytest.mark.parametrize("late", [True, False])
 def test_room_in_host_memory_is_waited_for_by_the_thread(device, queues, late):
-    seen, host = Givers(), Host(8, device)
-    block = host.block(8)
+    seen, host = Givers(), Host(8, arena=Arena(device, 8))
+    block = host.block(8, 0, 8)
     if not late:
         block.open()
     queues.add(Queue.D2H, seen.give, ("one", block), (), ()).wait()

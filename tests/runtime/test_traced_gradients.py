@@ -14,6 +14,7 @@ from memplan.runtime.trace.trace import trace
 from memplan.runtime.unsupported import TraceError
 from not_none import not_none
 from torch import nn
+from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_mutation
 
 # ── followed ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -281,3 +282,41 @@ def test_native_code_in_an_operator_trains():
     module.zero_grad()
     Native.apply(module(x), ADDRESSES["tensor"], False).square().mean().backward()
     assert torch.equal(not_none(found), not_none(module.weight.grad))
+
+
+@torch.library.custom_op("memplan_tests::launched", mutates_args=())
+def launched(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+
+@launched.register_fake
+def _(x):
+    """Launches a kernel as `torch.library.wrap_triton` does in the fake kernel of a `triton_op`."""
+    made = torch.empty_like(x)
+    triton_kernel_wrapper_mutation(
+        kernel_idx=0,
+        constant_args_idx=0,
+        grid=[(1, 1, 1)],
+        tma_descriptor_metadata={},
+        kwargs={"x_ptr": x, "y_ptr": made},
+    )
+    return made
+
+
+launched.register_autograd(lambda _ctx, gradient: 2 * gradient)
+
+
+def test_a_triton_kernel_in_an_operator_trains():
+    torch.manual_seed(0)
+    module, x = nn.Linear(4, 4), torch.randn(3, 4)
+    iteration = Iteration(module, (x,), lambda output: launched(output).square().mean())
+    names = [operation.name for operation in trace(iteration).operations]
+    assert names.count("launched") == 1
+    step = memplan.optimize(
+        module, x, loss_fn=iteration.loss_fn, budget="100%", solver="store-all", cache=False
+    )
+    step(x).backward()
+    found = not_none(module.weight.grad)
+    module.zero_grad()
+    (2 * module(x)).square().mean().backward()
+    assert torch.equal(found, not_none(module.weight.grad))

@@ -155,7 +155,8 @@ def size(
     MODEL.py has a function that builds the model; CONFIG is a config.json of Hugging Face, or its folder.
     Nothing is measured or downloaded: figures are estimates for --gpu, which need not be here, with a low and
     a high end. A `build` with a parameter `batch` is asked for each batch; for any other the example inputs
-    are repeated. Exit code 3 where no batch fits.
+    are repeated. A batch for which the solver has no answer in its time is a row that says so. Exit code 3
+    where no batch fits.
 
     \b
     plan size model.py --gpu rtx3060
@@ -270,5 +271,8 @@ def _tell(
     if found[-1].interrupted:
         output.note("interrupted: this is what was found so far")
         raise SystemExit(Exit.INTERRUPTED)
+    if faults := [one for result in found for one in result.unanswered if one.fault]:
+        output.note("\n".join(dict.fromkeys(f"an internal error: {one.reason}" for one in faults)))
+        raise SystemExit(Exit.FAULT)
     if not any(one.fitting for one in found):
         raise NothingFitsError(nothing_fits(found[-1]))

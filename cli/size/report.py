@@ -47,6 +47,7 @@ def trial_document(one: Trial, constant: int, found: SizeResult | None = None) -
         "budget": one.budget,
         "device_budget": one.budget + constant,
         "fits": figures is not None,
+        "unanswered": one.unanswered and one.unanswered._asdict(),
         "min_memory": one.min_memory,
         "baseline_peak": one.baseline_figures.peak,
         "baseline_time": one.baseline_seconds,
@@ -244,6 +245,8 @@ def pinning(found: SizeResult) -> str | None:
 
 
 def nothing_fits(found: SizeResult) -> str:
+    if not found.trials:
+        return "interrupted before the first batch was tried"
     one, least, room = found.trials[0], found.least, found.room
     kept = room.constant
     needs = f": the smallest budget found is {spelled(least.budget + kept)}" if least else ""
@@ -251,4 +254,5 @@ def nothing_fits(found: SizeResult) -> str:
     min_memory = f"the minimum memory {kind} offloading is {spelled(one.min_memory + kept)}"
     tried = "" if one.proven_infeasible else " by any plan found"
     line = f"batch {one.batch:,} does not fit within {spelled(room.limit)}{tried}{needs}; {min_memory}"
-    return "; ".join(filter(None, (line, pinning(found))))
+    unanswered = one.unanswered and one.unanswered.reason
+    return "; ".join(filter(None, (line, unanswered, pinning(found))))

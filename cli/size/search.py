@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -11,7 +11,7 @@ from ...graphs.errors import MemplanError
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine
 from ...graphs.machines.presets import Preset
-from ...graphs.units import format_bytes
+from ...graphs.units import duration, format_bytes
 from ...planner.baseline import baseline, baseline_schedule
 from ...planner.bounds import time_bound
 from ...planner.schedule.schedule import Schedule
@@ -22,6 +22,8 @@ from ...planner.sizing.sizing import (
     Known,
     Solve,
     Trial,
+    Unanswered,
+    UnansweredError,
     given_batches,
     largest_batch,
     minimum_of,
@@ -29,7 +31,8 @@ from ...planner.sizing.sizing import (
     tightened,
     trial,
 )
-from ...solvers.problem import InfeasibleError, Problem
+from ...solvers.auto.members import described
+from ...solvers.problem import InfeasibleError, NotFoundError, Problem
 from ...solvers.registry import run as registry
 from ..options import DEFAULT_SOLVER
 from .alternatives import CHECKPOINTS, NextSteps, next_steps
@@ -108,13 +111,21 @@ class Question:
     def __call__(self, graph: Graph, budget: int) -> Schedule | None:
         problem = Problem(graph, budget, self.any_size)
         self.report(f"{self.solver}: {graph.name} within {format_bytes(budget)}")
-        with suppress(InfeasibleError):
-            seconds = self.share * (self.time_limit or _seconds(graph))
+        seconds = self.share * (self.time_limit or _seconds(graph))
+        try:
             found = registry.solve(self.solver, problem, seconds, self.settings, self.report, 0.0)
-            if found.interrupted:
-                raise KeyboardInterrupt
-            return found.schedule
-        return None
+        except NotFoundError:
+            line = f"{self.solver} had no answer in {duration(seconds)}"
+            raise UnansweredError(line, fault=False) from None
+        except InfeasibleError:
+            return None
+        except MemplanError:
+            raise
+        except Exception as error:
+            raise UnansweredError(described(self.solver, error), fault=True) from error
+        if found.interrupted:
+            raise KeyboardInterrupt
+        return found.schedule
 
 
 def _seconds(graph: Graph) -> float:
@@ -180,6 +191,11 @@ class SizeResult:
     def fitting(self) -> list[Trial]:
         return [one for one in self.trials if one.figures]
 
+    @property
+    def unanswered(self) -> list[Unanswered]:
+        """What the solver had no answer to."""
+        return [one.unanswered for one in self.trials if one.unanswered is not None]
+
     def tight(self, batch: int) -> bool:
         """Tell whether the batch fits as expected but might not."""
         return batch in self.spans and self.spans[batch].high > self.room.limit
@@ -220,20 +236,23 @@ class BatchSearch:
         marked = found.fastest
         if marked is None or found.interrupted:
             return found
-        if not self.loops.agrees(marked.batch):
-            found = self._once(batches)
+        with _interruptible(found):
+            if not self.loops.agrees(marked.batch):
+                found = self._once(batches)
         return found
 
     def _once(self, batches: list[int] | None) -> SizeResult:
         found = SizeResult(self.loops.preset, self.room)
         with _interruptible(found):
             self._asked(found, batches)
-        self._agree(found)
-        with _interruptible(found):
-            if not found.interrupted:
+        if not found.interrupted:
+            with _interruptible(found):
+                self._agree(found)
                 self._retry_without_pinned_limit(found)
                 if not self.brief:
                     self._next_steps(found)
+        if found.interrupted:
+            self._agree(found)
         return found
 
     def _asked(self, found: SizeResult, batches: list[int] | None) -> None:
@@ -324,7 +343,7 @@ class BatchSearch:
             best = found.fastest
             rate = 0.0 if best is None else best.samples_per_second or 0.0
             promised = one.batch / time_bound(self._graph(one.batch))
-            if self.brief and promised < (1 + _NEAR) * rate:
+            if promised < (1 + _NEAR) * rate:
                 continue
             better = self._thorough(one.batch)
             found.trials[found.trials.index(one)] = better
@@ -378,8 +397,9 @@ class BatchSearch:
         for place, one in enumerate(found.trials):
             if one.figures is None:
                 kept: Solve = lambda graph, budget: known.best(graph, machine, budget)  # noqa: E731
-                found.trials[place] = trial(self._graph(one.batch), machine, one.batch, one.budget, kept)
-                if found.trials[place].figures is not None:
+                better = trial(self._graph(one.batch), machine, one.batch, one.budget, kept)
+                if better.figures is not None:
+                    found.trials[place] = better
                     found.hasty.add(one.batch)
         if found.least is not None:
             graph = self._graph(found.least.batch)

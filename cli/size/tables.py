@@ -58,6 +58,8 @@ def _batch(one: Trial, found: SizeResult, *, pinned: bool) -> list[str]:
 
 def verdict(one: Trial, found: SizeResult) -> str:
     """Describe in words whether a batch fits."""
+    if one.figures is None and one.unanswered is not None:
+        return f"no plan found: {one.unanswered.reason}"
     if one.figures is None:
         return "no: below the minimum" if one.proven_infeasible else "no plan found"
     words = "fits" if one.batch in found.as_it_is else "fits with a plan"
@@ -92,6 +94,10 @@ def _next(row: Alternative, found: SizeResult, columns: int) -> list[str]:
 
 def unfit(found: SizeResult) -> str:
     """Return the words for no batch that fits: below the minimum memory none can, else none was found."""
+    if not found.trials:
+        return "interrupted"
+    if found.unanswered:
+        return f"no plan found: {found.unanswered[0].reason}"
     proven = all(one.proven_infeasible for one in found.trials)
     return "does not fit" if proven else "does not fit by any plan found"
 

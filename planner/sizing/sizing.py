@@ -21,7 +21,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isqrt
+from typing import NamedTuple
 
+from ...graphs.errors import MemplanError
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine, Memory
 from ..baseline import baseline, baseline_schedule
@@ -36,7 +38,27 @@ LARGEST = 2**20
 """Batches above are not tried: such a model needs next to no memory for a sample."""
 
 Solve = Callable[[Graph, int], Schedule | None]
-"""A function that returns a schedule of the graph within a budget (bytes); None if none is found."""
+"""A function that returns a schedule of the graph within a budget (bytes); None if none is found. Raises
+UnansweredError."""
+
+
+class Unanswered(NamedTuple):
+    """A question that a solver did not answer.
+
+    reason: one line.
+    fault: the solver failed; otherwise its time was over.
+    """
+
+    reason: str
+    fault: bool
+
+
+class UnansweredError(MemplanError):
+    """A solver ended without an answer, which costs this question alone."""
+
+    def __init__(self, reason: str, *, fault: bool) -> None:
+        super().__init__(reason)
+        self.unanswered = Unanswered(reason, fault)
 
 
 @dataclass(frozen=True)
@@ -49,6 +71,7 @@ class Trial:
     steps: micro-batches per update, of which the figures are the last's.
     earlier: seconds of those before the last, with this schedule.
     baseline_earlier: likewise, of the baseline.
+    unanswered: why the solver had no answer, None if it had one.
     """
 
     batch: int
@@ -57,6 +80,7 @@ class Trial:
     baseline_figures: Figures
     schedule: Schedule | None = None
     figures: Figures | None = None
+    unanswered: Unanswered | None = None
     steps: int = 1
     earlier: float = 0.0
     baseline_earlier: float = 0.0
@@ -142,7 +166,12 @@ class Known:
         """Return a solver that gives what `solve` finds, or the fastest known schedule if that is faster."""
 
         def answer(graph: Graph, budget: int) -> Schedule | None:
-            self.noted(solve)(graph, budget)
+            try:
+                self.noted(solve)(graph, budget)
+            except UnansweredError:
+                if (found := self.best(graph, machine, budget)) is None:
+                    raise
+                return found
             return self.best(graph, machine, budget)
 
         return answer
@@ -165,7 +194,10 @@ def trial(graph: Graph, machine: Machine, batch: int, budget: int, solve: Solve)
     The solver is not called if the budget is below the minimum memory.
     """
     asked = unsolved(graph, machine, batch, budget)
-    schedule = None if asked.proven_infeasible else solve(graph, budget)
+    try:
+        schedule = None if asked.proven_infeasible else solve(graph, budget)
+    except UnansweredError as error:
+        return replace(asked, unanswered=error.unanswered)
     return asked if schedule is None else _within(graph, machine, budget, replace(asked, schedule=schedule))
 
 

@@ -1,4 +1,4 @@
 """Portfolios: several solvers in parallel.
 
-Public modules: workers.
+Public modules: members, workers.
 """

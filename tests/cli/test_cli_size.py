@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -333,6 +334,59 @@ def test_ctrl_c_tells_what_was_found(plan: Plan, tmp_path: Path, monkeypatch: py
     assert [one["batch"] for one in reported["batches"]] == [8, 1024]
     assert reported["largest_batch"]["batch"] == 8
     assert reported["smallest_budget"] is None
+
+
+UNABLE_AT_THE_SECOND = """
+from dataclasses import replace
+
+from memplan.solvers.problem import NotFoundError
+from memplan.solvers.recomputation.tw_remat import tw_remat
+
+calls = []
+
+def solve(problem, options):
+    calls.append(1)
+    if len(calls) == 2:
+        raise ERROR
+    return tw_remat.solve(problem, replace(options, settings=None))
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "reason"),
+    [
+        ("NotFoundError('theirs', problem.budget, 0)", 0, "theirs had no answer in 3.00 s"),
+        ("RuntimeError('a bug\\nof theirs')", 1, "theirs failed: RuntimeError: a bug of theirs"),
+    ],
+)
+def test_a_question_without_an_answer_costs_its_own_row(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str, code: int, reason: str
+) -> None:
+    """The second question is the largest batch's: no schedule of another fits it."""
+    plug_ins.install(tmp_path, monkeypatch, UNABLE_AT_THE_SECOND.replace("ERROR", error))
+    words = ("--solver", "theirs", "--budget", f"{28_000_000 + KEPT}", "--batch", "8,1024,2048")
+    result = plan("size", "model.py:deep", "--gpu", "rtx3060", *words, "--time-limit", "3", "--json")
+    first, second, third = json.loads(result.stdout)["batches"]
+    assert result.exit_code == code
+    assert (result.stderr.strip() == f"plan: an internal error: {reason}") == (code == 1)
+    assert [one["fits"] for one in (first, second, third)] == [True, True, False]
+    assert first["unanswered"] is second["unanswered"] is None
+    assert third["unanswered"] == {"reason": reason, "fault": code == 1}
+
+    sys.modules.pop("solver_theirs")
+    table = plan("size", "model.py:deep", "--gpu", "rtx3060,rtx3090", *words, "--time-limit", "3").stdout
+    assert all(name in table for name in ("rtx3060", "rtx3090"))
+
+
+def test_ctrl_c_at_the_first_batch_is_no_answer(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "def build(batch=1):\n    raise KeyboardInterrupt\n"
+    (tmp_path / "stopped.py").write_text(text)
+    result = plan("size", "stopped.py", "--gpu", "rtx3060,rtx3090")
+    assert result.exit_code == 130
+    assert "rtx3060: interrupted" in result.stdout
+    assert "rtx3090" not in result.stdout
 
 
 @pytest.mark.parametrize(

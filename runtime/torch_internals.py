@@ -724,3 +724,8 @@ def composite(operator: Any) -> Callable[..., Any]:
     """Return an operator's implementation by others, as in C++: Python's, `decompose`, can differ."""
     key: Any = torch._C.DispatchKey.CompositeImplicitAutograd
     return partial(operator._op_dk, key)
+
+
+def attention_of(model: Any) -> str | None:
+    """Return the attention that a model of transformers computes with: 'eager', 'sdpa'."""
+    return getattr(model.config, "_attn_implementation", None)

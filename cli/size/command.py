@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.text import Text
@@ -45,8 +46,10 @@ from ..options import (
     writable_as,
 )
 from ..printing.output import Output
+from .loop_options import chosen_loop, loop_options
 from .loops import Loops
 from .model import Subject, open_subject
+from .price import parse_prices
 from .report import document_of, lines_of, nothing_fits, several_document, several_lines
 from .search import BatchSearch, Question, Room, SizeResult
 from .tables import sections
@@ -101,11 +104,17 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
     help="Of the weights, for a CONFIG.  [default: what it says, or float32]",
 )
 @click.option(
+    "--price",
+    metavar="1.20/h|a100=1.80/h,t4=0.35/h",
+    help="Of the GPU per hour, in any currency; samples are then told per unit of it.",
+)
+@click.option(
     "--optimizer", type=click.Choice([*OPTIMIZER_NAMES, "none"]), default="adamw", show_default=True
 )
 @click.option(
     "--update", type=click.Choice(["in-backward", "after"]), default="in-backward", show_default=True
 )
+@loop_options
 @solver_option
 @click.option(
     "--time-limit",
@@ -142,6 +151,7 @@ def size(
     batches: list[int] | None,
     length: int | None,
     dtype: str | None,
+    price: str | None,
     optimizer: str,
     update: When,
     solver: str,
@@ -149,6 +159,7 @@ def size(
     settings: dict[str, str],
     destination: Path | None,
     output: Output,
+    **options: Any,
 ) -> None:
     """Will it fit? Which batch to train with, the largest, and what takes the memory.
 
@@ -169,17 +180,21 @@ def size(
         raise click.UsageError("--machine describes one machine: it goes with one --gpu")
     if machine_path and (host or lanes):
         raise click.UsageError("--machine says what --host and --lanes say: give one")
-    chosen = _with_dtype(chosen, dtype, output, every=gpu.strip().lower() == ALL)
+    loop = chosen_loop(options)
+    batches = loop.batches(batches)
+    prices = parse_prices(price, chosen)
+    chosen = _with_dtype(chosen, {dtype, loop.dtype}, output, every=gpu.strip().lower() == ALL)
     with model_code(model, "this machine"), output.status(f"reading {model}") as report:
         rooms = [_room(preset, machine_path, budget, reserve, output) for preset in chosen]
-        subject = open_subject(model, length, dtype, optimizer, update, report)
+        subject = open_subject(model, length, dtype, optimizer, update, loop, report)
         known, found = Known(), list[SizeResult]()
         for preset, room in sorted(rooms, key=lambda pair: pair[1].limit):
             ask = Question(solver, time_limit, settings, preset.machine, report)
-            loops = Loops(subject.estimates, preset)
+            loops = Loops(subject.estimates, preset, loop.steps)
             updates = None if subject.optimizer == "none" else subject.optimizer
             search = BatchSearch(loops, updates, ask, room, known, brief=len(rooms) > 1)
-            found.append(search.run(batches))
+            found.append(search.run(batches, one_update=loop.total is not None))
+            found[-1].price = prices.get(preset.name)
             if found[-1].interrupted:
                 break
     if destination is not None:
@@ -199,18 +214,23 @@ def _presets(text: str, host: str | None, lanes: str | None) -> list[Preset]:
     return list({one.name: one for one in found}.values())
 
 
-def _with_dtype(chosen: list[Preset], dtype: str | None, output: Output, *, every: bool) -> list[Preset]:
-    """Return the GPUs that have --dtype. Raises InputError if one that was named has not.
+def _with_dtype(
+    chosen: list[Preset], dtypes: set[str | None], output: Output, *, every: bool
+) -> list[Preset]:
+    """Return the GPUs that have these dtypes. Raises InputError if one that was named has not.
 
+    dtypes: of --dtype and --autocast.
     every: all GPUs were requested: those without it are left out, with a note.
     """
-    lines = {one.name: lacks(one.gpu, dtype or "") for one in chosen}
-    missing = [one.gpu.name for one in chosen if lines[one.name] is not None]
-    if missing and not every:
-        raise InputError("; ".join(filter(None, lines.values())))
-    if missing:
-        output.note(f"left out, since they have no {dtype}: {', '.join(dict.fromkeys(missing))}")
-    return [one for one in chosen if lines[one.name] is None]
+    for dtype in sorted(filter(None, dtypes)):
+        lines = {one.name: lacks(one.gpu, dtype) for one in chosen}
+        missing = [one.gpu.name for one in chosen if lines[one.name] is not None]
+        if missing and not every:
+            raise InputError("; ".join(filter(None, lines.values())))
+        if missing:
+            output.note(f"left out, since they have no {dtype}: {', '.join(dict.fromkeys(missing))}")
+        chosen = [one for one in chosen if lines[one.name] is None]
+    return chosen
 
 
 def _room(

@@ -76,6 +76,22 @@ class Loops:
 
         return tokens_per_sample(self.estimates.program(batch, self.preset), batch)
 
+    def adapters(self, batch: int) -> str | None:
+        """Return in words which layers have adapters and how much is trained; None if there are none."""
+        from ...runtime.profile.loops import adapted_layers, trained_elements
+
+        program = self.estimates.program(batch, self.preset)
+        layers = adapted_layers(program)
+        if not layers:
+            return None
+        rank = program.values[program.parameters[f"{layers[0]}.lora_A.weight"]].shape[0]
+        names = ", ".join(sorted({name.rpartition(".")[2] for name in layers}))
+        trained, all_weights = trained_elements(program)
+        return (
+            f"r={rank} on {len(layers):,} layers, {names}: {trained:,} of {all_weights:,} weights are "
+            f"trained, {trained / all_weights:.2%}"
+        )
+
     def _loop(self, name: str, batch: int, change: Callable[[Loop], Loop]) -> Loop:
         # A model that does not follow its line is estimated anew, and then the graph is another.
         graph = self.estimates.graph(batch, self.preset)

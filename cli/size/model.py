@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...graphs.errors import InputError
 from ...graphs.transformations.updates import When
+from .loop_options import LoopOptions
 
 if TYPE_CHECKING:
     from ...runtime.profile.estimates import Estimates
@@ -21,6 +22,7 @@ class Subject(NamedTuple):
     what: str | None
     optimizer: str
     estimates: Estimates
+    loop: LoopOptions = LoopOptions()
 
 
 def open_subject(
@@ -29,14 +31,18 @@ def open_subject(
     dtype: str | None,
     optimizer: str,
     update: When,
+    loop: LoopOptions,
     report: Callable[[str], None],
 ) -> Subject:
     """Open a model file or configuration.
 
-    length, dtype: for a configuration. Raises MemplanError, one line.
+    length, dtype: for a configuration. loop: options that change what is trained. Raises MemplanError, one
+    line.
     """
     from ...runtime.model.file import load_model_file
     from ...runtime.model.hugging_face import is_configuration, load_configuration
+    from ...runtime.model.lora import parse_low_rank
+    from ...runtime.model.variant import Variant
     from ...runtime.profile.estimates import Estimates
     from ...runtime.updates.choice import Choice
 
@@ -51,8 +57,11 @@ def open_subject(
         raise InputError(f"{option} is for a Hugging Face configuration: a model file decides it itself")
     else:
         file = load_model_file(model)
+    if loop.changes_model:
+        lora = None if loop.lora is None else parse_low_rank(loop.lora)
+        file = file._replace(variant=Variant(lora, loop.autocast, loop.attention))
     choice = None if optimizer == "none" else Choice(optimizer, update)
-    return Subject(file.name, what, optimizer, Estimates(file, choice, report))
+    return Subject(file.name, what, optimizer, Estimates(file, choice, report), loop)
 
 
 def _refuse_other_names(model: str) -> None:

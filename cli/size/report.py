@@ -22,6 +22,7 @@ from .search import SizeResult
 from .tables import (
     batch_table,
     between,
+    cheapest,
     gpu_table,
     kind_table,
     module_table,
@@ -79,6 +80,10 @@ def document_of(found: SizeResult, subject: Subject) -> dict[str, Any]:
         "answer": answer(found),
         "model": subject.what,
         "optimizer": subject.optimizer,
+        "lora": found.adapters,
+        "autocast": subject.loop.autocast,
+        "attention": subject.loop.attention,
+        "global_batch": subject.loop.total,
         "budget": found.room.limit,
         "reserve": found.room.reserve,
         "constant": constant,
@@ -89,6 +94,8 @@ def document_of(found: SizeResult, subject: Subject) -> dict[str, Any]:
         "fastest_batch": document(found.fastest),
         "smallest_nearly_fastest": document(found.nearly_fastest),
         "tokens_per_sample": found.tokens,
+        "price_per_hour": found.price,
+        "samples_per_price": found.fastest and found.samples_per_price(found.fastest),
         "next_steps": found.next_steps and _next_document(found.next_steps, found.room.limit),
         "smallest_budget": found.least and trial_document(found.least, constant),
         "breakdown": found.parts and _parts_document(found.parts),
@@ -113,7 +120,9 @@ def _next_document(steps: NextSteps, limit: int) -> dict[str, Any]:
 
 
 def several_document(found: list[SizeResult], subject: Subject) -> dict[str, Any]:
+    best = cheapest(found)
     return {
+        "most_samples_for_the_price": best and best.preset.name,
         "gpus": [document_of(one, subject) for one in found],
         "interrupted": any(one.interrupted for one in found),
     }
@@ -147,7 +156,10 @@ def answer(found: SizeResult) -> str:
     line += f"; {number(rate)} samples/s"
     if one.seconds:
         line += f" ({number(one.samples / times.high)} to {number(one.samples / times.low)})"
-    return line if found.tokens is None else f"{line}, {number(rate * found.tokens)} tokens/s"
+    if found.tokens is not None:
+        line += f", {number(rate * found.tokens)} tokens/s"
+    bought = found.samples_per_price(one)
+    return line if bought is None else f"{line}; {number(bought)} samples per 1.00"
 
 
 def batch_words(one: Trial) -> str:
@@ -166,6 +178,7 @@ def lines_of(found: SizeResult, subject: Subject) -> Iterator[Text]:
             ("gpu", f"{found.preset.gpu.name}: estimated, see the low and high ends"),
             *([("model", subject.what)] if subject.what else []),
             ("optimizer", subject.optimizer),
+            *loop_rows(found, subject),
             ("budget", f"{spelled(room.limit)}{left}"),
             *_host(found.preset.machine),
             *([] if found.tokens else [("tokens/s", "none: no input has tokens, batch by length")]),
@@ -185,6 +198,22 @@ def lines_of(found: SizeResult, subject: Subject) -> Iterator[Text]:
         yield from table(*module_table(found.parts))
 
 
+def loop_rows(found: SizeResult, subject: Subject) -> Iterator[Row]:
+    """Yield what the options change in the loop."""
+    loop = subject.loop
+    if found.adapters is not None:
+        yield "lora", found.adapters
+    if loop.autocast:
+        yield "autocast", f"{loop.autocast}, of forward and loss"
+    if loop.attention:
+        yield "attention", loop.attention
+    if loop.accumulate > 1:
+        yield "accumulate", f"{loop.accumulate:,} micro-batches per update; times are of an update"
+    if loop.total is not None:
+        tried = ", ".join(f"{one.batch:,}" for one in sorted(found.trials, key=lambda one: one.batch))
+        yield "global batch", f"{loop.total:,} samples per update; micro-batches tried: {tried}"
+
+
 def _host(machine: Machine) -> list[Row]:
     """Return a row with what the host holds, if tensors can be offloaded to it."""
     if not offloads(machine):
@@ -198,6 +227,8 @@ def several_lines(found: list[SizeResult], subject: Subject) -> Iterator[Text]:
     rows = [*([("model", subject.what)] if subject.what else []), ("optimizer", subject.optimizer)]
     yield from labelled(rows)
     yield from table(*gpu_table(found))
+    if (best := cheapest(found)) is not None:
+        yield from labelled([("most samples for the price", best.preset.name)])
 
 
 def _summary(found: SizeResult) -> Iterator[Row]:
@@ -207,21 +238,24 @@ def _summary(found: SizeResult) -> Iterator[Row]:
         needs = f", {between(span, size)} of memory" if span else ""
         yield (
             "train with",
-            f"batch {fastest.batch:,}: {rate(fastest)} samples/s, {between(times, duration)}{needs}",
+            f"{batch_words(fastest)}: {rate(fastest)} samples/s, {between(times, duration)}{needs}",
         )
+        if found.price is not None and (bought := found.samples_per_price(fastest)):
+            each, million = number(bought, 3), number(1e6 / bought, 3)
+            yield "price", f"{found.price:g} per hour: {each} samples per 1.00, {million} per million samples"
     nearly = found.nearly_fastest
     if nearly is not None and nearly is not fastest:
         span = found.spans.get(nearly.batch)
         needs = f", {size(span.expected)} of memory" if span else ""
-        yield "within 5 %", f"batch {nearly.batch:,}: {rate(nearly)} samples/s{needs}: the smallest tried"
+        yield "within 5 %", f"{batch_words(nearly)}: {rate(nearly)} samples/s{needs}: the smallest tried"
     if unplanned is not None:
-        yield "without a plan", f"up to batch {unplanned.batch:,}"
+        yield "without a plan", f"up to {batch_words(unplanned)}"
     if largest is not None and largest is not unplanned:
-        yield "with a plan", f"up to batch {largest.batch:,}: {_speed(largest, found)}"
+        yield "with a plan", f"up to {batch_words(largest)}: {_speed(largest, found)}"
     if least is not None:
         yield (
             "smallest budget",
-            f"batch {least.batch:,} within {spelled(least.budget + found.room.constant)}: "
+            f"{batch_words(least)} within {spelled(least.budget + found.room.constant)}: "
             f"{_speed(least, found)}",
         )
     if largest is not None and (line := pinning(found)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from ...graphs.errors import MemplanError
 from ...graphs.graph import Graph
@@ -15,6 +15,7 @@ from ...graphs.units import duration, format_bytes
 from ...planner.baseline import baseline, baseline_schedule
 from ...planner.bounds import time_bound
 from ...planner.schedule.schedule import Schedule
+from ...planner.sizing.accumulation import without_updates
 from ...planner.sizing.breakdown import Breakdown, breakdown
 from ...planner.sizing.estimate_range import Span
 from ...planner.sizing.sizing import (
@@ -37,6 +38,7 @@ from ...solvers.registry import run as registry
 from ..options import DEFAULT_SOLVER
 from .alternatives import CHECKPOINTS, NextSteps, next_steps
 from .loops import Loops, planned_span, unplanned_span
+from .price import samples_per_price
 
 NEARLY = 0.95
 """Share of the most samples per second that is nearly as fast."""
@@ -148,6 +150,8 @@ class SizeResult:
     unplanned: the largest batch that fits without a plan.
     as_it_is: batches that fit without a plan, in the loop that people have.
     tokens: of a sample, None if the model takes none.
+    price: of the GPU, per hour, None if not given.
+    adapters: the layers that --lora adapts, in words, None without.
     next_steps: what else there is for one batch, None on one of several GPUs.
     """
 
@@ -163,6 +167,8 @@ class SizeResult:
     as_it_is: set[int] = field(default_factory=set[int])
     parts: Breakdown | None = None
     tokens: int | None = None
+    adapters: str | None = None
+    price: float | None = None
     next_steps: NextSteps | None = None
 
     @property
@@ -186,6 +192,11 @@ class SizeResult:
         most = max((one.samples_per_second or 0.0 for one in self.fitting), default=0.0)
         near = (one for one in self.fitting if (one.samples_per_second or 0.0) >= NEARLY * most)
         return min(near, key=lambda one: one.batch, default=None)
+
+    def samples_per_price(self, one: Trial) -> float | None:
+        """Return the samples of a batch for one unit of the price's currency, None without a price."""
+        rate = one.samples_per_second
+        return None if self.price is None or rate is None else samples_per_price(rate, self.price)
 
     @property
     def fitting(self) -> list[Trial]:
@@ -226,12 +237,15 @@ class BatchSearch:
     room: Room
     known: Known
     brief: bool = False
+    _one_update: bool = False
 
-    def run(self, batches: list[int] | None) -> SizeResult:
+    def run(self, batches: list[int] | None, *, one_update: bool = False) -> SizeResult:
         """Search and return the results.
 
-        batches: those to try, None: search. Raises MemplanError, one line.
+        batches: those to try, None: search. one_update: they are micro-batches of one update, of which the
+        fastest is wanted. Raises MemplanError, one line.
         """
+        self._one_update = one_update
         found = self._once(batches)
         marked = found.fastest
         if marked is None or found.interrupted:
@@ -259,14 +273,14 @@ class BatchSearch:
         first = self._first(batches)
         for one in self._tried(batches, first):
             found.trials.append(one)
-        if not batches:
+        if not batches or self._one_update:
             self._sharpen(found)
-        if not self.brief:
+        if not self.brief and not self._one_update:
             self._least(found, first)
 
     def _first(self, batches: list[int] | None) -> int:
         """Return the smallest batch to try. Raises MemplanError, that of the first try."""
-        starts = [min(batches)] if batches else _STARTS
+        starts = _STARTS if batches is None else batches if self._one_update else [min(batches)]
         refusals: list[MemplanError] = []
         for batch in starts:
             try:
@@ -279,7 +293,8 @@ class BatchSearch:
 
     def _tried(self, batches: list[int] | None, first: int) -> Iterator[Trial]:
         if batches:
-            yield from given_batches(self._thorough, batches)
+            one_by_one = partial(self._attempt, ask=self.ask.quick) if self._one_update else self._thorough
+            yield from given_batches(one_by_one, (batch for batch in batches if batch >= first))
             return
         tried = list[Trial]()
         self._reach(first)
@@ -342,7 +357,10 @@ class BatchSearch:
         for one in planned:
             best = found.fastest
             rate = 0.0 if best is None else best.samples_per_second or 0.0
-            promised = one.batch / time_bound(self._graph(one.batch))
+            graph = self._graph(one.batch)
+            if one.steps > 1:  # of several micro-batches only the last has updates
+                graph, _places = without_updates(graph)
+            promised = one.batch / time_bound(graph)
             if promised < (1 + _NEAR) * rate:
                 continue
             better = self._thorough(one.batch)
@@ -413,6 +431,7 @@ class BatchSearch:
             found.parts = self._parts(found.fastest, found)
         if found.trials:
             found.tokens = self.loops.tokens(found.trials[0].batch)
+            found.adapters = self.loops.adapters(found.trials[0].batch)
 
     def _retry_without_pinned_limit(self, found: SizeResult) -> None:
         """Find whether the pinned limit alone refuses the smallest refused batch."""

@@ -43,7 +43,8 @@ def batch_table(found: SizeResult) -> Cells:
 
 
 def _batch(one: Trial, found: SizeResult, *, pinned: bool) -> list[str]:
-    first = [f"{one.batch:,}", format_bytes(one.baseline_figures.peak)]
+    times = f" x {one.steps:,}" if one.steps > 1 else ""
+    first = [f"{one.batch:,}{times}", format_bytes(one.baseline_figures.peak)]
     figures = one.figures
     if figures is None:
         return [*first, *["-"] * (7 + pinned), verdict(one, found)]
@@ -105,12 +106,25 @@ def unfit(found: SizeResult) -> str:
 def gpu_table(found: list[SizeResult]) -> Cells:
     """Return the table with a row per GPU."""
     heads = ["to use", "no plan", "largest", "train with", "expected", "high", "time", "samples/s", "gpu"]
-    return heads, [_gpu(one) for one in found]
+    priced = any(one.price is not None for one in found)
+    if priced:
+        heads.insert(-1, "samples per 1.00")
+    return heads, [_gpu(one, priced=priced) for one in found]
 
 
-def _gpu(found: SizeResult) -> list[str]:
+def cheapest(found: list[SizeResult]) -> SizeResult | None:
+    """Return the GPU with the most samples for its price, None without prices."""
+
+    def bought(one: SizeResult) -> float:
+        return 0.0 if one.fastest is None else one.samples_per_price(one.fastest) or 0.0
+
+    best = max(found, key=bought, default=None)
+    return best if best is not None and bought(best) else None
+
+
+def _gpu(found: SizeResult, *, priced: bool) -> list[str]:
     def batch(one: Trial | None) -> str:
-        return "-" if one is None else f"{one.batch:,}"
+        return "-" if one is None else f"{one.batch:,}{f' x {one.steps:,}' if one.steps > 1 else ''}"
 
     first = [
         format_bytes(found.room.limit),
@@ -120,12 +134,14 @@ def _gpu(found: SizeResult) -> list[str]:
     ]
     marked = found.fastest
     if marked is None or marked.figures is None:
-        return [*first, *"----", f"{found.preset.name}: {unfit(found)}"]
+        return [*first, *"----", *(["-"] if priced else []), f"{found.preset.name}: {unfit(found)}"]
     span = found.spans.get(marked.batch)
     needs = [size(span.expected), size(span.high)] if span else [*"--"]
     words = f"{found.preset.name}{'' if marked.batch in found.as_it_is else ': with a plan'}"
     words += ", tight" if found.tight(marked.batch) else ""
-    return [*first, *needs, duration(marked.seconds or 0.0), rate(marked), words]
+    bought = found.samples_per_price(marked)
+    price = ["-" if bought is None else number(bought, 3)] if priced else []
+    return [*first, *needs, duration(marked.seconds or 0.0), rate(marked), *price, words]
 
 
 def kind_table(parts: Breakdown) -> Cells:

@@ -28,6 +28,7 @@ from ...graphs.files.documents import regular_size
 from .arguments import parse_inputs
 from .batches import PARAMETER, takes_batch, with_batch
 from .iteration import Inputs, Iteration, Labelled, LossFunction, with_targets
+from .variant import Variant
 
 _MOST_BYTES = 64 * 2**20
 DEFAULT_ENTRY = "build"
@@ -42,6 +43,7 @@ class ModelFile(NamedTuple):
     path, entry: as the user named them.
     data: see `epoch`.
     label: a name for the graph, which replaces the file's.
+    variant: options that change what the function builds.
     """
 
     path: str
@@ -49,6 +51,7 @@ class ModelFile(NamedTuple):
     function: Callable[..., Any]
     data: Callable[[], Iterable[Any]] | None = None
     label: str | None = None
+    variant: Variant | None = None
 
     @property
     def name(self) -> str:
@@ -69,6 +72,8 @@ class ModelFile(NamedTuple):
             called = f"{self.entry}({f'{PARAMETER}={batch}' if asked else ''})"
             made = _guarded(path, f"{called} fails", partial(self.function, **asked))
         iteration = _checked(made, place)
+        if self.variant is not None:
+            iteration = self.variant.of(iteration)
         if batch is None or asked:
             return iteration
         try:

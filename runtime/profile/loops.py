@@ -9,13 +9,16 @@ import torch
 
 from ...graphs.machines.presets import Preset
 from ..device.device import StreamDevice
+from ..model.lora import DOWN
 from ..program.program import Program
+from ..updates.updates import updates_weights
 from .estimate import Demand
 from .roofline import Work
 from .workspace import Workspace
 
 BLOCK_BYTES = StreamDevice.block_bytes
 """Size of which a GPU's tensors are whole multiples."""
+_ADAPTER = f".{DOWN}.weight"
 _ADDING_PASSES = 3
 """Reads the sum and the gradient, writes the sum."""
 
@@ -40,6 +43,24 @@ def state_elements(program: Program) -> dict[int, int]:
         values[value].storage: prod(values[program.parameters[name]].shape)
         for (name, _state), value in program.states.items()
     }
+
+
+def adapted_layers(program: Program) -> list[str]:
+    """Return the layers that have adapters (lora.py)."""
+    return [name.removesuffix(_ADAPTER) for name in program.parameters if name.endswith(_ADAPTER)]
+
+
+def trained_elements(program: Program) -> tuple[int, int]:
+    """Return the elements of all weights that are trained, and of all weights."""
+    values = program.values
+    changed = {x for one in program.operations if updates_weights(one) for x in one.mutates}
+    sizes = {name: prod(values[value].shape) for name, value in program.parameters.items()}
+    trained = (
+        size
+        for name, size in sizes.items()
+        if name in program.gradients or values[program.parameters[name]].storage in changed
+    )
+    return sum(trained), sum(sizes.values())
 
 
 def tokens_per_sample(program: Program, batch: int) -> int | None:

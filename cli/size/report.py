@@ -21,6 +21,7 @@ from .model import Subject
 from .search import SizeResult
 from .tables import (
     batch_table,
+    batch_words,
     between,
     cheapest,
     gpu_table,
@@ -160,13 +161,6 @@ def answer(found: SizeResult) -> str:
         line += f", {number(rate * found.tokens)} tokens/s"
     bought = found.samples_per_price(one)
     return line if bought is None else f"{line}; {number(bought)} samples per 1.00"
-
-
-def batch_words(one: Trial) -> str:
-    """Return 'batch 8', or 'batch 64 as 8 micro-batches of 8'."""
-    if one.steps == 1:
-        return f"batch {one.batch:,}"
-    return f"batch {one.samples:,} as {one.steps:,} micro-batches of {one.batch:,}"
 
 
 def lines_of(found: SizeResult, subject: Subject) -> Iterator[Text]:

@@ -57,6 +57,13 @@ def _batch(one: Trial, found: SizeResult, *, pinned: bool) -> list[str]:
     return [*first, *needs, *map(format_bytes, below), *speed, verdict(one, found)]
 
 
+def batch_words(one: Trial) -> str:
+    """Return 'batch 8', or 'batch 64 as 8 micro-batches of 8'."""
+    if one.steps == 1:
+        return f"batch {one.batch:,}"
+    return f"batch {one.samples:,} as {one.steps:,} micro-batches of {one.batch:,}"
+
+
 def verdict(one: Trial, found: SizeResult) -> str:
     """Describe in words whether a batch fits."""
     if one.figures is None and one.unanswered is not None:
@@ -224,7 +231,7 @@ def _line(found: SizeResult) -> str:
     plan = "without a plan" if marked.batch in found.as_it_is else "with a plan"
     times = between(time_span(marked.seconds or 0.0), duration)
     return (
-        f"It fits. Train with batch {marked.batch:,}, {plan}: {rate(marked)} samples/s, {times} an iteration."
+        f"It fits. Train with {batch_words(marked)}, {plan}: {rate(marked)} samples/s, {times} an iteration."
     )
 
 

@@ -66,6 +66,12 @@ if TYPE_CHECKING:
     metavar="K",
     help="Iterations between checkpoints.  [default: 10 minutes]",
 )
+@click.option(
+    "--cuda-graph",
+    "cuda_graph",
+    is_flag=True,
+    help="Replay the iteration as a CUDA graph: for schedules without transfers, with updates in them.",
+)
 @trace_option
 @output_options
 def run(
@@ -78,6 +84,7 @@ def run(
     steps: int | None,
     checkpoint: Path | None,
     every: int | None,
+    cuda_graph: bool,
     trace_path: Path | None,
     output: Output,
 ) -> None:
@@ -107,14 +114,14 @@ def run(
     if steps is not None and checkpoint is not None:
         from .train import trained
 
-        with _planned(held, graph_path, model, device, disk, layout, output) as made:
+        with _planned(held, graph_path, model, device, disk, layout, output, cuda_graph=cuda_graph) as made:
             document, rows = trained(*made[:4], steps, checkpoint, every, predicted, output)
         output.result({"predicted": predicted, **document}, labelled([graph_row(held.graph), *rows]))
         return
     from ..runtime.compare.cost import Cost, worse_in_both
     from ..runtime.compare.side_by_side import side_by_side, spans
 
-    with _planned(held, graph_path, model, device, disk, layout, output) as (
+    with _planned(held, graph_path, model, device, disk, layout, output, cuda_graph=cuda_graph) as (
         _file,
         iteration,
         step,
@@ -175,6 +182,8 @@ def _planned(
     disk: Path | None,
     layout: Layout | None,
     output: Output,
+    *,
+    cuda_graph: bool,
 ) -> Generator[tuple[ModelFile, Iteration, PlannedStep, Callable[[str], None], Compiled | None]]:
     """Build the model and its planned step; the model's code may run in the block.
 
@@ -210,7 +219,8 @@ def _planned(
         made = _aligned(program, held.graph, graph_path)
         compiled = Compiled(program, made.kernels) if made.kernels else None
         terms = Terms(held.graph, held.budget, held.machine, disk, layout=layout)
-        yield file, iteration, PlannedStep(iteration, made.program, held.file.schedule, terms), say, compiled
+        step = PlannedStep(iteration, made.program, held.file.schedule, terms, cuda_graph=cuda_graph)
+        yield file, iteration, step, say, compiled
 
 
 def _device(graph: Graph, graph_path: Path, wanted: str | None) -> str:

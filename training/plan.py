@@ -280,6 +280,7 @@ class Planner:
             plan.schedule,
             terms,
             undo=self.options.rollback_on_error and iteration.trains,
+            cuda_graph=self.options.cuda_graph and iteration.trains,
         )
 
     def _in_turn(self, iteration: Iteration, step: PlannedStep) -> Sequence[PlannedStep] | None:

@@ -78,7 +78,8 @@ class Step:
         self._plans = Plans(iteration, plan, planner.options.max_plans, buckets)
         several = iteration.updates is not None and iteration.accumulate > 1  # the plan has parts
         alone = iteration.processes is None and not several
-        self._adapter = Adapter(planner, on=planner.options.replan_on_drift and alone)
+        drifts = planner.options.replan_on_drift and not planner.options.cuda_graph
+        self._adapter = Adapter(planner, on=drifts and alone)
         self._forward: dict[Purpose, Forward] = {}
         self._plan = plan
         self._plans.serving(iteration.inputs if buckets is None else buckets.largest(iteration.inputs))

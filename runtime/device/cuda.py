@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from time import perf_counter
@@ -12,12 +13,14 @@ from torch import Tensor
 
 from ..torch_internals import drop_product_workspaces, grow_segments
 from . import card
-from .device import Event, PinError, Stamp, Stream, StreamDevice, Unpin
+from .device import Event, PinError, Result, Stamp, Stream, StreamDevice, Unpin
 
 WARM_UP_SECONDS = 0.2
 
 
 class Cuda(StreamDevice):
+    captures = True
+
     def name(self) -> str:
         return torch.cuda.get_device_name(self.torch)
 
@@ -123,6 +126,27 @@ class Cuda(StreamDevice):
 
     def on(self, stream: Stream) -> AbstractContextManager[object]:
         return torch.cuda.stream(cast(Any, stream))
+
+    # ── graphs ──────────────────────────────────────────────────────────────────────────────────────
+
+    def pool(self) -> Any:
+        return torch.cuda.graph_pool_handle()
+
+    def captured(
+        self, run: Callable[[], Result], generators: Sequence[torch.Generator], pool: Any
+    ) -> Callable[[], Result]:
+        graph = torch.cuda.CUDAGraph()
+        for generator in generators:
+            graph.register_generator_state(generator)
+        # Threads of the user may use CUDA meanwhile, a data loader's that pins memory for instance.
+        with torch.cuda.device(self.torch), torch.cuda.graph(graph, pool, capture_error_mode="thread_local"):
+            results = run()
+
+        def replay() -> Result:
+            graph.replay()
+            return results
+
+        return replay
 
     # ── what the allocator counts ───────────────────────────────────────────────────────────────────
 

@@ -93,10 +93,12 @@ class Device(ABC):
     torch: PyTorch's device, on which tensors lie.
     block_bytes: size of which the allocator hands out whole multiples.
     reads_host: calls take tensors in host memory.
+    captures: what the device is given can be captured, and launched as one; see `captured`.
     """
 
     block_bytes = 1
     reads_host = False
+    captures = False
 
     def __init__(self, device: torch.device) -> None:
         self.torch = device
@@ -175,11 +177,32 @@ class Device(ABC):
         """
         return Now()
 
+    # ── graphs ──────────────────────────────────────────────────────────────────────────────────────
+
+    def pool(self) -> Any:
+        """Return a new pool of memory for `captured`."""
+        return None
+
+    def captured(
+        self, run: Callable[[], Result], generators: Sequence[torch.Generator], pool: Any
+    ) -> Callable[[], Result]:
+        """Capture what the function gives to the device, without running it there.
+
+        Returns a function that runs it. Its results are the same tensors each time, with other values.
+
+        generators: those of the device that the function draws from, in addition to the device's own.
+        pool: where the function's memory comes from, and stays.
+        """
+        raise NotImplementedError
+
     # ── memory ──────────────────────────────────────────────────────────────────────────────────────
 
     def rounded(self, size: int) -> int:
         """Return `size` as the allocator counts it: rounded up to whole blocks."""
         return -(-size // self.block_bytes) * self.block_bytes
+
+    def release_unused(self) -> None:  # noqa: B027
+        """Give memory that the allocator keeps, and no tensor has, back to the device."""
 
     def room(self, size: int) -> Tensor:
         """Allocate memory on the device, as bytes without content."""
@@ -318,6 +341,3 @@ class StreamDevice(Device):
 
     @abstractmethod
     def reset_peak(self) -> None: ...
-
-    def release_unused(self) -> None:
-        """Give memory that the allocator keeps, and no tensor has, back to the device."""

@@ -33,6 +33,7 @@ from ..updates.sums import adds_up
 from ..updates.updates import updates_weights
 from ..values_used import BUFFERS, INPUTS
 from .arena import rooms_of
+from .captured_iteration import CapturedIteration, check_capturable
 from .cycle import Cycle, Terms
 from .inputs import Expected, OtherValuesError, UsedValuesError
 from .over_plan import Watch
@@ -88,12 +89,14 @@ class PlannedStep:
         terms: Terms | None = None,
         *,
         undo: bool = False,
+        cuda_graph: bool = False,
     ) -> None:
         """Prepare the step.
 
         terms: needed if the schedule has transfers or execution variants.
         undo: keep in host memory what updates overwrite, so that an iteration that fails between them is as
             if it had not begun.
+        cuda_graph: replay iterations as a CUDA graph (captured_iteration.py).
 
         Raises MemplanError if the schedule does not hold, or can't be run here.
         """
@@ -122,11 +125,18 @@ class PlannedStep:
         self.rooms = rooms_of(self.device, program, schedule, terms and terms.layout)
         self.cycle = None
         self._stopwatch: Stopwatch | None = None
+        self._graphs: CapturedIteration | None = None
+        if cuda_graph:
+            counts = self._optimizer is not None and self._optimizer.counts
+            check_capturable(program, schedule, self.device, counts=counts)
         if is_plain(schedule):
             self._code = generate(
                 program, schedule, self.device, placement=self.rooms and self.rooms.placement
             )
-            self.source, self._run = self._code.source, self._code.compile(**self._tools)
+            self.source = self._code.source
+            if cuda_graph:
+                self._graphs = self._replaying()
+            self._run = self._graphs or self._code.compile(**self._tools)
             self._recovery = Recovery(
                 program, self._owners, self._optimizer, self.device, self.journal, None, alone=alone
             )
@@ -254,6 +264,8 @@ class PlannedStep:
         if cycle is not None:
             cycle.timed_by(watch)
             return
+        if self._graphs is not None:
+            self._graphs.release()
         placement = self.rooms and self.rooms.placement
         code = generate(self.program, self._schedule, self.device, timed=True, placement=placement)
         self._run = code.compile(**self._tools, mark=watch.mark)
@@ -269,7 +281,7 @@ class PlannedStep:
             self.cycle.timed_by(None)
         else:
             self.device.synchronize()
-            self._run = self._code.compile(**self._tools)
+            self._run = self._graphs or self._code.compile(**self._tools)
         return watch and watch.times()
 
     def run(self, inputs: Inputs) -> Outcome:
@@ -288,7 +300,8 @@ class PlannedStep:
                 if self._stopwatch is not None:
                     self._stopwatch.lap()
                 rooms = nullcontext() if self.rooms is None else self.rooms.iteration()
-                with self._watch.iteration(), as_traced(self.program.device), rooms, open_to_signals():
+                watched = nullcontext() if self._run is self._graphs else self._watch.iteration()
+                with watched, as_traced(self.program.device), rooms, open_to_signals():
                     results = self._run(residents, settings)
                 outcome = self._outcome(results)
                 if self._optimizer is not None:  # the last that can fail: from here on it is as after it
@@ -313,6 +326,32 @@ class PlannedStep:
         """
         named = zip(self.program.residents, residents, strict=True)
         bring_back(tensor for value, tensor in named if self.program.values[value].storage not in self._moved)
+
+    def _replaying(self) -> CapturedIteration:
+        """Return the function of iterations that are captured."""
+        program = self.program
+        first = len(program.parameters) + len(program.buffers) + len(program.states)
+        places = {program.values[value].storage: i for i, value in enumerate(program.residents)}
+        changed = [(x, places[x]) for x in sorted(_changed(program)) if x in places]
+
+        alone = self._code.compile(**self._tools)
+
+        def keep(residents: Sequence[Tensor]) -> None:
+            self.journal.keep(*((x, residents[place]) for x, place in changed))
+
+        def run(residents: Sequence[Tensor], settings: Sequence[Any]) -> Sequence[Tensor]:
+            with self._watch.iteration():  # a graph's inputs and results are in addition to the plan
+                return alone(residents, settings)
+
+        return CapturedIteration(
+            run,
+            self._code.compile(keep=_keep_nothing, expect=None),
+            self.device,
+            slice(first, first + len(program.inputs)),
+            {} if self._optimizer is None else self._optimizer.by_tensor(),
+            keep,
+            tuple(each for each in program.generators.values() if each.device == program.device),
+        )
 
     @property
     def _tools(self) -> dict[str, Any]:
@@ -341,6 +380,11 @@ class PlannedStep:
     def host_bytes(self) -> int:
         """Return the bytes in host memory of what the schedule has moved there."""
         return 0 if self.cycle is None else self.cycle.host.count.bytes
+
+    @property
+    def graph_bytes(self) -> int:
+        """Return the bytes on the device, in addition to the plan's, of a CUDA graph's inputs and results."""
+        return 0 if self._graphs is None else self._graphs.extra_bytes
 
     @property
     def undo_bytes(self) -> int:
@@ -379,6 +423,10 @@ class PlannedStep:
         """Give module and optimizer back what the schedule moves, on the device, until the next iteration."""
         if self.cycle is not None:
             self._ownership.give_back()
+
+
+def _keep_nothing(*_changing: Any) -> None:
+    """Replace the journal in code that is captured: the journal is written before each replay."""
 
 
 def _changed_by_others(program: Program) -> set[int]:

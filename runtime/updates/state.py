@@ -21,6 +21,7 @@ from ..torch_internals import count_as_stepped
 from .averaged import AVERAGE
 from .catalogue import check_fixed, description, fixed, refuse_hooks
 from .masters import MASTER
+from .planned_optimizer import FIRST_NUMBER
 from .sums import sums_of
 from .updates import updates_weights
 
@@ -80,6 +81,25 @@ class OptimizerState:
                 )
 
         return self._optimizer.register_step_pre_hook(check).remove
+
+    @property
+    def counts(self) -> bool:
+        """Whether updates depend on the number of the step."""
+        return self._counts
+
+    def by_tensor(self) -> dict[int, torch.dtype]:
+        """Return the settings that fused kernels can read from 0-dimensional tensors with the same bits, by
+        place, with the dtype: the number of the step, and learning rates that are such tensors themselves.
+
+        A rate that is a number has more digits than the tensor would have.
+        """
+        numbers = len(self._described.numbers)
+        rates = {
+            FIRST_NUMBER + numbers * place: group["lr"].dtype
+            for place, group in enumerate(self._optimizer.param_groups)
+            if group.get("fused") and isinstance(group["lr"], Tensor)
+        }
+        return {**({0: torch.float32} if self._counts else {}), **rates}
 
     def check(self) -> None:
         """Raise MismatchError if the optimizer's groups have changed in more than their numbers,

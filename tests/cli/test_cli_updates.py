@@ -15,6 +15,8 @@ from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.planner.baseline import baseline
+from memplan.runtime.device.cpu import Cpu
+from replaying import Replaying
 from torch import nn
 
 Plan = Callable[..., Result]
@@ -93,6 +95,23 @@ def test_all_states_on_the_host_and_updated_there(plan: Plan) -> None:
     result = plan(*run, "--json", "--timing-repeats", "1")
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["equal"] is True
+
+
+def test_a_run_as_a_cuda_graph(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU that stands for a device with graphs; else it is refused in one line."""
+    assert plan("profile", "model.py", "--optimizer", "adamw", "-o", "graph.json").exit_code == 0
+    assert plan("solve", "graph.json", *STORE_ALL).exit_code == 0
+    run = ("run", "schedule.json", "--graph", "graph.json", "--model", "model.py", "--cuda-graph", "--json")
+    result = plan(*run)
+    assert result.exit_code == 2
+    assert "cuda_graph: cpu has no CUDA graphs; leave the option out" in result.stderr
+    stands_for = Replaying()
+    monkeypatch.setattr(Cpu, "captures", True)
+    monkeypatch.setattr(Cpu, "captured", lambda _cpu, *arguments: stands_for.captured(*arguments))
+    result = plan(*run)
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["equal"] is True
+    assert stands_for.replays > stands_for.captured_count > 0
 
 
 def test_an_estimate_has_states_and_both_speeds(plan: Plan) -> None:

@@ -99,8 +99,8 @@ def adamw_fused(
     gradient: Tensor,
     exp_avg: Tensor,
     exp_avg_sq: Tensor,
-    lr: float,
-    step: float,
+    lr: float | Tensor,
+    step: float | Tensor,
     *,
     decoupled: bool = True,
     maximize: bool = False,
@@ -108,14 +108,19 @@ def adamw_fused(
     clip: Tensor | None = None,
     **hyperparameters: Any,
 ) -> None:
-    """Update as AdamW by PyTorch's fused kernel; the parameters are those of `adamw`."""
+    """Update as AdamW by PyTorch's fused kernel; the parameters are those of `adamw`.
+
+    lr, step: 0-dimensional tensors of float32 on the weight's device, or numbers.
+    """
+    if not isinstance(step, Tensor):
+        step = torch.full((), step, dtype=torch.float32, device=weight.device)
     (fused_adamw if decoupled else fused_adam)(
         [weight],
         [clipped(gradient, clip)],
         [exp_avg],
         [exp_avg_sq],
         [] if largest is None else [largest],
-        [torch.full((), step, dtype=torch.float32, device=weight.device)],
+        [step],
         lr=lr,
         amsgrad=largest is not None,
         maximize=maximize,
@@ -129,8 +134,8 @@ def adamw_fused_amsgrad(
     exp_avg: Tensor,
     exp_avg_sq: Tensor,
     max_exp_avg_sq: Tensor,
-    lr: float,
-    step: float,
+    lr: float | Tensor,
+    step: float | Tensor,
     **hyperparameters: Any,
 ) -> None:
     """Update as AdamW with amsgrad by PyTorch's fused kernel."""

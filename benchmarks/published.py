@@ -7,7 +7,8 @@
 
 published.yaml has the rows, results/published.csv what was estimated of each, row by row, so that an
 interrupted run goes on; results/published.md gets the table. Half of the rows are for fitting the estimates'
-constants and half for judging them: by a hash of the row's id, not by choice.
+constants and half for judging them: by a hash of the row's id, not by choice. What the operations of each row
+demand is in results/published_work.json.gz, for published_fit.py.
 
 A configuration is made by transformers, timm or torchvision, with random weights and without memory. For timm
 and torchvision with a CPU-only PyTorch: pip install --no-deps --target FOLDER timm torchvision pillow, and
@@ -29,11 +30,12 @@ from typing import IO, Any
 
 import yaml
 from published_table import render
+from published_work import load_work, save_work, work_of_schedule
 
 HERE = Path(__file__).parent
 ROWS = HERE / "published.yaml"
 RESULTS, TABLE = HERE / "results" / "published.csv", HERE / "results" / "published.md"
-FIGURES = ("low", "expected", "high", "time_low", "time", "time_high")
+FIGURES = ("low", "expected", "reserved", "high")
 FIELDS = ("id", *FIGURES, "operations", "took", "date", "error")
 LIMIT = 420.0
 """Seconds for a row, as `took` counts them: of the clock, on a machine that may have other work."""
@@ -57,7 +59,7 @@ def main() -> None:
     if not asked.table:
         texts = asked.only.split(",") if asked.only else [""]
         run([row for row in rows if any(text in row["id"] for text in texts)], asked.limit, rerun=asked.rerun)
-    page = render(rows, load_results())
+    page = render(rows, load_results(), load_work())
     TABLE.write_text(page)
     print(page)
 
@@ -94,6 +96,8 @@ def run(rows: list[Row], limit: float, *, rerun: bool) -> None:
             while pending:
                 begun, row = time.monotonic(), pending.pop(0)
                 found = _line(worker.stdout, limit)
+                if "work" in found:
+                    save_work(row["id"], found.pop("work"))
                 took = f"{time.monotonic() - begun:.0f}"
                 common = {"id": row["id"], "took": took, "date": time.strftime("%Y-%m-%d")}
                 results[row["id"]] = {**common, **found}
@@ -138,17 +142,25 @@ def load_results() -> dict[str, dict[str, Any]]:
 
 
 def estimate_row(row: Row) -> dict[str, Any]:
-    """Estimate a row as `plan size` does: bytes and seconds of an iteration, low, expected and high."""
+    """Estimate a row as `plan size` does: bytes of an iteration, and what its operations demand.
+
+    reserved: bytes of the segments of PyTorch's allocator, which are what nvidia-smi shows.
+    """
     from dataclasses import replace
 
+    from memplan.graphs.graph import Graph
     from memplan.graphs.machines.presets import find_preset
     from memplan.planner.addresses.caching_allocator import reserved_peak
+    from memplan.planner.addresses.lifetimes import lifetimes
     from memplan.planner.baseline import baseline, baseline_schedule
-    from memplan.planner.simulator.simulate import simulate
-    from memplan.planner.sizing.estimate_range import memory_span, time_span
+    from memplan.planner.sizing.accumulation import accumulating
+    from memplan.planner.sizing.eight_bit import with_eight_bit_states
+    from memplan.planner.sizing.estimate_range import memory_span
     from memplan.planner.sizing.ordinary_loop import ordinary_loop
     from memplan.runtime.model.file import ModelFile
+    from memplan.runtime.model.iteration import Iteration
     from memplan.runtime.profile.estimates import Estimates
+    from memplan.runtime.profile.loops import BLOCK_BYTES, cost_of_adding, state_elements
     from memplan.runtime.profile.workspace import constant_bytes
     from memplan.runtime.updates.choice import Choice
     from memplan.solvers.problem import Problem
@@ -160,24 +172,40 @@ def estimate_row(row: Row) -> dict[str, Any]:
     kind = row["optimizer"]
     options = {"momentum": kind.get("momentum"), "fused": kind["kind"] == "fused"}
     choice = None if kind["name"] == "none" else Choice(kind["name"], "after", **options)
-    estimates = Estimates(ModelFile(f"{row['id']}.py", "build", build), choice, lambda _line: None)
+
+    class File(ModelFile):
+        def build(self, batch: int | None = None) -> Iteration:
+            # `outputs = model(…)` holds them until the next assignment.
+            kept = ("logits",) if row["outputs"] == "kept" else False
+            return super().build(batch)._replace(outputs=kept)
+
+    estimates = Estimates(File(f"{row['id']}.py", "build", build), choice, lambda _line: None)
     preset = find_preset(row["card"])
     machine = replace(preset.machine, device_capacity=None)
-    copies = 0 if kind["kind"] in ("fused", "forloop") else estimates.foreach_copies
-    graph = ordinary_loop(estimates.graph(row["batch"], preset), copies)
+    steps = max(row["accumulation"], 2 if row["gradients"] == "kept" else 1)
+    copies = 0 if kind["kind"] in ("fused", "forloop", "8bit") else estimates.foreach_copies
+
+    def loop(graph: Graph) -> Graph:
+        if kind["kind"] == "8bit":
+            elements = state_elements(estimates.program(row["batch"], preset))
+            graph = with_eight_bit_states(graph, elements, BLOCK_BYTES)
+        return ordinary_loop(accumulating(graph, steps, cost_of_adding(preset)), copies)
+
+    graph = loop(estimates.graph(row["batch"], preset))
     budget, schedule = baseline(graph).peak, baseline_schedule(graph)
     if row["checkpointing"]:
         budget = int(1.5 * budget)
         problem = Problem(graph, budget, machine)
         schedule = registry.solve("layer-checkpoint", problem, 60.0, {}, lambda _line: None, 0.0).schedule
-    worst = ordinary_loop(estimates.at_worst(row["batch"], preset), copies)
+    worst = loop(estimates.at_worst(row["batch"], preset))
     constant = 2 * constant_bytes(preset.gpu)  # one of the thread of backward
     span = memory_span(graph, worst, schedule, budget, machine, constant, reserved_peak)
-    times = time_span(simulate(graph, schedule, budget=budget, machine=machine).figures.time)
+    reserved = constant + reserved_peak(lifetimes(graph, schedule, budget=budget, machine=machine))
+    low, expected, high = map(int, span)
     return {
-        **dict(zip(("low", "expected", "high"), map(int, span), strict=True)),
-        **dict(zip(("time_low", "time", "time_high"), (f"{value:.5g}" for value in times), strict=True)),
+        **dict(zip(FIGURES, (low, expected, max(expected, reserved), high), strict=True)),
         "operations": len(graph.operations),
+        "work": work_of_schedule(estimates, row["batch"], preset, graph, schedule),
     }
 
 
@@ -200,7 +228,33 @@ def model_of(row: Row, batch: int) -> tuple[Any, ...]:
         rank, targets = row["lora"]["r"], row["lora"]["targets"]
         kind = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets, task_type="CAUSAL_LM")
         module = get_peft_model(module, kind).train()
+    if row["attention"] == "efficient":
+        module.forward = _efficient_attention(module.forward)
     return _wrapped(module, loss, row["autocast"]), inputs
+
+
+def _efficient_attention(forward: Any) -> Any:
+    """Return a forward whose attention is the memory-efficient kernel, by keys and values for each head."""
+    from unittest.mock import patch
+
+    from torch.nn import functional
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    usual = functional.scaled_dot_product_attention
+
+    def repeated(query: Any, key: Any, value: Any, *args: Any, **options: Any) -> Any:
+        groups = query.size(-3) // key.size(-3)
+        key, value = (one.repeat_interleave(groups, dim=-3) for one in (key, value))
+        return usual(query, key, value, *args, **{**options, "enable_gqa": False})
+
+    def limited(*args: Any, **options: Any) -> Any:
+        with (
+            sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION),
+            patch.object(functional, "scaled_dot_product_attention", repeated),
+        ):
+            return forward(*args, **options)
+
+    return limited
 
 
 def _text_model(row: Row, batch: int) -> tuple[Any, dict[str, Any], Any]:
@@ -209,7 +263,8 @@ def _text_model(row: Row, batch: int) -> tuple[Any, dict[str, Any], Any]:
 
     spec, length = row["model"], row["length"]
     kind = getattr(transformers, spec["class"])
-    extra = {} if kind.config_class.model_type == "t5" else {"attn_implementation": row["attention"]}
+    attention = "sdpa" if row["attention"] == "efficient" else row["attention"]
+    extra = {} if kind.config_class.model_type == "t5" else {"attn_implementation": attention}
     config = kind.config_class(**spec["config"], **extra)
     config.use_cache = False
     shape = (batch, length) if not spec["class"].endswith("Classification") else (batch,)
@@ -256,7 +311,8 @@ def _wrapped(module: Any, loss: Any, autocast: str | None) -> Any:
         def forward(self, **inputs: Any) -> Any:
             with torch.autocast("cuda", dtype=dtype, enabled=mixed):
                 if loss is None:
-                    return self.model(**inputs).loss
+                    found = self.model(**inputs)
+                    return {"loss": found.loss, "logits": found.logits}
                 return loss(self.model(inputs["x"]), inputs["labels"])
 
     return Whole()

@@ -191,7 +191,9 @@ class _Reading:
     def _work(self, node: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Work:
         forms = [self.form(name) for name in (*inputs, *outputs)]
         rate = next((form.rate for form in forms if form.rate), "float32")
-        return Work(self._flops(node), sum(form.bytes for form in forms), rate)
+        flops = self._flops(node)
+        kind = ("convolution" if "Conv" in node.op_type else "product") if flops else "pointwise"
+        return Work(flops, sum(form.bytes for form in forms), rate, kind)
 
     def _flops(self, node: Any) -> int:
         """Return the FLOPs of a node: two per multiply-add."""

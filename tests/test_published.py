@@ -1,88 +1,90 @@
-"""benchmarks/published.yaml and the table that is made of it."""
-
-from __future__ import annotations
+"""Published measurements (benchmarks/published.py): what the page says is of the rows, values and estimates of now."""
 
 import sys
+from math import log
 from pathlib import Path
-from typing import Any
+from statistics import median
 
+import numpy as np
 import pytest
+import torch
 from memplan.graphs.machines.presets import find_preset
+from memplan.planner.baseline import baseline, baseline_schedule
+from memplan.planner.simulator.simulate import simulate
+from memplan.planner.sizing.ordinary_loop import ordinary_loop
+from memplan.runtime.model.file import ModelFile
+from memplan.runtime.profile.efficiency import efficiencies
+from memplan.runtime.profile.estimates import Estimates
+from memplan.runtime.updates.choice import Choice
+from torch import nn
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
-from published import FIGURES, load_rows  # noqa: E402
-from published_table import Figure, half, judge, published_bytes, render  # noqa: E402
+import published  # noqa: E402
+import published_fit  # noqa: E402
+from published_table import half, judge, render  # noqa: E402
+from published_work import iteration_seconds, load_work, work_of_schedule  # noqa: E402
 
-ROWS = load_rows()
-
-
-def test_each_row_has_a_source_a_card_and_something_published() -> None:
-    assert sum(row["expressible"] is True and row["sourced"] for row in ROWS) >= 40
-    for row in ROWS:
-        assert row["source"]["title"], row["id"]
-        assert row["source"]["address"], row["id"]
-        assert find_preset(row["card"]).gpu.memory, row["id"]
-        assert row["memory"] or row["time"], row["id"]
-        assert row["expressible"] is True or isinstance(row["expressible"], str)
-        assert row["time"] is None or 1e-3 < row["time"] < 60, row["id"]
-        size = published_bytes(row)
-        assert size is None or 2**28 < size < 2**37, row["id"]
+ROWS, RESULTS, WORK = published.load_rows(), published.load_results(), load_work()
+JUDGED = [
+    judge(row, RESULTS[row["id"]], WORK[row["id"]])
+    for row in ROWS
+    if row["sourced"] and row["id"] in WORK and not RESULTS[row["id"]]["error"]
+]
 
 
-def test_each_half_has_rows_and_a_row_is_always_in_the_same() -> None:
-    halves = [half(row) for row in ROWS]
-    assert 0.4 < halves.count("fit") / len(halves) < 0.6
-    assert half({"id": "gpt2-a100-fp32"}) == half({"id": "gpt2-a100-fp32", "time": 1.0})
+def test_every_row_that_can_be_expressed_was_estimated() -> None:
+    assert {row["id"] for row in ROWS if row["expressible"] is True} == RESULTS.keys() == WORK.keys()
 
 
-def row(name: str, **given: Any) -> dict[str, Any]:
-    return {**ROWS[0], "id": name, "memory": None, "time": None, "card": "t4", **given}
+def test_the_page_is_of_the_values_of_now() -> None:
+    assert published.TABLE.read_text() == render(ROWS, RESULTS, WORK)
 
 
-def estimated(*figures: float, error: str = "") -> dict[str, str]:
-    return {**dict(zip(FIGURES, map(str, figures), strict=True)), "error": error}
-
-
-def test_a_context_is_not_of_the_peak() -> None:
-    assert published_bytes(row("a", memory={"peak": 10, "unit": "MiB", "context": 4})) == 6 * 2**20
-    assert published_bytes(row("a", memory={"peak": 10, "unit": "GB"})) == 10**10
-    assert published_bytes(row("a", memory={"fails": 12})) is None
-    assert published_bytes(row("a")) is None
-
-
-@pytest.mark.parametrize(("published", "inside"), [(0.9, False), (1.0, True), (2.0, True), (2.1, False)])
-def test_a_figure_is_inside_up_to_its_ends(published: float, inside: bool) -> None:
-    figure = Figure(published, 1.0, 1.5, 2.0)
-    assert figure.inside == inside
-    assert figure.ratio == 1.5 / published
-
-
-def test_the_page_counts_what_it_should() -> None:
-    """Two rows of memory, 0.5 and 1.0 of published; recalled, failed and bounded rows are in no statistic."""
-    peak = {"peak": 2, "unit": "GiB", "of": "allocated"}
+def test_values_are_those_of_a_fit() -> None:
+    """To 5 %: a descent along axes ends where its steps got small."""
     rows = [
-        row("half", memory=peak),
-        row("equal", memory=peak, time=2.0),
-        row("recalled", memory=peak, sourced=False),
-        row("failed", memory=peak),
-        row("bound", memory={"fails": 20}, batch=10),
-        row("unable", memory=peak, expressible="no such optimizer"),
+        row for row in ROWS if half(row) == "fit" and row["time"] and row["sourced"] and row["id"] in WORK
     ]
-    gib = 2**30
-    results = {
-        "half": estimated(gib, gib, 1.5 * gib, 1, 1, 1),
-        "equal": estimated(gib, 2 * gib, 4 * gib, 1, 1, 1),
-        "recalled": estimated(9 * gib, 9 * gib, 9 * gib, 1, 1, 1),
-        "failed": {**dict.fromkeys(FIGURES, ""), "error": "took more than 1 s"},
-        "bound": estimated(8 * gib, 8 * gib, 9 * gib, 1, 1, 1),
-    }
-    page = render(rows, results)
-    assert "| all  | 2 | 0.75 | 0.50 | 1.00 | 50% | 50% | 2.75 |" in page
-    assert "| all  | 1 | 0.50 | 0.50 | 0.50 | 0% | 0% | 1.00 |" in page
-    assert "1 of 1 are right." in page  # 8 GiB fit a T4 at 10, 16 do not at 20
-    assert "`failed`: took more than 1 s" in page
-    assert "`unable`: no such optimizer" in page
-    assert "| `half` |" in page
-    assert "1.00 out" not in page
-    assert judge(rows[0], results["half"]).memory == Figure(2 * gib, gib, gib, 1.5 * gib)
+    fitted, _assumed = published_fit.fit(rows, WORK)
+    found = published_fit.efficiencies_of(published_fit.to_document(fitted))
+    kept = efficiencies()
+    assert found.compute.keys() == kept.compute.keys()
+    assert found.bandwidth == pytest.approx(kept.bandwidth, rel=0.05)
+    assert found.launch == pytest.approx(dict(kept.launch), rel=0.05)
+    assert found.kinds == pytest.approx(dict(kept.kinds), rel=0.05)
+
+
+def test_times_of_the_half_that_nothing_was_fitted_to() -> None:
+    ratios = [one.time.ratio for one in JUDGED if one.time is not None and half(one.row) == "judge"]
+    assert len(ratios) > 40
+    assert abs(log(median(ratios))) < log(1.15)
+    assert np.mean([abs(log(ratio)) < log(1.4) for ratio in ratios]) >= 0.9
+
+
+def test_a_row_s_seconds_are_the_simulators() -> None:
+    def build(batch: int = 8) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+        layers = nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4)
+        )
+        return _Loss(layers), {"x": torch.zeros(batch, 3, 8, 8)}
+
+    row = {"card": "v100", "accumulation": 1}
+    preset = find_preset(row["card"])
+    estimates = Estimates(
+        ModelFile("m.py", "build", build), Choice("adamw", "after", fused=False), lambda _line: None
+    )
+    graph = ordinary_loop(estimates.graph(8, preset), estimates.foreach_copies)
+    schedule = baseline_schedule(graph)
+    work = work_of_schedule(estimates, 8, preset, graph, schedule)
+    figures = simulate(graph, schedule, budget=baseline(graph).peak, machine=preset.machine).figures
+    assert iteration_seconds(row, work) == pytest.approx(figures.time)
+
+
+class _Loss(nn.Module):
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x).square().mean()

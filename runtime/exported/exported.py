@@ -17,7 +17,7 @@ from ...graphs.files.documents import regular_size
 from ...graphs.graph import Graph
 from ...graphs.machines.presets import Preset, find_preset
 from ..device.device import StreamDevice
-from ..profile.estimate import demands_of, estimate_source
+from ..profile.estimate import costs_of, demands_of, estimate_source
 from ..program.graph import graph_of
 from ..trace.lowering import lower
 from ..trace.trace_context import silent
@@ -41,7 +41,7 @@ def read_export(path: Path, gpu: str | Preset) -> Graph:
     except MemplanError as error:  # of a program, not of a model that is traced
         raise ValueError(str(error)) from None
     demands = demands_of(program)
-    costs = [one.cost(preset.gpu, preset.machine.updates) for one in demands]
+    costs = costs_of(program, demands, preset.gpu, preset.machine.updates)
     estimated = estimate_source(preset.gpu, (one.work for one in demands))
     source = {"kind": "fx", "file": path.name, "estimate": estimated}
     return graph_of(

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ...graphs.errors import MemplanError
-from ...graphs.graph import Graph
+from ...graphs.graph import Graph, Phase
 from ...graphs.machine import Updates
 from ...graphs.machines.gpus import Gpu, lacks
 from ...graphs.machines.presets import Preset, find_preset
@@ -35,25 +35,11 @@ from ..updates.choice import Choice, updated
 from ..updates.optimizers.adamw import ADAMW, ADAMW_FUSED
 from ..updates.rules import effort, is_fused
 from ..updates.updates import updates_weights
+from .efficiency import efficiencies
 from .fake_build import fake_build
-from .roofline import (
-    BANDWIDTH_EFFICIENCY,
-    COMPUTE_EFFICIENCY,
-    LAUNCH_SECONDS,
-    Work,
-    distinct_bytes,
-    seconds,
-    work_of,
-)
+from .roofline import Work, distinct_bytes, launch_seconds, seconds, work_of
 from .rounds import Progress
 from .workspace import Workspace, constant_bytes, workspace_of
-
-ESTIMATED = {
-    "compute_efficiency": COMPUTE_EFFICIENCY,
-    "bandwidth_efficiency": BANDWIDTH_EFFICIENCY,
-    "launch_seconds": LAUNCH_SECONDS,
-}
-"""Entries of a graph's `source` about the estimate."""
 
 
 def estimate_source(gpu: Gpu, works: Iterable[Work]) -> dict[str, Any]:
@@ -65,7 +51,6 @@ def estimate_source(gpu: Gpu, works: Iterable[Work]) -> dict[str, Any]:
         "gpu": gpu.name,
         "capability": capability,
         "data": gpu.source,
-        **ESTIMATED,
         **({"notes": notes} if notes else {}),
     }
 
@@ -137,7 +122,7 @@ def graph_from_demands(
     }
     return graph_of(
         program,
-        [one.cost(preset.gpu, preset.machine.updates) for one in demands],
+        costs_of(program, demands, preset.gpu, preset.machine.updates),
         name=file.name,
         source=source,
         machine=preset.machine,
@@ -160,24 +145,36 @@ class Demand:
     size: int = 0
     fused: bool = False
 
-    def cost(self, gpu: Gpu, updates: Updates) -> Cost:
+    def cost(self, gpu: Gpu, updates: Updates, phase: Phase) -> Cost:
         """Return the cost by the roofline; that of an update by how often it passes over its bytes,
         relative to AdamW.
 
         The machine names AdamW's speed. A fused update is compared with the fused AdamW, if the machine names
         that. Without a named speed an update runs at the bandwidth of the device, and on no host.
         """
+        launch = launch_seconds(phase)
         if self.passes is None:
-            return Cost(seconds(self.work, gpu), self.workspace.usual)
+            return Cost(seconds(self.work, gpu), self.workspace.usual, launch_seconds=launch)
         passed = self.passes * self.size
-        device = _pass_rate(updates.device, updates.device_fused, fused=self.fused)
         host = _pass_rate(updates.host, updates.host_fused, fused=self.fused)
         return Cost(
-            passed / (device or BANDWIDTH_EFFICIENCY * gpu.bandwidth) + LAUNCH_SECONDS,
+            update_seconds(passed, gpu, updates, fused=self.fused),
             self.workspace.usual,
             None if host is None else passed / host,
             self.workspace.usual,
+            launch,
         )
+
+
+def update_seconds(passed: int, gpu: Gpu, updates: Updates, *, fused: bool) -> float:
+    """Return the time of an update on the device.
+
+    passed: bytes that it reads and writes.
+    """
+    device = _pass_rate(updates.device, updates.device_fused, fused=fused)
+    if device is None:
+        return seconds(Work(0, passed, ""), gpu)
+    return passed / device + efficiencies().kernel
 
 
 def estimate_program(
@@ -187,7 +184,15 @@ def estimate_program(
 
     updates: how fast AdamW runs on the device and on the host, if known.
     """
-    return [one.cost(gpu, updates or Updates()) for one in demands_of(program, progress)]
+    return costs_of(program, demands_of(program, progress), gpu, updates or Updates())
+
+
+def costs_of(program: Program, demands: Sequence[Demand], gpu: Gpu, updates: Updates) -> list[Cost]:
+    """Return the cost of each operation on a GPU, from what it demands."""
+    return [
+        demand.cost(gpu, updates, operation.phase)
+        for operation, demand in zip(program.operations, demands, strict=True)
+    ]
 
 
 def demands_of(program: Program, progress: Progress | None = None) -> list[Demand]:

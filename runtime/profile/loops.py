@@ -7,6 +7,7 @@ from math import prod
 
 import torch
 
+from ...graphs.graph import Phase
 from ...graphs.machines.presets import Preset
 from ..device.device import StreamDevice
 from ..model.lora import DOWN
@@ -30,7 +31,7 @@ def cost_of_adding(preset: Preset) -> Callable[[int], tuple[float, float | None]
 
     def cost(size: int) -> tuple[float, float | None]:
         demand = Demand(Work(0, 0, ""), Workspace(), _ADDING_PASSES, size, fused=True)
-        found = demand.cost(preset.gpu, preset.machine.updates)
+        found = demand.cost(preset.gpu, preset.machine.updates, Phase.BACKWARD)
         return found.seconds, found.host_seconds
 
     return cost

@@ -1,6 +1,6 @@
 """Estimated time of one operation on a GPU that is not here: the roofline model.
 
-    seconds = max(FLOPs / (e_c · peak FLOP/s of the type), bytes / (e_b · bandwidth)) + launch
+    seconds = max(FLOPs / (e_c · peak FLOP/s of the type), bytes / (e_b · bandwidth)) / kind + kernel
 
 Reference: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009, doi:10.1145/1498765.1498785.
 
@@ -9,12 +9,10 @@ below for what it lacks or miscounts; everything else counts none and is bound b
 of the distinct elements of all tensor arguments and results: an expanded tensor counts once, a table of
 which rows are picked counts as far as it is read.
 
-e_c (`COMPUTE_EFFICIENCY`), e_b (`BANDWIDTH_EFFICIENCY`) and the launch time are rules of thumb for large
-operations, the same for every GPU and kernel, not measurements. Expect errors of a factor of two on one
-operation, either way: small matrices fill no GPU, a kernel may keep a small tensor in cache, random memory
-access is slower than streaming. Sums over an iteration, and
-the ratios between operations that a schedule depends on, are better than that. What a kernel takes
-in addition to its outputs is another matter: workspace.py.
+The efficiencies are fitted to published times of whole iterations (efficiency.py). Expect errors of a factor
+of two on one operation, either way; sums over an iteration, and the ratios between operations that a schedule
+depends on, are better than that. What a kernel takes in addition to its outputs is another matter:
+workspace.py.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...graphs.graph import Phase
 from ...graphs.machines.gpus import Gpu
 from ..calls.fused import dropout_mask
 from ..torch_internals import (
@@ -37,10 +36,7 @@ from ..torch_internals import (
     sdpa_flop_count,
     tree_leaves,
 )
-
-COMPUTE_EFFICIENCY = 0.7
-BANDWIDTH_EFFICIENCY = 0.8
-LAUNCH_SECONDS = 5e-6
+from .efficiency import Efficiencies, efficiencies
 
 aten: Any = torch.ops.aten
 CONVOLUTIONS = {aten.convolution, OLD_CONVOLUTION, aten.convolution_backward}
@@ -48,6 +44,36 @@ PICKS_ROWS = {aten.embedding, aten.index, aten.index_select, aten.gather, aten.t
 MAKES_ROOM = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
 LIKE = {aten.full_like, aten.ones_like, aten.zeros_like, aten.rand_like, aten.randn_like, dropout_mask}
 READS_LAYOUT = {*LIKE, aten.new_full, aten.new_ones, aten.new_zeros}
+KINDS = {
+    "product": (aten.mm, aten.addmm),
+    "batched product": (aten.bmm, aten.baddbmm),
+    "attention": (*ATTENTION, *ATTENTION_BACKWARD),
+    "batch norm": (
+        aten.cudnn_batch_norm,
+        aten.cudnn_batch_norm_backward,
+        aten._native_batch_norm_legit,
+        aten._native_batch_norm_legit_functional,
+        aten.native_batch_norm,
+        aten.native_batch_norm_backward,
+    ),
+    "norm": (
+        aten.native_layer_norm,
+        aten.native_layer_norm_backward,
+        aten.native_group_norm,
+        aten.native_group_norm_backward,
+        aten._softmax,
+        aten._softmax_backward_data,
+        aten._log_softmax,
+        aten._log_softmax_backward_data,
+    ),
+}
+CONVOLUTION_KINDS = (
+    "convolution",
+    "convolution, channels first",
+    "convolution, channels last",
+    "grouped convolution",
+)
+KIND_OF = {operator: kind for kind, operators in KINDS.items() for operator in operators}
 
 
 class Work(NamedTuple):
@@ -56,19 +82,32 @@ class Work(NamedTuple):
     flops: floating-point operations.
     bytes: read and written.
     rate: the field of `Gpu` that bounds its FLOPs.
+    kind: in efficiencies.yaml.
     """
 
     flops: int
     bytes: int
     rate: str
+    kind: str = "pointwise"
 
 
-def seconds(work: Work, gpu: Gpu) -> float:
-    """Return the roofline's bound, divided by the efficiencies, and the launch."""
-    rate = getattr(gpu, work.rate) or gpu.float32
-    compute = work.flops / (COMPUTE_EFFICIENCY * rate)
-    memory = work.bytes / (BANDWIDTH_EFFICIENCY * gpu.bandwidth)
-    return max(compute, memory) + LAUNCH_SECONDS
+def seconds(work: Work, gpu: Gpu, fitted: Efficiencies | None = None) -> float:
+    """Return the roofline's bound by these efficiencies, and what a kernel takes at least.
+
+    fitted: None for those of efficiencies.yaml.
+    """
+    reached = fitted or efficiencies()
+    share, memory = reached.kinds[work.kind], work.bytes / (reached.bandwidth * gpu.bandwidth)
+    if not work.flops:
+        return memory / share + reached.kernel
+    rate = work.rate if getattr(gpu, work.rate) else "float32"
+    compute = work.flops / (reached.of_rate(gpu.capability, rate) * getattr(gpu, rate))
+    return max(compute, memory) / share + reached.kernel
+
+
+def launch_seconds(phase: Phase) -> float:
+    """Return the seconds that the training thread takes to issue an operation."""
+    return efficiencies().launch[phase]
 
 
 def work_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Work:
@@ -80,7 +119,23 @@ def work_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], resul
     inputs, outputs = _tensors((args, kwargs)), _tensors(result)
     formula = FORMULAS.get(operation) or flop_registry.get(operation)
     flops = int(formula(*args, **kwargs, out_val=result)) if formula else 0
-    return Work(flops, _bytes(operation, inputs, outputs), _rate(operation, [*inputs, *outputs]))
+    rate = _rate(operation, [*inputs, *outputs])
+    if operation in CONVOLUTIONS:
+        kind = _kind_of_convolution(operation, args, rate)
+    else:
+        kind = KIND_OF.get(operation, "product" if flops else "pointwise")
+    return Work(flops, _bytes(operation, inputs, outputs), rate, kind)
+
+
+def _kind_of_convolution(operation: Any, args: tuple[Any, ...], rate: str) -> str:
+    """Return the kind: by groups, by dtype, and by layout, since halves want channels last."""
+    simple, first, last, grouped = CONVOLUTION_KINDS
+    x, groups = (args[1], args[9]) if operation is aten.convolution_backward else (args[0], args[8])
+    if groups > 1:
+        return grouped
+    if rate in ("float32", "tf32"):
+        return simple
+    return last if x.shape[1] > 1 and x.stride(1) == 1 else first
 
 
 def distinct_bytes(tensor: torch.Tensor) -> int:

@@ -9,6 +9,7 @@ measured.
                            output and its gradient (cuda/attention_backward.cu)
     gradients of tables    the rows' numbers sorted, the position of each, and as much for the sort itself
                            (cuda/Embedding.cu, cuda/Indexing.cu)
+    softmax, backward      the product of output and its gradient (cuda/SoftMax.cu, softmax_backward_cuda_out)
     sort, topk             keys and positions once more (cuda/Sort.cu)
     convolutions           cuDNN's choice, which is not documented. Usual: input, weight and output in the
                            other layout of channels. Most: all patches under the weight, unrolled.
@@ -53,6 +54,8 @@ def workspace_of(target: Any, args: Any, keywords: Mapping[str, Any], result: An
         return _same(args[0].nbytes)
     if operation in ATTENTION_BACKWARD:
         return _same(_attention(args[1], args[2]))
+    if operation is aten._softmax_backward_data:
+        return _same(args[0].nbytes)
     if operation is aten.embedding_dense_backward:
         rows = args[1].numel()
         return _same(4 * INT64 * rows if rows > UNSORTED else 0)

@@ -15,6 +15,7 @@ from memplan.graphs.files.files import graph_digest, load_graph, save_graph
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machines.presets import find_preset
 from memplan.planner.baseline import baseline
+from memplan.runtime.profile.roofline import Work, seconds
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
 
@@ -80,10 +81,10 @@ def test_times_are_the_roofline_s(tmp_path: Path) -> None:
     gpu = find_preset("rtx3060").gpu
     flops = 2 * BATCH * WIDTH * WIDTH
     moved = 4 * (2 * BATCH * WIDTH + WIDTH * WIDTH)
-    product = max(flops / (0.7 * gpu.float32), moved / (0.8 * gpu.bandwidth)) + 5e-6
+    product = seconds(Work(flops, moved, "float32", "product"), gpu)
     times = dict(zip(graph.operations.name, graph.operations.time.tolist(), strict=True))
     assert times["/fc/MatMul"] == times["fc_grad"] == pytest.approx(product)
-    assert times["relu"] == pytest.approx(2 * 4 * BATCH * WIDTH / (0.8 * gpu.bandwidth) + 5e-6)
+    assert times["relu"] == pytest.approx(seconds(Work(0, 2 * 4 * BATCH * WIDTH, "float32"), gpu))
 
 
 def test_a_product_that_is_bound_by_its_flops(tmp_path: Path) -> None:
@@ -92,8 +93,8 @@ def test_a_product_that_is_bound_by_its_flops(tmp_path: Path) -> None:
     ends = [info(name, half, [n, n]) for name in "abc"]
     graph = onnx.helper.make_graph([make("MatMul", ["a", "b"], ["c"])], "one", ends[:2], ends[2:])
     found = imported(onnx.helper.make_model(graph), tmp_path)
-    rate = find_preset("rtx3060").gpu.float16
-    assert found.operations.time.tolist() == pytest.approx([2 * n**3 / (0.7 * rate) + 5e-6])
+    work = Work(2 * n**3, 3 * 2 * n * n, "float16", "product")
+    assert found.operations.time.tolist() == pytest.approx([seconds(work, find_preset("rtx3060").gpu)])
 
 
 def test_a_solved_schedule_and_the_file_again(tmp_path: Path) -> None:

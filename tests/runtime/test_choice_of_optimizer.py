@@ -8,8 +8,9 @@ from memplan.graphs.graph import Phase
 from memplan.graphs.machine import Updates as Speeds
 from memplan.graphs.machines.gpus import find_gpu
 from memplan.runtime.model.iteration import Iteration, Updates
+from memplan.runtime.profile.efficiency import efficiencies
 from memplan.runtime.profile.estimate import estimate_program
-from memplan.runtime.profile.roofline import LAUNCH_SECONDS
+from memplan.runtime.profile.roofline import Work, seconds
 from memplan.runtime.trace.trace import trace
 from memplan.runtime.updates.choice import Choice, choice_of, updated
 from not_none import not_none
@@ -50,14 +51,15 @@ def test_estimated_updates_take_the_machines_speed():
         return cost
 
     adamw = update(Choice("adamw", fused=False), Speeds(2e9, 1e9, 7e9, 7e9))
-    assert adamw[:4] == pytest.approx((4e6 / 2e9 + LAUNCH_SECONDS, 4_000_000, 4e6 / 1e9, 4_000_000))
+    assert adamw[:4] == pytest.approx((4e6 / 2e9 + efficiencies().kernel, 4_000_000, 4e6 / 1e9, 4_000_000))
     fused = update(Choice("adamw"), Speeds(2e9, 1e9))
-    assert fused[:4] == pytest.approx((7 / 20 * 4e6 / 2e9 + LAUNCH_SECONDS, 0, 7 / 20 * 4e6 / 1e9, 0))
+    assert fused[:4] == pytest.approx((7 / 20 * 4e6 / 2e9 + efficiencies().kernel, 0, 7 / 20 * 4e6 / 1e9, 0))
     fused = update(Choice("adam"), Speeds(2e9, 1e9, 8e9, 5e9))
-    assert fused[:4] == pytest.approx((4e6 / 8e9 + LAUNCH_SECONDS, 0, 4e6 / 5e9, 0))
+    assert fused[:4] == pytest.approx((4e6 / 8e9 + efficiencies().kernel, 0, 4e6 / 5e9, 0))
     sgd = update(Choice("sgd"), Speeds(2e9, None))
-    assert sgd[:3] == (pytest.approx(3 / 20 * 4e6 / 2e9 + LAUNCH_SECONDS), 0, None)
-    assert update(Choice("adamw"), None).seconds == pytest.approx(7 * 4e6 / (0.8 * 360e9) + LAUNCH_SECONDS)
+    assert sgd[:3] == (pytest.approx(3 / 20 * 4e6 / 2e9 + efficiencies().kernel), 0, None)
+    passed = Work(0, 7 * 4_000_000, "")
+    assert update(Choice("adamw"), None).seconds == pytest.approx(seconds(passed, find_gpu("rtx3060")))
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,14 @@ import pytest
 import torch
 from memplan.graphs.errors import InputError
 from memplan.graphs.files.validate import validate
+from memplan.graphs.graph import Phase
 from memplan.graphs.machines.gpus import find_gpu
 from memplan.graphs.machines.presets import find_preset
 from memplan.runtime.model.file import load_model_file
 from memplan.runtime.model.iteration import Iteration
+from memplan.runtime.profile.efficiency import efficiencies
 from memplan.runtime.profile.estimate import estimate, estimate_program
 from memplan.runtime.profile.fake_build import fake_build
-from memplan.runtime.profile.roofline import COMPUTE_EFFICIENCY, LAUNCH_SECONDS
 from memplan.runtime.trace.trace import trace
 from not_none import not_none
 from torch import nn
@@ -59,7 +60,7 @@ def test_the_sum_is_that_of_the_matrix_products_where_they_dominate():
 
     program = trace(fake_build(build))
     products = 4 * 6 * batch * width**2 - 2 * batch * width**2  # the input of the first layer has no gradient
-    bound = products / (COMPUTE_EFFICIENCY * not_none(A100.bfloat16))
+    bound = products / (efficiencies().of_rate((8, 0), "bfloat16") * not_none(A100.bfloat16))
     assert bound < seconds_of(program, A100) < 1.1 * bound
 
 
@@ -88,7 +89,9 @@ def test_an_estimated_graph_has_the_gpu_as_its_machine():
     assert graph.source["estimate"]["gpu"] == "RTX 3090"
     assert graph.source["fingerprint"].startswith("sha256:")
     assert (graph.tensors.bytes % 512 == 0).all()
-    assert (graph.operations.time >= LAUNCH_SECONDS).all()
+    assert (graph.operations.time >= efficiencies().kernel).all()
+    launch = efficiencies().launch
+    assert graph.operations.launch.tolist() == [launch[Phase(phase)] for phase in graph.operations.phase]
     assert len(seen) == len(graph.operations)
 
 

@@ -5,21 +5,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.errors import InputError
+from memplan.graphs.graph import Phase
 from memplan.graphs.machines.gpus import GIB, find_gpu
 from memplan.graphs.machines.gpus import gpus as all_gpus
-from memplan.runtime.profile.roofline import (
-    BANDWIDTH_EFFICIENCY,
-    COMPUTE_EFFICIENCY,
-    LAUNCH_SECONDS,
-    Work,
-    distinct_bytes,
-    seconds,
-    work_of,
-)
+from memplan.runtime.profile.efficiency import Efficiencies, efficiencies, efficiencies_of
+from memplan.runtime.profile.roofline import CONVOLUTION_KINDS, KINDS, Work, distinct_bytes, seconds, work_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 aten = torch.ops.aten
+ROUND = Efficiencies(
+    {(7, 0): dict.fromkeys(["float32", "float64", "float16"], 0.5), (8, 0): {"bfloat16": 0.6}},
+    {"product": 0.9, "pointwise": 1.0},
+    bandwidth=0.8,
+    kernel=2e-6,
+    launch={},
+)
 sizes = st.integers(1, 300)
 gpus = st.sampled_from(all_gpus())
 LARGER = [
@@ -42,10 +43,10 @@ def call(target, *args, **kwargs):
 @given(sizes, sizes, sizes, gpus)
 def test_a_matrix_product_is_the_closed_form(m, k, n, gpu):
     work = call(aten.mm.default, torch.empty(m, k), torch.empty(k, n))
-    assert work == Work(2 * m * k * n, 4 * (m * k + k * n + m * n), "float32")
-    compute = 2 * m * k * n / (COMPUTE_EFFICIENCY * gpu.float32)
-    memory = 4 * (m * k + k * n + m * n) / (BANDWIDTH_EFFICIENCY * gpu.bandwidth)
-    assert seconds(work, gpu) == pytest.approx(max(compute, memory) + LAUNCH_SECONDS)
+    assert work == Work(2 * m * k * n, 4 * (m * k + k * n + m * n), "float32", "product")
+    compute = 2 * m * k * n / (0.5 * gpu.float32)
+    memory = 4 * (m * k + k * n + m * n) / (0.8 * gpu.bandwidth)
+    assert seconds(work, gpu, ROUND) == pytest.approx(max(compute, memory) / 0.9 + 2e-6)
 
 
 @given(sizes, sizes, gpus, st.sampled_from([torch.float64, torch.float32, torch.bfloat16]))
@@ -53,16 +54,39 @@ def test_an_addition_is_bound_by_its_bytes(m, n, gpu, dtype):
     x, y = torch.empty(m, n, dtype=dtype), torch.empty(m, n, dtype=dtype)
     work = call(aten.add.Tensor, x, y)
     assert (work.flops, work.bytes) == (0, 3 * m * n * dtype.itemsize)
-    expected = work.bytes / (BANDWIDTH_EFFICIENCY * gpu.bandwidth) + LAUNCH_SECONDS
-    assert seconds(work, gpu) == pytest.approx(expected)
+    assert seconds(work, gpu, ROUND) == pytest.approx(work.bytes / (0.8 * gpu.bandwidth) + 2e-6)
 
 
 def test_a_large_product_of_halves_runs_at_the_tensor_cores_rate():
     x = torch.empty(1024, 1024, dtype=torch.bfloat16)
     work = call(aten.mm.default, x, x.clone())
-    a100 = find_gpu("A100")
-    assert seconds(work, a100) == pytest.approx(2 * 1024**3 / (0.7 * 312e12) + 5e-6)
-    assert seconds(work, find_gpu("V100")) == pytest.approx(2 * 1024**3 / (0.7 * 15.7e12) + 5e-6)
+    flops = 2 * 1024**3
+    assert seconds(work, find_gpu("A100"), ROUND) == pytest.approx(flops / (0.6 * 0.9 * 312e12) + 2e-6)
+    assert seconds(work, find_gpu("V100"), ROUND) == pytest.approx(flops / (0.5 * 0.9 * 15.7e12) + 2e-6)
+
+
+def test_a_capability_without_rows_has_the_shares_of_the_nearest():
+    shares = {(7, 0): 0.5, (8, 0): 0.7, (8, 9): 0.7, (9, 0): 0.4, (12, 0): 0.4}
+    fitted = efficiencies_of(
+        {
+            "compute": {"7.5 float16": 0.5, "8.0 float16": 0.7, "9.0 float16": 0.4, "8.0 tf32": 0.1},
+            "kinds": {},
+            "seconds": {"bandwidth": 1, "kernel": 0},
+            "launch": {},
+        }
+    )
+    assert {one: fitted.of_rate(one, "float16") for one in shares} == shares
+
+
+def test_the_fitted_values_are_shares_and_short_times():
+    fitted = efficiencies()
+    shares = [share for rates in fitted.compute.values() for share in rates.values()]
+    # Data sheets of GeForce cards give rates at clocks that the cards exceed.
+    assert all(0.1 < share < 1.3 for share in [*shares, *fitted.kinds.values(), fitted.bandwidth])
+    assert 1e-6 < fitted.kernel < 2e-5
+    assert all(1e-6 < launch < 1e-4 for launch in fitted.launch.values())
+    assert fitted.kinds.keys() == {*KINDS, *CONVOLUTION_KINDS, "pointwise"}
+    assert fitted.launch.keys() == {*Phase}
 
 
 def test_tf32_follows_the_settings_of_torch(monkeypatch):

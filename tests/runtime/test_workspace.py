@@ -40,6 +40,14 @@ def test_attention_sums_the_gradient_of_queries_in_float32():
     assert workspace_of(target, (query, query, shared, shared), {}, ()).usual == sums + 2 * 2048
 
 
+def test_softmax_multiplies_output_and_gradient_before_its_backward():
+    """In the gradient's dtype, also where the input was of half precision."""
+    grad, target = meta(2, 3, 16), aten._softmax_backward_data.default
+    assert workspace_of(target, (grad, grad, -1, torch.float16), {}, ()) == Workspace(384, 384)
+    log = aten._log_softmax_backward_data.default
+    assert workspace_of(log, (grad, grad, -1, torch.float16), {}, ()) == Workspace()
+
+
 def test_the_gradient_of_a_table_sorts_rows_only_where_there_are_many():
     few, many = meta(3072, dtype=torch.int64), meta(3073, dtype=torch.int64)
     target = aten.embedding_dense_backward.default

@@ -1,0 +1,195 @@
+"""Fit the efficiencies of estimates to published times, by the half of the rows that is for fitting.
+
+    python benchmarks/published_fit.py            fits, prints, and writes runtime/profile/efficiencies.yaml
+    python benchmarks/published_fit.py --dry-run  prints alone
+
+The least sum of Huber losses of log(estimated / published), and of squared distances of the values'
+logarithms from what one would assume without rows (PRIORS): a value that no row depends on stays there, one
+that few rows depend on moves little. A value at a time, up or down, until no step helps. Rows by one author
+resemble each other, so a row weighs 1 / √(rows of its source).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from math import exp, log, sqrt
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import yaml
+from memplan.graphs.graph import Phase
+from memplan.graphs.machines.gpus import Gpu, find_gpu
+from memplan.graphs.machines.presets import find_preset
+from memplan.runtime.profile.efficiency import TABLE, efficiencies, efficiencies_of
+from memplan.runtime.profile.estimate import update_seconds
+from memplan.runtime.profile.roofline import CONVOLUTION_KINDS, KINDS
+from published import load_rows
+from published_table import half
+from published_work import Work, iteration_seconds, load_work
+
+KNEE = 0.3
+"""A row that is wrong by more than this, in logarithms, counts linearly."""
+SPREAD = 0.2
+"""What rows that are estimated well still differ by."""
+
+
+class Prior(NamedTuple):
+    """An assumed value, and by what its logarithm may differ; 0: it is not fitted."""
+
+    value: float
+    spread: float
+
+
+PRIORS = {
+    "compute": Prior(0.7, 0.35),
+    "kinds": Prior(1.0, 0.3),
+    "seconds bandwidth": Prior(0.8, 0.15),
+    "seconds kernel": Prior(3e-6, 0.5),
+    "launch forward": Prior(15e-6, 0.7),
+    "launch loss": Prior(15e-6, 0.0),
+    "launch backward": Prior(10e-6, 0.7),
+    "launch update": Prior(5e-6, 0.0),
+    # All kinds relative to it: the shares of rates say the rest.
+    "kinds product": Prior(1.0, 0.0),
+}
+
+Values = dict[tuple[str, str], float]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--dry-run", action="store_true", help="do not write the values")
+    asked = parser.parse_args()
+    work = load_work()
+    rows = [row for row in load_rows() if row["id"] in work and row["time"] and row["sourced"]]
+    fitted, start = fit([row for row in rows if half(row) == "fit"], work)
+    for name, value in fitted.items():
+        print(f"{' '.join(name):36} {value:10.3g}   assumed {start[name]:.3g}")
+    document = to_document(fitted)
+    if not asked.dry_run:
+        write(document, Path(TABLE))
+    reached = efficiencies_of(document)
+    for kind in ("fit", "judge"):
+        pairs = [(iteration_seconds(row, work[row["id"]], reached), row) for row in rows if half(row) == kind]
+        ratios = np.array([estimated / row["time"] for estimated, row in pairs])
+        near = np.mean(np.abs(np.log(ratios)) <= log(1.4))
+        print(f"{kind}: {len(ratios)} rows, median {np.median(ratios):.2f}, within 1.4: {near:.0%}")
+
+
+def to_document(values: Values) -> dict[str, dict[str, float]]:
+    document: dict[str, dict[str, float]] = {}
+    for (group, name), value in values.items():
+        document.setdefault(group, {})[name] = float(f"{value:.3g}")
+    return document
+
+
+def write(document: dict[str, dict[str, float]], path: Path) -> None:
+    head = "# Written by benchmarks/published_fit.py. What the values mean: efficiency.py.\n"
+    path.write_text(head + yaml.safe_dump(document, sort_keys=False))
+
+
+# ── the fit ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def fit(rows: list[dict[str, Any]], work: dict[str, Work]) -> tuple[Values, Values]:
+    """Return the fitted values, and the assumed ones."""
+    start: Values = {}
+    for row in rows:
+        for kind, _phase, rate, flops, _size, _runs in work[row["id"]]:
+            if flops:
+                start.setdefault(("compute", _of_rate(find_gpu(row["card"]), rate)), PRIORS["compute"].value)
+            if not kind.endswith("update"):
+                start.setdefault(("kinds", kind), PRIORS["kinds"].value)
+    for kind in (*KINDS, "pointwise", *CONVOLUTION_KINDS):
+        start.setdefault(("kinds", kind), PRIORS["kinds"].value)
+    for phase in Phase:
+        start["launch", phase.name.lower()] = PRIORS[f"launch {phase.name.lower()}"].value
+    for name in ("bandwidth", "kernel"):
+        start["seconds", name] = PRIORS[f"seconds {name}"].value
+    names = sorted(start, key=lambda name: (["compute", "kinds", "seconds", "launch"].index(name[0]), name))
+    priors = [PRIORS.get(" ".join(name), PRIORS.get(name[0])) for name in names]
+    sources = Counter(row["source"]["title"] for row in rows)
+    models = [
+        (_Row(row, work[row["id"]], names), log(row["time"]), 1 / sqrt(sources[row["source"]["title"]]))
+        for row in rows
+    ]
+    total = sum(weight for *_model, weight in models) / len(models)
+
+    def loss(logs: np.ndarray) -> float:
+        values, far = np.exp(logs), 0.0
+        for model, published, weight in models:
+            error = abs(log(model.seconds(values)) - published)
+            huber = error * error / 2 if error < KNEE else KNEE * (error - KNEE / 2)
+            far += weight / total * huber / SPREAD**2
+        for value, prior in zip(logs, priors, strict=True):
+            assert prior is not None
+            if prior.spread:
+                far += ((value - log(prior.value)) / prior.spread) ** 2 / 2
+        return far
+
+    free = [place for place, prior in enumerate(priors) if prior is not None and prior.spread]
+    found = _descend(loss, np.log([start[name] for name in names]), free)
+    return {name: exp(value) for name, value in zip(names, found, strict=True)}, {
+        name: start[name] for name in names
+    }
+
+
+def _descend(loss: Any, logs: np.ndarray, free: list[int]) -> np.ndarray:
+    """Return a local minimum, by steps along one axis at a time."""
+    steps, least = dict.fromkeys(free, 0.2), loss(logs)
+    while max(steps.values()) > 1e-3:
+        for place in free:
+            for step in (steps[place], -steps[place]):
+                changed = logs.copy()
+                changed[place] += step
+                found = loss(changed)
+                if found < least:
+                    logs, least = changed, found
+                    steps[place] *= 1.3
+                    break
+            else:
+                steps[place] /= 2
+    return logs
+
+
+def _of_rate(gpu: Gpu, rate: str) -> str:
+    """Return the name of a share of a rate: `8.0 float16`."""
+    major, minor = gpu.capability
+    return f"{major}.{minor} {rate if getattr(gpu, rate) else 'float32'}"
+
+
+class _Row:
+    """A row's iteration as arrays, for many evaluations: `iteration_seconds` of the same row."""
+
+    def __init__(self, row: dict[str, Any], work: Work, names: list[tuple[str, str]]) -> None:
+        preset, at = find_preset(row["card"]), {name: place for place, name in enumerate(names)}
+        gpu, kernel = preset.gpu, efficiencies().kernel
+        self.bandwidth, self.kernel = at["seconds", "bandwidth"], at["seconds", "kernel"]
+        columns: list[tuple[float, ...]] = []
+        self.update = 0.0
+        for kind, phase, rate, flops, size, runs in work:
+            count = runs / row["accumulation"] if phase == "UPDATE" else runs
+            launch = at["launch", phase.lower()]
+            if kind.endswith("update"):
+                fused = kind == "fused update"
+                taken = update_seconds(size, gpu, preset.machine.updates, fused=fused) - kernel
+                self.update += count * taken
+                columns.append((0, at["kinds", "product"], launch, 0, 0, count))
+                continue
+            share = at["compute", _of_rate(gpu, rate)] if flops else 0
+            peak = (getattr(gpu, rate) if flops else None) or gpu.float32
+            columns.append((share, at["kinds", kind], launch, flops / peak, size / gpu.bandwidth, count))
+        share, kind, launch, compute, memory, runs = np.array(columns).T
+        self.share, self.kind, self.launch = share.astype(int), kind.astype(int), launch.astype(int)
+        self.compute, self.memory, self.runs = compute, memory, runs
+
+    def seconds(self, values: np.ndarray) -> float:
+        limit = np.maximum(self.compute / values[self.share], self.memory / values[self.bandwidth])
+        device = limit / values[self.kind] + values[self.kernel]
+        return float(max(self.update + self.runs @ device, self.runs @ values[self.launch]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""Published measurements (benchmarks/published.py): what the page says is of the rows, values and estimates of now."""
+"""Published measurements (benchmarks/published.py): the page is of the rows, values and estimates of now."""
 
 import sys
 from math import log
@@ -60,6 +60,16 @@ def test_times_of_the_half_that_nothing_was_fitted_to() -> None:
     assert len(ratios) > 40
     assert abs(log(median(ratios))) < log(1.15)
     assert np.mean([abs(log(ratio)) < log(1.4) for ratio in ratios]) >= 0.9
+
+
+def test_memory_of_the_half_that_nothing_was_fitted_to() -> None:
+    found = [one.memory for one in JUDGED if one.memory is not None and half(one.row) == "judge"]
+    ratios = [one.ratio for one in found]
+    assert len(ratios) >= 18
+    assert abs(median(ratios) - 1) < 0.05
+    assert all(1 / 1.15 < ratio < 1.15 for ratio in ratios)
+    assert np.mean([one.inside for one in found]) >= 0.9
+    assert median(one.high / one.low for one in found) <= 1.25
 
 
 def test_a_row_s_seconds_are_the_simulators() -> None:

@@ -21,6 +21,7 @@ from memplan.graphs.generators import chain
 from memplan.graphs.machines.presets import find_preset, presets
 from memplan.planner.baseline import baseline
 from memplan.planner.simulator.simulate import Figures
+from memplan.planner.sizing.estimate_range import LOOSE
 from memplan.planner.sizing.sizing import Trial
 from memplan.runtime.model.file import ModelFile
 from memplan.runtime.profile.estimates import Estimates
@@ -160,6 +161,11 @@ def test_an_optimizer_takes_memory_and_time(plan: Plan) -> None:
     assert adamw["baseline_peak"] > sgd["baseline_peak"] + 2 * weights - 1
     temporary = 4 * 256 * 256  # the direction of one matrix: no kernel is fused
     assert lion["baseline_peak"] == pytest.approx(adamw["baseline_peak"] - weights + temporary, abs=8192)
+    # Of a batch this small launches take longest.
+    assert none["baseline_time"] < sgd["baseline_time"] == adamw["baseline_time"]
+    none, sgd, adamw = (
+        sized(plan, "--batch", 16_384, "--optimizer", name)["batches"][0] for name in ("none", "sgd", "adamw")
+    )
     updates = adamw["baseline_time"] - none["baseline_time"]
     fused = 7 / 20 * weights / 16.6e9
     assert fused < updates < fused + 5e-5  # four updates are launched
@@ -478,7 +484,8 @@ def test_the_ends_and_the_parts_of_a_batch(plan: Plan) -> None:
     assert low > one["baseline_peak"]  # all gradients are there when the optimizer steps
     assert low < expected - 2 * KEPT <= low + whole["workspace"]
     assert high >= expected
-    assert high % 2**20 == 2 * KEPT % 2**20  # whole segments of the allocator
+    segments = (high - 2 * KEPT) / (1 + LOOSE)
+    assert segments == pytest.approx(2**20 * round(segments / 2**20), abs=2)  # whole ones of the allocator
     assert one["times"]["low"] < one["time"] < one["times"]["high"]
     assert one["planned"] is False
     assert one["tight"] is False

@@ -76,7 +76,7 @@ def next_steps(
     loop = loops.planned(batch)
     within = _memory_of_plans(loop.graph, solver, machine, limit)
     rows = _Rows(loops, batch, solver, machine, constant)
-    return NextSteps(batch, within + constant, tuple(rows.all(optimizer, within)))
+    return NextSteps(batch, within + constant, tuple(rows.all(optimizer, within, limit)))
 
 
 class _Rows(NamedTuple):
@@ -86,7 +86,7 @@ class _Rows(NamedTuple):
     machine: Machine
     constant: int
 
-    def all(self, optimizer: str | None, within: int) -> Iterator[Alternative]:
+    def all(self, optimizer: str | None, within: int, limit: int) -> Iterator[Alternative]:
         ordinary, planned = self.loops.ordinary(self.batch), self.loops.planned(self.batch)
         yield self._unplanned("as it is", ordinary, baseline_schedule(ordinary.graph))
         yield self._checkpointing(ordinary)
@@ -101,8 +101,8 @@ class _Rows(NamedTuple):
             return
         yield self._planned("a plan with offloading", planned, OFFLOADING, self.machine, within)
         if optimizer is not None:
-            # Its rule is fixed: what it takes is its own, up to all that the baseline takes.
-            most = max(within, baseline(planned.graph).peak)
+            # Activations are kept if there is room, or recomputed: what it takes is its own.
+            most = min(limit, baseline(planned.graph).peak)
             yield self._planned("updates on the host", planned, HOST_UPDATES, self.machine, most)
 
     def _checkpointing(self, ordinary: Loop) -> Alternative:

@@ -53,6 +53,7 @@ from .price import parse_prices
 from .report import document_of, lines_of, nothing_fits, several_document, several_lines
 from .search import BatchSearch, Question, Room, SizeResult
 from .tables import sections
+from .words import with_article
 
 ALL = "all"
 
@@ -240,6 +241,10 @@ def _room(
     from ...runtime.profile.workspace import constant_bytes
 
     machine = chosen_machine(machine_path, output) or _allocatable(preset)
+    if machine.device_capacity is not None and machine.device_capacity > preset.gpu.total:
+        most = f"the most that {with_article(preset.gpu.name)} can allocate holds instead"
+        output.note(f"{machine_path} has {spelled(machine.device_capacity)} of device memory: {most}")
+        machine = replace(machine, device_capacity=preset.gpu.usable)
     limit = _limit(machine, budget, output)
     if reserve is not None:
         reserve.check_reserve_meant(FEW_BYTES)

@@ -196,8 +196,10 @@ def test_a_machine_may_replace_that_of_the_gpu(plan: Plan) -> None:
     small = sized(plan, "--machine", "m.yaml", "--reserve", 0)
     assert small["budget"] == 2_200_000 + KEPT
     assert small["largest_batch"]["batch"] < sized(plan, "--budget", LITTLE)["largest_batch"]["batch"]
-    named = sized(plan, "--machine", "rtx4080", "--batch", 1)
-    assert named["budget"] + named["reserve"] == find_preset("rtx4080").machine.device_capacity
+    named = sized(plan, "--machine", "rtx4080", "--batch", 1)  # which has more memory than an RTX 3060
+    assert named["budget"] + named["reserve"] == find_preset("rtx3060").gpu.usable
+    words = ("--gpu", "rtx3060", "--batch", 1, "--solver", "store-all", "--machine", "rtx4080")
+    assert "the most that an RTX 3060 can allocate holds instead" in plan("size", "model.py", *words).stderr
 
 
 def test_the_table(plan: Plan) -> None:

@@ -24,6 +24,7 @@ from ..runtime.model.iteration import Iteration
 from ..runtime.profile.fused_updates import fused_hint
 from ..runtime.profile.part import graph_of_part
 from ..runtime.profile.profile import graph_from, measure_program
+from ..runtime.profile.rounds import busy_line, uncertainty
 from ..runtime.program.program import Program
 from ..runtime.run.cycle import Terms
 from ..runtime.run.execute import PlannedStep
@@ -296,6 +297,8 @@ class Planner:
     def _made(self, iteration: Iteration, program: Program, size: int | None) -> Plan:
         with self.book.phase("measure"):
             measured = measure_program(program, residents(program, iteration), self.book.measured)
+        if line := busy_line(uncertainty(measured)):
+            self.book.uncertain(line)
         if iteration.processes is not None:
             measured = with_talks(measured, program, iteration.processes)
         graph = graph_from(program, measured)

@@ -99,14 +99,14 @@ def progress_callback(progress: bool | Progress) -> Progress:
 class Line:
     """Callback that overwrites one line on standard error.
 
-    Texts about training stay, each on its own line.
+    Texts about measuring and training stay, each on its own line.
     """
 
     def __init__(self) -> None:
         self._last, self._phase = 0.0, ""
 
     def __call__(self, event: ProgressEvent) -> None:
-        stays = event.phase == "train" and bool(event.text)
+        stays = event.phase in ("measure", "train") and bool(event.text)
         if stays or event.phase != self._phase or monotonic() - self._last > _SECONDS_BETWEEN:
             self._phase = event.phase
             line = "".join(letter for letter in str(event) if letter.isprintable())

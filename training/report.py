@@ -53,7 +53,8 @@ class PlanReport:
             allocator does not count (CUDA's does).
         host (int): measured peak of host memory, bytes.
         setup (dict): seconds of planning, by phase. A plan found on disk was neither measured nor solved.
-        notes (tuple of str, default ()): when times drifted, and what became of the plan, a line each.
+        notes (tuple of str, default ()): that the machine was busy when operations were measured, when times
+            drifted, and what became of the plan, a line each.
         compared_before (bool, default False): whether the comparison with eager PyTorch was skipped, since it
             succeeded before under the same signature.
     """
@@ -136,7 +137,7 @@ class Record:
     setup: seconds by phase.
     slower: measured time relative to the figures', once iterations were timed.
     pending: stamps of iterations that the device may not have ended yet.
-    notes: what became of the plan when its times drifted.
+    notes: how good its times are, and what became of the plan when they drifted.
     """
 
     plan: Plan
@@ -172,6 +173,7 @@ class TrainingLog:
     def __init__(self, tell: Progress) -> None:
         self.tell = tell
         self._setup: dict[str, float] = {}
+        self._notes: list[str] = []
         self._compared_before = False
         self._records = WeakKeyDictionary[PlannedStep, Record]()
 
@@ -188,6 +190,11 @@ class TrainingLog:
     def measured(self, done: int, total: int, _name: str) -> None:
         self.tell(ProgressEvent("measure", done, total))
 
+    def uncertain(self, line: str) -> None:
+        """Note how good the times are by which a plan is being made."""
+        self._notes.append(line)
+        self.tell(ProgressEvent("measure", text=line))
+
     def compiled(self, done: int, total: int, _name: str) -> None:
         self.tell(ProgressEvent("compile", done, total))
 
@@ -202,9 +209,9 @@ class TrainingLog:
         """Begin the record of a new plan, made in the phases since the last one."""
         figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
         self._records[step] = Record(
-            plan, machine, figures, self._setup, compared_before=self._compared_before
+            plan, machine, figures, self._setup, compared_before=self._compared_before, notes=self._notes
         )
-        self._setup, self._compared_before = {}, False
+        self._setup, self._notes, self._compared_before = {}, [], False
 
     def joined(self, step: PlannedStep, plan: Plan, machine: Machine | None) -> None:
         """Begin the record of a part of another step's plan, whose record has the set-up."""

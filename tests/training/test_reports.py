@@ -16,7 +16,10 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.units import format_bytes
 from memplan.runtime.device.cpu import Cpu
-from memplan.training.progress import ProgressEvent
+from memplan.runtime.measuring.measure import Measurement
+from memplan.runtime.profile.profile import measure_program
+from memplan.training import plan as planning
+from memplan.training.progress import Line, ProgressEvent
 from memplan.training.report import ENOUGH
 
 
@@ -45,9 +48,21 @@ def test_every_phase_is_told_and_timed() -> None:
     assert report.plans[0].time is None
     assert (report.plans[1].time or 0) > 0
     lines = str(report).splitlines()
-    assert len(lines) == 3
+    assert lines[3:] == [note for plan in report.plans for note in plan.notes]
     assert "0:16×8" in lines[2]
     assert "trace" in lines[1]
+
+
+def test_a_busy_machine_is_noted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def uncertain(*given: Any) -> list[Measurement]:
+        return [one._replace(doubt=0.4) for one in measure_program(*given)]
+
+    monkeypatch.setattr(planning, "measure_program", uncertain)
+    line = "this machine is busy: times may be 40% off"
+    step = optimized(model(), None, progress=Line())
+    assert f"memplan: measure, {line}\n" in capsys.readouterr().err
+    assert line in step.report().plans[0].notes
+    assert line in str(step.report())
 
 
 @pytest.mark.scripts

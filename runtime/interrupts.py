@@ -31,6 +31,9 @@ from typing import Any
 
 Handler = Callable[[int, FrameType | None], Any]
 
+_SIGNALS = signal.valid_signals()
+"""Those of the system, which takes Python as long to list as to look all up."""
+
 
 class _State(Enum):
     CLOSED = 0
@@ -90,7 +93,7 @@ class _Deferral:
 
     def begin(self) -> None:
         _outermost.append(self)
-        for number in signal.valid_signals():
+        for number in _SIGNALS:
             handler = signal.getsignal(number)
             if callable(handler):
                 self._handlers[number] = handler

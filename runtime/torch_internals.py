@@ -163,6 +163,7 @@ MODULE_REGISTERS = ("_parameters", "_buffers", "_modules")
 """The dicts of a module, by the names of its attributes."""
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 RUNS_IN_FORWARD = ("_modules", *FORWARD_HOOKS)
+HOOK_REGISTERS = (*FORWARD_HOOKS, "_backward_hooks", "_backward_pre_hooks")
 VERSION = "_version"
 """A tensor's count of its changes."""
 
@@ -307,6 +308,12 @@ def has_communication_hooks(module: nn.Module) -> bool:
 def has_hooks(tensor: Tensor) -> bool:
     """Tell whether something is to be done with the tensor's gradient."""
     return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None))
+
+
+def any_has_hooks(tensors: Sequence[Tensor]) -> bool:
+    """Tell whether one of the tensors has hooks; without `__torch_function__`."""
+    of_gradient, after_accumulation = HOOKS_OF_TENSOR
+    return any(map(of_gradient.__get__, tensors)) or any(map(after_accumulation.__get__, tensors))
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..graphs.graph import Kind
 from ..graphs.machine import Memory
 from ..runtime.model.iteration import Inputs, Iteration, Purpose
-from ..runtime.run.execute import PlannedStep
+from ..runtime.run.execute import Outcome, PlannedStep
 from .plans import Plans
 from .retry import with_less
 
@@ -62,8 +62,7 @@ class Forward:
                 self._beside = extra
                 self.plans = self._none()
             step, inputs = self.plans.serving(inputs)
-            step.count_gradients()
-            outcome = with_less(step, lambda each: each.run(inputs), partial(self._less, inputs))
+            outcome = with_less(step, partial(_run, inputs), partial(self._less, inputs))
         return outcome.loss, step.program.output.nest(outcome.outputs)
 
     def _less(self, inputs: Inputs, step: PlannedStep, budget: int) -> PlannedStep:
@@ -76,6 +75,10 @@ class Forward:
 
     def _none(self) -> Plans:
         return self._training.similar(self._iteration, partial(self._plan, less=self._beside))
+
+
+def _run(inputs: Inputs, step: PlannedStep) -> Outcome:
+    return step.run(inputs, count=True)
 
 
 @contextmanager

@@ -67,12 +67,12 @@ class Losses:
         processes: ranks that average gradients, if `backward` adds them to `.grad`.
         """
         if self._updates:
-            step.accumulate(outcome.gradients)
+            step.accumulate(outcome)
             return _Used.apply([outcome.loss], self._used)
         reported = self._last is not None and self._last.reported
         self._last = _Pending(step.in_half, reported, scale, processes)
         gradients = list(outcome.gradients.values())
-        return _Loss.apply([outcome.loss], self._last, gradients, *step.parameters(outcome.gradients))
+        return _Loss.apply([outcome.loss], self._last, gradients, *outcome.parameters)
 
 
 class _Pending:

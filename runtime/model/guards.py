@@ -8,7 +8,7 @@ What the user's code reads of Python's objects is checked by reads/reads.py.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from types import BuiltinFunctionType, FunctionType
@@ -33,6 +33,7 @@ from ..torch_internals import (
     wraps_others,
 )
 from .iteration import Iteration
+from .module_state import Attributes, ModuleState
 
 _ANEW = "plan the module anew, by another call of memplan.optimize"
 _SIMPLE = (bool, int, float, str, type(None))
@@ -137,9 +138,14 @@ def refuse_input(name: str, tensor: Tensor) -> None:
 
 
 class Guards:
-    """Checks before each iteration that the module is as it was when the plan was made."""
+    """Checks before each iteration that the module is as it was when the plan was made.
 
-    def __init__(self, iteration: Iteration, program: Program) -> None:
+    places: by the name of each of the module's tensors its submodule and attribute.
+    """
+
+    def __init__(
+        self, iteration: Iteration, program: Program, places: Mapping[str, tuple[nn.Module, str]]
+    ) -> None:
         self._roots = {"": iteration.module}
         if isinstance(iteration.loss_fn, nn.Module):
             self._roots["loss_fn"] = iteration.loss_fn
@@ -148,6 +154,9 @@ class Guards:
         self._global_hooks = hooks_of_all_modules()
         self._values = [_watched(part) for _name, part in self._parts]
         self._sizes = [len(part.__dict__) for _name, part in self._parts]
+        parts = [part for _name, part in self._parts]
+        self._attributes = Attributes(zip(parts, self._values, strict=True))
+        self._state = ModuleState(parts, places)
         self._forms = {
             name: program.values[value]
             for name, value in (*program.parameters.items(), *program.buffers.items())
@@ -171,6 +180,8 @@ class Guards:
                 if there != then
             )
             return f"PyTorch's default {what} is {there}; the plan is for {then}"
+        if self._attributes.same():
+            return None
         for (name, part), known, size in zip(self._parts, self._values, self._sizes, strict=True):
             own = part.__dict__
             if len(own) == size and all(own.get(each, _NONE) == value for each, value in known.items()):
@@ -179,15 +190,29 @@ class Guards:
                 attribute = next(a for a in (*known, *now) if known.get(a, _NONE) != now.get(a, _NONE))
                 then, there = (row.get(attribute, "not there") for row in (known, now))
                 return f"{f'{name}.' if name else ''}{attribute} is {there!r}; the plan is for {then!r}"
+        self._attributes.note()
         return None
 
-    def check(self, tensors: Mapping[str, Tensor]) -> None:
-        """Check all guards.
+    def check(self, read: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Check all guards, and return the module's parameters and buffers by name.
 
-        tensors: the module's parameters and buffers by name.
+        What was as it is now at the last complete check is not checked once more.
+
+        read: returns these tensors.
 
         Raises MismatchError, one line.
         """
+        self._check_surroundings()
+        if (unchanged := self._state.unchanged()) is not None:
+            return unchanged
+        self._state.forget()
+        tensors = read()
+        self.check_module(tensors)
+        self._state.note(tensors)
+        return tensors
+
+    def _check_surroundings(self) -> None:
+        """Check autocast, and the hooks that run for all modules."""
         if (now := self._autocast_now()) != self._autocast:
             if self._own_autocast is not None:
                 raise MismatchError(
@@ -198,11 +223,17 @@ class Guards:
                 f"the step is called {_spelled(now)}; the plan was made {_spelled(self._autocast)}: "
                 "call optimize and the step the same way"
             )
+        if hooks_of_all_modules() != self._global_hooks:
+            raise MismatchError(f"PyTorch's hooks for all modules changed after the plan was made: {_ANEW}")
+
+    def check_module(self, tensors: Mapping[str, Tensor]) -> None:
+        """Check completely the guards on modules, and on their tensors, given by name.
+
+        Raises MismatchError, one line.
+        """
         for (name, part), known in zip(self._parts, self._known, strict=True):
             if _state(part) != known:
                 raise MismatchError(f"{_difference(name, part, known)} {_ANEW}")
-        if hooks_of_all_modules() != self._global_hooks:
-            raise MismatchError(f"PyTorch's hooks for all modules changed after the plan was made: {_ANEW}")
         with no_torch_function():
             first: dict[int, str] = {}
             for name, tensor in tensors.items():

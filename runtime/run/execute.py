@@ -51,6 +51,7 @@ class Outcome(NamedTuple):
     outputs: the requested ones of the tensors that the module returns.
     grad_norm: of all gradients, if they are clipped by it.
     infinite: a gradient of a scaled loss is infinite, so nothing was updated.
+    parameters: those of the gradients, in their order.
     """
 
     loss: Tensor | None
@@ -58,6 +59,7 @@ class Outcome(NamedTuple):
     outputs: dict[str, Tensor]
     grad_norm: Tensor | None = None
     infinite: bool = False
+    parameters: Sequence[Tensor] = ()
 
 
 class PlannedStep:
@@ -107,11 +109,11 @@ class PlannedStep:
         self._reading = Reading(iteration.inputs)
         held = {path: program.constants[value] for value, path in program.held.items()}
         self._attributes = Attributes(iteration, held, program.generators)
-        self._granted = Guards(iteration, program)
         self._optimizer = None if iteration.updates is None else OptimizerState(program, iteration)
         if self._optimizer is not None:
             weakref.finalize(self, self._optimizer.refuse_steps())
         self._owners = Owners(iteration.module, program, self._optimizer)
+        self._granted = Guards(iteration, program, self._owners.places)
         self.device = (terms and terms.device) or device_of(program.device)
         self._terms, self._schedule = terms, schedule
         self._trains = iteration.trains
@@ -124,6 +126,11 @@ class PlannedStep:
         self.journal = Journal(self.device, sizes, complete=undo)
         self.rooms = rooms_of(self.device, program, schedule, terms and terms.layout)
         self.cycle = None
+        self._moving = [False] * len(program.residents)
+        self._gradients_stay = all(
+            program.values[value].device == program.values[program.parameters[name]].device
+            for name, value in program.gradients.items()
+        )
         self._stopwatch: Stopwatch | None = None
         self._graphs: CapturedIteration | None = None
         if cuda_graph:
@@ -156,6 +163,8 @@ class PlannedStep:
             alone=alone,
         )
         self._watch = Watch(schedule, terms, self.device, self.cycle)
+        self._moving = [program.values[value].storage in self._moved for value in program.residents]
+        self._gradients_stay = False
 
     @property
     def schedule(self) -> Schedule:
@@ -174,28 +183,29 @@ class PlannedStep:
         """
         with deferred_signals():
             outcome = self.iterate(self.given(arguments, keywords))
-            self.accumulate(outcome.gradients)
+            self.accumulate(outcome)
         return cast("Tensor", outcome.loss)
 
     def iterate(self, inputs: Inputs) -> Outcome:
         """Run an iteration as a call does, but leave the gradients to the caller: each on its parameter's
         device.
         """
-        self.count_gradients()
         self.output = None
         with deferred_signals():
-            outcome = self.run(inputs)
+            outcome = self.run(inputs, count=True)
             self.grad_norm = outcome.grad_norm
             if outcome.gradients:
                 self.restore_to_device()
-            tensors = self._owners.tensors()
-            gradients = {name: each.to(tensors[name].device) for name, each in outcome.gradients.items()}
             self.output = self.program.output.nest(outcome.outputs)
+            if self._gradients_stay:
+                return outcome
+            both = zip(outcome.gradients.items(), outcome.parameters, strict=True)
+            gradients = {name: each.to(parameter.device) for (name, each), parameter in both}
         return outcome._replace(gradients=gradients)
 
-    def accumulate(self, gradients: Mapping[str, Tensor]) -> None:
-        """Add them to the parameters' `.grad`."""
-        for gradient, parameter in zip(gradients.values(), self.parameters(gradients), strict=True):
+    def accumulate(self, outcome: Outcome) -> None:
+        """Add an iteration's gradients to the parameters' `.grad`."""
+        for gradient, parameter in zip(outcome.gradients.values(), outcome.parameters, strict=True):
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
 
     def parameters(self, names: Iterable[str]) -> list[Tensor]:
@@ -221,12 +231,16 @@ class PlannedStep:
             raise OtherValuesError(str(found))
         return list(given.values())
 
-    def check_unchanged(self) -> None:
-        """Raise MismatchError if module, loss function or optimizer are no longer those of the plan."""
+    def check_unchanged(self) -> dict[str, Tensor]:
+        """Return the module's parameters and buffers by name.
+
+        Raises MismatchError if module, loss function or optimizer are no longer those of the plan.
+        """
         self._attributes.check()
-        self._granted.check(self._owners.tensors())
+        tensors = self._granted.check(self._owners.tensors)
         if self._optimizer is not None:
-            self._optimizer.check()
+            self._optimizer.check(tensors)
+        return tensors
 
     def _named(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return inputs and buffers by the names that a trace gives those whose values it uses."""
@@ -234,14 +248,15 @@ class PlannedStep:
         buffers = {f"{BUFFERS}{name}": tensors[name] for name in self.program.buffers}
         return buffers | {f"{INPUTS}{name}": tensor for name, tensor in inputs.items()}
 
-    def count_gradients(self) -> None:
+    def _count_gradients(self, tensors: Mapping[str, Tensor]) -> None:
         """Warn once if the gradients in `.grad`, to which others are added, need more memory than the
         budget leaves.
+
+        tensors: parameters and buffers by name.
         """
         budget = self.budget
         if self._terms is None or budget is None or self._gradients_counted:
             return
-        tensors = self._owners.tensors()
         names = self.program.gradients if self._trains else self.program.parameters
         with no_torch_function():
             there = [tensors[name].grad for name in names]
@@ -284,13 +299,17 @@ class PlannedStep:
             self._run = self._graphs or self._code.compile(**self._tools)
         return watch and watch.times()
 
-    def run(self, inputs: Inputs) -> Outcome:
-        """Run an iteration and return its results; `.grad` is left as it is."""
+    def run(self, inputs: Inputs, *, count: bool = False) -> Outcome:
+        """Run an iteration and return its results; `.grad` is left as it is.
+
+        count: warn if gradients that are there need memory that the plan lacks.
+        """
         given = self.check(inputs)
-        self.check_unchanged()
-        tensors = self._owners.tensors()
+        tensors = self.check_unchanged()
+        if count:
+            self._count_gradients(tensors)
         with deferred_signals():
-            states, settings = ((), ()) if self._optimizer is None else self._optimizer.begin()
+            states, settings = ((), ()) if self._optimizer is None else self._optimizer.begin(tensors)
             residents = (*tensors.values(), *states, *given, *self._owners.constants.values())
             with self._recovery.around(residents):
                 self._bring_back(residents)
@@ -306,7 +325,7 @@ class PlannedStep:
                 outcome = self._outcome(results)
                 if self._optimizer is not None:  # the last that can fail: from here on it is as after it
                     self._optimizer.end(skipped=outcome.infinite)
-        return outcome
+        return outcome._replace(parameters=[tensors[name] for name in outcome.gradients])
 
     def _outcome(self, results: Sequence[Tensor]) -> Outcome:
         """Sort an iteration's results into an Outcome.
@@ -324,8 +343,7 @@ class PlannedStep:
         """Bring back residents that another step has offloaded; those that this step moves are not among
         them.
         """
-        named = zip(self.program.residents, residents, strict=True)
-        bring_back(tensor for value, tensor in named if self.program.values[value].storage not in self._moved)
+        bring_back(tensor for tensor, moves in zip(residents, self._moving, strict=True) if not moves)
 
     def _replaying(self) -> CapturedIteration:
         """Return the function of iterations that are captured."""

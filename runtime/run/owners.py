@@ -16,18 +16,19 @@ Owner = Callable[[], Tensor]
 class Owners:
     """The tensors with which an iteration starts.
 
+    places: by the name of each of the module's tensors its submodule and attribute.
     constants: of the trace, by value.
     optimizer: its states, None if nothing is updated.
     """
 
     def __init__(self, module: nn.Module, program: Program, optimizer: OptimizerState | None) -> None:
         self._program, self._optimizer = program, optimizer
-        self._places = {name: _place(module, name) for name in (*program.parameters, *program.buffers)}
+        self.places = {name: _place(module, name) for name in (*program.parameters, *program.buffers)}
         self.constants = _apart(program.constants)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return parameters and buffers as they are now: `.to()` and some modules replace their tensors."""
-        return {name: getattr(module, attribute) for name, (module, attribute) in self._places.items()}
+        return {name: getattr(module, attribute) for name, (module, attribute) in self.places.items()}
 
     def of(self, storages: Container[int]) -> dict[int, tuple[str, Owner]]:
         """Return, per resident value in one of these storages, its name, and a function that returns its
@@ -36,7 +37,7 @@ class Owners:
         program = self._program
         named = {**program.parameters, **program.buffers}
         owners: dict[int, tuple[str, Owner]] = {
-            value: (name, partial(getattr, *self._places[name])) for name, value in named.items()
+            value: (name, partial(getattr, *self.places[name])) for name, value in named.items()
         }
         if self._optimizer is not None:
             for key, value in program.states.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
 from typing import Any
@@ -17,7 +17,7 @@ from ..program.program import Program, Value
 from ..storage.host_access import at_home_value
 from ..storage.lazy_init import filled_with, unmade, zeros
 from ..storage.offloaded import Fill
-from ..torch_internals import count_as_stepped
+from ..torch_internals import count_as_stepped, kernel_for_lists
 from .averaged import AVERAGE
 from .catalogue import check_fixed, description, fixed, refuse_hooks
 from .masters import MASTER
@@ -60,6 +60,7 @@ class OptimizerState:
         self._described, self._counts = described, described.counts
         self._made: list[tuple[str, str]] = []
         self._counted: list[Tensor] = []
+        self._counts_now: list[Tensor] = []
         self._ends = False
         self._forms = {state: program.values[value] for state, value in program.states.items()}
         self._fixed = [fixed(self._described, group) for group in self._optimizer.param_groups]
@@ -101,9 +102,11 @@ class OptimizerState:
         }
         return {**({0: torch.float32} if self._counts else {}), **rates}
 
-    def check(self) -> None:
+    def check(self, tensors: Mapping[str, Tensor]) -> None:
         """Raise MismatchError if the optimizer's groups have changed in more than their numbers,
         InputError if it has hooks.
+
+        tensors: the module's parameters as they are now, by name.
         """
         groups = self._optimizer.param_groups
         if len(groups) != len(self._fixed):
@@ -113,14 +116,14 @@ class OptimizerState:
         refuse_hooks(self._optimizer)
         updated = {id(parameter) for group in groups for parameter in group["params"]}
         for name in self._updated:
-            if id(self._module.get_parameter(name)) not in updated:
+            if id(tensors[name]) not in updated:
                 raise MismatchError(
                     f"{name} was replaced; the optimizer has the one before: load into that one (without "
                     "assign=True), or make optimizer and plan anew"
                 )
 
-    def begin(self) -> tuple[list[Tensor], list[float]]:
-        """Begin an iteration, after `check`.
+    def begin(self, tensors: Mapping[str, Tensor]) -> tuple[list[Tensor], list[float]]:
+        """Begin an iteration, after `check`, with the same tensors.
 
         Returns the states, in the program's order, and the settings: which step it is, the norm to clip to,
         whether the batch is the first of its update, each group's numbers.
@@ -129,7 +132,7 @@ class OptimizerState:
         if the states are others than the plan's.
         """
         self._begun = self._accumulated()
-        rows = self._rows()
+        rows = {name: self._optimizer.state[tensors[name]] for name in self._names}
         self._made, self._counted, self._ends = [], [], False
         try:
             made = {self._make(name, row) for name, row in rows.items()}
@@ -139,7 +142,8 @@ class OptimizerState:
         self._new = made == {True} if self._begun is None else self._begun.new
         counts = {float(not self._new)}
         if self._counts:
-            counts = set(_numbers([row[COUNT] for row in rows.values()]))
+            self._counts_now = [row[COUNT] for row in rows.values()]
+            counts = set(_numbers(self._counts_now))
         for parameter, state in self._states:
             if rows[parameter][state].dtype != self._forms[parameter, state].dtype:
                 raise MismatchError(
@@ -157,8 +161,7 @@ class OptimizerState:
 
     def undo(self) -> None:
         """Make the iteration as if it had not begun: the states that it made are removed."""
-        for count in self._counted:
-            count -= 1
+        _add(self._counted, -1)
         self._counted = []
         if self._ends:
             note_accumulated(self._optimizer, self._begun)
@@ -187,9 +190,8 @@ class OptimizerState:
         note_accumulated(self._optimizer, None)
         count_as_stepped(self._optimizer)
         if self._counts:
-            for row in self._rows().values():
-                row[COUNT] += 1
-                self._counted.append(row[COUNT])
+            _add(self._counts_now, 1)
+            self._counted = self._counts_now
 
     def forget_sums(self) -> None:
         """Forget the sums: the update begins anew with the next batch."""
@@ -269,5 +271,12 @@ def _as(tensor: Tensor, form: Value, bytes_: Tensor) -> None:
 
 def _numbers(counts: list[Tensor]) -> list[float]:
     """Return the counts as numbers, with one wait per device instead of one per count."""
-    devices = {count.device for count in counts}
-    return [x for d in devices for x in torch.stack([c.double() for c in counts if c.device == d]).tolist()]
+    kinds = {(count.device, count.dtype) for count in counts}
+    alike = ([count for count in counts if (count.device, count.dtype) == kind] for kind in kinds)
+    return [number for group in alike for number in torch.stack(group).double().tolist()]
+
+
+def _add(counts: list[Tensor], number: int) -> None:
+    """Add a number to the counts in place."""
+    if counts:
+        kernel_for_lists("add_")(counts, number)

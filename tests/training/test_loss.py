@@ -134,8 +134,8 @@ def test_a_loss_keeps_its_gradients_until_backward_or_its_end() -> None:
     plan, made = step.plans[0], list[weakref.ref[Tensor]]()
     run = plan.run
 
-    def noted(inputs: Any) -> Any:
-        outcome = run(inputs)
+    def noted(inputs: Any, **options: Any) -> Any:
+        outcome = run(inputs, **options)
         made[:] = map(weakref.ref, outcome.gradients.values())
         return outcome
 

@@ -127,6 +127,10 @@ ATTENTION = (
 """Fused attention, of whose FLOPs torch's registry lacks some and counts causal ones twice."""
 EFFICIENT_BACKWARD = aten._scaled_dot_product_efficient_attention_backward
 TO_COPY = aten._to_copy.default
+SOFTMAX_BACKWARD = aten._softmax_backward_data
+SOFTMAXES = (aten._softmax, SOFTMAX_BACKWARD, aten._log_softmax, aten._log_softmax_backward_data)
+BATCH_NORMS = (aten._native_batch_norm_legit, aten._native_batch_norm_legit_functional)
+"""Batch norm in training, besides the public `native_batch_norm`."""
 ATTENTION_BACKWARD = (
     aten._scaled_dot_product_flash_attention_for_cpu_backward,
     aten._scaled_dot_product_fused_attention_overrideable_backward,

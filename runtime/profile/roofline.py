@@ -28,7 +28,9 @@ from ..calls.fused import dropout_mask
 from ..torch_internals import (
     ATTENTION,
     ATTENTION_BACKWARD,
+    BATCH_NORMS,
     OLD_CONVOLUTION,
+    SOFTMAXES,
     conv_flop_count,
     flop_registry,
     schema_of,
@@ -51,8 +53,7 @@ KINDS = {
     "batch norm": (
         aten.cudnn_batch_norm,
         aten.cudnn_batch_norm_backward,
-        aten._native_batch_norm_legit,
-        aten._native_batch_norm_legit_functional,
+        *BATCH_NORMS,
         aten.native_batch_norm,
         aten.native_batch_norm_backward,
     ),
@@ -61,10 +62,7 @@ KINDS = {
         aten.native_layer_norm_backward,
         aten.native_group_norm,
         aten.native_group_norm_backward,
-        aten._softmax,
-        aten._softmax_backward_data,
-        aten._log_softmax,
-        aten._log_softmax_backward_data,
+        *SOFTMAXES,
     ),
 }
 CONVOLUTION_KINDS = (

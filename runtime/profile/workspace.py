@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...graphs.machines.gpus import Gpu
-from ..torch_internals import ATTENTION_BACKWARD, EFFICIENT_BACKWARD, OLD_CONVOLUTION
+from ..torch_internals import ATTENTION_BACKWARD, EFFICIENT_BACKWARD, OLD_CONVOLUTION, SOFTMAX_BACKWARD
 
 INT64, FLOAT32 = 8, 4
 UNSORTED = 3072
@@ -54,7 +54,7 @@ def workspace_of(target: Any, args: Any, keywords: Mapping[str, Any], result: An
         return _same(args[0].nbytes)
     if operation in ATTENTION_BACKWARD:
         return _same(_attention(args[1], args[2]))
-    if operation is aten._softmax_backward_data:
+    if operation is SOFTMAX_BACKWARD:
         return _same(args[0].nbytes)
     if operation is aten.embedding_dense_backward:
         rows = args[1].numel()

@@ -17,6 +17,9 @@ Built = tuple[nn.Module, dict[str, Any]]
 
 TOKENS, LENGTH, BATCH = 256, 64, 2
 
+LAYERS = 2
+"""Layers of a model; the table is of two."""
+
 
 def _tokens(batch: int = BATCH, length: int = LENGTH) -> Tensor:
     return torch.arange(batch * length).reshape(batch, length) % TOKENS
@@ -40,7 +43,7 @@ def gpt2(dropout: float) -> Built:
                 vocab_size=TOKENS,
                 n_positions=LENGTH,
                 n_embd=128,
-                n_layer=2,
+                n_layer=LAYERS,
                 n_head=2,
                 use_cache=False,
                 resid_pdrop=dropout,
@@ -68,7 +71,7 @@ def llama(dropout: float, groups: int = 1) -> Built:
                 vocab_size=TOKENS,
                 hidden_size=128,
                 intermediate_size=256,
-                num_hidden_layers=2,
+                num_hidden_layers=LAYERS,
                 num_attention_heads=2,
                 num_key_value_heads=groups,
                 use_cache=False,
@@ -96,7 +99,7 @@ def mixtral(dropout: float) -> Built:
         vocab_size=TOKENS,
         hidden_size=128,
         intermediate_size=128,
-        num_hidden_layers=2,
+        num_hidden_layers=LAYERS,
         num_attention_heads=2,
         num_key_value_heads=1,
         num_local_experts=2,
@@ -114,7 +117,7 @@ def gemma(dropout: float) -> Built:
         vocab_size=TOKENS,
         hidden_size=128,
         intermediate_size=128,
-        num_hidden_layers=2,
+        num_hidden_layers=LAYERS,
         num_attention_heads=2,
         num_key_value_heads=1,
         head_dim=64,
@@ -130,7 +133,7 @@ def bert(dropout: float) -> Built:
     config = BertConfig(
         vocab_size=TOKENS,
         hidden_size=128,
-        num_hidden_layers=2,
+        num_hidden_layers=LAYERS,
         num_attention_heads=2,
         intermediate_size=256,
         hidden_dropout_prob=dropout,
@@ -145,7 +148,7 @@ def deberta(dropout: float) -> Built:
     config = DebertaV2Config(
         vocab_size=TOKENS,
         hidden_size=64,
-        num_hidden_layers=2,
+        num_hidden_layers=LAYERS,
         num_attention_heads=2,
         intermediate_size=128,
         hidden_dropout_prob=dropout,
@@ -164,7 +167,7 @@ def t5(dropout: float) -> Built:
         d_model=128,
         d_kv=64,
         d_ff=256,
-        num_layers=2,
+        num_layers=LAYERS,
         num_heads=2,
         dropout_rate=dropout,
         use_cache=False,
@@ -179,7 +182,7 @@ def vit(dropout: float) -> Built:
     config = _configured(
         ViTConfig,
         hidden_size=128,
-        num_hidden_layers=2,
+        num_hidden_layers=LAYERS,
         num_attention_heads=2,
         intermediate_size=256,
         image_size=32,
@@ -206,7 +209,7 @@ def swin(dropout: float) -> Built:
         image_size=32,
         patch_size=4,
         embed_dim=32,
-        depths=[1, 1],
+        depths=[LAYERS // 2, LAYERS // 2],
         num_heads=[2, 4],
         window_size=4,
         num_labels=4,
@@ -220,7 +223,13 @@ def swin(dropout: float) -> Built:
 def resnet(_dropout: float) -> Built:
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    config = _configured(ResNetConfig, embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1], num_labels=4)
+    config = _configured(
+        ResNetConfig,
+        embedding_size=16,
+        hidden_sizes=[16, 32],
+        depths=[LAYERS // 2, LAYERS // 2],
+        num_labels=4,
+    )
     return _images(ResNetForImageClassification(config))
 
 
@@ -233,7 +242,9 @@ def resnet_channels_last(dropout: float) -> Built:
 def convnext(_dropout: float) -> Built:
     from transformers import ConvNextConfig, ConvNextForImageClassification
 
-    config = _configured(ConvNextConfig, hidden_sizes=[16, 32], depths=[1, 1], num_stages=2, num_labels=4)
+    config = _configured(
+        ConvNextConfig, hidden_sizes=[16, 32], depths=[LAYERS // 2, LAYERS // 2], num_stages=2, num_labels=4
+    )
     return _images(ConvNextForImageClassification(config))
 
 
@@ -243,8 +254,8 @@ def whisper(dropout: float) -> Built:
     config = WhisperConfig(
         vocab_size=TOKENS,
         d_model=128,
-        encoder_layers=2,
-        decoder_layers=2,
+        encoder_layers=LAYERS,
+        decoder_layers=LAYERS,
         encoder_attention_heads=2,
         decoder_attention_heads=2,
         encoder_ffn_dim=256,
@@ -271,7 +282,7 @@ def clip(dropout: float) -> Built:
     part = {
         "hidden_size": 64,
         "intermediate_size": 128,
-        "num_hidden_layers": 2,
+        "num_hidden_layers": LAYERS,
         "num_attention_heads": 2,
         "attention_dropout": dropout,
     }
@@ -303,7 +314,7 @@ class _Loss(nn.Module):
 def encoder(dropout: float) -> Built:
     """PyTorch's own."""
     layer = nn.TransformerEncoderLayer(128, 2, 256, dropout, batch_first=True)
-    module = _Loss(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))
+    module = _Loss(nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False))
     return module.train(), {"src": torch.zeros(BATCH, LENGTH, 128)}
 
 
@@ -348,11 +359,11 @@ class _DiT(nn.Module):
         super().__init__()
         self.width, self.dropout = width, dropout
         self.patches = nn.Conv2d(4, width, 2, stride=2)
-        self.condition = nn.ModuleList(nn.Linear(width, 6 * width) for _ in range(2))
-        self.qkv = nn.ModuleList(nn.Linear(width, 3 * width) for _ in range(2))
+        self.condition = nn.ModuleList(nn.Linear(width, 6 * width) for _ in range(LAYERS))
+        self.qkv = nn.ModuleList(nn.Linear(width, 3 * width) for _ in range(LAYERS))
         self.query_norm, self.key_norm = nn.RMSNorm(64), nn.RMSNorm(64)
-        self.hidden = nn.ModuleList(nn.Linear(width, 4 * width) for _ in range(2))
-        self.out = nn.ModuleList(nn.Linear(4 * width, width) for _ in range(2))
+        self.hidden = nn.ModuleList(nn.Linear(width, 4 * width) for _ in range(LAYERS))
+        self.out = nn.ModuleList(nn.Linear(4 * width, width) for _ in range(LAYERS))
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
         x = self.patches(x).flatten(2).transpose(1, 2)

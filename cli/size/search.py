@@ -55,8 +55,10 @@ _REACH = (1.0, 0.85, 0.6)
 """Shares of the largest batch whose minimum memory fits, which are tried first."""
 _SLOW = 0.85
 """Share of the best rate below which larger batches are not worth the solver's whole time."""
-_NEAR = 0.01
-"""Share by which a batch must promise more than the best for the solver to be run."""
+_NEAR = 0.03
+"""Share by which a batch must promise more than the best, or than the quick answer, for a long search: times
+are not known better.
+"""
 
 
 @dataclass(frozen=True)
@@ -341,7 +343,11 @@ class BatchSearch:
 
     def _thorough(self, batch: int) -> Trial:
         """Try a batch with all the solver's time, unless it needs no plan."""
-        solve = self.known.alongside(self.ask.any_size, self.ask)
+        return self._solved(batch, self.ask)
+
+    def _solved(self, batch: int, ask: Question) -> Trial:
+        """Ask the solver for a batch, even if another batch's schedule fits, unless it needs no plan."""
+        solve = self.known.alongside(self.ask.any_size, ask)
         baseline_figures = self.known.before(self.ask.any_size, solve)
         asked = self._graph(batch)
         fits = baseline(asked).peak <= self.room.planned
@@ -363,7 +369,9 @@ class BatchSearch:
             promised = one.batch / time_bound(graph)
             if promised < (1 + _NEAR) * rate:
                 continue
-            better = self._thorough(one.batch)
+            better = self._solved(one.batch, self.ask.quick)
+            if promised >= (1 + _NEAR) * (better.samples_per_second or 0.0):
+                better = self._thorough(one.batch)
             found.trials[found.trials.index(one)] = better
             found.hasty.discard(one.batch)
             if self.brief or (better.samples_per_second or 0.0) < _SLOW * rate:

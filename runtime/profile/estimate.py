@@ -1,7 +1,7 @@
 """Estimates of a program's operations for a GPU that is not here: the graph's times by the roofline.
 
 The program has the operations that PyTorch runs on a GPU of that compute capability (runtime/absent_gpu). A
-model is built and traced without memory for it: Llama 2 7B takes 15 s and half a gigabyte.
+model is built and traced without memory for it, and of many equal layers four (runtime/trace/repeated.py).
 
 What an operation demands is one thing, what a GPU makes of it another: `Demand.cost`.
 """

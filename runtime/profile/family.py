@@ -33,12 +33,14 @@ class Family:
     traced: programs that were traced.
     held: the two batches through which the line goes.
     lineless: a line was given up.
+    interpolated: programs that were taken from the line.
     """
 
     trace: Callable[[int], Program]
     traced: dict[int, Program] = field(default_factory=dict[int, Program])
     held: tuple[int, int] | None = None
     lineless: bool = False
+    interpolated: dict[int, Program] = field(default_factory=dict[int, Program])
 
     def program(self, batch: int) -> Program:
         """Return the program at a batch, traced or interpolated. Raises what `trace` raises."""
@@ -46,9 +48,11 @@ class Family:
             return self.traced[batch]
         if self.held is not None:
             try:
-                return self._on_line(*self.held, batch)
+                if batch not in self.interpolated:
+                    self.interpolated[batch] = self._on_line(*self.held, batch)
+                return self.interpolated[batch]
             except DiffersError:
-                self.held, self.lineless = None, True
+                self._give_up()
         return self._trace(batch)
 
     def agrees(self, batch: int) -> bool:
@@ -58,8 +62,12 @@ class Family:
         taken = self.program(batch)
         if same(taken, self._trace(batch)):
             return True
-        self.held, self.lineless = None, True
+        self._give_up()
         return False
+
+    def _give_up(self) -> None:
+        self.held, self.lineless = None, True
+        self.interpolated.clear()
 
     def _trace(self, batch: int) -> Program:
         self.traced[batch] = self.trace(batch)

@@ -140,6 +140,10 @@ class Reads:
         )
         return sorted({row for row in rows if " at 0x" not in row})
 
+    def rows(self) -> Iterator[tuple[Any, Any, Any]]:
+        """Yield what was read: the object, the attribute or item, and what it gave."""
+        return ((node.thing, read.key, read.value) for node in self._nodes for read in node.reads.values())
+
     def of_tensors(self) -> set[int]:
         """Return the identities of tensors whose values are compared."""
         return {

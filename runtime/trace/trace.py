@@ -32,6 +32,7 @@ from ..updates.updates import with_sums, with_updates
 from .joint import WAYS, TracePath, joint_graph
 from .layouts import Forms
 from .lowering import lower
+from .repeated import by_some_layers
 
 
 def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
@@ -98,12 +99,16 @@ def _trace(iteration: Iteration, forms: Forms, way: TracePath, calls: Iterator[i
 
     calls: counter that advances by one for each call of an operator.
     """
-    joint = joint_graph(iteration, forms, way, calls)
-    fuse_dropout_masks(joint.graph.graph)
-    drop_copies(joint.graph.graph)
-    replace_scatters(joint.graph.graph)
-    program = replace(lower(joint), compiling=way.compiling, used=joint.used, reads=joint.reads)
-    program = named(program_on_cuda(program) if is_absent_gpu() else program)
+
+    def whole() -> Program:
+        joint = joint_graph(iteration, forms, way, calls)
+        fuse_dropout_masks(joint.graph.graph)
+        drop_copies(joint.graph.graph)
+        replace_scatters(joint.graph.graph)
+        return replace(lower(joint), compiling=way.compiling, used=joint.used, reads=joint.reads)
+
+    program = program_on_cuda(by_some_layers(iteration.module, whole)) if is_absent_gpu() else whole()
+    program = named(program)
     if iteration.updates is not None:
         program = _with_updates(program, iteration)
     check_order(program)

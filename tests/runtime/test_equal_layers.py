@@ -1,0 +1,157 @@
+"""A trace of a few equal layers gives the program of the whole trace; other models are traced whole."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from memplan.runtime.absent_gpu.capability import Capability
+from memplan.runtime.model.iteration import Iteration
+from memplan.runtime.profile.estimate import trace_for
+from memplan.runtime.program.program import Program
+from memplan.runtime.trace import repeated
+from memplan.runtime.trace.equal_layers import EqualLayers
+from memplan.runtime.updates.choice import Choice
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT))  # benchmarks/gpu_operations has small models of the usual kinds
+from benchmarks.gpu_operations import models  # noqa: E402
+
+AMPERE = Capability(8, 6)
+
+
+def traced(
+    build: Callable[[], Iteration], monkeypatch: pytest.MonkeyPatch, when: str = "in-backward"
+) -> tuple[Program, Program, list[EqualLayers]]:
+    """Return the program by some layers, the whole one, and the lists that were repeated."""
+    put_back: list[EqualLayers] = []
+    with_all = repeated.with_all_layers
+
+    def noted(program: Program, layers: EqualLayers) -> Program:
+        made = with_all(program, layers)
+        put_back.append(layers)
+        return made
+
+    monkeypatch.setattr(repeated, "_unequal", set())
+    choice = Choice("adamw", when)  # pyright: ignore[reportArgumentType]
+    with monkeypatch.context() as patch:
+        patch.setattr(repeated, "with_all_layers", noted)
+        short = trace_for(AMPERE, build, choice)
+    with monkeypatch.context() as patch:
+        patch.setattr(repeated, "equal_layers", lambda _module: [])
+        whole = trace_for(AMPERE, build, choice)
+    return short, whole, put_back
+
+
+def assert_same(one: Program, other: Program) -> None:
+    assert one.fingerprint == other.fingerprint
+    assert one.operations == other.operations
+    assert one.storages == other.storages
+    assert one.values == other.values
+    assert dict(one.views) == dict(other.views)
+    for group in ("parameters", "buffers", "inputs", "gradients", "states"):
+        assert list(getattr(one, group).items()) == list(getattr(other, group).items())
+    assert one.loss == other.loss
+
+
+@pytest.mark.parametrize(("name", "lists"), [("gpt2", 1), ("llama-padded", 1), ("t5", 0)])
+def test_the_program_is_that_of_the_whole_trace(
+    name: str, lists: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(models, "LAYERS", 8)
+    short, whole, put_back = traced(lambda: Iteration(*models.MODELS[name](0.1)), monkeypatch)
+    assert_same(short, whole)
+    assert len(put_back) == lists
+
+
+class Layer(nn.Module):
+    """A layer that counts itself; how it uses that is the test's."""
+
+    def __init__(self, number: int, reads: str = "") -> None:
+        super().__init__()
+        self.number, self.reads = number, reads
+        self.linear, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.reads == "number" and self.number == 5:
+            x = torch.sin(x)
+        return x + F.gelu(self.linear(self.norm(x)))
+
+
+class Stack(nn.Module):
+    """A model of equal layers, and its ways of using them."""
+
+    def __init__(self, count: int, way: str = "") -> None:
+        super().__init__()
+        self.num_layers, self.way, self.chosen = count, way, 5
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.layers = nn.ModuleList(Layer(n, way) for n in range(count))
+        if way == "tied":
+            for layer in self.layers[1:]:
+                layer.linear = self.layers[0].linear  # pyright: ignore[reportAttributeAccessIssue]
+        if way == "other last":
+            self.layers[-1].linear = nn.Linear(8, 8, bias=False)  # pyright: ignore[reportAttributeAccessIssue]
+        if way == "frozen":
+            self.layers[2].requires_grad_(requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        between = [x]
+        for n, layer in enumerate(self.layers):
+            if self.way == "last" and n == self.num_layers - 1:
+                x = torch.sin(x)
+            if self.way == "attribute" and n == self.chosen:
+                x = torch.sin(x)
+            x = layer(x if self.way != "skips" else x + between[0])
+            between.append(x)
+        if self.way == "all":
+            x = torch.stack(between).sum(0)
+        return self.last(x).square().mean()
+
+
+class Sixth(Stack):
+    """A model whose code has a layer's number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for n, layer in enumerate(self.layers):
+            x = layer(torch.sin(x) if n == 5 else x)
+        return self.last(x).square().mean()
+
+
+def stack(count: int, way: str = "") -> Iteration:
+    kind = Sixth if way == "sixth" else Stack
+    return Iteration(kind(count, way).train(), (torch.zeros(4, 8),))
+
+
+@pytest.mark.parametrize("when", ["in-backward", "after"])
+@pytest.mark.parametrize("count", [6, 9])
+def test_layers_are_put_back(count: int, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    short, whole, put_back = traced(partial(stack, count), monkeypatch, when)
+    assert_same(short, whole)
+    assert [(one.path, one.first, one.equal) for one in put_back] == [("layers", 0, count)]
+
+
+WAYS = ("number", "sixth", "attribute", "tied", "other last", "frozen", "all", "last", "skips")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_others_are_traced_whole(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code reads which layer it is, or has a layer's number as a constant or attribute; a weight is in
+    two layers; one layer is another; one is not trained; all layers' results are read; the last one's input
+    is another; gradients of all are summed."""
+    short, whole, put_back = traced(partial(stack, 8, way), monkeypatch)
+    assert_same(short, whole)
+    assert not put_back
+
+
+def test_few_layers_are_traced_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    _short, _whole, put_back = traced(partial(stack, 5), monkeypatch)
+    assert not put_back

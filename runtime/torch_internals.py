@@ -501,6 +501,17 @@ def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:
     return module._parameters
 
 
+@contextmanager
+def with_first_parts(module: nn.Module, number: int) -> Generator[None]:
+    """Leave only a module's first parts in it meanwhile."""
+    every = module._modules
+    module._modules = dict(list(every.items())[:number])
+    try:
+        yield
+    finally:
+        module._modules = every
+
+
 def buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
     return module._buffers
 

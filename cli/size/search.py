@@ -55,7 +55,7 @@ _REACH = (1.0, 0.85, 0.6)
 """Shares of the largest batch whose minimum memory fits, which are tried first."""
 _SLOW = 0.85
 """Share of the best rate below which larger batches are not worth the solver's whole time."""
-_NEAR = 0.03
+_NEAR = 0.05
 """Share by which a batch must promise more than the best, or than the quick answer, for a long search: times
 are not known better.
 """

@@ -21,6 +21,7 @@ from unittest.mock import patch
 from torch import Tensor, nn
 
 from ..reads.reads import Reads
+from ..torch_internals import with_first_parts
 
 KEPT = 4
 """Layers that remain: the first, the last, and two between them, which must come out equal."""
@@ -75,10 +76,9 @@ def shortened(module: nn.Module, layers: Sequence[EqualLayers]) -> Generator[Non
     """
     with ExitStack() as stack:
         for one in layers:
-            owner: Any = module.get_submodule(one.path)
+            owner = module.get_submodule(one.path)
             total = one.first + one.equal
-            parts = dict(list(owner._modules.items())[: one.first + KEPT])
-            stack.enter_context(patch.object(owner, "_modules", parts))
+            stack.enter_context(with_first_parts(owner, one.first + KEPT))
             for thing in _told_of_layers(module, one.path):
                 for name, value in list(vars(thing).items()):
                     if type(value) is int and value == total and _COUNTS_LAYERS.search(name):

@@ -101,8 +101,8 @@ def with_all_layers(program: Program, layers: EqualLayers) -> Program:
 class _Short:
     """The program that was traced, its items by place.
 
-    items: outside and of the layers, in the order of the trace. places: of each.
-    runs: per pass over the layers the items of each layer; descending: those from the last to the first.
+    items: outside and of the layers, in the order of the trace.
+    places: of each.
     """
 
     def __init__(self, program: Program, layers: EqualLayers) -> None:

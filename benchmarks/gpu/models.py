@@ -68,6 +68,15 @@ LARGE: dict[str, Build] = {
     "vit-l": lambda: example("vit", layers=24, width=1024, heads=16, side=224, patch=16, batch=64),
     "unet": lambda: example("unet", batch=8, side=512, width=64),
 }
+OPERATIONS = {
+    "gpt2": 771,
+    "llama-1b": 2200,
+    "gpt2-xl": 3768,
+    "llama3-8b": 4300,
+    "vit-l": 1700,
+    "unet": 500,
+}
+"""Operations of an iteration with updates: GPT-2's were counted, others' follow from layers."""
 SMALL: dict[str, Build] = {
     "gpt2": lambda: example("gpt2", layers=2, width=64, heads=2, vocabulary=128, length=64),
     "llama-1b": lambda: example("llama", layers=2, width=64, heads=4, vocabulary=128, length=64),

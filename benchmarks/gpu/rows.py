@@ -8,9 +8,10 @@ Every model in every way at 60, 40, 20 and 10 % of the baseline's peak, AdamW in
 downloaded: models are made from their configurations.
 
 Ours is one process per model, each row of the others one of its own: what fails, or takes longer than its
-part of the time that is left, is a row that says so. Rows are written to --output, with the suffix .jsonl,
-as they come, and a run with the same file goes on where it stopped; failed rows are tried again. The most
-important rows come first.
+limit, is a row that says so. A limit follows from the model's number of operations (models.py). Rows are
+written to --output, with the suffix .jsonl, as they come, and a run with the same file goes on where it
+stopped; failed rows are tried again. The most important rows come first. README.md has the recipe for a
+machine without a package index.
 """
 
 from __future__ import annotations
@@ -42,8 +43,15 @@ CUDA_TESTS = (
     ),
 )
 TEST_SECONDS = 480.0
-LEAST_SECONDS = 120.0
-"""What every row may take, if so much is left."""
+START_SECONDS = 120.0
+"""For a process to import PyTorch, and to make a model on the card."""
+SIMULATED_SECONDS = 600.0
+TRACE_SECONDS = 0.05
+"""For each operation, to trace, measure and compare: three times what GPT-2 took on an H200's host."""
+COMPILE_SECONDS = 0.1
+"""For each operation, for `torch.compile`."""
+SHARE_SECONDS = 0.02
+"""For each operation and budget, to make a plan's code and run it, in addition to the solver's time."""
 
 Row = dict[str, Any]
 
@@ -66,6 +74,17 @@ def key(row: Row) -> str:
     """Rows of another card, PyTorch, solver or time for it are others."""
     names = ("model", "way", "share", "simulated", "solver", "seconds", "place")
     return json.dumps([row[name] for name in names])
+
+
+def limit_of(asked: Row) -> float:
+    """Return the seconds that a process of rows may take."""
+    if asked["simulated"]:  # on a machine that may have other work
+        return SIMULATED_SECONDS
+    operations = models.OPERATIONS[asked["model"]]
+    if asked["way"] != "ours":
+        return START_SECONDS + operations * (COMPILE_SECONDS if asked["way"] == "compile" else SHARE_SECONDS)
+    each = asked["seconds"] + operations * SHARE_SECONDS
+    return START_SECONDS + operations * TRACE_SECONDS + len(asked["shares"]) * each
 
 
 def run_process(asked: Row, seconds: float) -> list[Row]:
@@ -101,7 +120,7 @@ def run_all(options: argparse.Namespace, about: str, end: float) -> list[Row]:
     shared = {"simulated": options.simulated, "solver": options.solver, "seconds": options.seconds}
     shared |= {"place": about, "compare": options.compare, "folder": str(options.output.parent.resolve())}
     results: list[Row] = []
-    for number, process in enumerate(wanted):
+    for process in wanted:
         asked: Row = {**shared, **process, "baseline_peak": None}
         of_model = [{**asked, "way": "profile", "share": 1.0}] if asked["way"] == "ours" else []
         of_model += [{**asked, "share": share} for share in asked["shares"]]
@@ -109,10 +128,7 @@ def run_all(options: argparse.Namespace, about: str, end: float) -> list[Row]:
         missing = [row for row in of_model if key(row) not in done]
         if missing and note is None:
             asked["shares"] = [row["share"] for row in missing if row["way"] == asked["way"]]
-            left = end - monotonic()
-            weight = sum(len(each["shares"]) for each in wanted[number:])
-            limit = min(left, max(LEAST_SECONDS, 3 * left * (1 + len(asked["shares"])) / weight))
-            for row in run_process(asked, limit):
+            for row in run_process(asked, min(end - monotonic(), limit_of(asked))):
                 done[key(row)] = row
                 with file.open("a") as lines:
                     lines.write(json.dumps(row) + "\n")

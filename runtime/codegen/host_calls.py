@@ -101,7 +101,10 @@ def check_mode(operation: Operation, mode: Mode, device: Device) -> None:
     elif mode.on_host and _names_device((operation.call.arguments, *operation.call.keywords.values())):
         fault = "its call names the device"
     elif mode.reads_host and not device.reads_host:
-        fault = f"PyTorch reads no host memory from {device.torch.type}"
+        fault = (
+            f"reading host memory from {device.torch.type} is not supported; solve the graph without its "
+            "modes with reads_host"
+        )
     elif mode.writes_host:
         fault = "PyTorch's kernels write no host memory; solve the graph without its modes with writes_host"
     if fault is not None:

@@ -179,7 +179,7 @@ class CapturedIteration:
         if self._static is None:
             self._static = [_like(tensor) for tensor in inputs]
         for static, tensor in zip(self._static, inputs, strict=True):
-            static.copy_(tensor, non_blocking=True)
+            self._device.copy(tensor, static)
         for index, dtype in self._by_tensor.items():
             if index not in self._tensors:
                 self._tensors[index] = torch.empty((), dtype=dtype, device=self._device.torch)

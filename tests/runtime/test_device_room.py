@@ -7,7 +7,13 @@ import memplan.runtime
 import pytest
 import torch
 from memplan.runtime.device.choice import device_of
+from memplan.runtime.device.cpu import Cpu
 from memplan.runtime.device.cuda import Cuda
+from memplan.runtime.model.iteration import Iteration, on_device
+from memplan.runtime.profile.profile import measure_program
+from memplan.runtime.trace.output_layouts import residents
+from memplan.runtime.trace.trace import trace
+from torch import nn
 
 RUNTIME = Path(memplan.runtime.__file__).parent
 FORBIDDEN = re.compile(r"torch\.cuda|[\"']cuda[\"']|record_stream|pin_memory|non_blocking")
@@ -44,3 +50,25 @@ def test_a_moment_is_on_the_stream_of_its_own_device(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"the stream of {device}")
     Cuda(torch.device("cuda:1")).moment()
     assert recorded == ["the stream of cuda:1"]
+
+
+def test_the_allocator_knows_of_a_model_before_it_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments keep the kind that they were made as."""
+    module, order = nn.Linear(2, 2), list[str]()
+    move = nn.Module.to
+    monkeypatch.setattr(Cpu, "expect_weights", lambda _cpu: order.append("expected"))
+    monkeypatch.setattr(nn.Module, "to", lambda *given: (order.append("moved"), move(*given))[1])
+    on_device(Iteration(module, (torch.ones(1, 2),)), "cpu")
+    assert order == ["expected", "moved"]
+
+
+def test_a_device_is_warm_before_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    timed = Cpu.timed
+    monkeypatch.setattr(Cpu, "warm_up", lambda _cpu: order.append("warm"))
+    monkeypatch.setattr(Cpu, "timed", lambda *given: (order.append("timed"), timed(*given))[1])
+    iteration = Iteration(nn.Linear(2, 2), (torch.ones(1, 2),), lambda output: output.sum())
+    program = trace(iteration)
+    measure_program(program, residents(program, iteration))
+    assert order[0] == "warm"
+    assert "timed" in order

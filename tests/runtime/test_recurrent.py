@@ -1,9 +1,13 @@
-"""Fake kernels of the GRU cell: the shapes of the cell's definition, with and without biases."""
+"""Recurrent layers: fake kernels of the GRU cell, with and without biases; cuDNN's layers are refused."""
 
 import pytest
 import torch
 from memplan.runtime.calls.fake_kernels import gru_cell, gru_cell_backward
+from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.torch_internals import has_fake_kernel
+from memplan.runtime.trace.trace import trace
+from memplan.runtime.unsupported import TraceError
+from torch import nn
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -22,3 +26,14 @@ def test_they_are_registered():
     assert has_fake_kernel("aten::_thnn_fused_gru_cell")
     assert has_fake_kernel("aten::mm")
     assert not has_fake_kernel("aten::_thnn_differentiable_gru_cell_backward")
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_layers_that_run_as_cudnns_are_refused_with_the_way_out(layer, monkeypatch):
+    """They draw from a state that no schema declares, and ask for addresses of tensors that have none."""
+    monkeypatch.setattr(torch.backends.cudnn, "is_acceptable", lambda _tensor: True)
+    iteration = Iteration(layer(4, 4), (torch.randn(2, 3, 4),), lambda output: output[0].sum())
+    with pytest.raises(
+        TraceError, match=r"set torch\.backends\.cudnn\.enabled = False before the model runs"
+    ):
+        trace(iteration)

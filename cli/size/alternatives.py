@@ -74,9 +74,10 @@ def next_steps(
     machine: with a device of any size. limit: bytes that plans may take at most. constant: what cuBLAS keeps.
     """
     loop = loops.planned(batch)
-    within = _memory_of_plans(loop.graph, solver, machine, limit)
+    layers = _layer_checkpoints(loop.graph, solver, machine)
+    within = _memory_of_plans(loop.graph, layers, machine, limit)
     rows = _Rows(loops, batch, solver, machine, constant)
-    return NextSteps(batch, within + constant, tuple(rows.all(optimizer, within, limit)))
+    return NextSteps(batch, within + constant, tuple(rows.all(optimizer, layers, within, limit)))
 
 
 class _Rows(NamedTuple):
@@ -86,7 +87,9 @@ class _Rows(NamedTuple):
     machine: Machine
     constant: int
 
-    def all(self, optimizer: str | None, within: int, limit: int) -> Iterator[Alternative]:
+    def all(
+        self, optimizer: str | None, layers: Schedule | None, within: int, limit: int
+    ) -> Iterator[Alternative]:
         ordinary, planned = self.loops.ordinary(self.batch), self.loops.planned(self.batch)
         yield self._unplanned("as it is", ordinary, baseline_schedule(ordinary.graph))
         yield self._checkpointing(ordinary)
@@ -95,7 +98,8 @@ class _Rows(NamedTuple):
             note = "bitsandbytes; memplan estimates it and can't run it"
             yield self._unplanned("8-bit optimizer", small, baseline_schedule(small.graph), note)
         alone = replace(self.machine, links=Links())
-        yield self._planned("a plan with recomputation", planned, RECOMPUTATION, alone, within)
+        found = self._planned("a plan with recomputation", planned, RECOMPUTATION, alone, within)
+        yield self._at_least(found, planned, layers, within)
         if not offloads(self.machine):
             yield Alternative("a plan with offloading", "the machine has no links to the host")
             return
@@ -130,21 +134,34 @@ class _Rows(NamedTuple):
         span = planned_span(loop, schedule, budget, machine, self.constant)
         return Alternative(name, "", span, seconds, self._samples)
 
+    def _at_least(self, found: Alternative, loop: Loop, layers: Schedule | None, budget: int) -> Alternative:
+        """Return the row of layers' checkpoints in a plan if they fit and the solver found nothing."""
+        if found.span is not None or layers is None:
+            return found
+        if simulate(loop.graph, layers, machine=self.machine).figures.least_budget > budget:
+            return found
+        span = planned_span(loop, layers, budget, self.machine, self.constant)
+        seconds = _update_seconds(loop.graph, layers, budget, self.machine)
+        return Alternative(found.name, f"around each layer: {found.note}", span, seconds, self._samples)
+
     @property
     def _samples(self) -> int:
         return self.loops.steps(self.batch) * self.batch
 
 
-def _memory_of_plans(graph: Graph, solver: Solver, machine: Machine, limit: int) -> int:
-    """Return the bytes for plans: what a checkpoint around each layer takes, if the limit allows that."""
-    peak, least = baseline(graph).peak, minimum_of(graph, replace(machine, links=Links()))
+def _layer_checkpoints(graph: Graph, solver: Solver, machine: Machine) -> Schedule | None:
     try:
-        schedule = solver(CHECKPOINTS, machine)(graph, all_bytes(graph))
+        return solver(CHECKPOINTS, machine)(graph, all_bytes(graph))
     except MemplanError:
-        schedule = None
-    if schedule is None:  # no layers: half way down
-        return min(limit, (peak + least) // 2)
-    return min(limit, simulate(graph, schedule, machine=machine).figures.least_budget)
+        return None
+
+
+def _memory_of_plans(graph: Graph, layers: Schedule | None, machine: Machine, limit: int) -> int:
+    """Return the bytes for plans: what a checkpoint around each layer takes, if the limit allows that."""
+    if layers is None:  # half way down
+        least = minimum_of(graph, replace(machine, links=Links()))
+        return min(limit, (baseline(graph).peak + least) // 2)
+    return min(limit, simulate(graph, layers, machine=machine).figures.least_budget)
 
 
 def all_bytes(graph: Graph) -> int:

@@ -14,6 +14,7 @@ import plug_ins
 import pytest
 from click.testing import CliRunner, Result
 from memplan.cli.main import main
+from memplan.cli.size import alternatives
 from memplan.cli.size.model import Subject
 from memplan.cli.size.report import lines_of
 from memplan.cli.size.search import Room, SizeResult
@@ -536,6 +537,18 @@ def test_what_people_do_next_is_a_row_each(plan: Plan) -> None:
     assert eight_bit["time"] < whole["time"]
 
 
+def test_a_solver_that_finds_nothing_leaves_the_checkpoints_of_layers(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are a plan in as many bytes as plans get there."""
+    monkeypatch.setattr(alternatives, "RECOMPUTATION", "no-such-solver")
+    rows = steps_of(sized(plan, "--batch", 8192, model="model.py:layered"))
+    found = rows["a plan with recomputation"]
+    assert found["note"].startswith("around each layer: ")
+    assert found["fits"]
+    assert found["needs"]["expected"] <= rows["gradient checkpointing"]["needs"]["expected"]
+
+
 def test_states_of_eight_bits_save_three_quarters_of_large_ones(plan: Plan) -> None:
     """At the step: weights, gradients, states; the copies of kernels for lists go too."""
     for optimizer, states in (("adamw", 2), ("lion", 1)):
@@ -550,8 +563,8 @@ def test_a_row_that_can_not_be_says_why(plan: Plan) -> None:
     reported = sized(plan, "--batch", 8192, "--machine", "alone.yaml", model="model.py:layered")
     rows = steps_of(reported)
     assert rows["a plan with offloading"]["note"] == "the machine has no links to the host"
-    assert rows["a plan with recomputation"]["note"] == "no plan found in a moment"
-    assert rows["a plan with recomputation"]["needs"] is None
+    assert rows["a plan with recomputation"]["note"] == "around each layer: no plan found in a moment"
+    assert rows["a plan with recomputation"]["fits"]
     assert "updates on the host" not in rows
 
 

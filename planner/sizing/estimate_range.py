@@ -59,8 +59,9 @@ def memory_span(
     """
     rows = lifetimes(graph, schedule, budget=budget, machine=machine)
     tensors, all_there = rows.of(rows.tensor != WORKSPACE), int(rows.live().max(initial=0))
-    room = budget + int((worst.operations.workspace - graph.operations.workspace).max(initial=0))
-    at_worst = lifetimes(worst, schedule, budget=room, machine=machine)
+    at_worst, above = rows, int((worst.operations.workspace - graph.operations.workspace).max(initial=0))
+    if above:
+        at_worst = lifetimes(worst, schedule, budget=budget + above, machine=machine)
     high = int(at_worst.live().max(initial=0))
     if reserved is not None:
         high = int((1 + LOOSE) * max(high, reserved(at_worst)))

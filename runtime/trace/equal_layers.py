@@ -3,24 +3,21 @@
     list of 24 layers, equal      ──shortened──▶   the first KEPT of them
     list of 12, the first another ──shortened──▶   that one and KEPT of the others
 
-Layers are equal if they are of one class and have equal attributes, forms of tensors, and parts. Numbers may
-count layers (`layer_idx`), if the code does not read them. Nor may the code that runs the list hold, or read,
-a number that could be that of a layer which is left out (`if index == 7:`): `knows_its_layers`.
+Layers are equal if they are of one class and have equal attributes, forms of tensors, and parts; numbers may
+count them (`layer_idx`). Whether the code does the same in each shows only in a trace of all: repeated.py.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from inspect import unwrap
-from types import CodeType, MethodType
+from types import MethodType
 from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
 from torch import Tensor, nn
 
-from ..reads.reads import Reads
 from ..torch_internals import with_first_parts
 
 KEPT = 4
@@ -28,9 +25,6 @@ KEPT = 4
 
 _LEAST = KEPT + 2
 """Equal layers from which on a trace of some costs less."""
-
-_MOST_DIMENSIONS = 4
-"""Constants up to here in the code that runs a list are of dimensions (`mask.ndim < 4`), not of layers."""
 
 _COUNTS_LAYERS = re.compile("layer|depth|block", re.IGNORECASE)
 """Names of attributes that say how many layers there are."""
@@ -40,13 +34,11 @@ class EqualLayers(NamedTuple):
     """Equal layers at the end of a list.
 
     path: of the list. first: index of the first equal one. equal: how many are equal.
-    numbered: attributes of the layers' objects that count layers, as (identity of the object, name).
     """
 
     path: str
     first: int
     equal: int
-    numbered: frozenset[tuple[int, str]]
 
 
 def equal_layers(module: nn.Module) -> list[EqualLayers]:
@@ -58,14 +50,11 @@ def equal_layers(module: nn.Module) -> list[EqualLayers]:
             layers = list(part)
             if [name for name, _layer in part.named_children()] != [*map(str, range(len(layers)))]:
                 continue
-            numbered: set[tuple[int, str]] = set()
             first = len(layers) - 1
-            while first > 0 and _Comparison(len(layers) - first, numbered).equal(
-                layers[first - 1], layers[-1]
-            ):
+            while first > 0 and _Comparison(len(layers) - first).equal(layers[first - 1], layers[-1]):
                 first -= 1
             if (count := len(layers) - first) >= _LEAST and _owns_its_weights(module, layers[first:]):
-                found.append(EqualLayers(path, first, count, frozenset(numbered)))
+                found.append(EqualLayers(path, first, count))
     return found
 
 
@@ -84,40 +73,6 @@ def shortened(module: nn.Module, layers: Sequence[EqualLayers]) -> Generator[Non
                     if type(value) is int and value == total and _COUNTS_LAYERS.search(name):
                         stack.enter_context(patch.object(thing, name, one.first + KEPT))
         yield
-
-
-def knows_its_layers(module: nn.Module, layers: EqualLayers, reads: Reads) -> bool:
-    """Tell whether the code may do something else in layers that are left out.
-
-    reads: of a trace of the shortened module.
-    """
-    owners = list(_told_of_layers(module, layers.path))
-    known = {id(owner) for owner in owners}
-    kept, total = layers.first + KEPT, layers.first + layers.equal
-
-    def may_be_one(number: Any) -> bool:
-        return type(number) is int and kept <= number < total
-
-    for thing, key, value in reads.rows():
-        if (id(thing), key) in layers.numbered:
-            return True
-        counts = value == kept and isinstance(key, str) and _COUNTS_LAYERS.search(key)
-        if id(thing) in known and may_be_one(value) and not counts:
-            return True
-    codes = (unwrap(type(owner).forward).__code__ for owner in owners if isinstance(owner, nn.Module))
-    numbers = (number for code in codes for number in _numbers(code))
-    return any(may_be_one(number) and number > _MOST_DIMENSIONS for number in numbers)
-
-
-def _numbers(code: CodeType) -> Iterator[Any]:
-    """Yield the constants of a function's code and of the functions within it."""
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _numbers(constant)
-        elif isinstance(constant, tuple | frozenset):
-            yield from cast(Iterable[Any], constant)
-        else:
-            yield constant
 
 
 def _told_of_layers(module: nn.Module, path: str) -> Iterator[Any]:
@@ -153,13 +108,10 @@ def _direct_tensors(part: nn.Module) -> Iterator[Tensor]:
 
 
 class _Comparison:
-    """Comparison of one layer with another that is `distance` further in the list.
+    """Comparison of one layer with another that is `distance` further in the list."""
 
-    numbered: gets the attributes that count layers.
-    """
-
-    def __init__(self, distance: int, numbered: set[tuple[int, str]]) -> None:
-        self._distance, self._numbered = distance, numbered
+    def __init__(self, distance: int) -> None:
+        self._distance = distance
         self._seen: set[tuple[int, int]] = set()
 
     def equal(self, one: Any, other: Any) -> bool:
@@ -191,9 +143,8 @@ class _Comparison:
         if list(here) != list(there):
             return False
         for name, value in here.items():
-            if type(value) is type(there[name]) is int and there[name] - value == self._distance:
-                self._numbered |= {(id(one), name), (id(other), name)}
-            elif not self.equal(value, there[name]):
+            counts = type(value) is type(there[name]) is int and there[name] - value == self._distance
+            if not counts and not self.equal(value, there[name]):
                 return False
         return True
 

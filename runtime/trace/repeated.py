@@ -22,8 +22,7 @@ from torch import nn
 
 from ...graphs.graph import Phase
 from ..program.program import Call, Operation, Program, Ref, Storage, Value
-from ..unsupported import is_value_dependent
-from .equal_layers import KEPT, EqualLayers, equal_layers, knows_its_layers, shortened
+from .equal_layers import KEPT, EqualLayers, equal_layers, shortened
 
 FIRST, SECOND, LAST = 0, 1, KEPT - 1
 _NEXT_TO_LAST = KEPT - 2
@@ -61,32 +60,58 @@ Made = tuple[_Place, int]
 """A value, or a storage: the place of the item that made it, and the how manieth of the item's it is."""
 
 
-_unequal: set[tuple[type[nn.Module], tuple[tuple[str, int, int], ...]]] = set()
-"""Models whose layers did not come out equal: the next trace of one does not try."""
+_Model = tuple[type[nn.Module], str, str, tuple[tuple[str, int, int], ...]]
+
+_verified: dict[_Model, bool] = {}
+"""Whether a trace of a few layers gave a model's whole program, once both were made."""
 
 
 def by_some_layers(module: nn.Module, trace: Callable[[], Program]) -> Program:
     """Return the program that `trace` makes of the module, by a trace of a few of its equal layers if that
     gives the same.
 
-    Whatever the trace of a few layers raises, the whole is traced then.
+    The first time both are made and compared. Whatever the trace of a few layers raises, the whole is traced.
     """
     layers = equal_layers(module)
-    model = type(module), tuple((one.path, one.first, one.equal) for one in layers)
-    if not layers or model in _unequal:
+    if not layers:
         return trace()
+    lists = tuple((one.path, one.first, one.equal) for one in layers)
+    model = type(module), repr(module), str(getattr(module, "config", "")), lists
+    if model not in _verified:
+        whole = trace()
+        repeated = _by_some(module, layers, trace)
+        _verified[model] = repeated is not None and _same(repeated, whole)
+        return whole
+    repeated = _by_some(module, layers, trace) if _verified[model] else None
+    return trace() if repeated is None else repeated
+
+
+def _by_some(
+    module: nn.Module, layers: Sequence[EqualLayers], trace: Callable[[], Program]
+) -> Program | None:
+    """Return the program made of a trace of a few layers; None if there is none."""
     try:
         with shortened(module, layers):
             program = trace()
-        if program.reads is None or any(knows_its_layers(module, one, program.reads) for one in layers):
-            raise DiffersError
         for one in layers:
             program = with_all_layers(program, one)
-    except Exception as error:
-        if not is_value_dependent(error):  # another way to trace may follow (trace.py), for both
-            _unequal.add(model)
-        return trace()
+    except Exception:  # with fewer layers a model may fail in any way
+        return None
     return program
+
+
+def _same(one: Program, other: Program) -> bool:
+    """Tell whether two programs are equal; operations get their final names later."""
+    groups = ("parameters", "buffers", "inputs", "gradients")
+    return (
+        [each._replace(name="") for each in one.operations]
+        == [each._replace(name="") for each in other.operations]
+        and one.storages == other.storages
+        and one.values == other.values
+        and dict(one.views) == dict(other.views)
+        and all([*getattr(one, group).items()] == [*getattr(other, group).items()] for group in groups)
+        and one.loss == other.loss
+    )
 
 
 def with_all_layers(program: Program, layers: EqualLayers) -> Program:

@@ -56,7 +56,7 @@ class Unanswered(NamedTuple):
 class UnansweredError(MemplanError):
     """A solver ended without an answer, which costs this question alone."""
 
-    def __init__(self, reason: str, *, fault: bool) -> None:
+    def __init__(self, reason: str, *, fault: bool = False) -> None:
         super().__init__(reason)
         self.unanswered = Unanswered(reason, fault)
 

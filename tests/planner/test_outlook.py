@@ -38,12 +38,14 @@ def test_the_ends_of_memory() -> None:
     plain = baseline_schedule(graph)
     arguments = (graph, worst, plain, baseline(graph).peak, NOWHERE, 1000)
     assert memory_span(*arguments, None) == (225, 232 + 1000, 275 + 1000)
-    assert memory_span(*arguments, lambda rows: 2 * int(rows.live().max())).high == 550 + 1000
-    assert memory_span(*arguments, lambda _rows: 0).high == 1275
+    assert memory_span(*arguments, lambda rows: 2 * int(rows.live().max())).high == int(1.12 * 550) + 1000
+    assert memory_span(*arguments, lambda _rows: 0).high == int(1.12 * 275) + 1000
+    alike = memory_span(graph, graph, *arguments[2:], lambda rows: int(rows.live().max()))
+    assert alike == (225, 232 + 1000, int(1.12 * 232) + 1000)
 
 
 def test_the_ends_of_time_and_the_reserve() -> None:
-    assert time_span(10.0) == (7.0, 10.0, 20.0)
+    assert time_span(10.0) == (10.0 / 1.4, 10.0, 14.0)
     assert usable(100, None) == 99
     assert usable(100, 30) == 70
     assert usable(100, 130) == 0

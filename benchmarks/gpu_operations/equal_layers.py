@@ -35,13 +35,14 @@ def main() -> None:
     options = parser.parse_args()
     models.LAYERS = options.layers
     for model in models.MODELS if options.model is None else [options.model]:
+        traced(model)  # whole, and by some layers, which is compared
         with patch.object(repeated, "with_all_layers", wraps=repeated.with_all_layers) as repeating:
             short, seconds = traced(model)
         with patch.object(repeated, "equal_layers", return_value=[]):
             whole, whole_seconds = traced(model)
         same = short.fingerprint == whole.fingerprint and list(short.operations) == list(whole.operations)
         same &= short.storages == whole.storages and short.values == whole.values
-        how = f"{repeating.call_count} lists tried" if repeating.call_count else "whole"
+        how = f"{repeating.call_count} lists repeated" if repeating.call_count else "whole"
         print(
             f"{model:20} {'same' if same else 'DIFFERS':8} {seconds:6.1f} s {whole_seconds:6.1f} s  {how}",
             flush=True,

@@ -1,7 +1,8 @@
 """Estimates of a program's operations for a GPU that is not here: the graph's times by the roofline.
 
 The program has the operations that PyTorch runs on a GPU of that compute capability (runtime/absent_gpu). A
-model is built and traced without memory for it, and of many equal layers four (runtime/trace/repeated.py).
+model is built and traced without memory for it; of many equal layers four, where that gives the same program
+(runtime/trace/repeated.py).
 
 What an operation demands is one thing, what a GPU makes of it another: `Demand.cost`.
 """

@@ -27,6 +27,8 @@ from ...planner.budget import spelled
 from ...planner.simulator.simulate import Figures, simulate
 from ..problem import InfeasibleError, Problem, SolverResult, Status
 
+_LESS = 0.02
+"""Share of the live bytes that each further try leaves free besides."""
 _TRIES = 4
 
 _TOLERANCE = 1e-3
@@ -88,7 +90,9 @@ def in_arena(
         fitting += _with_less(placed, figures.least_budget, problem.budget)
         if number == _TRIES - 1 or answer.interrupted:
             break
-        asked = replace(asked, budget=int(placed.layout.bound * problem.budget / placed.layout.size))
+        # At least so much less: an arena a hair too large would ask for nearly the same schedule again.
+        share = min(problem.budget / placed.layout.size, 1 - _LESS * number)
+        asked = replace(asked, budget=int(placed.layout.bound * share))
         arena, less = format_bytes(placed.layout.size), format_bytes(asked.budget)
         report(f"{solver}: the arena has {arena}, solving for {less}")
         try:

@@ -2,13 +2,15 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 from memplan.cli.main import main
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import layered
-from memplan.solvers.problem import InfeasibleError, Problem
+from memplan.solvers.problem import InfeasibleError, Problem, SolverResult, Status
+from memplan.solvers.registry import arena
 from memplan.solvers.registry.run import solve
 
 
@@ -139,6 +141,27 @@ def test_where_no_arena_fits_it_is_said():
     found = solve("store-all", Problem(graph, least), bound_seconds=0, addresses=True)
     assert found.layout is not None
     assert found.layout.size <= least
+
+
+def test_each_further_question_is_for_clearly_less(monkeypatch):
+    """Arenas a byte too large: for a hair less an indifferent solver gives nearly the same schedule."""
+    graph, asked = layered(40, seed=1), list[int]()
+    problem = Problem(graph, solve("store-all", Problem(graph, 10**9), bound_seconds=0).figures.peak)
+
+    def answer(less):
+        asked.append(less.budget)
+        return SolverResult(solve("tw-remat", less, bound_seconds=0).schedule, Status.FEASIBLE)
+
+    def too_large(rows, target, _effort):
+        return SimpleNamespace(size=target + 1, bound=int(rows.live().max()))
+
+    monkeypatch.setattr(arena, "lay_out", too_large)
+    with pytest.raises(InfeasibleError, match="no addresses within"):
+        arena.in_arena("tw-remat", problem, answer(problem), answer, lambda _line: None)
+    first, second, third, fourth = asked
+    assert first > second
+    assert third <= 0.98 * second
+    assert fourth <= 0.96 * third
 
 
 def test_a_solver_is_asked_for_less_until_the_arena_fits():

@@ -1,4 +1,4 @@
-"""What Python costs in a planned iteration: a GPT-2 so narrow that its kernels take little, against eager.
+"""Cost of Python in a planned iteration: a GPT-2 so narrow that its kernels take little, against eager.
 
 Protocol. The schedule is the baseline, at an unlimited budget, so the ratio is the runtime's alone. Eager and
 planned iterations alternate in one process, one thread, in blocks of a few iterations; times are of the

@@ -32,7 +32,7 @@ from published_work import Work, iteration_seconds, load_work
 KNEE = 0.3
 """A row that is wrong by more than this, in logarithms, counts linearly."""
 SPREAD = 0.2
-"""What rows that are estimated well still differ by."""
+"""Difference, in logarithms, that rows which are estimated well still have."""
 
 
 class Prior(NamedTuple):

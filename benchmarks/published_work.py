@@ -1,4 +1,4 @@
-"""What the operations of published rows demand of a GPU, kept so that times need no trace.
+"""Demands of the operations of published rows, kept so that times need no trace.
 
 results/published_work.json.gz has, by a row's id, its operations, those that demand the same together: kind,
 phase, field of `Gpu`, FLOPs, bytes, runs in an iteration.

@@ -53,7 +53,7 @@ def test_a_typo_is_told_with_what_there_is(tmp_path: Path) -> None:
 
 
 def test_limits_grow_with_the_model_and_the_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command's own modules stand beside it, not in a package."""
+    """The command's own modules are in its folder, not in a package."""
     monkeypatch.syspath_prepend(COMMAND.parent)
     for name in ("rows", "models"):  # other benchmarks have modules of these names
         monkeypatch.delitem(sys.modules, name, raising=False)

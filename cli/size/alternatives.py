@@ -1,4 +1,4 @@
-"""What people do next with a batch: rows of `plan size`, each with its memory and speed.
+"""Other ways to train with a batch: rows of `plan size`, each with its memory and speed.
 
     as it is, gradient checkpointing, 8-bit optimizer    PyTorch's own loop
     a plan with recomputation, offloading, updates on

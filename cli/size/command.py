@@ -107,7 +107,7 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
 @click.option(
     "--price",
     metavar="1.20/h|a100=1.80/h,t4=0.35/h",
-    help="Of the GPU per hour, in any currency; samples are then told per unit of it.",
+    help="Of the GPU per hour, in any currency; samples are then given per unit of it.",
 )
 @click.option(
     "--optimizer", type=click.Choice([*OPTIMIZER_NAMES, "none"]), default="adamw", show_default=True

@@ -57,7 +57,7 @@ def loop_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """What the user says of the loop. total: samples per update, None if micro-batches are given."""
+    """The options of the loop. total: samples per update, None if micro-batches are given."""
 
     lora: str | None = None
     autocast: str | None = None

@@ -206,7 +206,7 @@ class SizeResult:
 
     @property
     def unanswered(self) -> list[Unanswered]:
-        """What the solver had no answer to."""
+        """Questions that the solver had no answer to."""
         return [one.unanswered for one in self.trials if one.unanswered is not None]
 
     def tight(self, batch: int) -> bool:

@@ -31,7 +31,7 @@ Function = Callable[..., Any]
 
 _META = torch.device("meta")
 _found: dict[Hashable, Function | None] = {}
-"""Function per operator and kinds of arguments; None if no function calls it alike."""
+"""Function per operator and kinds of arguments; None if no function makes the same call."""
 
 
 def direct_call(program: Program, call: Call) -> Call:

@@ -12,7 +12,7 @@ Reference: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -91,18 +91,19 @@ def _widths(module: nn.Module) -> tuple[int, int] | None:
     if type(module) is nn.Linear:
         return module.in_features, module.out_features
     if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):  # GPT-2's, of transformers
-        inputs, outputs = module.weight.shape  # type: ignore[union-attr,misc]
+        weight: Any = module.weight
+        inputs, outputs = weight.shape
         return int(inputs), int(outputs)
     return None
 
 
 def _output_embeddings(module: nn.Module) -> nn.Module | None:
     for one in module.modules():
-        found = getattr(one, "get_output_embeddings", None)
+        found: Any = getattr(one, "get_output_embeddings", None)
         if callable(found):
             try:
-                return found()  # type: ignore[no-any-return]
-            except (AttributeError, NotImplementedError):
+                return cast(nn.Module | None, found())
+            except (AttributeError, NotImplementedError):  # of a model without any
                 return None
     return None
 

@@ -10,7 +10,7 @@ that they occur: settings that differ each time never do, and run as without gra
 
 All captures of a step share one pool of memory, which lives between iterations too. It holds what an
 iteration allocates: the planned peak less what is resident, in segments of the allocator. An iteration that
-is not captured allocates the same beside it; so the pool is given up before.
+is not captured allocates as much in addition; so the pool is given up before.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MOST_CAPTURES = 8
 _INDEXING = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default)
 
 _PATIENCE = 20
-"""Iterations without a capture after which the user is told."""
+"""Iterations without a capture after which the user is warned."""
 
 Run = Callable[[Sequence[Tensor], Sequence[Any]], Sequence[Tensor]]
 

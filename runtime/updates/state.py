@@ -272,8 +272,8 @@ def _as(tensor: Tensor, form: Value, bytes_: Tensor) -> None:
 def _numbers(counts: list[Tensor]) -> list[float]:
     """Return the counts as numbers, with one wait per device instead of one per count."""
     kinds = {(count.device, count.dtype) for count in counts}
-    alike = ([count for count in counts if (count.device, count.dtype) == kind] for kind in kinds)
-    return [number for group in alike for number in torch.stack(group).double().tolist()]
+    groups = ([count for count in counts if (count.device, count.dtype) == kind] for kind in kinds)
+    return [number for group in groups for number in torch.stack(group).double().tolist()]
 
 
 def _add(counts: list[Tensor], number: int) -> None:

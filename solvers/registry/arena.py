@@ -90,7 +90,7 @@ def in_arena(
         fitting += _with_less(placed, figures.least_budget, problem.budget)
         if number == _TRIES - 1 or answer.interrupted:
             break
-        # At least so much less: an arena a hair too large would ask for nearly the same schedule again.
+        # At least so much less: an arena a hair too large would ask for nearly the same schedule.
         share = min(problem.budget / placed.layout.size, 1 - _LESS * number)
         asked = replace(asked, budget=int(placed.layout.bound * share))
         arena, less = format_bytes(placed.layout.size), format_bytes(asked.budget)

@@ -112,7 +112,7 @@ def test_a_global_batch_starts_where_it_can(plan: Plan) -> None:
 
 
 def test_a_global_batch_with_a_plan(plan: Plan) -> None:
-    """A micro-batch that needs a plan is solved too, and the fastest is told."""
+    """A micro-batch that needs a plan is solved too, and the fastest is named."""
     words = ("--global-batch", 8192, "--budget", "45MB", "--time-limit", 3, "--json")
     result = plan("size", "model.py", "--gpu", "rtx3060", *words)
     reported = json.loads(result.stdout)

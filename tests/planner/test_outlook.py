@@ -40,8 +40,8 @@ def test_the_ends_of_memory() -> None:
     assert memory_span(*arguments, None) == (225, 232 + 1000, 275 + 1000)
     assert memory_span(*arguments, lambda rows: 2 * int(rows.live().max())).high == int(1.12 * 550) + 1000
     assert memory_span(*arguments, lambda _rows: 0).high == int(1.12 * 275) + 1000
-    alike = memory_span(graph, graph, *arguments[2:], lambda rows: int(rows.live().max()))
-    assert alike == (225, 232 + 1000, int(1.12 * 232) + 1000)
+    same = memory_span(graph, graph, *arguments[2:], lambda rows: int(rows.live().max()))
+    assert same == (225, 232 + 1000, int(1.12 * 232) + 1000)
 
 
 def test_the_ends_of_time_and_the_reserve() -> None:

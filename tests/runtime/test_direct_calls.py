@@ -58,7 +58,9 @@ def test_each_call_of_a_program_has_the_bits_of_its_operator(name: str) -> None:
             found = content(function(*bound.args, **bound.keywords))
             for one, other, third in zip(expected, repeated, found, strict=True):
                 assert third[:3] == one[:3]
-                assert third == one or one != other  # memory that nobody has written, of `empty`
+                # Memory that nobody has written, of `empty`; oneDNN's workspace has some too.
+                workspace = one[0] == torch.uint8 and "mkldnn_rnn" in str(operation.call.target)
+                assert third == one or one != other or workspace
             walk.advance()
     assert direct > len(program.operations) / 2
 

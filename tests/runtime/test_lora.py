@@ -74,10 +74,10 @@ def test_as_many_weights_are_trained_as_peft_trains(name: str, dtype: torch.dtyp
     make, task = MODELS[name]
     config = LoraConfig(r=4, target_modules="all-linear", task_type=task)
     theirs: Any = get_peft_model(make().to(dtype), config)
-    ours = make().to(dtype)
-    with_adapters(ours, LowRank(4))
-    assert trained(ours) == trained(theirs)
-    adapters = [{p.dtype for n, p in one.named_parameters() if ".lora_" in n} for one in (ours, theirs)]
+    adapted = make().to(dtype)
+    with_adapters(adapted, LowRank(4))
+    assert trained(adapted) == trained(theirs)
+    adapters = [{p.dtype for n, p in one.named_parameters() if ".lora_" in n} for one in (adapted, theirs)]
     assert adapters[0] == adapters[1] == {torch.float32}
 
 
@@ -86,11 +86,11 @@ def test_an_iteration_takes_as_much_memory_as_with_peft(name: str) -> None:
     from peft import LoraConfig, get_peft_model
 
     make, task = MODELS[name]
-    ours = make()
-    with_adapters(ours, LowRank(4))
+    adapted = make()
+    with_adapters(adapted, LowRank(4))
     theirs: Any = get_peft_model(make(), LoraConfig(r=4, target_modules="all-linear", task_type=task))
     peaks, counts = [], []
-    for module in (ours, theirs):
+    for module in (adapted, theirs):
         program = trace(updated(Iteration(module.train(), inputs(name)), Choice("adamw")))
         graph = graph_of(program, [Cost(0.0)] * len(program.operations))
         peaks.append(baseline(graph).peak)

@@ -206,8 +206,8 @@ class PlanningOptions(OptionsBase):
     max_plans: int = option(
         converter=_count,
         text=(
-            "Number of shapes of batches that get a plan. The first batch of another shape is planned "
-            "when it comes, within the same budget."
+            "Number of plans that are kept, one for each shape of batches. The first batch of another shape "
+            "is planned when it comes, within the same budget; the plan used least recently goes."
         ),
         default=8,
     )

@@ -210,7 +210,7 @@ class Planner:
         MemplanError and others; the old step then goes on. Call `step.check_unchanged` before: the new step
         is made for module and optimizer as they are now.
         """
-        with self._given_up(step):
+        with self.giving_up(step):
             made = self._step(iteration, plan, step)
             made.place()
         if step in self._asked:
@@ -233,7 +233,7 @@ class Planner:
         plan = found or self._solved(before, self._solver(iteration), budget)
         if iteration.trains:
             self.bytes = budget
-        with self._given_up(step):
+        with self.giving_up(step):
             made = self._step(iteration, plan)
         self._asked[made] = asked
         if found is None:
@@ -242,9 +242,15 @@ class Planner:
         return made
 
     @contextmanager
-    def _given_up(self, step: PlannedStep) -> Generator[None]:
-        """Lend the step's pinned memory to the block; the step gets it back if the block fails."""
-        cycles = [each.cycle for each in (step, *self.parts.get(step, ())) if each.cycle is not None]
+    def giving_up(self, step: PlannedStep) -> Generator[None]:
+        """Lend the step's pinned memory, and that of its CUDA graphs, to the block.
+
+        The step gets it back if the block fails.
+        """
+        steps = (step, *self.parts.get(step, ()))
+        for each in steps:
+            each.release_graphs()
+        cycles = [each.cycle for each in steps if each.cycle is not None]
         for cycle in cycles:
             cycle.unpin()
         try:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
-from ..graphs.errors import MismatchError
 from ..runtime.interrupts import deferred_signals, open_to_signals
 from ..runtime.model.iteration import Inputs, Iteration
 from ..runtime.run.execute import PlannedStep
-from ..runtime.run.inputs import OtherShapeError, OtherValuesError, UsedValuesError
+from ..runtime.run.inputs import OtherShapeError, OtherValuesError
 from ..runtime.torch_internals import fake_results_forgotten
 from ..runtime.unsupported import warn_user
 from .buckets import Buckets
@@ -19,6 +19,7 @@ class Plans:
 
     steps: one for each shape seen so far, at most `most`.
     plan: makes a plan; it needs no values of the weights, which stay in their memories.
+    giving_up: context in which a plan has given up its memory for another that replaces it.
     buckets: the lengths that batches are padded to, None for no padding.
     """
 
@@ -26,17 +27,18 @@ class Plans:
         self,
         iteration: Iteration,
         plan: Callable[[Iteration], PlannedStep],
+        giving_up: Callable[[PlannedStep], AbstractContextManager[None]],
         most: int,
         buckets: Buckets | None,
     ) -> None:
         self.steps: list[PlannedStep] = []
-        self._said = False
-        self._plan, self._most, self._buckets = plan, most, buckets
+        self._said: set[str] = set()
+        self._plan, self._giving_up, self._most, self._buckets = plan, giving_up, most, buckets
         self._iteration = iteration._replace(inputs=())  # a batch is not held
 
     def similar(self, iteration: Iteration, plan: Callable[[Iteration], PlannedStep]) -> Plans:
         """Return plans of another kind, with the same limit and lengths, none made yet."""
-        return Plans(iteration, plan, self._most, self._buckets)
+        return Plans(iteration, plan, self._giving_up, self._most, self._buckets)
 
     def replace(self, step: PlannedStep, made: PlannedStep) -> PlannedStep:
         """Replace a step by one for the same shape."""
@@ -46,11 +48,12 @@ class Plans:
     def serving(self, inputs: Inputs) -> tuple[PlannedStep, Inputs]:
         """Return the step for the inputs' shape, or for their padded shape, and the inputs as it takes them.
 
-        A missing one is made. If the limit is reached, a step for a longer bucket is used. Raises
-        MismatchError and others, as `check` does.
+        A missing one is made. If the limit is reached, a step for a longer bucket is used; if there is none,
+        the step that was used least recently goes. Raises MismatchError and others, as `check` does.
         """
-        refused = None
-        for given in [inputs] if self._buckets is None else self._buckets.options(inputs):
+        options = [inputs] if self._buckets is None else self._buckets.options(inputs)
+        full, refused = len(self.steps) >= self._most, None
+        for given in options if full else options[:1]:
             for step in self.steps:
                 try:
                     step.check(given)
@@ -60,24 +63,34 @@ class Plans:
                     # At once: a signal in between would leave a list without the step.
                     self.steps[:] = [step, *(other for other in self.steps if other is not step)]
                     return step, given
-            if len(self.steps) < self._most:
-                if isinstance(refused, OtherValuesError) and not self._said:
-                    self._said = True
-                    warn_user(f"{refused}; another plan is made. {_GIVE_TENSORS}")
-                with deferred_signals(), open_to_signals(first_interrupt=True), fake_results_forgotten():
-                    made = self._plan(self._iteration._replace(inputs=given))
-                self.steps.insert(0, made)
-                return made, given
-        allowed = f"with {self._most} plans there are as many as allowed"
-        more = f"optimize(…, max_plans={2 * self._most})"
         if isinstance(refused, OtherValuesError):
-            raise MismatchError(f"{refused}; {allowed}. {_GIVE_TENSORS}, or {more}")
-        if isinstance(refused, UsedValuesError):
-            raise MismatchError(
-                f"{refused}; each set of these values has a plan of its own, and {allowed}: {more}, or write "
-                "that part of the model so that no shape and no branch depends on them"
+            self._say("values", f"{refused}; another plan is made. {_GIVE_TENSORS}")
+        return self._made(options[0]), options[0]
+
+    def _made(self, given: Inputs) -> PlannedStep:
+        """Make the step for the inputs' shape, instead of the one used least recently if there are too many.
+
+        If it can't be made, the other stays.
+        """
+        leaving = self.steps[-1] if len(self.steps) >= self._most else None
+        giving_up = nullcontext() if leaving is None else self._giving_up(leaving)
+        with deferred_signals(), giving_up:
+            with open_to_signals(first_interrupt=True), fake_results_forgotten():
+                made = self._plan(self._iteration._replace(inputs=given))
+            self.steps[:] = [made, *(step for step in self.steps if step is not leaving)]
+        if leaving is not None:
+            self._say(
+                "plans",
+                f"more shapes or values of batches than max_plans={self._most}: the plan used least recently "
+                f"goes, and is made once more when it is needed; max_plans={2 * self._most} keeps more",
             )
-        raise MismatchError(f"{refused}; {allowed}: pad batches to fewer shapes, or {more}")
+        return made
+
+    def _say(self, what: str, line: str) -> None:
+        """Warn once of a kind."""
+        if what not in self._said:
+            self._said.add(what)
+            warn_user(line)
 
 
 _GIVE_TENSORS = "Give what changes often as a tensor, among inputs, targets or buffers"

@@ -75,7 +75,7 @@ class Step:
         )
         if self._scaling is not None:
             iteration = iteration._replace(inputs=self._scaling.of(iteration.inputs))
-        self._plans = Plans(iteration, plan, planner.options.max_plans, buckets)
+        self._plans = Plans(iteration, plan, planner.giving_up, planner.options.max_plans, buckets)
         several = iteration.updates is not None and iteration.accumulate > 1  # the plan has parts
         alone = iteration.processes is None and not several
         drifts = planner.options.replan_on_drift and not planner.options.cuda_graph
@@ -104,8 +104,7 @@ class Step:
             The loss (Tensor).
 
         Raises:
-            MismatchError: the batch differs from the planned one in more than its shape, or there is a shape
-                too many.
+            MismatchError: the batch differs from the planned one in more than its shape.
             InfeasibleError: there is no schedule for the batch's shape within the budget.
             MemplanError: the class of all errors of memplan, those above included.
         """

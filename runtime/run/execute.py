@@ -442,6 +442,11 @@ class PlannedStep:
         if self.cycle is not None:
             self._ownership.give_back()
 
+    def release_graphs(self) -> None:
+        """Give up the memory of CUDA graphs, until iterations are captured once more."""
+        if self._graphs is not None:
+            self._graphs.release()
+
 
 def _keep_nothing(*_changing: Any) -> None:
     """Replace the journal in code that is captured: the journal is written before each replay."""

@@ -218,7 +218,6 @@ def test_a_batch_with_other_answers_has_another_plan_made():
         cache=False,
         verify=False,
     )
-    for mask in masks:
+    for mask in (*masks, ROWS > 3, *masks):
         assert float(step(x, mask)) == float(mean_square(model(x, mask)))
-    with pytest.raises(MismatchError, match=r"differ.* with 2 plans there are as many as allowed"):
-        step(x, ROWS > 3)
+        assert len(step.plans) <= 2

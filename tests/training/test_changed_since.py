@@ -75,6 +75,13 @@ def planned(module: nn.Module, loss_fn: Any = functional.cross_entropy, **option
     return memplan.optimize(module, X, targets=LABELS, loss_fn=loss_fn, **{**given, **options})
 
 
+def assert_as_eager(step: Any, module: nn.Module, loss_fn: Any = functional.cross_entropy) -> None:
+    torch.manual_seed(5)
+    loss = step(X, targets=LABELS).detach()
+    torch.manual_seed(5)
+    assert torch.equal(loss, loss_fn(module(X), LABELS))
+
+
 def change(holder: Any, name: str, value: Any) -> None:
     if isinstance(holder, dict | list | np.ndarray):
         elements: Any = holder
@@ -110,27 +117,29 @@ def test_a_number_that_the_code_reads_has_changed(
     step = planned(module, loss)
     step(X, targets=LABELS).backward()
     change(where(module, loss), name, 0.5)
-    with pytest.raises(memplan.MismatchError, match=r"0\.5.*; the plan is for .*1\."):
-        step(X, targets=LABELS)
+    with pytest.warns(UserWarning, match=r"0\.5.*; the plan is for .*1\..*; another plan is made"):
+        assert_as_eager(step, module, loss)
     change(where(module, loss), name, 1.0)
-    step(X, targets=LABELS).backward()
+    assert_as_eager(step, module, loss)
+    assert len(step.plans) == 1
 
 
 def test_a_number_of_a_closure_has_changed() -> None:
     factor = 1.0
-    step = planned(model(), lambda output, labels: functional.cross_entropy(output, labels) * factor)
+    module = model()
+    step = planned(module, loss := lambda output, labels: functional.cross_entropy(output, labels) * factor)
     step(X, targets=LABELS).backward()
     factor = 0.5
-    with pytest.raises(memplan.MismatchError, match=r"loss_fn\.factor is 0\.5; the plan is for 1\.0"):
-        step(X, targets=LABELS)
+    with pytest.warns(UserWarning, match=r"loss_fn\.factor is 0\.5; the plan is for 1\.0"):
+        assert_as_eager(step, module, loss)
 
 
 def test_a_function_that_the_code_calls_is_another() -> None:
     module = model()
     step = planned(module)
     module.out = torch.relu
-    with pytest.raises(memplan.MismatchError, match=r"module\.out is .*relu.*; the plan is for .*tanh"):
-        step(X, targets=LABELS)
+    with pytest.warns(UserWarning, match=r"module\.out is .*relu.*; the plan is for .*tanh"):
+        assert_as_eager(step, module)
 
 
 def test_what_no_code_of_the_iteration_reads_may_change() -> None:
@@ -149,10 +158,12 @@ def test_what_no_code_of_the_iteration_reads_may_change() -> None:
 
 def test_a_number_of_a_users_own_file_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "factor", 1.0, raising=False)
-    step = planned(model(), lambda output, labels: functional.cross_entropy(output, labels) * config.factor)
+    module = model()
+    loss: Any = lambda output, labels: functional.cross_entropy(output, labels) * config.factor  # noqa: E731
+    step = planned(module, loss)
     monkeypatch.setattr(config, "factor", 0.5)
-    with pytest.raises(memplan.MismatchError, match=r"config\.factor is 0\.5; the plan is for 1\.0"):
-        step(X, targets=LABELS)
+    with pytest.warns(UserWarning, match=r"config\.factor is 0\.5; the plan is for 1\.0"):
+        assert_as_eager(step, module, loss)
 
 
 def test_weights_that_are_tied_since() -> None:
@@ -179,10 +190,6 @@ def evaluating(module: Scaled, _optimizer: torch.optim.Optimizer) -> None:
     module.eval()
 
 
-def other_factor(module: Scaled, _optimizer: torch.optim.Optimizer) -> None:
-    module.table["factor"] = 0.5
-
-
 def normed(module: Scaled, _optimizer: torch.optim.Optimizer) -> None:
     parametrizations.weight_norm(module.net[3])
 
@@ -191,7 +198,7 @@ def decaying(_module: Scaled, optimizer: torch.optim.Optimizer) -> None:
     optimizer.param_groups[0]["weight_decay"] = 0.1
 
 
-@pytest.mark.parametrize("changed", [evaluating, other_factor, normed, decaying])
+@pytest.mark.parametrize("changed", [evaluating, normed, decaying])
 def test_a_change_just_when_another_plan_takes_over(
     changed: Callable[[Scaled, torch.optim.Optimizer], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,12 +270,12 @@ def test_a_large_array_or_text_is_named_in_one_line() -> None:
     def loss_of(output: Tensor, labels: Tensor) -> Tensor:
         return functional.cross_entropy(output, labels) * float(table[0, 0]) * (1 if words[0] else 2)
 
-    step = planned(model(), loss_of)
-    step(X, targets=LABELS)
     for change in (lambda: table.fill(2.0), lambda: (table.fill(1.0), words.__setitem__(0, "c\nd" * 100))):
+        step = planned(model(), loss_of)
+        step(X, targets=LABELS)
         change()
-        with pytest.raises(memplan.MismatchError) as caught:
+        with pytest.warns(UserWarning, match="another plan is made") as caught:
             step(X, targets=LABELS)
-        text = str(caught.value)
+        text = next(text for each in caught if "another plan" in (text := str(each.message)))
         assert len(text.splitlines()) == 1
-        assert len(text) < 400
+        assert len(text) < 500

@@ -194,13 +194,16 @@ def test_a_step_that_is_given_up_leaves_its_pinned_memory_before_the_next_takes_
     class Step:
         def __init__(self, name: str) -> None:
             self.cycle = SimpleNamespace(unpin=lambda: done.append(f"-{name}"), pin=lambda: done.append(name))
+            self.release_graphs = lambda: None
 
     step, planner = Step("last"), object.__new__(planning.Planner)
-    planner.parts = WeakKeyDictionary({step: (Step("adding"), SimpleNamespace(cycle=None))})  # pyright: ignore
-    with planner._given_up(step):  # pyright: ignore
+    planner.parts = WeakKeyDictionary(
+        {step: (Step("adding"), SimpleNamespace(cycle=None, release_graphs=lambda: None))}
+    )  # pyright: ignore
+    with planner.giving_up(step):  # pyright: ignore
         done.append("next")
     assert done == ["-last", "-adding", "next"]
-    with pytest.raises(MemoryError), planner._given_up(step):  # pyright: ignore
+    with pytest.raises(MemoryError), planner.giving_up(step):  # pyright: ignore
         raise MemoryError
     assert done[3:] == ["-last", "-adding", "last", "adding"]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 
 import memplan
 import pytest
@@ -97,13 +99,66 @@ def test_each_shape_is_planned_once_within_the_same_bytes() -> None:
     assert len({plan.budget for plan in step.plans}) == 1
 
 
-def test_shapes_beyond_the_limit_are_refused_with_the_way_out() -> None:
+def test_beyond_the_limit_the_plan_used_least_recently_goes() -> None:
     step = small_step(max_plans=2)
-    (x, labels), (y, more) = batches((20, 10))
-    step(x, targets=labels).backward()
-    with pytest.raises(memplan.MismatchError, match=r"10, 6.*pad batches to fewer shapes, or .*plans=4"):
+    (x, labels), (y, more), (z, most) = batches((64, 20, 10))
+    parameters = step.plans[0].parameters(["0.bias"])
+    torch.autograd.grad(step(y, targets=more), parameters)
+    torch.autograd.grad(step(x, targets=labels), parameters)
+    first, second = step.plans
+    with pytest.warns(UserWarning, match="more shapes or values of batches than max_plans=2: .* max_plans=4"):
+        torch.autograd.grad(step(z, targets=most), parameters)
+    assert step.plans[1] is first
+    assert second not in step.plans
+    gone = weakref.ref(second)
+    del second
+    gc.collect()
+    assert gone() is None
+    torch.autograd.grad(step(x, targets=labels), parameters)
+    assert step.plans[0] is first
+
+
+@pytest.mark.parametrize("most", [1, 2])
+@pytest.mark.parametrize("planned_updates", [False, True], ids=["gradients", "updates"])
+def test_plans_that_go_leave_offloaded_weights_to_those_that_come(most: int, planned_updates: bool) -> None:
+    module = model()
+    baseline = copy.deepcopy(module)
+    optimizer, given = adamw(module), batches((64, 40, 24, 64, 24, 40))
+    x, labels = given[0]
+    step = memplan.optimize(
+        module,
+        x,
+        targets=labels,
+        loss_fn=functional.cross_entropy,
+        budget="60%",
+        optimizer=optimizer if planned_updates else None,
+        machine=Machine(links=Links(1e9, 1e9)),
+        solver="joint",
+        time_limit=0.5,
+        max_plans=most,
+        verify=False,
+    )
+    torch.manual_seed(11)
+    losses = []
+    for x, labels in given:
+        losses.append(step(x, targets=labels))
+        assert len(step.plans) <= most
+        if not planned_updates:
+            losses[-1].backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    step.restore_to_device()
+    assert_same(module, baseline, losses, trained_plainly(baseline, adamw(baseline), given))
+
+
+def test_where_no_plan_can_be_made_the_one_that_was_to_go_stays() -> None:
+    step = small_step(max_plans=1)
+    (x, labels), (y, more) = batches((64, 640))
+    (first,) = step.plans
+    with pytest.raises(memplan.InfeasibleError):
         step(y, targets=more)
-    step(x, targets=labels)
+    assert step.plans == [first]
+    assert torch.isfinite(step(x, targets=labels))
 
 
 def test_an_input_that_is_missing_gets_no_plan() -> None:

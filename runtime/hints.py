@@ -95,6 +95,10 @@ _TRL = (
 _OF_CLASS, _MAKES = "uses a tensor of a class of its own", "makes a tensor of a class of its own"
 _OWN_CLASS = "make it a buffer, or an ordinary tensor by as_subclass(torch.Tensor)"
 _ARGUMENTS = "inputs are what forward takes; what the loss function alone takes goes in targets="
+_LABELS = (
+    "without targets= a loss function of two arguments is given the batch: give the labels as targets=y, to "
+    "the step too, step(x, targets=y)"
+)
 _FUNCTIONS = "use torch.where, or branch in Python"
 
 # The first that fits is taken.
@@ -143,6 +147,7 @@ _HINTS = (
     _Hint("", "", "Checkpointing is not compatible with .grad", OWN_BACKWARD, "runs a backward of its own"),
     _Hint("", "", NO_FAKE_KERNEL, _FAKE_KERNEL),
     _Hint("", "", "no fake impl registered", _FAKE_KERNEL, f"calls an operator that {NO_FAKE_KERNEL}"),
+    _Hint("", "", "'target' (position 2) must be Tensor, not", _LABELS),
     _Hint("", "", "'FakeTensor' object has no attribute", _OTHER_CLASS),
     _Hint("", "", "on types that implement __torch_function__", _OWN_CLASS, _OF_CLASS),
     _Hint("", "", "'FakeTensor' and '", _OWN_CLASS, _OF_CLASS),

@@ -5,6 +5,8 @@ plan.py       one shape: trace, measure, solve, compare
 plan_cache.py       plans on disk
 unplanned_optimizer.py    optimizers that run after the plan
 plans.py      one plan per shape; buckets.py, batches padded to a few lengths
+deferred.py   a step that is planned by its first batch; function.py, a loss that is a function
+inference.py  forward alone, without training
 step.py       the step that the loop calls, for batches of any shape; evaluation.py, forward alone
 loss.py       its loss, whose backward hands the gradients over
 trainer.py    memplan.optimize_trainer: transformers' Trainer

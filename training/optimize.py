@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from types import FunctionType, MethodType
+from typing import Any, ParamSpec, Protocol, cast, overload
+
+from torch import nn
 
 from ..runtime.interrupts import deferred_signals, open_to_signals
 from ..runtime.model.arguments import parse_inputs, validate_module
@@ -12,6 +17,9 @@ from ..runtime.model.processes import inside
 from ..runtime.updates.catalogue import is_planned
 from .accumulating import AccumulatingStep
 from .buckets import check_ignored, parse_buckets
+from .deferred import DeferredStep
+from .function import PlannedFunction
+from .inference import InferenceStep, validate_inference
 from .option import takes
 from .option_rules import validate_options
 from .options import Options
@@ -21,29 +29,65 @@ from .step import Step
 from .unplanned_optimizer import OutsideStep
 from .weights import read_weights
 
+Keywords = ParamSpec("Keywords")
 
-@takes(Options, example="targets=…, loss_fn=…")
-def optimize(module: Any, inputs: Any, options: Options) -> Step:
-    """Plan training iterations of a module within a memory budget.
+
+class _Optimize(Protocol[Keywords]):
+    """Types of calls of `optimize`."""
+
+    @overload  # a module can be called too
+    def __call__(  # pyright: ignore[reportOverlappingOverload]
+        self, module: nn.Module, inputs: Any, /, *_: Keywords.args, **options: Keywords.kwargs
+    ) -> Step: ...
+    @overload
+    def __call__(  # pyright: ignore[reportOverlappingOverload]
+        self, module: nn.Module, /, *_: Keywords.args, **options: Keywords.kwargs
+    ) -> Step: ...
+    @overload
+    def __call__(
+        self, module: Callable[..., Any], inputs: Any, /, *_: Keywords.args, **options: Keywords.kwargs
+    ) -> PlannedFunction: ...
+    @overload
+    def __call__(
+        self, module: Callable[..., Any], /, *_: Keywords.args, **options: Keywords.kwargs
+    ) -> PlannedFunction: ...
+    @overload
+    def __call__(
+        self, /, *_: Keywords.args, **options: Keywords.kwargs
+    ) -> Callable[[Callable[..., Any]], PlannedFunction]: ...
+
+
+def _with_options(options: Callable[Keywords, Options]) -> Callable[[Any], _Optimize[Keywords]]:
+    return cast("Any", takes)(options, example="targets=…, loss_fn=…")
+
+
+@_with_options(Options)
+def optimize(module: Any = None, inputs: Any = None, *, options: Options) -> Any:
+    """Plan training iterations of a module, or of a function that computes a loss, within a memory budget.
 
     Traces and measures the module on the inputs, solves for the fastest schedule within the budget, verifies
     it against eager PyTorch, and returns a callable that replaces forward and backward::
 
-        step = memplan.optimize(
-            model, (x,), targets=y, loss_fn=cross_entropy, optimizer=optimizer, budget="12GB"
-        )
+        step = memplan.optimize(model, loss_fn=cross_entropy, optimizer=optimizer, budget="12GB")
         for x, y in loader:
             loss = step(x, targets=y)
 
+    A function of modules and a batch is planned at each call that needs a plan::
+
+        @memplan.optimize(budget="12GB")
+        def loss(model, batch): ...
+
     Args:
-        module (torch.nn.Module): the model, already on the training device and in the intended mode (train()
-            or eval()). A module in DistributedDataParallel is planned by each rank for itself, with gradients
-            averaged; all ranks call this at once.
-        inputs (Tensor, tuple or dict): an example batch: one tensor, a tuple of positional arguments or a
-            dict of keyword arguments.
+        module (torch.nn.Module or function, default None): the model, already on the training device and in
+            the intended mode (train() or eval()), or a function that returns the loss. A module in
+            DistributedDataParallel is planned by each rank for itself, with gradients averaged; all ranks
+            call this at once. None returns a decorator of functions.
+        inputs (Tensor, tuple or dict, default None): an example batch: one tensor, a tuple of positional
+            arguments or a dict of keyword arguments. None plans the batch of the first call.
 
     Returns:
         A Step, called with each batch: runs forward and backward, and the update if the optimizer is given.
+        With train=False, a step that runs forward alone. For a function, the function as planned.
 
     Raises:
         InputError: an option that is not valid, or does not go with another.
@@ -51,13 +95,28 @@ def optimize(module: Any, inputs: Any, options: Options) -> Step:
         InfeasibleError: no schedule within the budget.
         DifferenceError: the plan does not compute what eager PyTorch computes.
     """
-    return optimize_with(module, inputs, options)
+    if module is None:
+        return functools.partial(_planned, inputs=inputs, options=options)
+    return _planned(module, inputs, options)
+
+
+def _planned(module: Any, inputs: Any, options: Options) -> Any:
+    if isinstance(module, FunctionType | MethodType | functools.partial):
+        function = PlannedFunction(module, options, optimize_with)
+        return function if inputs is None else function.planned(inputs)
+    if inputs is not None:
+        return optimize_with(module, inputs, options)
+    validate_module(module)
+    return DeferredStep(module, options, optimize_with)
 
 
 def optimize_with(module: Any, inputs: Any, options: Options) -> Step:
     """Do what `optimize` does, with options that have been read."""
     validate_module(module)
     module, processes = inside(module)
+    if not options.train:
+        validate_inference(options)
+        processes = None
     given = with_targets(parse_inputs(inputs), options.targets)
     optimizer, steps = options.optimizer, options.gradient_accumulation_steps
     planned = optimizer is not None and is_planned(optimizer)
@@ -73,8 +132,9 @@ def optimize_with(module: Any, inputs: Any, options: Options) -> Step:
         given,
         options.loss_fn,
         updates,
-        options.return_outputs,
+        options.return_outputs or not options.train,
         processes,
+        purpose="train" if options.train else "predict",
         autocast=options.autocast,
         accumulate=steps if optimizer is not None else 1,
         scaler=options.enabled_scaler,
@@ -86,6 +146,8 @@ def optimize_with(module: Any, inputs: Any, options: Options) -> Step:
         check_ignored(iteration, buckets)
     together = nullcontext() if processes is None else processes.planning(steps)
     with deferred_signals(), open_to_signals(first_interrupt=True), together:
+        if not options.train:
+            return InferenceStep(iteration, planner, buckets)
         if optimizer is not None and not planned:
             return OutsideStep(iteration, planner, buckets, optimizer)
         if steps > 1 and optimizer is not None:

@@ -23,7 +23,7 @@ from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from textwrap import fill
-from typing import Any, Concatenate, ParamSpec, TypeVar, dataclass_transform, get_type_hints, overload
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, dataclass_transform, get_type_hints, overload
 
 from ..graphs.errors import InputError
 
@@ -76,6 +76,14 @@ class OptionsBase:
         for each in fields(made):
             own = each.name in vars(self)  # has been read: converters do not take what they have returned
             value = vars(self)[each.name] if own else _read(each, given.get(each.name, each.default))
+            object.__setattr__(made, each.name, value)
+        return made
+
+    def replaced(self, **given: Any) -> Self:
+        """Return the same options with the values given, which are read."""
+        made: Any = object.__new__(type(self))
+        for each in fields(made):
+            value = _read(each, given[each.name]) if each.name in given else vars(self)[each.name]
             object.__setattr__(made, each.name, value)
         return made
 

@@ -285,6 +285,14 @@ class Options(PlanningOptions):
         ),
         default=None,
     )
+    train: bool = option(
+        converter=_switch,
+        text=(
+            "Whether iterations train. False plans the forward pass alone, in the module's mode and without "
+            "gradients: for inference, and for teachers, reference and reward models."
+        ),
+        default=True,
+    )
     targets: Any = option(
         converter=_anything,
         text=(

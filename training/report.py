@@ -227,9 +227,10 @@ class TrainingLog:
         write = partial(save, plan=plan, machine=record.machine)
         return Prediction(plan.graph, plan.schedule, plan.budget, record.figures, write)
 
-    def iterated(self, step: PlannedStep, loss: Tensor, begun: Stamp) -> None:
+    def iterated(self, step: PlannedStep, loss: Tensor | None, begun: Stamp) -> None:
         """Count an iteration, time it and report it.
 
+        loss: None if the iteration has none.
         begun: stamp from before the iteration. A plan's first iteration is not timed: it creates optimizer
             states and moves weights.
         """
@@ -245,7 +246,8 @@ class TrainingLog:
         done = self._iterations()
         planned = (figures.peak, figures.host_peak)
         used = (step.measured_peak, _host_peak(step))
-        self.tell(ProgressEvent("train", done, loss=loss.detach(), seconds=time, planned=planned, used=used))
+        loss = None if loss is None else loss.detach()
+        self.tell(ProgressEvent("train", done, loss=loss, seconds=time, planned=planned, used=used))
 
     def drift(self, step: PlannedStep) -> tuple[float, float] | None:
         """Return the measured and the expected seconds per iteration if they differ, else None.

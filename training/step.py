@@ -346,7 +346,7 @@ class Step:
         begun = plan.device.stamp()
         with plan.together(begins=self._begins):
             outcome = plan.iterate(inputs)
-        self._book.iterated(plan, cast("Tensor", outcome.loss), begun)
+        self._book.iterated(plan, outcome.loss, begun)
         return outcome
 
     @property

@@ -209,8 +209,9 @@ def _own_loss(output: Any) -> Any:
         loss = output.get("loss")
     if loss is not None:
         return loss
-    if isinstance(output, Tensor) and output.numel() == 1:
-        return output
+    first = output[0] if isinstance(output, tuple | list) and output else output  # (loss, logits, …)
+    if isinstance(first, Tensor) and first.numel() == 1:
+        return first
     raise InputError(f"the module returns {_what(output)} without a loss: pass a loss_fn(output, …)")
 
 

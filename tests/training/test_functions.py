@@ -1,0 +1,215 @@
+"""Functions of modules and a batch, planned: the results, gradients and random numbers of the functions."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import memplan
+import pytest
+import torch
+from memplan.graphs.errors import InputError
+from torch import Tensor, nn
+from torch.nn import functional
+
+Planned = Callable[[Any], Any]
+
+
+def encoder(width: int = 8) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, 12), nn.Tanh(), nn.Dropout(0.2), nn.Linear(12, width))
+
+
+def losses_of(model: Any, teacher: Any, x: Tensor, noise: Tensor) -> Tensor:
+    """A loss that calls a model twice, a part of it once, and another model without gradients."""
+    one, other = model(x), model(x + noise)
+    with torch.no_grad():
+        wanted = teacher(x)
+    pairs = functional.cross_entropy(one @ other.T, torch.arange(len(x)))
+    return pairs + functional.mse_loss(one, wanted) + model[0](x).square().mean()
+
+
+def distillation(plan: Planned) -> Callable[[Tensor, int], Any]:
+    model = encoder()
+    teacher = copy.deepcopy(model).eval().requires_grad_(False)
+    function = plan(losses_of)
+    return lambda x, _i: (model, function(model, teacher, x, noise=torch.ones_like(x)))
+
+
+def several_results(plan: Planned) -> Callable[[Tensor, int], Any]:
+    model = encoder()
+
+    def terms(net: nn.Module, x: Tensor) -> dict[str, Any]:
+        out = net(x)
+        return {"loss": out.square().mean(), "kind": "mse", "out": out.detach()}
+
+    function = plan(terms)
+    return lambda x, _i: (model, function(model, x))
+
+
+def loss_first(plan: Planned) -> Callable[[Tensor, int], Any]:
+    model = encoder()
+
+    def terms(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        out = net(x)
+        return out.square().mean(), out.detach()
+
+    function = plan(terms)
+    return lambda x, _i: (model, function(model, x))
+
+
+def closure(plan: Planned) -> Callable[[Tensor, int], Any]:
+    model = encoder()
+
+    def loss(x: Tensor) -> Tensor:
+        return model(x).square().mean()
+
+    function = plan(loss)
+    return lambda x, _i: (model, function(x))
+
+
+def agent(plan: Planned) -> Callable[[Tensor, int], Any]:
+    class Agent:
+        """An object that is no module, with two networks and things that no plan concerns."""
+
+        def __init__(self) -> None:
+            self.actor, self.critic, self.replay = encoder(), encoder(), [object()] * 3
+
+        def evaluate(self, x: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+            chosen = self.actor(x).log_softmax(-1).gather(1, action[:, None])
+            return chosen, self.critic(x).mean(-1)
+
+        def loss(self, x: Tensor, action: Tensor) -> Tensor:
+            chosen, value = self.evaluate(x, action)
+            return -(chosen * value.detach()[:, None]).mean() + value.square().mean()
+
+        loss = plan(loss)
+
+    one = Agent()
+    return lambda x, _i: (nn.ModuleList([one.actor, one.critic]), one.loss(x, (x[:, 0] > 0).long()))
+
+
+def training_step(plan: Planned) -> Callable[[Tensor, int], Any]:
+    class Lightning(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = encoder()
+
+        @plan
+        def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+            x, y = batch
+            return functional.mse_loss(self.net(x), y)
+
+    module = Lightning()
+    return lambda x, i: (module, module.training_step((x, -x), i))
+
+
+KINDS = [distillation, several_results, loss_first, closure, agent, training_step]
+
+
+def curve(kind: Any, plan: Planned) -> list[Any]:
+    torch.manual_seed(2)
+    call, optimizer, found = kind(plan), None, list[Any]()
+    for i in range(5):
+        x = torch.randn(6 if i < 4 else 3, 8)
+        module, result = call(x, i)
+        optimizer = optimizer or torch.optim.AdamW(module.parameters(), lr=0.02)
+        leaves, _form = torch.utils._pytree.tree_flatten(result)
+        found += [x.detach().clone() if isinstance(x, Tensor) else x for x in leaves]
+        loss = next(leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [*found, *module.state_dict().values(), torch.get_rng_state()]
+
+
+def same(one: Any, other: Any) -> bool:
+    return torch.equal(one, other) if isinstance(one, Tensor) else one == other
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_a_planned_function_trains_as_the_function_does(kind: Any) -> None:
+    planned = curve(kind, memplan.optimize(budget="100%"))
+    eager = curve(kind, lambda function: function)
+    assert len(planned) == len(eager)
+    assert all(map(same, planned, eager))
+
+
+def test_it_has_a_plan_for_each_shape_whatever_the_index_of_the_batch() -> None:
+    class Lightning(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = encoder()
+
+        @memplan.optimize(budget="100%")
+        def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+            return self.net(batch).mean()
+
+    module = Lightning()
+    for index in range(4):
+        module.training_step(torch.randn(4, 8), index).backward()
+    assert [plan.iterations for plan in module.training_step.report().plans] == [4]
+
+
+def test_other_modules_have_a_step_of_their_own() -> None:
+    @memplan.optimize(budget="100%")
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).square().mean()
+
+    one, other, x = encoder(), encoder(), torch.randn(4, 8)
+    for model in (one, other, one):
+        model.eval()
+        assert torch.equal(loss(model, x), model(x).square().mean())
+        loss(model, x).backward()
+        assert model[0].weight.grad is not None
+
+
+def test_without_gradients_the_function_itself_runs() -> None:
+    @memplan.optimize(budget="100%")
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).square().mean()
+
+    model = encoder()
+    with torch.no_grad():
+        assert not loss(model, torch.randn(4, 8)).requires_grad
+    assert loss.step is None
+    with pytest.raises(InputError, match="loss has no plan yet: it is planned when it is called"):
+        loss.report()
+
+
+def test_an_example_plans_at_once_and_must_be_complete() -> None:
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).square().mean()
+
+    model, x = encoder(), torch.randn(4, 8)
+    assert memplan.optimize(loss, (model, x), budget="100%").step is not None
+    with pytest.raises(InputError, match=r"the module included, like \(model, batch\)"):
+        memplan.optimize(loss, x, budget="100%")
+
+
+def test_a_function_without_a_module_is_refused() -> None:
+    @memplan.optimize(budget="100%")
+    def loss(x: Tensor) -> Tensor:
+        return x.square().mean()
+
+    with pytest.raises(InputError, match="loss is given no module, and reaches none: give it the model"):
+        loss(torch.randn(3))
+
+
+def test_updates_in_the_plan() -> None:
+    models = encoder().eval(), encoder().eval()
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=0.02) for model in models]
+
+    @memplan.optimize(budget="100%", optimizer=optimizers[0])
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).square().mean()
+
+    for _ in range(3):
+        x = torch.randn(4, 8)
+        optimizers[1].zero_grad()
+        eager = models[1](x).square().mean()
+        eager.backward()
+        optimizers[1].step()
+        assert torch.equal(loss(models[0], x), eager)
+    assert all(map(torch.equal, models[0].state_dict().values(), models[1].state_dict().values()))

@@ -1,0 +1,198 @@
+"""Functions whose calls are planned: a training step, or a loss, of modules and a batch.
+
+    @memplan.optimize(budget="12GB")
+    def loss(model, images, noise):
+        return F.mse_loss(model(images + noise), noise) + 0.1 * model.encoder(images).square().mean()
+
+    loss(model, images, noise).backward()
+
+The modules are those among the arguments, those that an object among them holds (`self` of a method), and
+those that the function reaches in its closure and its globals. All else that it is given is the batch.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from functools import update_wrapper
+from threading import RLock
+from types import MethodType
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..graphs.errors import InputError
+from ..runtime.model.processes import Around
+from ..runtime.reach import parts_with_code, reachable
+from .deferred import Planning
+from .options import Options
+from .report import Report
+from .step import Step
+
+_SIMPLE = (Tensor, bool, int, float, complex, str, bytes, type(None), Mapping, tuple, list)
+
+
+class PlannedFunction:
+    """A function whose calls are iterations within a budget, as `optimize` returns it for a function.
+
+    Returns what the function returns, of which the loss is planned: the result itself, its `loss`, or its
+    first entry. Without gradients (under `torch.no_grad()`) the function itself runs, not planned.
+
+    step: the step of the last planned call; None before the first.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: Options, plan: Planning) -> None:
+        """Set up a function that is planned at its first call.
+
+        plan: plans a step.
+        """
+        self.step: Step | None = None
+        options = options.replaced(return_outputs=options.return_outputs or True)
+        self._function, self._options, self._plan = function, options, plan
+        self._steps: list[tuple[_Call, Step]] = []
+        self._signature = inspect.signature(function)
+        self._unused = _unused(function)
+        self._alone = RLock()
+        update_wrapper(self, function)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Return the function as a method of an instance."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        if self._options.train and not torch.is_grad_enabled():
+            return self._function(*arguments, **keywords)
+        with self._alone:
+            call, inputs = self._apart(self._signature.bind(*arguments, **keywords))
+            self.step = self._step(call, inputs)
+            result = self.step(inputs)
+            return result if not self._options.train else _with_loss(self.step.output, result)
+
+    def report(self) -> Report:
+        """Return the figures of the last call's step. Raises InputError before the first call."""
+        if self.step is None:
+            raise InputError(f"{self._function.__name__} has no plan yet: it is planned when it is called")
+        return self.step.report()
+
+    def planned(self, inputs: Any) -> PlannedFunction:
+        """Plan an example call, given as a tuple of positional or a dict of named arguments.
+
+        Raises InputError for arguments that the function does not take.
+        """
+        named, positional = (inputs, ()) if isinstance(inputs, Mapping) else ({}, inputs)
+        positional = positional if isinstance(positional, tuple | list) else (positional,)
+        try:
+            given = self._signature.bind(*positional, **named)
+        except TypeError as error:
+            raise InputError(
+                f"inputs of {self._function.__name__}{self._signature}: {error}: give all that it takes, the "
+                "module included, like (model, batch)"
+            ) from None
+        self.step = self._step(*self._apart(given))
+        return self
+
+    def _step(self, call: _Call, inputs: dict[str, Any]) -> Step:
+        for known, step in self._steps:
+            if known.is_same(call):
+                return step
+        step = self._plan(call.module(self._function), inputs, self._options)
+        self._steps.append((call, step))
+        return step
+
+    def _apart(self, given: inspect.BoundArguments) -> tuple[_Call, dict[str, Any]]:
+        """Return what a call's modules are, and the rest of its arguments, the batch."""
+        kept, inputs = dict[str, Any](), dict[str, Any]()
+        for name, value in given.arguments.items():
+            stays = name == "self" or name in self._unused
+            stays = stays or (not isinstance(value, _SIMPLE) and any(True for _ in _modules(value)))
+            (kept if stays else inputs)[name] = value
+        return _Call(self._signature, kept, self._unused), inputs
+
+
+class _Call(NamedTuple):
+    """The modules of a call, and the arguments that hold some.
+
+    kept: arguments that are or hold modules, and those that the function does not read, by name.
+    unused: the names of the latter.
+    """
+
+    signature: inspect.Signature
+    kept: dict[str, Any]
+    unused: frozenset[str]
+
+    def is_same(self, other: _Call) -> bool:
+        mine, others = (
+            {name: id(value) for name, value in call.kept.items() if name not in self.unused}
+            for call in (self, other)
+        )
+        return mine == others
+
+    def module(self, function: Callable[..., Any]) -> nn.Module:
+        """Return the function as a module. Raises InputError if it reaches none."""
+        named = {name: value for name, value in self.kept.items() if isinstance(value, nn.Module)}
+        reached = dict[int, nn.Module]()
+        for root in (*self.kept.values(), getattr(function, "__self__", None), _innermost(function)):
+            reached.update((id(module), module) for module in _modules(root))
+        trained = [each for each in reached.values() if any(p.requires_grad for p in each.parameters())]
+        if not reached:
+            raise InputError(
+                f"{function.__name__} is given no module, and reaches none: give it the model as an argument"
+            )
+        main = (trained or [*reached.values()])[0]
+        inner = {id(part) for part in main.modules()}
+        others = {f"other{i}": m for i, m in enumerate(reached.values()) if id(m) not in inner}
+        place = next((name for name, module in named.items() if module is main), None)
+
+        def call(module: nn.Module, inputs: dict[str, Any]) -> Any:
+            given = {**self.kept, **inputs} if place is None else {**self.kept, **inputs, place: module}
+            ordered = {name: given[name] for name in self.signature.parameters if name in given}
+            bound = inspect.BoundArguments(self.signature, cast("Any", ordered))
+            return function(*bound.args, **bound.kwargs)
+
+        call.__name__ = function.__name__
+        return Around(main, call, others)
+
+
+def _modules(root: Any) -> Iterator[nn.Module]:
+    """Yield the modules that an object is, holds or, if it is a function, reaches; not the parts of these."""
+
+    def parts(thing: Any) -> Any:
+        ends = isinstance(thing, nn.Module | Tensor | Step | PlannedFunction)
+        return () if ends else parts_with_code(thing)
+
+    return (thing for _path, thing in reachable(root, parts) if isinstance(thing, nn.Module))
+
+
+def _innermost(function: Any) -> Any:
+    return inspect.unwrap(function.__func__ if isinstance(function, MethodType) else function)
+
+
+def _unused(function: Callable[..., Any]) -> frozenset[str]:
+    """Return the parameters that the function's code never reads, such as the index of a batch."""
+    code = getattr(_innermost(function), "__code__", None)
+    if code is None:
+        return frozenset()
+    read = set[str]()
+    for each in dis.get_instructions(code):
+        if each.opname.startswith("LOAD_") and isinstance(each.argval, str | tuple):
+            read.update(each.argval if isinstance(each.argval, tuple) else (each.argval,))
+    known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return frozenset(known) - read - frozenset(code.co_cellvars)
+
+
+def _with_loss(output: Any, loss: Tensor) -> Any:
+    """Return a function's result with the planned loss in the place of its own."""
+    if output is None or isinstance(output, Tensor):
+        return loss
+    if isinstance(output, tuple | list):
+        entries = [loss, *cast("list[Any]", output)[1:]]
+        return type(output)(*entries) if hasattr(output, "_fields") else type(output)(entries)
+    result = copy(output)
+    if isinstance(result, dict):
+        result["loss"] = loss
+    else:
+        result.loss = loss
+    return result

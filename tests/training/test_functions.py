@@ -12,6 +12,7 @@ import torch
 from memplan.graphs.errors import InputError
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._pytree import tree_flatten
 
 Planned = Callable[[Any], Any]
 
@@ -114,7 +115,7 @@ def curve(kind: Any, plan: Planned) -> list[Any]:
         x = torch.randn(6 if i < 4 else 3, 8)
         module, result = call(x, i)
         optimizer = optimizer or torch.optim.AdamW(module.parameters(), lr=0.02)
-        leaves, _form = torch.utils._pytree.tree_flatten(result)
+        leaves, _form = tree_flatten(result)
         found += [x.detach().clone() if isinstance(x, Tensor) else x for x in leaves]
         loss = next(leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad)
         loss.backward()

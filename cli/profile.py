@@ -62,7 +62,7 @@ def profile(
 
     ENTRY (default: build) is a function that returns (module, example_inputs), (module, example_inputs,
     loss_fn) or (module, example_inputs, loss_fn, targets). The file is run. Exit code 5 where the traced
-    iteration is not the model's, in any bit of three iterations. --estimate traces without memory for the
+    iteration is not the model's, in any bit of two iterations. --estimate traces without memory for the
     model, for a GPU that need not be here. --optimizer adds its states and the updates of the weights, which
     can also run on the CPU. --compile makes one operation of several, with other roundings than PyTorch's:
     their error against float64 is at most 4 times eager's own.

@@ -46,10 +46,11 @@ class Incumbent:
     """Incumbent and bound of a search, reported by many threads.
 
     listen: is called with each new standing, one at a time.
+    patience: seconds after which any schedule is enough.
     """
 
-    def __init__(self) -> None:
-        self._start, self._lock = monotonic(), Lock()
+    def __init__(self, patience: float = inf) -> None:
+        self._start, self._lock, self.patience = monotonic(), Lock(), patience
         self.listen: Callable[[IncumbentState], None] = lambda _standing: None
         self.history: list[IncumbentState] = []
 
@@ -75,8 +76,12 @@ class Incumbent:
                 self._add(self.best, seconds, who)
 
     def within(self, share: float) -> bool:
-        """Tell whether the best is proven to be within this gap; never for gap 0: nothing ends early then."""
-        return self.enough(self.best, share)
+        """Tell whether the best is enough: proven to be within this gap, or there when patience is over.
+
+        Nothing is proven within gap 0.
+        """
+        over = self.best < inf and monotonic() - self._start > self.patience
+        return over or self.enough(self.best, share)
 
     def enough(self, seconds: float, share: float) -> bool:
         """Tell whether a schedule of so many seconds is proven to be within this gap."""

@@ -1,4 +1,7 @@
-"""Plans that follow measured times: if iterations take longer or shorter than planned, they are timed.
+"""Plans that are replaced while they train: by measured times, or as the solver goes on.
+
+A plan whose solver was stopped at its first schedule is solved to the end in the background. If iterations
+take longer or shorter than planned, they are timed:
 
     median 10 % off the plan's ──▶ some iterations note their own times ──▶ the same runs, transfers moved
                                                                        └──▶ re-solved, in the background
@@ -48,6 +51,9 @@ WORTH = 0.05
 SECONDS = 100.0
 """Time limit of the solver in the background, if `optimize` has none."""
 
+SETTLED = 3
+"""Iterations before the solver goes on in the background: a script that runs fewer does not start it."""
+
 
 @dataclass
 class _Case:
@@ -88,7 +94,9 @@ class Adapter:
         if case.solving is not None:
             return self._solved(step, case, iteration) if case.solving.ended.is_set() else step
         case.seen += 1
-        if case.seen > case.wait and (drift := self._book.drift(step)) is not None:
+        if case.seen >= SETTLED and self._on and self._book.plan(step).improvable:
+            case.solving = self._background(self._book.plan(step))
+        elif case.seen > case.wait and (drift := self._book.drift(step)) is not None:
             self._drifted(step, case, *drift)
         return step
 
@@ -120,28 +128,34 @@ class Adapter:
             moved = None
             said.append(f"transfers stay, {type(error).__name__}: {error}")
         if uneven > DRIFT and figures.time > (1 + WORTH) * time_bound(plan.graph):
-            problem = Problem(plan.graph, plan.budget, now)
-            planner = self._planner
-            seconds = planner.options.time_limit or SECONDS
-            case.solving = Background(planner.options.solver, problem, seconds, planner.options.settings)
+            case.solving = self._background(plan)
             said.append("replanned in the background")
         if moved is None:
             self._book.note(step, "; ".join(["timed anew", *said]))
             return step
         return self._switched(step, case, iteration, moved, "; ".join([*said, "transfers moved"]))
 
+    def _background(self, plan: Plan) -> Background:
+        """Solve a plan's graph in the background."""
+        options = self._planner.options
+        problem = Problem(plan.graph, plan.budget, self._planner.machine_of(plan))
+        return Background(options.solver, problem, options.time_limit or SECONDS, options.settings)
+
     def _solved(self, step: PlannedStep, case: _Case, iteration: Iteration) -> PlannedStep:
         solving, case.solving = case.solving, None
         assert solving is not None
         self._book.afresh(step)  # while it was solved they had the processor to share
-        plan = self._book.plan(step)
+        said = "improved" if self._book.plan(step).improvable else "replanned"
+        plan = self._book.solved(step)
+        if solving.fault is None:
+            self._planner.keep(step, plan)
         now = self._planner.machine_of(plan)
         before = self._book.prediction(step).figures.time
         faster = None if solving.schedule is None else _faster(plan, now, solving.schedule, before)
         if faster is None:
-            self._book.note(step, f"replanned: {solving.fault or 'nothing is faster'}")
+            self._book.note(step, f"{said}: {solving.fault or 'nothing is faster'}")
             return step
-        return self._switched(step, case, iteration, faster, "replanned")
+        return self._switched(step, case, iteration, faster, said)
 
     def _switched(
         self, step: PlannedStep, case: _Case, iteration: Iteration, plan: Plan, said: str

@@ -222,10 +222,10 @@ class PlanningOptions(OptionsBase):
     verify: bool | None = option(
         converter=_three_way,
         text=(
-            "Whether to run three iterations of the plan and of eager PyTorch, which may exceed the "
-            "budget, and compare everything they compute bit by bit; weights, buffers and random numbers "
-            "are restored. If memory does not suffice, a warning says so. None skips it if this plan was "
-            "verified before with the same code, state and settings."
+            "Whether to run two iterations of the plan and of eager PyTorch (three if tensors are "
+            "transferred), which may exceed the budget, and compare everything they compute bit by bit; "
+            "weights, buffers and random numbers are restored. If memory does not suffice, a warning says "
+            "so. None skips it if this plan was verified before with the same code, state and settings."
         ),
         default=None,
     )
@@ -258,10 +258,11 @@ class PlanningOptions(OptionsBase):
     progress: Progress = option(
         converter=progress_callback,
         text=(
-            "Callback for ProgressEvents of planning and training; True writes a line to standard error "
-            "if that is a terminal."
+            "Callback for ProgressEvents of planning and training. True writes a line about both to standard "
+            "error if that is a terminal. None reports planning that takes more than two seconds: by one "
+            "line that changes on a terminal, elsewhere every ten seconds. False reports nothing."
         ),
-        default=False,
+        default=None,
     )
 
     def __post_init__(self) -> None:

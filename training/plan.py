@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -33,14 +34,27 @@ from ..runtime.trace.trace import trace
 from ..runtime.unsupported import warn_user
 from ..runtime.updates.averages import averaged, with_talks
 from ..runtime.updates.parts import Part, adding, updating
-from ..solvers.problem import InfeasibleError, Problem
+from ..solvers.incumbent import Incumbent, gap
+from ..solvers.problem import InfeasibleError, Problem, Status
 from ..solvers.registry.run import solve_or_unpin as solve
 from .options import Options
 from .plan_cache import Plan, find, keep, vouch, vouched
 from .report import TrainingLog
 
-FORWARD = "auto"
+AUTO = "auto"
+"""The default solver, which can be hurried."""
+
+FORWARD = AUTO
 """Solver of forward passes: they have no backward, which solvers for training look for."""
+
+LEAST_PATIENCE = 1.0
+"""Seconds that a solver always gets."""
+
+MOST_PATIENCE = 60.0
+"""Seconds of planning after which the solver's best is enough, without a time limit or gap."""
+
+IMPROVED_PATIENCE = 10.0
+"""Seconds after which it is enough if a better schedule may replace it while it trains."""
 
 
 class Parts(NamedTuple):
@@ -78,6 +92,7 @@ class Planner:
     extra_bytes: bytes of the budget that are on the device but are not the plans'.
     parts: for each plan over several batches, the plans of the other batches.
     links: the machine's links by the times of iterations, for later plans.
+    improves: whether plans are improved while they train (adapt.py), so that a first one may be found fast.
     """
 
     options: Options
@@ -85,6 +100,7 @@ class Planner:
     links: Links | None = None
     bytes: int | None = None
     extra_bytes: int = 0
+    improves: bool = False
     parts: WeakKeyDictionary[PlannedStep, Parts] = field(
         default_factory=WeakKeyDictionary[PlannedStep, Parts]
     )
@@ -302,9 +318,10 @@ class Planner:
 
     def _made(self, iteration: Iteration, program: Program, size: int | None) -> Plan:
         with self.book.phase("measure"):
-            measured = measure_program(program, residents(program, iteration), self.book.measured)
+            tensors = residents(program, iteration)
+            measured = measure_program(program, tensors, self.book.measured, ran=True)
         if line := busy_line(uncertainty(measured)):
-            self.book.uncertain(line)
+            self.book.remark("measure", line)
         if iteration.processes is not None:
             measured = with_talks(measured, program, iteration.processes)
         graph = graph_from(program, measured)
@@ -343,14 +360,50 @@ class Planner:
         return Plan(program, graph, baseline_schedule(graph), budget)
 
     def _solved(self, plan: Plan, solver: str, budget: int) -> Plan:
-        """Solve the plan's graph for this budget in bytes."""
+        """Solve the plan's graph for this budget in bytes.
+
+        Without a time limit or gap `auto` stops once there is a schedule and its patience is over.
+        """
         problem, tell = Problem(plan.graph, budget, self.machine_of(plan)), self.book.solving
+        hurried = solver == AUTO and self.options.time_limit is None and self.options.gap is None
+        race = Incumbent(self._patience() if hurried else inf)
         with self.book.phase("solve"):  # no lower bound is reported, so none is computed
             solution = solve(
-                solver, problem, self.options.time_limit, self.options.settings, report=tell, bound_seconds=0
+                solver,
+                problem,
+                self.options.time_limit,
+                self.options.settings,
+                report=tell,
+                bound_seconds=0,
+                race=race,
             )
+        stopped = hurried and solution.status not in (Status.OPTIMAL, Status.WITHIN_GAP)
+        if stopped:
+            self.book.remark("solve", _stopped(race, improves=self.improves))
         graph = plan.graph
         if solution.machine is not problem.machine:
             warn_user(solution.notes[0])
             graph = replace(graph, machine=solution.machine)
-        return plan._replace(graph=graph, schedule=solution.schedule, budget=budget)
+        return plan._replace(
+            graph=graph,
+            schedule=solution.schedule,
+            budget=budget,
+            improvable=stopped and self.improves,
+        )
+
+    def _patience(self) -> float:
+        """Return the seconds after which the solver's best is enough.
+
+        If it is improved while it trains they are as many as trace and measurements took.
+        """
+        before = self.book.setup_seconds
+        seconds = min(before, IMPROVED_PATIENCE) if self.improves else MOST_PATIENCE - before
+        return max(LEAST_PATIENCE, seconds)
+
+
+def _stopped(race: Incumbent, *, improves: bool) -> str:
+    """Return the line about a search that was stopped before its end."""
+    off = gap(race.best, race.bound)
+    far = f", at most {off:.1%} slower than the fastest there can be" if race.bound > 0 else ""
+    then = ": it is improved while it trains" if improves else ""
+    return f"the first schedule found is used{far}{then}"

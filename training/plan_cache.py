@@ -55,6 +55,7 @@ class Plan(NamedTuple):
     program: the program, in the graph's order.
     budget: bytes.
     compiled: the compiled operations and the program that they replace, None if there are none.
+    improvable: the solver was stopped before its end, and goes on while the plan trains.
     """
 
     program: Program
@@ -62,6 +63,7 @@ class Plan(NamedTuple):
     schedule: Schedule
     budget: int
     compiled: Compiled | None = None
+    improvable: bool = False
 
     @property
     def traced(self) -> Program:
@@ -75,7 +77,14 @@ def find(folder: Path, program: Program, machine: Machine | None, asked: tuple[A
     machine: the machine, if the plan's graph names none.
     asked: all that the plan depends on apart from program and environment.
     """
-    place = _place(folder, program, asked)
+    final = _found(_place(folder, program, asked), program, machine)
+    if final is not None:
+        return final
+    improvable = _found(_place(folder, program, asked, improvable=True), program, machine)
+    return improvable and improvable._replace(improvable=True)
+
+
+def _found(place: Path, program: Program, machine: Machine | None) -> Plan | None:
     with suppress(MemplanError, OSError):
         graph = load_graph(place / "graph.json")
         held = load_schedule(place / "schedule.json", graph)
@@ -95,7 +104,7 @@ def find(folder: Path, program: Program, machine: Machine | None, asked: tuple[A
 def keep(folder: Path, plan: Plan, machine: Machine | None, asked: tuple[Any, ...]) -> None:
     """Save a plan on disk. Errors are ignored: a full or read-only disk costs the copy, not the plan."""
     with suppress(MemplanError, OSError):
-        place = _place(folder, plan.program, asked)
+        place = _place(folder, plan.program, asked, improvable=plan.improvable)
         save(place, plan, machine)
         os.utime(place)
         _trim(folder)
@@ -103,14 +112,14 @@ def keep(folder: Path, plan: Plan, machine: Machine | None, asked: tuple[Any, ..
 
 def vouch(folder: Path, plan: Plan, asked: tuple[Any, ...], grounds: str) -> None:
     """Note on disk that this plan was compared with eager PyTorch, under this signature, and found equal."""
-    place = _place(folder, plan.program, asked)
+    place = _place(folder, plan.program, asked, improvable=plan.improvable)
     with suppress(MemplanError):
         write_document({"grounds": _of(plan, grounds)}, place / "compared.json")
 
 
 def vouched(folder: Path, plan: Plan, asked: tuple[Any, ...], grounds: str) -> bool:
     """Tell whether the plan was found equal under the same signature."""
-    place = _place(folder, plan.program, asked)
+    place = _place(folder, plan.program, asked, improvable=plan.improvable)
     with suppress(MemplanError):
         return read_document(place / "compared.json") == {"grounds": _of(plan, grounds)}
     return False
@@ -157,7 +166,8 @@ def save(place: Path, plan: Plan, machine: Machine | None) -> None:
     save_schedule(place / "schedule.json", plan.graph, plan.schedule, budget=plan.budget, machine=machine)
 
 
-def _place(folder: Path, program: Program, asked: tuple[Any, ...]) -> Path:
+def _place(folder: Path, program: Program, asked: tuple[Any, ...], *, improvable: bool = False) -> Path:
+    """Return the folder of a plan. One that is improvable has its own: a final one replaces it."""
     device = device_of(program.device)
     surroundings = (
         str(torch.__version__),
@@ -166,6 +176,7 @@ def _place(folder: Path, program: Program, asked: tuple[Any, ...]) -> Path:
         device.name(),
         *device.surroundings().items(),
         torch.get_num_threads(),
+        *(["improvable"] if improvable else []),
     )
     text = json.dumps([program.fingerprint, *map(str, asked), *surroundings])
     return folder / sha256(text.encode()).hexdigest()[:32]

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import mmap
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 from time import monotonic
-from typing import cast
+from typing import TextIO, cast
 
 from torch import Tensor
 
 from ..graphs.errors import InputError
-from ..graphs.units import format_bytes
+from ..graphs.units import duration, format_bytes
 
-_SECONDS_BETWEEN = 0.2
+SECONDS_BETWEEN = 0.2
 """Seconds between two lines on a terminal. More frequent lines cost time: a loss waits for the device."""
+
+PATIENCE = 2.0
+"""Seconds of planning without a line."""
+
+SECONDS_BETWEEN_LINES = 10.0
+"""Seconds of planning between two lines if these stay, as in a file."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +93,14 @@ def _of(used: int | None, planned: int) -> str:
 Progress = Callable[[ProgressEvent], None]
 
 
-def progress_callback(progress: bool | Progress) -> Progress:
+def progress_callback(progress: bool | Progress | None) -> Progress:
     """Return the callback for the option `progress`. Raise InputError for a value that can't be called.
 
-    progress: True for a line on standard error if that is a terminal, False for no report.
+    progress: None for a line about planning that takes long, True for a line on standard error about training
+        too if that is a terminal, False for no report.
     """
+    if progress is None:
+        return PlanningLine()
     if isinstance(progress, bool):
         return Line() if progress and sys.stderr is not None and sys.stderr.isatty() else _nothing
     if not callable(cast(object, progress)):
@@ -107,12 +119,83 @@ class Line:
 
     def __call__(self, event: ProgressEvent) -> None:
         stays = event.phase in ("measure", "train") and bool(event.text)
-        if stays or event.phase != self._phase or monotonic() - self._last > _SECONDS_BETWEEN:
+        if stays or event.phase != self._phase or monotonic() - self._last > SECONDS_BETWEEN:
             self._phase = event.phase
-            line = "".join(letter for letter in str(event) if letter.isprintable())
-            line, end = (line, "\n") if stays else (line[:110], "")
-            print(f"\r\x1b[2Kmemplan: {line}", end=end, file=sys.stderr, flush=True)
+            _overwrite(sys.stderr, str(event), stays=stays)
             self._last = monotonic()
+
+
+class PlanningLine:
+    """Callback that reports a planning of more than `PATIENCE` seconds on standard error.
+
+    On a terminal one line changes; elsewhere there is a line every ten seconds, of the first process of a
+    distributed training. The last line stays: the seconds in all, and those of each phase. A thread writes
+    the lines, as tracing and comparing report nothing until they have ended.
+    """
+
+    def __init__(self) -> None:
+        self._seconds, self._event, self._begun = dict[str, float](), ProgressEvent(""), 0.0
+
+    def __call__(self, event: ProgressEvent) -> None:
+        if event.phase != "train":  # whose loss would be held
+            self._event = event
+
+    @contextmanager
+    def phase(self, name: str) -> Generator[None]:
+        """Report one phase of planning while it lasts."""
+        if name == "trace":  # the first phase of each plan: one before it may have failed
+            self._seconds = {}
+        self._begun, ended = monotonic(), Event()
+        stream = _shared_stderr()
+        thread = Thread(target=self._report, args=(stream, ended), name="memplan progress", daemon=True)
+        if stream is not None:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._seconds[name] = self._seconds.get(name, 0.0) + monotonic() - self._begun
+            ended.set()
+            if stream is not None:
+                thread.join()
+
+    def planned(self, result: str) -> None:
+        """Write the last line of a planning. result: what was planned, in words."""
+        total, stream = sum(self._seconds.values()), _shared_stderr()
+        if total >= PATIENCE and stream is not None:
+            phases = ", ".join(f"{name} {duration(seconds)}" for name, seconds in self._seconds.items())
+            text = f"planned in {duration(total)} ({phases}): {result}"
+            if stream.isatty():
+                _overwrite(stream, text, stays=True)
+            else:
+                print(f"memplan: {text}", file=stream, flush=True)
+        self._seconds = {}
+
+    def _report(self, stream: TextIO, ended: Event) -> None:
+        """Write lines until the phase has ended."""
+        terminal = stream.isatty()
+        first, between = (PATIENCE, SECONDS_BETWEEN) if terminal else (SECONDS_BETWEEN_LINES,) * 2
+        before = sum(self._seconds.values())
+        # Elsewhere a line is due at each ten seconds of all phases together.
+        wait = max(0.0, first - before) if terminal else between - before % between
+        while not ended.wait(wait):
+            text = f"planning for {duration(before + monotonic() - self._begun)}: {self._event}"
+            if terminal:
+                _overwrite(stream, text, stays=False)
+            else:
+                print(f"memplan: {text}", file=stream, flush=True)
+            wait = between
+
+
+def _overwrite(stream: TextIO, text: str, *, stays: bool) -> None:
+    """Write a line over the one before. stays: the next one does not overwrite it."""
+    line = "".join(letter for letter in text if letter.isprintable())
+    line, end = (line, "\n") if stays else (line[:110], "")
+    print(f"\r\x1b[2Kmemplan: {line}", end=end, file=stream, flush=True)
+
+
+def _shared_stderr() -> TextIO | None:
+    """Return standard error; None if there is none, or if another process of the training writes to it."""
+    return None if os.environ.get("RANK", "0") != "0" else cast("TextIO | None", sys.stderr)
 
 
 def _nothing(_told: ProgressEvent) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
-from ..graphs.units import format_bytes
+from ..graphs.units import duration, format_bytes
 from ..planner.baseline import baseline
 from ..planner.card import Card, cost_entries
 from ..planner.schedule.schedule import Schedule
@@ -24,7 +24,7 @@ from ..planner.simulator.simulate import Figures, simulate
 from ..runtime.device.device import Stamp
 from ..runtime.run.execute import PlannedStep
 from .plan_cache import Plan, save
-from .progress import Progress, ProgressEvent
+from .progress import PlanningLine, Progress, ProgressEvent
 
 _KEPT = 100
 """Number of the last iterations whose times are kept."""
@@ -53,8 +53,9 @@ class PlanReport:
             allocator does not count (CUDA's does).
         host (int): measured peak of host memory, bytes.
         setup (dict): seconds of planning, by phase. A plan found on disk was neither measured nor solved.
-        notes (tuple of str, default ()): that the machine was busy when operations were measured, when times
-            drifted, and what became of the plan, a line each.
+        notes (tuple of str, default ()): that the machine was busy when operations were measured, that the
+            solver was stopped at its best so far, when times drifted, and what became of the plan, a line
+            each.
         compared_before (bool, default False): whether the comparison with eager PyTorch was skipped, since it
             succeeded before under the same signature.
     """
@@ -137,7 +138,7 @@ class Record:
     setup: seconds by phase.
     slower: measured time relative to the figures', once iterations were timed.
     pending: stamps of iterations that the device may not have ended yet.
-    notes: how good its times are, and what became of the plan when they drifted.
+    notes: how good it and its times are, and what became of the plan when they drifted.
     """
 
     plan: Plan
@@ -183,17 +184,23 @@ class TrainingLog:
         self.tell(ProgressEvent(name))
         begun = perf_counter()
         try:
-            yield
+            with self.tell.phase(name) if isinstance(self.tell, PlanningLine) else nullcontext():
+                yield
         finally:
             self._setup[name] = self._setup.get(name, 0.0) + perf_counter() - begun
 
     def measured(self, done: int, total: int, _name: str) -> None:
         self.tell(ProgressEvent("measure", done, total))
 
-    def uncertain(self, line: str) -> None:
-        """Note how good the times are by which a plan is being made."""
+    @property
+    def setup_seconds(self) -> float:
+        """The seconds of all phases of the plan that is being made."""
+        return sum(self._setup.values())
+
+    def remark(self, phase: str, line: str) -> None:
+        """Note how good the plan that is being made is, or the times that it is made by."""
         self._notes.append(line)
-        self.tell(ProgressEvent("measure", text=line))
+        self.tell(ProgressEvent(phase, text=line))
 
     def compiled(self, done: int, total: int, _name: str) -> None:
         self.tell(ProgressEvent("compile", done, total))
@@ -212,6 +219,9 @@ class TrainingLog:
             plan, machine, figures, self._setup, compared_before=self._compared_before, notes=self._notes
         )
         self._setup, self._notes, self._compared_before = {}, [], False
+        if isinstance(self.tell, PlanningLine):
+            peak = f"{format_bytes(figures.peak)} of {format_bytes(plan.budget)}"
+            self.tell.planned(f"{duration(figures.time)} per iteration, {peak}")
 
     def joined(self, step: PlannedStep, plan: Plan, machine: Machine | None) -> None:
         """Begin the record of a part of another step's plan, whose record has the set-up."""
@@ -220,6 +230,12 @@ class TrainingLog:
 
     def plan(self, step: PlannedStep) -> Plan:
         return self._records[step].plan
+
+    def solved(self, step: PlannedStep) -> Plan:
+        """Note that the solver has come to its end for the step's plan, and return that."""
+        record = self._records[step]
+        record.plan = record.plan._replace(improvable=False)
+        return record.plan
 
     def prediction(self, step: PlannedStep) -> Prediction:
         record = self._records[step]

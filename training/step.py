@@ -79,7 +79,8 @@ class Step:
         several = iteration.updates is not None and iteration.accumulate > 1  # the plan has parts
         alone = iteration.processes is None and not several
         drifts = planner.options.replan_on_drift and not planner.options.cuda_graph
-        self._adapter = Adapter(planner, on=drifts and alone)
+        planner.improves = drifts and alone
+        self._adapter = Adapter(planner, on=planner.improves)
         self._forward: dict[Purpose, Forward] = {}
         self._plan = plan
         self._plans.serving(iteration.inputs if buckets is None else buckets.largest(iteration.inputs))

@@ -22,8 +22,11 @@ from .cost import Cost, EagerCost
 from .eager import run_eager
 from .host_updates import rounding, weights_on_host
 
-CYCLE = 3
-"""Number of iterations that are compared: what one leaves, the following ones show."""
+ITERATIONS = 2
+"""Number of iterations that are compared: what the first leaves, as optimizer states, the second reads."""
+
+ITERATIONS_WITH_TRANSFERS = 3
+"""Number of iterations if tensors are transferred: copies of one iteration go on in the following ones."""
 
 REPEATS = 2
 """Number of repetitions of eager if it differs from the plan: is it equal to itself?"""
@@ -106,24 +109,28 @@ class Comparison(NamedTuple):
         return f"{self.compared} tensors bitwise equal to eager{where}"
 
 
+def compared_iterations(step: PlannedStep) -> tuple[PlannedStep, ...]:
+    """Return the iterations of a step that show all that its iterations do differently."""
+    return (step,) * (ITERATIONS if step.cycle is None else ITERATIONS_WITH_TRANSFERS)
+
+
 def compare(
     iteration: Iteration, step: PlannedStep, iterations: Sequence[PlannedStep] | None = None
 ) -> Comparison:
-    """Run `CYCLE` iterations of both from one random state, and compare losses, gradients and buffers bit
-    by bit.
+    """Run iterations of both from one random state, and compare losses, gradients and buffers bit by bit.
 
     The random state goes on from each iteration to the next. With updates, weights and states are compared
     too.
 
-    iterations: the iterations, if they are not all the step's: those of an update over several batches. Only
-        the step itself updates; what is left in the sums at the end is compared too.
+    iterations: the iterations, by default those of `compared_iterations`; others for an update over several
+        batches. Only the step itself updates; what is left in the sums at the end is compared too.
 
     All that the iterations can change is afterwards as it was (model/unchanged.py). If eager differs, it is
     compared on the path for `torch.compile` if the trace took it, and without the model's own checkpoints,
     which the plan replaces. If eager is not equal to itself either, differences of that size count as equal.
     A loss whose scale makes gradients infinite, so that updates are skipped, is not scaled.
     """
-    iterations = (step,) * CYCLE if iterations is None else iterations
+    iterations = compared_iterations(step) if iterations is None else iterations
     on_host = weights_on_host(step)
     planned, outcomes, of_updates = _planned(iteration, step, iterations)
     scale = scale_of(iteration.inputs)
@@ -169,7 +176,7 @@ def _rounded(
     found: what the comparison of several iterations says; returned if rounding does not explain it.
     """
     differences: dict[str, float] = {}
-    for count in range(CYCLE):
+    for count in range(ITERATIONS_WITH_TRANSFERS):
         with _alone(iteration, step, ()):
             for _ in range(count):
                 run_eager(iteration, on_host=on_host)

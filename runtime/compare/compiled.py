@@ -15,7 +15,7 @@ from ..program.program import Program
 from ..run.execute import PlannedStep
 from ..updates.parts import adding
 from .accuracy import accuracy
-from .comparison import CYCLE, Comparison, between, compare
+from .comparison import Comparison, between, compare, compared_iterations
 
 
 class Compiled(NamedTuple):
@@ -40,7 +40,7 @@ def compare_compiled(
 
     iterations: see `compare`.
     """
-    iterations = (step,) * CYCLE if iterations is None else iterations
+    iterations = compared_iterations(step) if iterations is None else iterations
     found = between(iteration, _in_traced_order(iteration, step.program, step, iterations), iterations)
     if not found.equal:
         return found
@@ -61,7 +61,7 @@ def compare_traced(
 
     iterations: iterations of the compiled step.
     """
-    iterations = (step,) * CYCLE if iterations is None else iterations
+    iterations = compared_iterations(step) if iterations is None else iterations
     uncompiled = _in_traced_order(iteration, compiled.uncompiled, step, iterations)
     return compare(iteration, uncompiled[iterations.index(step)], uncompiled)
 

@@ -76,9 +76,13 @@ def measurement(timing: Timing, peak_bytes: int, result_bytes: tuple[int, ...] =
     )
 
 
-def first_run(call: Call, device: str = "cpu") -> tuple[int, tuple[int, ...]]:
-    """Run a call that was never run before; return its peak, and the bytes of its results' storages."""
-    call()  # what a library sets up once, like cuBLAS its workspace, belongs to no call
+def first_run(call: Call, device: str = "cpu", *, ran: bool = False) -> tuple[int, tuple[int, ...]]:
+    """Run a call for its memory; return its peak, and the bytes of its results' storages.
+
+    ran: the same call has been run before in this process.
+    """
+    if not ran:
+        call()  # what a library sets up once, like cuBLAS its workspace, belongs to no call
     peak, _left, result = live_peak(call, device)
     results: Sequence[Any] = result if isinstance(result, tuple | list) else (result,)
     place = torch.device(device)

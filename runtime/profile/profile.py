@@ -55,7 +55,7 @@ def profile(
     file = load_model_file(model)
     iteration = updated(on_device(file.build(), device), optimizer)
     program = trace_real_layouts(iteration)
-    rounds = measured_in_rounds(program, residents(program, iteration), progress)
+    rounds = measured_in_rounds(program, residents(program, iteration), progress, ran=True)
     clock = device_of(program.device).clock_rate()  # while the device is warm
     eager = verdict(iteration, program, graph_from(program, rounds.measurements()))
     check = check_against_eager(iteration, program, rounds, eager)
@@ -85,23 +85,32 @@ def profile(
 
 
 def measure_program(
-    program: Program, tensors: Mapping[int, torch.Tensor], progress: Progress | None = None
+    program: Program,
+    tensors: Mapping[int, torch.Tensor],
+    progress: Progress | None = None,
+    *,
+    ran: bool = False,
 ) -> list[Measurement]:
     """Measure each operation; equal signatures share one measurement.
 
     tensors: those of inputs, buffers and constants, by value. They and the random generator stay as they are.
+    ran: all operations have been run before in this process, as `trace_real_layouts` does.
 
     Raises InputError if the user's profiler is on.
     """
-    return measured_in_rounds(program, tensors, progress).measurements()
+    return measured_in_rounds(program, tensors, progress, ran=ran).measurements()
 
 
 def measured_in_rounds(
-    program: Program, tensors: Mapping[int, torch.Tensor], progress: Progress | None = None
+    program: Program,
+    tensors: Mapping[int, torch.Tensor],
+    progress: Progress | None = None,
+    *,
+    ran: bool = False,
 ) -> Rounds:
     """Measure each operation as `measure_program`, and return the rounds, which can go on."""
     check_profiler(program.device)
-    rounds = Rounds(program, tensors)
+    rounds = Rounds(program, tensors, ran=ran)
     rounds.run_until_settled(progress)
     return rounds
 

@@ -80,6 +80,7 @@ class Rounds:
         chosen: Collection[int] | None = None,
         *,
         keeps_integers: bool = True,
+        ran: bool = False,
     ) -> None:
         """Begin without a round.
 
@@ -87,8 +88,10 @@ class Rounds:
             are.
         chosen: the operations to measure, all by default.
         keeps_integers: False if operations can't run from `tensors` alone: then integers are synthetic too.
+        ran: all operations have been run before in this process, as `trace_real_layouts` does.
         """
         self._program, self._tensors, self._keeps_integers = program, tensors, keeps_integers
+        self._ran = ran
         self._device = device_of(program.device)
         self._keys = [
             signature(program, operation.call) if chosen is None or place in chosen else None
@@ -153,7 +156,8 @@ class Rounds:
         is_first = one is None
         if one is None:
             one = self._distinct[key] = _Distinct(Timing(self._device))
-            one.peak_bytes, one.result_bytes = first_run(calls[-1], str(self._program.device))
+            device = str(self._program.device)
+            one.peak_bytes, one.result_bytes = first_run(calls[-1], device, ran=self._ran)
         one.timing.add_round(calls)
         del calls  # before other inputs of the call are made
         if is_first:

@@ -20,7 +20,9 @@ traced order is as good as from a dynamic program's answer on graphs of hundreds
 ones, and close to the minimum memory, the other has a head start. With `gap` 0 and time for all moves the
 same problem gives the same answer; else the answer is the best when a clock or a bound ends the search.
 Without a time limit, the search is compiled, once on a machine, by another process alongside the residency
-program and rk-rotor. A budget below the minimum memory is refused at once; what can be reached is then
+program and rk-rotor. With patience (solvers/incumbent.py) members
+end when it is over, and if the search is not compiled the others answer if one of them can.
+A budget below the minimum memory is refused at once; what can be reached is then
 searched for two seconds, by rk-rotor if the search is not compiled.
 
     members.py           members in parallel: one that fails costs its own answer alone
@@ -150,17 +152,17 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         if bound.general:
             race.proved(bound.seconds, bound.name)
 
-    outcomes = portfolio.run(
-        problem,
-        _lines(problem, options, settings, workers, loaded),
-        workers,
-        stop,
-        have_it_loaded,
-        race,
-        settings.gap,
-        partial(prove, problem, tell, seconds) if settings.gap else None,
-        options.clock(),
-    )
+    def run(lines: list[Member], meanwhile: Callable[[], None]) -> Outcomes:
+        prover = partial(prove, problem, tell, seconds) if settings.gap else None
+        return portfolio.run(
+            problem, lines, workers, stop, meanwhile, race, settings.gap, prover, options.clock()
+        )
+
+    lines, outcomes = _lines(problem, options, settings, workers, loaded), Outcomes()
+    if race.patience < inf and not at_hand():
+        outcomes = run([line for line in lines if not line.name.startswith(search.NAME)], lambda: None)
+    if not outcomes.answers:
+        outcomes = run(lines, have_it_loaded)
     if not outcomes.answers:
         raise _refusal(problem, outcomes)
     cut_short = any(answer.status == Status.FEASIBLE for answer, _figures in outcomes.answers)

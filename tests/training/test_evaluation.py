@@ -168,7 +168,9 @@ def test_batches_of_any_shape_are_planned_once_and_kept_on_disk(
 ) -> None:
     done: list[str] = []
     monkeypatch.setattr(
-        planning, "measure_program", lambda *given: done.append("measured") or measure_program(*given)
+        planning,
+        "measure_program",
+        lambda *given, **more: done.append("measured") or measure_program(*given, **more),
     )
     (x, labels), (y, more), (z, most) = batches(24, 10, 5)
     for _start in range(2):

@@ -162,7 +162,9 @@ def test_kept_plans_are_for_the_outputs_that_they_have(
 ) -> None:
     done: list[str] = []
     monkeypatch.setattr(
-        planning, "measure_program", lambda *given: done.append("measured") or measure_program(*given)
+        planning,
+        "measure_program",
+        lambda *given, **more: done.append("measured") or measure_program(*given, **more),
     )
     (x, labels), *_ = batches()
     for wanted in (False, "logits", "hidden", "logits"):

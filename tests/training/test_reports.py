@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from memplan.runtime.device.cpu import Cpu
 from memplan.runtime.measuring.measure import Measurement
 from memplan.runtime.profile.profile import measure_program
 from memplan.training import plan as planning
+from memplan.training import progress
 from memplan.training.progress import Line, ProgressEvent
 from memplan.training.report import ENOUGH
 
@@ -54,8 +58,8 @@ def test_every_phase_is_told_and_timed() -> None:
 
 
 def test_a_busy_machine_is_noted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def uncertain(*given: Any) -> list[Measurement]:
-        return [one._replace(doubt=0.4) for one in measure_program(*given)]
+    def uncertain(*given: Any, **more: Any) -> list[Measurement]:
+        return [one._replace(doubt=0.4) for one in measure_program(*given, **more)]
 
     monkeypatch.setattr(planning, "measure_program", uncertain)
     line = "this machine is busy: times may be 40% off"
@@ -168,3 +172,42 @@ def test_true_writes_a_line_where_there_is_a_terminal(monkeypatch: pytest.Monkey
         assert stream.getvalue().endswith("memplan: train, 1, iterations take long\n") is expected
     with pytest.raises(InputError, match="progress=3: give a function"):
         optimized(module, None, progress=3)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("slow", [True, False])
+def test_planning_that_takes_long_is_reported_by_default(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, slow: bool
+) -> None:
+    """Also while a phase reports nothing, and nothing of training."""
+
+    def slowly(*given: Any, **more: Any) -> list[Measurement]:
+        time.sleep(0.3)
+        return measure_program(*given, **more)
+
+    module, stream = model(), Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(planning, "measure_program", slowly)
+    for name in ("PATIENCE", "SECONDS_BETWEEN", "SECONDS_BETWEEN_LINES"):
+        monkeypatch.setattr(progress, name, 0.1 if slow else 60.0)
+    step = optimized(module, adamw(module), progress=None)
+    step(INPUTS)
+    assert "memplan progress" not in [thread.name for thread in threading.enumerate()]
+    *during, last, end = (
+        re.split(r"\n|\r\x1b\[2K", stream.getvalue()) if slow else ("", "", stream.getvalue())
+    )
+    assert end == ""
+    if slow:
+        assert any(re.fullmatch(r"memplan: planning for .*: measure.*", line) for line in during)
+        assert re.fullmatch(
+            r"memplan: planned in .* \(trace .*, measure .*\): .* per iteration, .* of .*", last
+        )
+
+
+def test_planning_is_reported_by_the_first_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    for rank in "01":
+        monkeypatch.setattr(sys, "stderr", io.StringIO())
+        monkeypatch.setenv("RANK", rank)
+        optimized(model(), None, progress=None)
+        assert ("planned in" in sys.stderr.getvalue()) is (rank == "0")  # pyright: ignore

@@ -302,3 +302,43 @@ def test_a_worker_gets_settings() -> None:
         assert workers.solve("search", {"seed": "3"}, 1.0, lambda: False).status == Status.OPTIMAL
         with pytest.raises(InputError, match="offload-greedy: seed must be from 0 to"):
             workers.solve("offload-greedy", {"seed": "-1"}, 1.0, lambda: False)
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
+def test_without_patience_nothing_is_compiled_for_an_answer(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The solvers that need no compiling answer, and a bound tells how far off they are."""
+    monkeypatch.setattr(auto, "at_hand", lambda: False)
+    monkeypatch.setattr(auto, "load", lambda _options: pytest.fail("the search was compiled"))
+    monkeypatch.setattr(auto, "precompile", lambda *_given: pytest.fail("the search was compiled"))
+    problem = Problem(graph, (baseline(graph).peak + minimum_memory(graph)) // 2)
+    race = Incumbent(patience=0.0)
+    found = registry.solve("auto", problem, bound_seconds=0, race=race)
+    assert found.figures.peak <= problem.budget
+    assert race.best <= found.figures.time * (1 + 1e-9)
+
+
+def test_without_patience_the_search_answers_if_the_others_can_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(problem: Problem, _options: Options) -> SolverResult:
+        raise InfeasibleError("none", problem.budget, None, 0)
+
+    for solver in (rounding, rk_rotor):
+        monkeypatch.setattr(solver, "solve", refuse)
+    monkeypatch.setattr(auto, "_residency", refuse)
+    monkeypatch.setattr(auto, "at_hand", lambda: False)
+    graph = chain(6, seed=4)
+    problem = Problem(graph, baseline(graph).peak * 3 // 4)
+    found = registry.solve("auto", problem, bound_seconds=0, race=Incumbent(patience=0.0))
+    assert found.figures.peak <= problem.budget
+
+
+def test_patience_ends_a_search_of_many_moves() -> None:
+    graph = layered(60, width=4)
+    problem = Problem(graph, (2 * baseline(graph).peak + minimum_memory(graph)) // 3)
+    begun = process_time()
+    found = registry.solve(
+        "auto", problem, settings={"moves": "1000000"}, bound_seconds=0, race=Incumbent(patience=1.0)
+    )
+    assert process_time() - begun < 20
+    assert found.figures.peak <= problem.budget

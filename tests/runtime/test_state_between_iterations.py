@@ -1,4 +1,4 @@
-"""State that goes from one iteration to the next is seen: three are compared, and suspects are named."""
+"""State that goes from one iteration to the next is seen: several are compared, and suspects are named."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_what_differs_each_time_is_refused_when_it_is_traced(case):
     module = make()
     iteration = Iteration(module, (torch.randn(2, 4),))
     before = PythonState(iteration, tensors=True)
-    with pytest.raises(memplan.MemplanError, match=rf"test_three_iterations.py:\d+: {words}"):
+    with pytest.raises(memplan.MemplanError, match=rf"test_state_between_iterations.py:\d+: {words}"):
         planned(iteration)
     assert before.changes() == []
 
@@ -103,7 +103,7 @@ def unseen(monkeypatch):
 
 @pytest.mark.usefixtures("unseen")
 def test_state_between_iterations_is_a_difference_with_suspects():
-    words = "loss 2 .*it changes module.h"
+    words = "loss .*it changes module.h"
     torch.manual_seed(0)
     iteration = Iteration(Stateful(), (torch.randn(2, 4),))
     before = PythonState(iteration, tensors=True)
@@ -248,7 +248,7 @@ def test_differences_of_eager_with_itself_count_as_equal(monkeypatch, own, ours,
     def shaky(given, *sums, **last):
         runs.append(1)
         outcome = run_eager(given, *sums, **last)
-        noise = ours + own * (len(runs) // comparing.CYCLE % 2)
+        noise = ours + own * (len(runs) // comparing.ITERATIONS % 2)
         gradients = {name: gradient + noise for name, gradient in outcome.gradients.items()}
         return outcome._replace(gradients=gradients)
 

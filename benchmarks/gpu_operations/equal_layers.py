@@ -35,7 +35,7 @@ def main() -> None:
     options = parser.parse_args()
     models.LAYERS = options.layers
     for model in models.MODELS if options.model is None else [options.model]:
-        traced(model)  # whole, and by some layers, which is compared
+        traced(model)  # verified, so that the next is of some layers alone
         with patch.object(repeated, "with_all_layers", wraps=repeated.with_all_layers) as repeating:
             short, seconds = traced(model)
         with patch.object(repeated, "equal_layers", return_value=[]):

@@ -33,6 +33,10 @@ from ..simulator.walk import Walk
 
 WORKSPACE = -1
 
+_MOST_ITERATIONS = 4
+"""Iterations until a copy that is made in the first has ended: it is deleted in the next, and gone when two
+more have begun."""
+
 
 class Lifetimes(NamedTuple):
     """Lifetimes of copies as columns, a row per copy: first what is always there, then by start, and of one
@@ -96,9 +100,12 @@ def lifetimes(
     are freed earlier. Workspaces are the device's alone.
     """
     walk = _Recorder(graph, schedule, memory, budget=budget, machine=machine or graph.machine)
-    settle(walk)
-    steps, first = len(schedule), walk.now
-    for _ in range(4):  # made in the first, deleted in the next, gone when two more have begun
+    steps, settled = len(schedule), settle(walk)
+    # The last iteration walked has the lifetimes of every other one, once those that began in it have ended.
+    first = walk.now - steps if settled else walk.now
+    for _ in range(_MOST_ITERATIONS):
+        if settled and not walk.begun_since(first):
+            break
         walk.run_iteration()
     stays = [
         _Life(x, walk.sizes[x], first, first + steps) for x, start in walk.there.items() if start < first
@@ -144,6 +151,12 @@ class _Recorder(Walk):
     @property
     def now(self) -> int:
         return self._first + self.step
+
+    def begun_since(self, first: int) -> bool:
+        """Tell whether a copy that was made at step `first` or later is still there."""
+        return any(since >= first for since in self.there.values()) or any(
+            life.start >= first for life in self._pending
+        )
 
     def run_iteration(self) -> object:
         left = super().run_iteration()

@@ -117,15 +117,19 @@ def figures_of(
 _judged: WeakKeyDictionary[Schedule, tuple[object, Figures]] = WeakKeyDictionary()
 
 
-def settle(walk: Walk) -> None:
-    """Walk until the steady state, or long enough."""
+def settle(walk: Walk) -> bool:
+    """Walk until the steady state, or long enough.
+
+    Returns whether the last iteration walked is one of the steady state: the next would be the same.
+    """
     left = walk.run_iteration()
     for _ in range(_MAX_ITERATIONS):
         if not left:
-            break
+            return True
         before, left = left, walk.run_iteration()
         if left == before:
-            break
+            return True
+    return False
 
 
 def _time(walk: Walk) -> float:

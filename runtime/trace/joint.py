@@ -11,8 +11,8 @@ Parameters come in once even if they are tied, so their gradients are summed onc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from itertools import count
 from typing import NamedTuple, TypeVar
@@ -51,6 +51,7 @@ from .gradients import check_leaves, other_gradients_refused
 from .in_a_row import refuse_what_moves
 from .known_functions import KnownFunctions
 from .known_values import KnownValues
+from .layer_calls import LayerCalls, refuse_own_formulas
 from .layers import OWN_RECOMPUTATION, Marks
 from .layouts import Forms, TrueFakes
 from .replaced import Replaced
@@ -148,22 +149,7 @@ def joint_graph(iteration: Iteration, forms: Forms, way: TracePath, calls: Itera
         results, _values = iterate([parameters, buffers, batch], Captured(flat, count(), iteration))
         return results.tensors, repr((results.gradients, [*filter(is_plain, results.output.rest)]))
 
-    path = compiling() if way.compiling else not_called_fake()
-    with (
-        path,
-        silent(),
-        without_checkpoints(),
-        without_validation(),
-        cumulative_norms(),
-        ordinary_tensors(),
-        addresses_refused(mode),
-        uncompiled(),
-        caches_forgotten(),
-        torch.autograd.set_multithreading_enabled(False),
-        # Anomaly mode looks for NaN, and fake tensors have no values.
-        torch.autograd.set_detect_anomaly(False),
-        closing(recording),
-    ):
+    with _tracing(mode, way), closing(recording):
         with state_put_back(iteration, tensors=False) as before:
             with generators.watched(), mode, recording.listening():
                 traced = make_fx(forward_backward)(*examples)
@@ -184,6 +170,51 @@ def joint_graph(iteration: Iteration, forms: Forms, way: TracePath, calls: Itera
     output, gradients, _tensors = made[0]
     trains = iteration.purpose != "predict"
     return Joint(graph, parameters, buffers, inputs, trains, output, gradients, held, used[0], reads, own)
+
+
+def forward_calls(
+    iteration: Iteration,
+    forms: Forms,
+    way: TracePath,
+    watching: Callable[[Mapping[str, Tensor]], LayerCalls],
+) -> LayerCalls:
+    """Run forward once as in a trace, without tracing, and return the mode that recorded its calls.
+
+    watching: makes the mode, of the tensors that the iteration starts from, by name.
+    """
+    given = _distinct(iteration)
+    mode = _fake_mode([tensor for group in given for tensor in group.values()], forms)
+    with addresses_refused(mode):
+        groups = [{name: _resident(mode, tensor) for name, tensor in group.items()} for group in given]
+    parameters, buffers, inputs = groups
+    watch = watching(parameters | buffers | {f"inputs.{name}": tensor for name, tensor in inputs.items()})
+    caches = torch.is_autocast_cache_enabled()
+    state = state_put_back(iteration, tensors=False)
+    with _tracing(mode, way), state, mode, watch, autocast_cache(caches):
+        run = _ForwardBackward(iteration, *groups, given=given, way=way, marks=watch)
+        refuse_own_formulas(run.loss())
+    return watch
+
+
+@contextmanager
+def _tracing(mode: FakeTensorMode, way: TracePath) -> Generator[None]:
+    """Let PyTorch and models do meanwhile what a trace can follow."""
+    path = compiling() if way.compiling else not_called_fake()
+    with (
+        path,
+        silent(),
+        without_checkpoints(),
+        without_validation(),
+        cumulative_norms(),
+        ordinary_tensors(),
+        addresses_refused(mode),
+        uncompiled(),
+        caches_forgotten(),
+        torch.autograd.set_multithreading_enabled(False),
+        # Anomaly mode looks for NaN, and fake tensors have no values.
+        torch.autograd.set_detect_anomaly(False),
+    ):
+        yield
 
 
 def residents(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
@@ -227,7 +258,9 @@ class _ForwardBackward:
         *,
         given: Sequence[Named],
         way: TracePath,
+        marks: LayerCalls | None = None,
     ) -> None:
+        """Prepare one run. marks: takes note of the layers, if nothing is traced."""
         self.iteration = iteration
         self.parameters, self.buffers, self.inputs = parameters, buffers, inputs
         self.given = (*parameters.values(), *buffers.values(), *inputs.values())
@@ -239,10 +272,26 @@ class _ForwardBackward:
         self.wanted = {name: tensor for name, tensor in trained if tensor.requires_grad}
         self.values = None if way.compiling else KnownValues(self._usable(given) if way.values else ())
         self.marks = Marks(iteration.module)
+        self.layers = marks or self.marks
         self.replaced = Replaced({**parameters, **buffers})
 
+    def loss(self) -> Tensor:
+        """Run forward alone, of an iteration that trains, and return the loss."""
+        with (
+            given_replaced(self.pairs),
+            torch.autograd.graph.disable_saved_tensors_hooks(OWN_RECOMPUTATION),
+            other_gradients_refused(self.parameters),
+        ):
+            loss, _output = torch.func.functional_call(
+                _Holder(self.iteration.module), self._state(), (self._forward,)
+            )
+        return loss
+
+    def _state(self) -> dict[str, Tensor]:
+        return {f"module.{name}": tensor for name, tensor in {**self.parameters, **self.buffers}.items()}
+
     def results(self) -> _Results:
-        state = {f"module.{name}": tensor for name, tensor in {**self.parameters, **self.buffers}.items()}
+        state = self._state()
         with given_replaced(self.pairs):
             loss, output, gradients = torch.func.functional_call(
                 _Holder(self.iteration.module), state, (self._run,)
@@ -292,7 +341,7 @@ class _ForwardBackward:
 
     def _forward(self, module: nn.Module) -> tuple[Tensor | None, Output]:
         known = KnownFunctions(self.values)
-        with self.marks.forward(), self.values or nullcontext(), known, self.replaced:
+        with self.layers.forward(), self.values or nullcontext(), known, self.replaced:
             inputs = with_tensors(self.iteration.inputs, self.inputs)
             loss, output = forward(self.iteration, module, inputs)
             output = self._kept(output)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -23,6 +24,7 @@ from torch import nn
 from ...graphs.graph import Phase
 from ..program.program import Call, Operation, Program, Ref, Storage, Value
 from .equal_layers import KEPT, EqualLayers, equal_layers, shortened
+from .layer_calls import Forward, LayerCalls, repeats
 
 FIRST, SECOND, LAST = 0, 1, KEPT - 1
 _NEXT_TO_LAST = KEPT - 2
@@ -63,27 +65,45 @@ Made = tuple[_Place, int]
 _Model = tuple[type[nn.Module], str, str, tuple[tuple[str, int, int], ...]]
 
 _verified: dict[_Model, bool] = {}
-"""Whether a trace of a few layers gave a model's whole program, once both were made."""
+"""Whether a trace of a few layers gives a model's whole program."""
 
 
-def by_some_layers(module: nn.Module, trace: Callable[[], Program]) -> Program:
+def by_some_layers(module: nn.Module, trace: Callable[[], Program], forward: Forward) -> Program:
     """Return the program that `trace` makes of the module, by a trace of a few of its equal layers if that
     gives the same.
 
-    The first time both are made and compared. Whatever the trace of a few layers raises, the whole is traced.
+    The first time that is verified: by forward's calls in all layers, or if these tell nothing, by a whole
+    trace. Whatever the trace of a few layers raises, the whole is traced.
+
+    forward: runs the module once without a trace.
     """
     layers = equal_layers(module)
     if not layers:
         return trace()
     lists = tuple((one.path, one.first, one.equal) for one in layers)
     model = type(module), repr(module), str(getattr(module, "config", "")), lists
-    if model not in _verified:
+    if model not in _verified and not _calls_repeat(module, layers, forward):
         whole = trace()
         repeated = _by_some(module, layers, trace)
         _verified[model] = repeated is not None and _same(repeated, whole)
         return whole
-    repeated = _by_some(module, layers, trace) if _verified[model] else None
+    repeated = _by_some(module, layers, trace) if _verified.setdefault(model, True) else None
     return trace() if repeated is None else repeated
+
+
+def _calls_repeat(module: nn.Module, layers: Sequence[EqualLayers], forward: Forward) -> bool:
+    """Tell whether forward's calls show that all layers do what the kept ones do."""
+
+    def calls(counts: Sequence[int]) -> LayerCalls:
+        return forward(partial(LayerCalls, module, list(zip(layers, counts, strict=True))))
+
+    try:
+        every = calls([one.equal for one in layers])
+        with shortened(module, layers):
+            few = calls([KEPT] * len(layers))
+        return repeats(few, every, layers)
+    except Exception:  # what the calls don't tell, traces do
+        return False
 
 
 def _by_some(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from time import perf_counter
 
@@ -29,7 +30,7 @@ from ..updates.masters import with_master
 from ..updates.order import check_order, check_overlaps
 from ..updates.scaling import check_scaled, divided
 from ..updates.updates import with_sums, with_updates
-from .joint import WAYS, TracePath, joint_graph
+from .joint import WAYS, TracePath, forward_calls, joint_graph
 from .layouts import Forms
 from .lowering import lower
 from .repeated import by_some_layers
@@ -107,7 +108,11 @@ def _trace(iteration: Iteration, forms: Forms, way: TracePath, calls: Iterator[i
         replace_scatters(joint.graph.graph)
         return replace(lower(joint), compiling=way.compiling, used=joint.used, reads=joint.reads)
 
-    program = program_on_cuda(by_some_layers(iteration.module, whole)) if is_absent_gpu() else whole()
+    if is_absent_gpu():
+        forward = partial(forward_calls, iteration, forms, way)
+        program = program_on_cuda(by_some_layers(iteration.module, whole, forward))
+    else:
+        program = whole()
     program = named(program)
     if iteration.updates is not None:
         program = _with_updates(program, iteration)

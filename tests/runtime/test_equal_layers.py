@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.profile.estimate import trace_for
 from memplan.runtime.program.program import Program
 from memplan.runtime.trace import repeated
-from memplan.runtime.trace.equal_layers import EqualLayers
+from memplan.runtime.trace import trace as trace_module
+from memplan.runtime.trace.equal_layers import KEPT, EqualLayers
 from memplan.runtime.updates.choice import Choice
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
@@ -40,7 +42,7 @@ def traced(
 
     monkeypatch.setattr(repeated, "_verified", {})
     choice = Choice("adamw", when)  # pyright: ignore[reportArgumentType]
-    first = trace_for(AMPERE, build, choice)  # whole, and compared with that of some layers
+    first = trace_for(AMPERE, build, choice)  # verified by forward's calls, or by the whole trace
     with monkeypatch.context() as patch:
         patch.setattr(repeated, "with_all_layers", noted)
         short = trace_for(AMPERE, build, choice)
@@ -73,6 +75,19 @@ def test_the_program_is_that_of_the_whole_trace(
     assert len(put_back) == lists
 
 
+class OwnFormula(torch.autograd.Function):
+    """The identity; in one layer the gradient is another."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, number: int) -> Tensor:
+        ctx.number = number
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0].sin() if ctx.number == 5 else gradients[0].cos(), None
+
+
 class Layer(nn.Module):
     """A layer that counts itself; how it uses that is the test's."""
 
@@ -84,6 +99,13 @@ class Layer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.reads == "number" and self.number == 5:
             x = torch.sin(x)
+        if self.reads == "formula":
+            x = OwnFormula.apply(x, self.number)
+        if self.reads == "hook":
+            x.register_hook(lambda gradient: gradient.sin() if self.number == 5 else gradient.cos())
+        if self.reads == "no gradient":
+            with torch.set_grad_enabled(self.number != 5):
+                x = x + torch.sin(x)
         return x + F.gelu(self.linear(self.norm(x)))
 
 
@@ -112,6 +134,8 @@ class Stack(nn.Module):
             if (self.way == "attribute" and n == self.chosen) or (self.way == "indices" and n in (3, 5)):
                 x = torch.sin(x)
             x = layer(x if self.way != "skips" else x + between[0])
+            if self.way == "reads":
+                x = x + between[-2 if n == 5 else -1]
             between.append(x)
         if self.way == "all":
             x = torch.stack(between).sum(0)
@@ -141,17 +165,40 @@ def test_layers_are_put_back(count: int, when: str, monkeypatch: pytest.MonkeyPa
     assert [(one.path, one.first, one.equal) for one in put_back] == [("layers", 0, count)]
 
 
-WAYS = ("number", "fifth", "attribute", "indices", "tied", "other last", "frozen", "all", "last", "skips")
+WAYS = (
+    *("number", "fifth", "attribute", "indices", "tied", "other last", "frozen", "all", "last", "skips"),
+    *("formula", "hook", "no gradient", "reads"),
+)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_others_are_traced_whole(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code reads which layer it is, or has a layer's number as a constant or attribute; a weight is in
     two layers; one layer is another; one is not trained; all layers' results are read; the last one's input
-    is another; gradients of all are summed."""
+    is another; gradients of all are summed; a formula or hook for gradients, written in Python, is another
+    in one layer; one layer computes without gradients; one reads another result by the same calls."""
     short, whole, put_back = traced(partial(stack, 8, way), monkeypatch)
     assert_same(short, whole)
     assert not put_back
+
+
+@pytest.mark.parametrize(("way", "whole"), [("", 0), ("formula", 1), ("number", 1)])
+def test_forward_of_all_layers_shows_that_they_are_equal(
+    way: str, whole: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No whole trace is needed for a model of PyTorch's own formulas."""
+    traced_layers: list[int] = []
+    real = trace_module.joint_graph
+
+    def noted(iteration: Iteration, *rest: Any) -> Any:
+        traced_layers.append(len(iteration.module.layers))  # pyright: ignore[reportArgumentType]
+        return real(iteration, *rest)
+
+    monkeypatch.setattr(trace_module, "joint_graph", noted)
+    monkeypatch.setattr(repeated, "_verified", {})
+    trace_for(AMPERE, partial(stack, 8, way), Choice("adamw"))
+    assert traced_layers.count(8) == whole
+    assert traced_layers.count(KEPT) == 1
 
 
 def test_few_layers_are_traced_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,6 +224,7 @@ class InfeasibleError(MemplanError):
     notes: what went wrong on the way, a line each.
     offloads: the machine has links, None if that is not known.
     min_memory_offloading: bytes of the minimum memory with offloading, if the machine has no links.
+    advice: what else can be done, a clause each.
     """
 
     min_memory_once: int | None = None
@@ -232,6 +233,7 @@ class InfeasibleError(MemplanError):
     notes: tuple[str, ...] = ()
     offloads: bool | None = None
     min_memory_offloading: int | None = None
+    advice: tuple[str, ...] = ()
 
     @property
     def proven_infeasible(self) -> bool:
@@ -258,12 +260,17 @@ class InfeasibleError(MemplanError):
                 self.min_memory_offloading = least_memory(problem.graph)
         self._say()
 
+    def advise(self, clause: str) -> None:
+        """Add a clause to the message: what else can be done."""
+        self.advice = (*self.advice, clause)
+        self._say()
+
     @property
     def _class(self) -> str:
         return "" if self.offloads is None else f" {'with' if self.offloads else 'without'} offloading"
 
     def _say(self) -> None:
-        self.args = ("; ".join([self._verdict(), *self._proofs(), *self._way()]),)
+        self.args = ("; ".join([self._verdict(), *self._proofs(), *self._way(), *self.advice]),)
 
     def _verdict(self) -> str:
         found = (
@@ -306,6 +313,7 @@ class InfeasibleError(MemplanError):
 
     def _known_to(self, refusal: InfeasibleError, others: int) -> InfeasibleError:
         refusal.seconds, refusal.notes, refusal.offloads = self.seconds, self.notes, self.offloads
+        refusal.advice = self.advice
         if self.min_memory_offloading is not None:
             refusal.min_memory_offloading = self.min_memory_offloading + others
         refusal.add_details(

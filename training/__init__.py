@@ -3,7 +3,7 @@
 optimize.py   memplan.optimize; its arguments in options.py, read by option.py, and option_rules.py
 plan.py       one shape: trace, measure, solve, compare
 plan_cache.py       plans on disk
-unplanned_optimizer.py    optimizers that run after the plan
+unplanned_optimizer.py    optimizers that run after the plan; loop_memory.py, what a loop has outside of plans
 plans.py      one plan per shape; buckets.py, batches padded to a few lengths
 deferred.py   a step that is planned by its first batch; function.py, a loss that is a function
 inference.py  forward alone, without training

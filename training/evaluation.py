@@ -78,7 +78,7 @@ class Forward:
 
 
 def _run(inputs: Inputs, step: PlannedStep) -> Outcome:
-    return step.run(inputs, count=True)
+    return step.run(inputs)
 
 
 @contextmanager

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
+from ..graphs.errors import InputError
 from ..graphs.folders.cache import cache_folder
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
 from ..graphs.transformations.updates import When
-from ..graphs.units import FEW_BYTES, bare_number
+from ..graphs.units import FEW_BYTES, bare_number, parse_bytes
 from ..planner.budget import Budget, parse_budget
 from ..runtime.measuring.kept_machine import AUTO, auto_machine
 from ..runtime.model.clipping import Clipping, parse_norm
@@ -25,6 +27,14 @@ from ..solvers.registry.catalogue import check_solver
 from ..solvers.registry.run import chosen_settings
 from .option import OptionsBase, UnfitError, option
 from .progress import Progress, progress_callback
+
+MakesOptimizer = Callable[[list[nn.Parameter]], Optimizer]
+"""Class of an optimizer, or another function that makes one of the parameters."""
+
+States = int | Optimizer | MakesOptimizer | None
+"""Answer to which memory the loop has outside of its plans: bytes, or the optimizer that makes the states."""
+
+Gradients = Literal["kept", "freed"]
 
 # ── converters ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -42,6 +52,23 @@ def _budget(budget: int | str) -> Budget:
             f"unit, like '{number:g}GB'"
         )
     return parsed
+
+
+def _states(states: int | str | Optimizer | MakesOptimizer | None) -> States:
+    if states is None or isinstance(states, Optimizer) or callable(states):
+        return states
+    if isinstance(states, bool) or not isinstance(states, int | str):  # pyright: ignore
+        raise UnfitError("give bytes, like '2GB', or an optimizer or its class, like torch.optim.SGD")
+    try:
+        return parse_bytes(states)
+    except InputError as error:
+        raise UnfitError(f"{error}: give bytes, like '2GB', or an optimizer or its class") from None
+
+
+def _gradients(gradients: Gradients) -> Gradients:
+    if gradients not in get_args(Gradients):
+        raise UnfitError(f"give {' or '.join(map(repr, get_args(Gradients)))}")
+    return gradients
 
 
 def _function(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
@@ -179,6 +206,16 @@ class PlanningOptions(OptionsBase):
             "Device memory of an iteration: bytes, '12GB', '60%' of the baseline's peak, or '60%a' of its "
             "activations."
         ),
+    )
+    states: States = option(
+        converter=_states,
+        text=(
+            "What the loop has on the device outside of the plan, within the budget, if it has the "
+            "optimizer: bytes ('2GB'), of copies of weights too, or an optimizer or its class, whose states "
+            "and step are counted. None looks for the optimizers of the module's parameters; if there are "
+            "none yet, AdamW is assumed."
+        ),
+        default=None,
     )
     machine: Machine | None = option(
         converter=_machine,
@@ -401,6 +438,15 @@ class Options(PlanningOptions):
             "iterations; inputs and results have one copy more. Times that drift are not followed."
         ),
         default=False,
+    )
+    gradients: Gradients = option(
+        converter=_gradients,
+        text=(
+            "Whether the loop keeps `.grad` while the step runs, as with accumulation or `zero_grad()` after "
+            "the step's call, or has freed it, by `zero_grad()` before each call: 'freed' leaves its bytes "
+            "to the plan. It has no meaning with optimizer=."
+        ),
+        default="kept",
     )
     return_outputs: Wanted = option(
         converter=_outputs,

@@ -37,6 +37,7 @@ from ..runtime.updates.parts import Part, adding, updating
 from ..solvers.incumbent import Incumbent, gap
 from ..solvers.problem import InfeasibleError, Problem, Status
 from ..solvers.registry.run import solve_or_unpin as solve
+from .loop_memory import LoopMemory
 from .options import Options
 from .plan_cache import Plan, find, keep, vouch, vouched
 from .report import TrainingLog
@@ -89,7 +90,7 @@ class Planner:
     """Factory of the plans of one step, which share options, budget and measured times.
 
     bytes: the budget; None until the first plan, to whose baseline a share refers.
-    extra_bytes: bytes of the budget that are on the device but are not the plans'.
+    outside: bytes of the budget that are on the device but are not the plans'.
     parts: for each plan over several batches, the plans of the other batches.
     links: the machine's links by the times of iterations, for later plans.
     improves: whether plans are improved while they train (adapt.py), so that a first one may be found fast.
@@ -99,7 +100,7 @@ class Planner:
     book: TrainingLog
     links: Links | None = None
     bytes: int | None = None
-    extra_bytes: int = 0
+    outside: LoopMemory = field(default_factory=LoopMemory)
     improves: bool = False
     parts: WeakKeyDictionary[PlannedStep, Parts] = field(
         default_factory=WeakKeyDictionary[PlannedStep, Parts]
@@ -118,8 +119,15 @@ class Planner:
 
         less: bytes of the budget that are not available to the iteration.
 
-        Weights, buffers, optimizer and random numbers are restored. Raises MemplanError.
+        Weights, buffers, optimizer and random numbers are restored. Raises MemplanError; the bytes of an
+        InfeasibleError include those outside of plans.
         """
+        try:
+            return self._made_step(iteration, less)
+        except InfeasibleError as error:
+            raise self.outside.added_to(error) from None
+
+    def _made_step(self, iteration: Iteration, less: int) -> PlannedStep:
         size = self.bytes and max(0, self.bytes - less)
         with self.book.phase("trace"):
             program = trace(iteration)
@@ -156,7 +164,7 @@ class Planner:
             solver,
             self.options.time_limit,
             when,
-            self.extra_bytes,
+            self.outside[:3],
         )
         if self.options.compile:
             asked = (*asked, COMPILED)
@@ -246,6 +254,8 @@ class Planner:
             if self.options.cache is None
             else find(self.options.cache, before.traced, self.options.machine, asked)
         )
+        if iteration.trains:
+            self.outside.check_step(before.program, budget)
         plan = found or self._solved(before, self._solver(iteration), budget)
         if iteration.trains:
             self.bytes = budget
@@ -326,6 +336,8 @@ class Planner:
             measured = with_talks(measured, program, iteration.processes)
         graph = graph_from(program, measured)
         budget = self._first_budget(graph, program) if size is None else size
+        if iteration.trains:
+            self.outside.check_step(program, budget)
         plan, solver = self._unsolved(program, graph, budget), self._solver(iteration)
         if not self.options.compile:
             return self._solved(plan, solver, budget)
@@ -344,11 +356,13 @@ class Planner:
         """Return the bytes that the iteration may take.
 
         A budget in bytes includes what libraries keep on the device. The baseline's peak, to which a share
-        refers, does not.
+        refers, does not: it is that of the whole loop, with what is outside of plans, and with the
+        optimizer's step.
         """
         kept = 0 if self.options.budget.size is None else device_of(program.device).constant_bytes()
-        peak, resident = (size + self.extra_bytes for size in (baseline(graph).peak, graph.resident_bytes))
-        budget = self.options.budget.bytes_of(peak, resident) - self.extra_bytes
+        extra = self.outside.bytes
+        peak = max(baseline(graph).peak + extra, self.outside.needed(program))
+        budget = self.options.budget.bytes_of(peak, graph.resident_bytes + extra) - extra
         if 0 < budget <= kept:
             raise InputError(f"of {budget:,} B libraries keep {kept:,} B: nothing is left to plan in")
         return budget - kept

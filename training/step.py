@@ -7,7 +7,7 @@ another has moved to the host (runtime/run/ownership.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -25,11 +25,14 @@ from ..runtime.model.clipping import parse_norm
 from ..runtime.model.iteration import Inputs, Iteration, Purpose, scale_of, tensors_in
 from ..runtime.run.execute import Outcome, PlannedStep
 from ..runtime.storage.host_access import at_home
+from ..runtime.unsupported import warn_user
 from ..runtime.updates.averaged import averages
+from ..solvers.problem import InfeasibleError
 from . import checkpoint
 from .adapt import Adapter
 from .buckets import Buckets
 from .evaluation import Evaluation, Forward
+from .loop_memory import LoopMemory, LoopWatch
 from .loss import Losses
 from .plan import Planner
 from .plans import Plans
@@ -60,34 +63,39 @@ class Step:
         planner: Planner,
         buckets: Buckets | None,
         *,
-        plan: Callable[..., PlannedStep] | None = None,
+        outside: LoopMemory | None = None,
         parts: int = 1,
     ) -> None:
         """Plan the shape of the iteration's inputs, in the largest bucket. Raises MemplanError.
 
-        plan: makes plans instead of the planner.
+        outside: what the loop has on the device outside of plans; None: it is counted.
         parts: see Scaling.
         """
-        plan = plan or planner
         self._planner, self._book = planner, planner.book
         self._scaling = (
             None if iteration.scaler is None else Scaling(iteration.scaler, _device(iteration), parts)
         )
         if self._scaling is not None:
             iteration = iteration._replace(inputs=self._scaling.of(iteration.inputs))
-        self._plans = Plans(iteration, plan, planner.giving_up, planner.options.max_plans, buckets)
+        self._loop = LoopWatch(iteration, planner.options, outside)
+        planner.outside = self._loop.counted
+        self._plans = Plans(iteration, planner, planner.giving_up, planner.options.max_plans, buckets)
         several = iteration.updates is not None and iteration.accumulate > 1  # the plan has parts
         alone = iteration.processes is None and not several
         drifts = planner.options.replan_on_drift and not planner.options.cuda_graph
         planner.improves = drifts and alone
         self._adapter = Adapter(planner, on=planner.improves)
         self._forward: dict[Purpose, Forward] = {}
-        self._plan = plan
         self._plans.serving(iteration.inputs if buckets is None else buckets.largest(iteration.inputs))
+        if outside is None and planner.outside.bytes:
+            self._book.note(self.plans[0], planner.outside.line)
+            if planner.outside.assumed:
+                warn_user(planner.outside.line)
         self._own = iteration.updates and iteration.updates.optimizer
         self._losses = Losses(updates=iteration.updates is not None)
         self._clipping = iteration.updates and iteration.updates.clipping
         self._iteration = iteration._replace(inputs=())  # a batch is not held
+        self._limit: int | None = None  # of plans made before more was found to be outside of them
         self._synced = True
         self._alone = RLock()  # a step is one training: threads that call it take turns
 
@@ -125,6 +133,7 @@ class Step:
 
         Only its computations can be interrupted, see interrupts.py.
         """
+        plan = self._within(plan, inputs)
         plan = self.plans[0] = self._adapter.before(plan, self._iteration._replace(inputs=inputs))
         iterate = partial(self._iterate, inputs)
         if self._iteration.processes is not None:  # others do not repeat theirs
@@ -214,7 +223,9 @@ class Step:
             self.plans[0].output = None
             if purpose not in self._forward:
                 smaller = self._planner.smaller
-                self._forward[purpose] = Forward(self._iteration, purpose, self._plan, smaller, self._plans)
+                self._forward[purpose] = Forward(
+                    self._iteration, purpose, self._planner, smaller, self._plans
+                )
             return self._forward[purpose](self.plans[0].given(arguments, keywords))
 
     @property
@@ -354,6 +365,24 @@ class Step:
     def _begins(self) -> bool:
         """Whether the next batch is the first of its update."""
         return self._synced
+
+    def _within(self, plan: PlannedStep, inputs: Inputs) -> PlannedStep:
+        """Return the plan, or one for fewer bytes if the loop has more outside of plans than was counted.
+
+        Raises InfeasibleError.
+        """
+        planner, more = self._planner, self._loop.look()
+        try:
+            if more is not None:
+                before, planner.outside = planner.outside, more
+                planner.bytes = self._limit = (planner.bytes or 0) - (more.bytes - before.bytes)
+                more.check_step(plan.program, self._limit)
+                self._book.note(plan, more.line)
+            if self._limit is not None and (plan.budget or 0) > self._limit:
+                plan = self._smaller(inputs, plan, self._limit)
+        except InfeasibleError as error:
+            raise planner.outside.added_to(error) from None
+        return plan
 
     def _smaller(self, inputs: Inputs, plan: PlannedStep, budget: int) -> PlannedStep:
         iteration = self._iteration._replace(inputs=inputs)

@@ -72,7 +72,9 @@ class PlannedLoss:
         others = {name: part for name, part in others.items() if part not in (model, trainer.model)}
         before = _contents(vars(trainer))
         scaler = trainer.accelerator.scaler  # of float16
-        options = self._options.extended(Options, scaler=scaler)
+        # The Trainer frees the gradients after each update: they wait only for one of several batches.
+        gradients = "freed" if trainer.args.gradient_accumulation_steps == 1 else "kept"
+        options = self._options.extended(Options, scaler=scaler, gradients=gradients)
         step = optimize_with(Around(model, self._computed, others), inputs, options)
         after = _contents(vars(trainer))
         if changed := [name for name in after if before.get(name) != after[name]]:

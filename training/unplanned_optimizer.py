@@ -1,14 +1,7 @@
 """Steps with an optimizer whose updates can't be planned: any `torch.optim.Optimizer` without a closure.
 
-The step runs the planned forward and backward, then the optimizer's own step over all gradients. Its memory
-is measured before anything is planned (runtime/updates/optimizer_memory.py): its states are subtracted from
-the budget, and the temporary memory of its step must fit next to weights and gradients alone.
-
-    ┌── planned forward and backward ──┐┌─ optimizer.step() ─┐
-    │ weights, activations, gradients  ││ weights, gradients │
-    ├──────────────────────────────────┤├────────────────────┤
-    │ states                           ││ states, its own    │
-    └──────────────────────────────────┘└────────────────────┘
+The step runs the planned forward and backward, then the optimizer's own step over all gradients. What it
+takes is counted before anything is planned, and is outside of the plan (loop_memory.py).
 """
 
 from __future__ import annotations
@@ -17,17 +10,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..graphs.errors import InputError
-from ..runtime.compare.peaks import resident_bytes
 from ..runtime.interrupts import deferred_signals
 from ..runtime.model.iteration import Inputs, Iteration
-from ..runtime.program.program import Program
 from ..runtime.run.execute import PlannedStep
 from ..runtime.storage.offloaded import bring_back
 from ..runtime.unsupported import warn_user
 from ..runtime.updates.catalogue import titles
 from ..runtime.updates.optimizer_memory import counted
-from ..solvers.problem import InfeasibleError
 from .buckets import Buckets
+from .loop_memory import LoopMemory, gradient_bytes, trained_parameters
 from .loss import Losses
 from .plan import Planner
 from .step import Step
@@ -52,19 +43,21 @@ class OutsideStep(Step):
                 f"{type(optimizer).__name__} steps after the plan"
             )
         bring_back(iteration.module.parameters())
-        trained = {name: p for name, p in iteration.module.named_parameters() if p.requires_grad}
-        self._taken = counted(optimizer, trained)
-        self._outside, self._planner = optimizer, planner
+        trained = trained_parameters(iteration.module)
+        kind, taken = type(optimizer).__name__, counted(optimizer, trained)
+        self._outside = optimizer
         self._waiting = 0
-        sums = sum(p.nbytes for p in trained.values()) if iteration.accumulate > 1 else 0
-        planner.extra_bytes = self._taken.states + sums
-        super().__init__(iteration, planner, buckets, plan=self._planned)
+        sums = gradient_bytes(trained.values()) if iteration.accumulate > 1 else 0
+        outside = LoopMemory(taken.states, sums, taken.peak, kind)
+        super().__init__(iteration, planner, buckets, outside=outside)
         self._own, self._losses = optimizer, Losses(updates=True)
         self._clipping = planner.options.max_grad_norm
-        kind, budget = type(optimizer).__name__, self._budget(self.plans[0])
-        taken = f"take {planner.extra_bytes:,} bytes of the budget of {budget:,} all the time"
+        budget = (self.plans[0].budget or 0) + outside.bytes
         held = "its states" if iteration.accumulate == 1 else "its states and the sums of gradients"
-        warn_user(f"{kind} is not in the plan: {held} {taken}; {titles('and')} would be planned")
+        warn_user(
+            f"{kind} is not in the plan: {held} take {outside.bytes:,} bytes of the budget of {budget:,} all "
+            f"the time; {titles('and')} would be planned"
+        )
 
     @property
     def optimizer_stepped(self) -> bool:
@@ -116,24 +109,3 @@ class OutsideStep(Step):
             self._outside.step()
         else:
             self._scaling.step(self._outside)
-
-    def _planned(self, iteration: Iteration, less: int = 0) -> PlannedStep:
-        """Plan an iteration. Raises InfeasibleError, whose bytes include the optimizer's, and others."""
-        try:
-            step = self._planner(iteration, less)
-        except InfeasibleError as error:
-            raise error.with_extra_bytes(self._planner.extra_bytes) from None
-        if not iteration.trains:
-            return step
-        needed, budget = _left_bytes(step.program) + self._taken.peak, self._budget(step)
-        if needed > budget:
-            raise InfeasibleError(f"the step of {type(self._outside).__name__}", budget, needed, needed)
-        return step
-
-    def _budget(self, step: PlannedStep) -> int:
-        return (step.budget or 0) + self._planner.extra_bytes
-
-
-def _left_bytes(program: Program) -> int:
-    """Return the bytes left after an iteration: weights, buffers, inputs, gradients, the loss."""
-    return resident_bytes(program) + sum(program.storages[x].bytes for x in program.results)

@@ -24,6 +24,9 @@ from ..run.cycle import Cycle
 from ..run.execute import PlannedStep
 from ..run.over_plan import WATCHED_ITERATIONS
 
+RESIDENT = (Kind.INPUT, Kind.PARAMETER, Kind.BUFFER, Kind.OPTIMIZER_STATE)
+"""Kinds of storages that are there when an iteration begins."""
+
 
 class Peaks(NamedTuple):
     """Peak memory of a planned step, in bytes.
@@ -111,9 +114,8 @@ def generator_bytes(program: Program) -> int:
 
 def resident_bytes(program: Program, without: frozenset[int] = frozenset()) -> int:
     """Return the bytes of parameters, buffers, constants, optimizer states and inputs."""
-    there = (Kind.INPUT, Kind.PARAMETER, Kind.BUFFER, Kind.OPTIMIZER_STATE)
     kept = (storage for x, storage in enumerate(program.storages) if x not in without)
-    return sum(storage.bytes for storage in kept if storage.kind in there)
+    return sum(storage.bytes for storage in kept if storage.kind in RESIDENT)
 
 
 def _known(cycle: Cycle) -> dict[int, int]:

@@ -13,7 +13,6 @@ from torch import Tensor
 from ...graphs.errors import InputError
 from ...graphs.graph import Graph
 from ...planner.schedule.schedule import Schedule
-from ...planner.simulator.simulate import simulate
 from ..below_autograd import as_traced
 from ..codegen.codegen import generate, is_plain
 from ..device.choice import device_of
@@ -25,8 +24,6 @@ from ..model.reading import Reading
 from ..program.program import Program
 from ..storage.journal import Journal
 from ..storage.offloaded import bring_back
-from ..torch_internals import no_torch_function
-from ..unsupported import warn_user
 from ..updates.averages import averages
 from ..updates.state import OptimizerState
 from ..updates.sums import adds_up
@@ -116,8 +113,6 @@ class PlannedStep:
         self._granted = Guards(iteration, program, self._owners.places)
         self.device = (terms and terms.device) or device_of(program.device)
         self._terms, self._schedule = terms, schedule
-        self._trains = iteration.trains
-        self._gradients_counted = iteration.accumulate > 1 and iteration.updates is None  # in the budget
         self.in_half = any(value.dtype == torch.float16 for value in program.values)
         self.output: Any = None
         self.grad_norm: Tensor | None = None
@@ -192,7 +187,7 @@ class PlannedStep:
         """
         self.output = None
         with deferred_signals():
-            outcome = self.run(inputs, count=True)
+            outcome = self.run(inputs)
             self.grad_norm = outcome.grad_norm
             if outcome.gradients:
                 self.restore_to_device()
@@ -248,30 +243,6 @@ class PlannedStep:
         buffers = {f"{BUFFERS}{name}": tensors[name] for name in self.program.buffers}
         return buffers | {f"{INPUTS}{name}": tensor for name, tensor in inputs.items()}
 
-    def _count_gradients(self, tensors: Mapping[str, Tensor]) -> None:
-        """Warn once if the gradients in `.grad`, to which others are added, need more memory than the
-        budget leaves.
-
-        tensors: parameters and buffers by name.
-        """
-        budget = self.budget
-        if self._terms is None or budget is None or self._gradients_counted:
-            return
-        names = self.program.gradients if self._trains else self.program.parameters
-        with no_torch_function():
-            there = [tensors[name].grad for name in names]
-        of_gradients = sum(gradient.untyped_storage().nbytes() for gradient in there if gradient is not None)
-        if not of_gradients:
-            return
-        graph, _budget, machine, *_ = self._terms
-        peak = simulate(graph, self._schedule, budget=budget, machine=machine or graph.machine).figures.peak
-        if peak + of_gradients > budget:
-            warn_user(
-                f"the gradients in .grad take {of_gradients:,} bytes besides the plan, which needs {peak:,} "
-                f"of the budget of {budget:,}: plan with one smaller by as much, or call zero_grad() before"
-            )
-        self._gradients_counted = True
-
     def begin_timing(self) -> None:
         """Note from now on when the operations and copies of iterations begin and end."""
         cycle = self.cycle
@@ -299,15 +270,10 @@ class PlannedStep:
             self._run = self._graphs or self._code.compile(**self._tools)
         return watch and watch.times()
 
-    def run(self, inputs: Inputs, *, count: bool = False) -> Outcome:
-        """Run an iteration and return its results; `.grad` is left as it is.
-
-        count: warn if gradients that are there need memory that the plan lacks.
-        """
+    def run(self, inputs: Inputs) -> Outcome:
+        """Run an iteration and return its results; `.grad` is left as it is."""
         given = self.check(inputs)
         tensors = self.check_unchanged()
-        if count:
-            self._count_gradients(tensors)
         with deferred_signals():
             states, settings = ((), ()) if self._optimizer is None else self._optimizer.begin(tensors)
             residents = (*tensors.values(), *states, *given, *self._owners.constants.values())

@@ -12,7 +12,7 @@ import copy
 import inspect
 import weakref
 from collections import OrderedDict, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -49,6 +49,39 @@ class Taken(NamedTuple):
     peak: int
 
 
+def counted_of_kind(
+    make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], trained: Iterable[nn.Parameter]
+) -> Taken:
+    """Count the bytes of the step of an optimizer that is not there yet.
+
+    make: its class, or another function that makes it of parameters. They have no data: some optimizers make
+        states at once.
+
+    Raises InputError, one line.
+    """
+    with FakeTensorMode():
+        fakes = [_without_values(parameter) for parameter in trained]
+        try:
+            optimizer = make(fakes)
+        except Exception as error:
+            why = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
+            name = getattr(make, "__name__", type(make).__name__)
+            raise InputError(
+                f"{name} can't be made of the parameters alone ({why}): give an optimizer"
+            ) from None
+    if not isinstance(optimizer, torch.optim.Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"{type(optimizer).__name__} is not an optimizer of torch.optim")
+    return counted(optimizer, {str(number): fake for number, fake in enumerate(fakes)})
+
+
+def _without_values(parameter: nn.Parameter) -> nn.Parameter:
+    """Return a parameter of the same form; the mode that is on makes it without data."""
+    form = torch.empty_strided(
+        parameter.shape, parameter.stride(), dtype=parameter.dtype, device=parameter.device
+    )
+    return nn.Parameter(form, requires_grad=parameter.requires_grad)
+
+
 def counted(optimizer: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter]) -> Taken:
     """Count the bytes of an optimizer's step.
 
@@ -64,11 +97,7 @@ def counted(optimizer: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     trained_ids = {id(parameter) for parameter in trained.values()}
     with mode:
-        fakes = {
-            id(p): nn.Parameter(torch.empty_like(p), requires_grad=p.requires_grad)
-            for group in optimizer.param_groups
-            for p in group["params"]
-        }
+        fakes = {id(p): _without_values(p) for group in optimizer.param_groups for p in group["params"]}
     if not trained_ids & fakes.keys():
         raise InputError("the optimizer has no parameter of the module")
     try:
@@ -85,7 +114,7 @@ def counted(optimizer: torch.optim.Optimizer, trained: Mapping[str, nn.Parameter
         why = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
         raise InputError(
             f"what {kind} takes can't be counted without running it ({why}): plan without "
-            "optimizer= and call its step() after the step, outside of the budget"
+            "optimizer=, give its bytes as states=, and call its step() after the step"
         ) from error
     return Taken(counting.live, counting.peak + _NUMBERS)
 

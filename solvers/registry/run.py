@@ -145,7 +145,7 @@ def _solve(
         proven = [] if refusal.proven_infeasible else proofs_of_none(problem, bound_seconds)
         refusal.add_details(minimum_memory_once(problem.graph, machine), proven, problem)
         if not problem.graph.operations.recompute.any():
-            refusal.args = (f"{refusal}; nothing of this graph may be recomputed",)
+            refusal.advise("nothing of this graph may be recomputed")
         raise
     seconds = perf_counter() - start
     if addresses:

@@ -92,23 +92,6 @@ def test_errors_are_there_by_name():
         assert issubclass(getattr(memplan, name), memplan.MemplanError)
 
 
-def test_gradients_beside_the_plan_are_told_of():
-    """Once, and only where they are added to."""
-    made = optimize(nn.Linear(3, 2), torch.ones(4, 3))
-    x = torch.ones(4, 3)
-    made(x).backward()
-    with pytest.warns(UserWarning, match=r"the gradients in .grad take 32 bytes besides the plan, which"):
-        made(x).backward()
-    made(x)
-
-
-@pytest.mark.filterwarnings("error")
-def test_gradients_that_the_budget_has_room_for_are_not_told_of():
-    made = optimize(nn.Linear(3, 2), torch.ones(4, 3), budget="200%")
-    made(torch.ones(4, 3)).backward()
-    made(torch.ones(4, 3))
-
-
 def test_an_optimizer_whose_updates_are_planned_has_no_step_of_its_own():
     module = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(module.parameters(), 0.1)

@@ -90,9 +90,6 @@ def change(holder: Any, name: str, value: Any) -> None:
         setattr(holder, name, value)
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:the gradients in .grad take")
-
-
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("where", "name"),

@@ -93,7 +93,6 @@ class Loop:
 @pytest.mark.scripts
 @pytest.mark.parametrize("updates", [False, True], ids=["gradients", "updates"])
 @pytest.mark.parametrize("moved", [False, True], ids=["device alone", "weights moved"])
-@pytest.mark.filterwarnings("ignore:the gradients in .grad take")
 def test_a_loop_with_all_that_people_do(moved: bool, updates: bool) -> None:
     """The second half by another loop, which loads what the first has saved."""
     given, module = batches(), model()

@@ -71,7 +71,6 @@ MOVED = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "l2l"}
 
 @pytest.mark.scripts
 @pytest.mark.parametrize("options", [{}, MOVED], ids=["device alone", "weights moved"])
-@pytest.mark.filterwarnings("ignore:the gradients in .grad take")
 def test_backward_leaves_what_plain_backward_leaves(options: dict[str, Any]) -> None:
     """Once, again beside what is there, a quarter of it, two losses at once, and after another shape."""
     module = model()

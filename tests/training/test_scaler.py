@@ -114,7 +114,6 @@ def test_a_loop_around_a_step_scales_as_ever(norm: float | None) -> None:
 
 
 @pytest.mark.scripts
-@pytest.mark.filterwarnings("ignore:the gradients in .grad take")
 def test_accelerates_loop_over_two_batches_with_its_scaler() -> None:
     """It has none on the CPU, and is given one."""
     accelerate = pytest.importorskip("accelerate")

@@ -1,0 +1,233 @@
+"""Bytes that a loop has on the device outside of its plans, which count in the budget from the first step on.
+
+Without `optimizer=` the loop's own optimizer steps after the plan. Its states stay, and gradients of the last
+backward are still in `.grad` while the next step runs: where the loop calls `zero_grad` between step and
+`backward`, and wherever it accumulates.
+
+    ┌── planned forward and backward ──┐┌─ optimizer.step() ─┐
+    │ weights, activations, gradients  ││ weights, gradients │
+    ├──────────────────────────────────┤├────────────────────┤
+    │ states, `.grad` of before        ││ states, its own    │
+    └──────────────────────────────────┘└────────────────────┘
+
+The optimizer is looked for among all objects, since nothing leads from a parameter to it. If there is none
+yet, AdamW is assumed, and the second step looks once more. `states=` answers instead.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ..graphs.errors import InputError
+from ..graphs.units import format_bytes
+from ..runtime.compare.peaks import RESIDENT, resident_bytes
+from ..runtime.device.choice import device_of
+from ..runtime.model.iteration import Iteration
+from ..runtime.program.program import Program
+from ..runtime.torch_internals import no_torch_function
+from ..runtime.unsupported import warn_user
+from ..runtime.updates.catalogue import titles
+from ..runtime.updates.optimizer_memory import Taken, counted, counted_of_kind
+from ..solvers.problem import InfeasibleError
+from .options import Options, States
+
+ASSUMED = torch.optim.AdamW
+"""Optimizer whose states are counted if none is found."""
+
+_SECOND = 2
+"""Call of the step before which a loop has stepped its optimizer."""
+
+_NUMBERS = 16
+"""Single numbers that a loop has on the device: the last loss, a scale, a norm."""
+
+
+class LoopMemory(NamedTuple):
+    """Bytes on the device that a loop has outside of its plans.
+
+    states: what stays all the time.
+    gradients: `.grad` of earlier iterations, alive while one runs.
+    peak: the most while the optimizer steps or gradients are clipped, with the states, without weights and
+        gradients.
+    name: the optimizer's.
+    assumed: why the optimizer is not known; empty if it is.
+    """
+
+    states: int = 0
+    gradients: int = 0
+    peak: int = 0
+    name: str = ""
+    assumed: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the budget that plans do not have."""
+        return self.states + self.gradients
+
+    def needed(self, program: Program) -> int:
+        """Return the bytes on the device while the optimizer steps after an iteration; 0 if none is known."""
+        if not self.peak:
+            return 0
+        made = {x for x in program.results if program.storages[x].kind not in RESIDENT}
+        return resident_bytes(program) + sum(program.storages[x].bytes for x in made) + self.peak
+
+    def check_step(self, program: Program, budget: int) -> None:
+        """Raise InfeasibleError if the optimizer's step does not fit.
+
+        budget: bytes of the plan.
+        """
+        if (needed := self.needed(program) - self.bytes) > budget:
+            raise InfeasibleError(f"the step of {self.name}", budget, needed, needed)
+
+    def added_to(self, error: InfeasibleError) -> InfeasibleError:
+        """Return the error with these bytes in its figures, and what can be done about them."""
+        if not self.bytes:
+            return error
+        more = error.with_extra_bytes(self.bytes)
+        more.advise(f"{self.counted_line}; the states of {titles('and')} are planned, with optimizer=")
+        return more
+
+    @property
+    def counted_line(self) -> str:
+        """What the budget holds in addition to the plan, as a clause."""
+        parts = [
+            f"{format_bytes(size)} of {name}"
+            for size, name in ((self.states, f"{self.name}'s states"), (self.gradients, ".grad"))
+            if size
+        ]
+        return f"the budget includes {' and '.join(parts)}"
+
+    @property
+    def line(self) -> str:
+        """What was counted, as a sentence."""
+        if not self.assumed:
+            return self.counted_line
+        return f"{self.assumed}: {self.counted_line}; states= says otherwise, bytes or an optimizer"
+
+
+class LoopWatch:
+    """What a loop has outside of its plans: counted first, then looked at between its iterations.
+
+    counted: the bytes counted so far.
+    """
+
+    def __init__(self, iteration: Iteration, options: Options, counted: LoopMemory | None) -> None:
+        """Count. Raises InputError.
+
+        counted: what is known, None if nothing is.
+        """
+        self._parameters = trained_parameters(iteration.module)
+        self._options = options
+        looks = counted is None and iteration.updates is None and iteration.trains
+        if counted is None and looks and self._parameters:
+            counted = loop_memory(self._parameters, options)
+        self.counted = counted or LoopMemory()
+        self._freed = looks and options.gradients == "freed"
+        self._calls = 0
+
+    def look(self) -> LoopMemory | None:
+        """Return the bytes that are counted from now on, None if they are as before.
+
+        Call it before each iteration that trains. Warns of what was not counted. Raises InputError.
+        """
+        before, self._calls = self.counted, self._calls + 1
+        if self._freed and self._has_gradients():
+            self._freed = False
+            self.counted = before._replace(gradients=gradient_bytes(self._parameters.values()))
+            warn_user("gradients='freed', but .grad has some when the step is called: they count from now on")
+        if before.assumed and self._calls == _SECOND and optimizers_of(self._parameters.values()):
+            known = loop_memory(self._parameters, self._options)
+            self.counted = known._replace(gradients=self.counted.gradients)
+            if known.states > before.states or known.peak > before.peak:
+                warn_user(f"{known.name} takes more than was assumed: the plan gets less from now on")
+        return None if self.counted is before else self.counted
+
+    def _has_gradients(self) -> bool:
+        with no_torch_function():
+            return any(each.grad is not None for each in self._parameters.values())
+
+
+def loop_memory(trained: Mapping[str, nn.Parameter], options: Options) -> LoopMemory:
+    """Count what a loop that trains these parameters has outside of its plans. Raises InputError."""
+    device = device_of(next(iter(trained.values())).device)
+    gradients = gradient_bytes(trained.values()) if options.gradients == "kept" else 0
+    taken, name, assumed = _states(options.states, trained)
+    if isinstance(options.states, int):
+        return LoopMemory(taken.states, gradients, taken.peak, name)
+    number = device.rounded(torch.float32.itemsize)
+    states = taken.states + _NUMBERS * number
+    norms = 2 * len(trained) * number  # clip_grad_norm_: one of each gradient, then all in one tensor
+    peak = max(taken.peak + _NUMBERS * number, states + norms)
+    return LoopMemory(states, gradients, peak, name, assumed)
+
+
+def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that get gradients, by name."""
+    return {name: each for name, each in module.named_parameters() if each.requires_grad}
+
+
+def gradient_bytes(parameters: Iterable[nn.Parameter]) -> int:
+    """Return the bytes of the gradients of all these parameters."""
+    return sum(device_of(each.device).rounded(each.nbytes) for each in parameters)
+
+
+def optimizers_of(parameters: Iterable[nn.Parameter]) -> list[Optimizer]:
+    """Return the optimizers of any of these parameters that the process has.
+
+    Of those that share their groups, a wrapper and what it wraps, only the one of the simpler class.
+    """
+    ids = {id(parameter) for parameter in parameters}
+    found: dict[int, Optimizer] = {}
+    for each in gc.get_objects():
+        # Not isinstance: it asks objects for their __class__, and proxies run code then.
+        if not issubclass(type(each), Optimizer) or "param_groups" not in vars(each):
+            continue
+        groups = each.param_groups
+        if ids.isdisjoint(id(parameter) for group in groups for parameter in group["params"]):
+            continue
+        other = found.get(id(groups))
+        if other is None or len(type(each).__mro__) < len(type(other).__mro__):
+            found[id(groups)] = each
+    return list(found.values())
+
+
+def _states(states: States, trained: Mapping[str, nn.Parameter]) -> tuple[Taken, str, str]:
+    """Return what states and steps take, the optimizer's name, and why it is not known."""
+    if isinstance(states, int):
+        return Taken(states, states), "states=", ""
+    if isinstance(states, Optimizer):
+        return counted(states, trained), type(states).__name__, ""
+    if states is not None:
+        return counted_of_kind(states, trained.values()), getattr(states, "__name__", "states="), ""
+    found = _found(trained.values())
+    try:
+        if found:
+            return _all([counted(each, trained) for each in found]), _names(found), ""
+        why = "no optimizer of the module's parameters is there yet, so those of AdamW are assumed"
+    except InputError as error:
+        why = f"{error}; those of AdamW are assumed"
+    return counted_of_kind(ASSUMED, trained.values()), ASSUMED.__name__, why
+
+
+def _found(parameters: Iterable[nn.Parameter]) -> list[Optimizer]:
+    parameters = list(parameters)
+    found = optimizers_of(parameters)
+    if len(found) > 1:
+        gc.collect()  # one that was replaced may be there in a cycle of references
+        found = optimizers_of(parameters)
+    return found
+
+
+def _all(each: Sequence[Taken]) -> Taken:
+    """Add up optimizers that step one after the other."""
+    states = sum(one.states for one in each)
+    return Taken(states, states + max(one.peak - one.states for one in each))
+
+
+def _names(found: Sequence[Optimizer]) -> str:
+    return " and ".join(sorted({type(each).__name__ for each in found}))

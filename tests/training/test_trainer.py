@@ -115,7 +115,7 @@ def test_a_planned_trainer_is_the_trainer_bit_by_bit(options: dict[str, Any], tm
 
 @pytest.mark.parametrize("steps", [1, 2])
 def test_the_peak_of_training_is_within_the_budget(steps: int, tmp_path: Path) -> None:
-    """Its optimizer is found when the first batch is planned; batches that it has loaded ahead are its own."""
+    """Its optimizer is found when the first batch is planned; batches loaded ahead are outside."""
     made = trainer(tmp_path, gradient_accumulation_steps=steps, num_train_epochs=3, logging_steps=50)
     weights = sum(tensor.nbytes for tensor in made.model.parameters())
     loss = memplan.optimize_trainer(made, **PLAN)

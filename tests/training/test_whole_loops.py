@@ -94,7 +94,7 @@ class Loops:
     def closure(self, _number: int) -> None:
         """Lightning's automatic optimization."""
 
-        def closure() -> Tensor:
+        def closure() -> Any:
             loss = self.loss()
             self.optimizer.zero_grad()
             loss.backward()

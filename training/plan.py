@@ -26,7 +26,9 @@ from ..runtime.profile.fused_updates import fused_hint
 from ..runtime.profile.part import graph_of_part
 from ..runtime.profile.profile import graph_from, measure_program
 from ..runtime.profile.rounds import busy_line, uncertainty
+from ..runtime.profile.sampled import Samples
 from ..runtime.program.program import Program
+from ..runtime.program.structure import structure
 from ..runtime.run.cycle import Terms
 from ..runtime.run.execute import PlannedStep
 from ..runtime.trace.output_layouts import residents, trace_real_layouts
@@ -37,6 +39,7 @@ from ..runtime.updates.parts import Part, adding, updating
 from ..solvers.incumbent import Incumbent, gap
 from ..solvers.problem import InfeasibleError, Problem, Status
 from ..solvers.registry.run import solve_or_unpin as solve
+from .derived import transferred
 from .loop_memory import LoopMemory
 from .options import Options
 from .plan_cache import Plan, find, keep, vouch, vouched
@@ -94,6 +97,7 @@ class Planner:
     parts: for each plan over several batches, the plans of the other batches.
     links: the machine's links by the times of iterations, for later plans.
     improves: whether plans are improved while they train (adapt.py), so that a first one may be found fast.
+    _settled: of each plan that may be used, the structure of its program, "" for one with compiled calls.
     """
 
     options: Options
@@ -105,6 +109,7 @@ class Planner:
     parts: WeakKeyDictionary[PlannedStep, Parts] = field(
         default_factory=WeakKeyDictionary[PlannedStep, Parts]
     )
+    _settled: WeakKeyDictionary[PlannedStep, str] = field(default_factory=WeakKeyDictionary[PlannedStep, str])
     _asked: WeakKeyDictionary[PlannedStep, tuple[Any, ...]] = field(
         default_factory=WeakKeyDictionary[PlannedStep, "tuple[Any, ...]"]
     )
@@ -132,17 +137,28 @@ class Planner:
         with self.book.phase("trace"):
             program = trace(iteration)
             kept = self._kept(iteration, program, size)
+            like = self._like(program)
+            samples = (
+                Samples(self.book.plan((like or [*self._settled])[-1]).program) if self._settled else None
+            )
             if not kept.vouched:  # else its layouts are known to be those of the kernels here
-                real = trace_real_layouts(iteration, program)
+                real = trace_real_layouts(iteration, program, samples)
                 if real.fingerprint != program.fingerprint:
                     program, kept = real, self._kept(iteration, real, size)
+                    like = self._like(program)
         if iteration.processes is not None:
             both = averaged(program) if iteration.updates is not None else program.gradients
             iteration.processes.check({x: program.values[v].shape for x, v in both.items()})
-        plan = kept.plan or self._made(iteration, program, size)
+        plan = kept.plan
+        if plan is None and samples is not None and like and size is not None:
+            plan = self._derived(iteration, program, samples, like, size)
+        plan = plan or self._made(iteration, program, size)
         self.bytes = self.bytes or plan.budget
         step = self._step(iteration, plan)
-        steady = self._compared(iteration, step, plan, kept, first=size is None)
+        steady = False
+        if self.verify or not like or plan.compiled is not None:  # else one with the same calls was compared
+            steady = self._compared(iteration, step, plan, kept, first=size is None)
+        self._settled[step] = "" if plan.compiled is not None else structure(plan.program)
         self._asked[step] = kept.asked
         if kept.plan is None:
             self.keep(step, plan)
@@ -154,6 +170,32 @@ class Planner:
             if line := fused_hint(plan.program, plan.graph, plan.schedule, optimizer):
                 self.book.note(step, line)
         return step
+
+    def _like(self, program: Program) -> list[PlannedStep]:
+        """Return the steps whose programs have the same structure, the last one the latest."""
+        own = structure(program)
+        return [step for step, other in self._settled.items() if other == own]
+
+    def _derived(
+        self, iteration: Iteration, program: Program, samples: Samples, like: Sequence[PlannedStep], size: int
+    ) -> Plan | None:
+        """Return a plan by the schedule of one with the same structure; None if there is none.
+
+        samples: what operations cost that are not in the last of these.
+        like: steps with such programs.
+        """
+        plans = [self.book.plan(step) for step in like]
+        with self.book.phase("derive"):
+            graph = samples.graph(program, plans[-1].program, plans[-1].graph)
+            if graph is None:
+                return None
+            plan = self._unsolved(program, graph, size)
+            if (found := transferred(plan, plans, self.machine_of(plan))) is not None:
+                return found._replace(improvable=found.improvable and self.improves)
+        try:
+            return self._solved(plan, self._solver(iteration), size)
+        except InfeasibleError:
+            return None
 
     def _kept(self, iteration: Iteration, program: Program, size: int | None) -> _Kept:
         when = iteration.updates and iteration.updates.when  # the fingerprint does not cover the order
@@ -237,8 +279,9 @@ class Planner:
         with self.giving_up(step):
             made = self._step(iteration, plan, step)
             made.place()
-        if step in self._asked:
-            self._asked[made] = self._asked[step]
+        for known in (self._asked, self._settled):
+            if step in known:
+                known[made] = known[step]  # pyright: ignore[reportArgumentType]
         return made
 
     def smaller(self, iteration: Iteration, step: PlannedStep, budget: int) -> PlannedStep:
@@ -262,6 +305,7 @@ class Planner:
         with self.giving_up(step):
             made = self._step(iteration, plan)
         self._asked[made] = asked
+        self._settled[made] = self._settled[step]
         if found is None:
             self.keep(made, plan)
         self.book.opened(made, plan, self.machine_of(plan))

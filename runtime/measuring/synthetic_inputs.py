@@ -49,9 +49,14 @@ class SyntheticInputs:
         self._integers = {value.storage for value in program.values if not _is_floating(value.dtype)}
         self._pools: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
+    @property
+    def operation(self) -> Operation:
+        """The operation at which the walk stands."""
+        return self._program.operations[self._position]
+
     def calls(self) -> list[Callable[[], Any]]:
         """Return the operation's call on as many copies of its inputs as fill the cache."""
-        operation = self._program.operations[self._position]
+        operation = self.operation
         read = {self._program.values[value].storage for value in values_read(operation.call)}
         count = copies(sum(self._program.storages[storage].bytes for storage in read), self._device)
         own = bool(operation.mutates)
@@ -59,7 +64,7 @@ class SyntheticInputs:
 
     def call(self) -> partial[Any]:
         """Return the operation's call, once."""
-        operation = self._program.operations[self._position]
+        operation = self.operation
         return self._bind(operation.call, own=bool(operation.mutates))
 
     def calls_by_data(self) -> list[Callable[[], Any]]:
@@ -71,7 +76,7 @@ class SyntheticInputs:
 
     def calls_on_host(self) -> list[Callable[[], Any]]:
         """Return the calls with all tensors in host memory. Only for calls that change no true storages."""
-        call = self._program.operations[self._position].call
+        call = self.operation.call
         forms = {v: self._program.values[v]._replace(device=torch.device("cpu")) for v in values_read(call)}
         size = sum(elements_spanned(form) * form.dtype.itemsize for form in forms.values())
 
@@ -86,7 +91,7 @@ class SyntheticInputs:
 
         run: False if the operation can't run: what it makes is not kept.
         """
-        operation = self._program.operations[self._position]
+        operation = self.operation
         exact = not operation.random and self.exact.issuperset(operation.reads)
         if exact:
             self.exact.update(operation.writes)

@@ -50,7 +50,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that grows when a program is measured."""
     done: list[str] = []
     monkeypatch.setattr(
-        planning, "measure_program", lambda *given: done.append("measured") or measure_program(*given)
+        planning,
+        "measure_program",
+        lambda *given, **how: done.append("measured") or measure_program(*given, **how),
     )
     return done
 
@@ -65,8 +67,7 @@ def sgd(module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)
 
 
-@pytest.mark.parametrize("most", [2, 8])
-@pytest.mark.parametrize("updates", [False, True], ids=["gradients", "updates"])
+@pytest.mark.parametrize(("most", "updates"), [(2, True), (8, False)], ids=["updates", "gradients"])
 def test_forty_lengths_train_as_eager_pytorch(most: int, updates: bool, measured: list[str]) -> None:
     module = Wide()
     baseline = copy.deepcopy(module)

@@ -72,7 +72,7 @@ def test_forty_lengths_train_as_eager_pytorch(most: int, updates: bool, measured
     module = Wide()
     baseline = copy.deepcopy(module)
     optimizer, theirs = sgd(module), sgd(baseline)
-    step = planned(module, 64, max_plans=most, optimizer=optimizer if updates else None)
+    step = planned(module, 64, max_plans=most, budget="75%", optimizer=optimizer if updates else None)
     for length in LENGTHS:
         x, labels = batch(length)
         torch.manual_seed(length)

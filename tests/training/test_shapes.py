@@ -64,7 +64,7 @@ def test_batches_of_any_shape_train_as_plain_pytorch(planned_updates: bool, move
         x,
         targets=labels,
         loss_fn=functional.cross_entropy,
-        budget="60%",
+        budget="65%",
         optimizer=optimizer if planned_updates else None,
         machine=Machine(links=Links(1e9, 1e9)) if moved else None,
         solver="joint" if moved else "rockmate",

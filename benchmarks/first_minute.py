@@ -157,7 +157,8 @@ def start(model: str, budget: str, threads: int, verify: bool | None) -> None:
     import memplan
     from memplan.training import plan
 
-    vars(plan)["trace_real_layouts"] = phases.around(plan.trace_real_layouts, "layouts")
+    names = vars(plan)
+    names["trace_real_layouts"] = phases.around(names["trace_real_layouts"], "layouts")
     phases.enter("rest")
     step = memplan.optimize(module, inputs, budget=budget, verify=verify, progress=phases, **more)
     phases.enter("first step")

@@ -35,7 +35,8 @@ OWN_BACKWARD = (
 """Advice about a backward that the model's code runs."""
 
 SPARSE = (
-    "give its indices and values as inputs or buffers, and multiply by index_select and index_add: "
+    "give a COO or CSR matrix as an input of its own, for torch.sparse.mm with dense tensors; else give its "
+    "indices and values as inputs or buffers, and multiply by index_select and index_add: "
     "torch.zeros(rows, width).index_add(0, row, value[:, None] * x.index_select(0, column))"
 )
 NESTED = "nested tensors can't be traced: pad instead, and mask the loss"

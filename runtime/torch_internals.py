@@ -258,6 +258,11 @@ def parts_of_wrapper(tensor: Tensor) -> list[Tensor]:
     return [getattr(wrapper, name) for name in names]
 
 
+def coo_parts(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the indices and the values of a COO tensor, coalesced or not."""
+    return matrix._indices(), matrix._values()
+
+
 def memory_of(tensor: Tensor) -> int:
     """Return the identity of a tensor's memory, real or fake, as long as the tensor lives.
 

@@ -30,8 +30,10 @@ def digest(iteration: Any) -> dict[str, Any]:
         found[f"gradient of {name}"] = None if parameter.grad is None else of_tensor(parameter.grad)
     for name, buffer in module.named_buffers():
         found[f"buffer {name}"] = of_tensor(buffer)
+    parts = tensors_in(iteration.inputs)
     for name, tensor in tensors_in(iteration.inputs).items():
-        found[f"input {name}"] = of_tensor(tensor)
+        read = of_tensor(tensor)
+        found[f"input {name}"] = read if parts[name] is tensor else read[1:]  # a sparse one's are made anew
     for path, part in module.named_modules():
         found[f"mode of {path}"] = part.training
         for name, value in vars(part).items():

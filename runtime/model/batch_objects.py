@@ -3,6 +3,7 @@
 registered    by its flatten and unflatten functions
 keys          an object with keys, items that can be set and a copy, like PyTorch Geometric's Data
 kinds         one that holds such by kind, like its HeteroData
+sparse        a matrix in COO or CSR form, see sparse_inputs.py
 attributes    dataclasses and other objects, of a copy of which the tensors are replaced
 """
 
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ..torch_internals import pytree_node
+from .sparse_inputs import TracedMatrix, is_sparse_matrix, sparse_parts, with_sparse_parts
 
 Parts = list[tuple[Any, Any]]
 
@@ -42,6 +44,10 @@ _WHOLE = (
 
 def object_parts(thing: Any) -> Parts | None:
     """Return the parts of an object by their keys; None if it has none, or no tensor in any."""
+    if is_sparse_matrix(thing):
+        return sparse_parts(thing)
+    if isinstance(thing, TracedMatrix):
+        return thing.parts()
     if isinstance(thing, _WHOLE):
         return None
     if (node := pytree_node(type(thing))) is not None:
@@ -61,6 +67,8 @@ def object_parts(thing: Any) -> Parts | None:
 
 def with_parts(thing: Any, parts: Mapping[Any, Any]) -> Any:
     """Return a copy of the object with other parts; the object itself stays as it is."""
+    if is_sparse_matrix(thing) or isinstance(thing, TracedMatrix):
+        return with_sparse_parts(parts)
     if (node := pytree_node(type(thing))) is not None:
         context = node.flatten_fn(thing)[1]
         return node.unflatten_fn([part for key, part in parts.items() if key != _CONTEXT], context)

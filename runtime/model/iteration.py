@@ -231,11 +231,9 @@ def tensors_in(inputs: Any, name: str = "") -> dict[str, Tensor]:
 
 def with_tensors(inputs: Any, tensors: Mapping[str, Tensor], name: str = "") -> Any:
     """Return the same nest with the tensors of `tensors_in` replaced by others."""
-    if isinstance(inputs, Tensor):
-        return tensors[name]
     parts = _parts(inputs)
     if parts is None:
-        return inputs
+        return tensors[name] if isinstance(inputs, Tensor) else inputs
     if isinstance(inputs, Scaled):
         return Scaled(with_tensors(inputs.inputs, tensors, name), tensors[_place(name, SCALE)])
     made = {key: with_tensors(part, tensors, _place(name, key)) for key, part in parts}
@@ -258,7 +256,7 @@ def others_in(inputs: Any, name: str = "") -> dict[str, Any]:
 
 
 def _leaves(inputs: Any, name: str) -> Iterator[tuple[str, Any]]:
-    parts = None if isinstance(inputs, Tensor) else _parts(inputs)
+    parts = _parts(inputs)
     if parts is None:
         yield name, inputs
         return

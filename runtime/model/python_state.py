@@ -318,6 +318,8 @@ def _of_tensors(iteration: Iteration, reached: Iterable[tuple[Path, Any]]) -> It
     for path, thing in reached:
         if not isinstance(thing, Tensor) or isinstance(thing, FakeTensor) or id(thing) in own:
             continue
+        if thing.layout != torch.strided:  # of an input the parts count; any other is refused in a trace
+            continue
         if id(thing) in held or thing.nbytes <= _LARGEST:
             yield _of_tensor(path, thing)
 

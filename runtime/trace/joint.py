@@ -120,6 +120,8 @@ def joint_graph(iteration: Iteration, forms: Forms, way: TracePath, calls: Itera
     with addresses_refused(mode):
         parameters, buffers, inputs = ({n: _resident(mode, t) for n, t in group.items()} for group in given)
     examples = [*parameters.values(), *buffers.values(), *inputs.values()]
+    # Here, since in the trace the parts of a sparse input can't be read any more.
+    inside = iteration._replace(inputs=with_tensors(iteration.inputs, inputs))
     made: list[_Results] = []
     captured = Captured(flat, calls, iteration)
     recording = Recording(iteration.module, {"loss_fn": iteration.loss_fn}, tensors_in(iteration.inputs))
@@ -136,7 +138,7 @@ def joint_graph(iteration: Iteration, forms: Forms, way: TracePath, calls: Itera
         )
         recording.stand_ins.put(own_tensors, groups[2].items())
         with captured, generators, autocast_cache(caches):
-            run = _ForwardBackward(iteration, *groups, given=given, way=way)
+            run = _ForwardBackward(inside, *groups, given=given, way=way)
             return run.results(), run.values and run.values.tape.used()
 
     def forward_backward(*tensors: Tensor) -> list[Tensor]:

@@ -45,7 +45,7 @@ def optimized(module: nn.Module, reported: list[ProgressEvent], **options: Any) 
 @pytest.fixture
 def slow_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first schedule is one that recomputes far too much, and the worker has normal priority."""
-    solve: Callable[..., Any] = planning.solve
+    solve: Callable[..., Any] = vars(planning)["solve"]
 
     def stopped(name: str, problem: Problem, *given: Any, **more: Any) -> Any:
         found = solve("chen-sqrt", problem, *given, **{**more, "race": None})
@@ -122,7 +122,7 @@ def test_what_the_user_has_limited_is_solved_to_its_end(
         patience.append(race.patience)
         return solve(name, problem, *given, race=race, **more)
 
-    solve = planning.solve
+    solve = vars(planning)["solve"]
     monkeypatch.setattr(planning, "solve", seen)
     monkeypatch.setattr(TrainingLog, "setup_seconds", 7.0)
     for chosen in (options, {"replan_on_drift": False}, {}):

@@ -696,5 +696,7 @@ def test_a_loss_that_holds_the_batch_means_each_batch(place):
     for _ in range(2):
         x = HELD = torch.randn(4, 3)
         assert step(x).item() == loss_fn(module(x)).item()
-    with pytest.raises(memplan.MemplanError, match=r"uses a tensor from outside.*give labels as targets"):
+    with pytest.raises(
+        memplan.MemplanError, match=r"uses a tensor from outside.*give labels, masks and indices as targets"
+    ):
         step(torch.randn(4, 3))

@@ -581,13 +581,18 @@ def count_as_stepped(optimizer: torch.optim.Optimizer) -> None:
     vars(optimizer)["_opt_called"] = True
 
 
-def gradients_of(output: Tensor, inputs: Sequence[Tensor]) -> Sequence[Tensor | None]:
-    """Return `torch.autograd.grad` of a number, None for inputs that it does not follow from.
+def gradients_of(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> Sequence[Tensor | None]:
+    """Return `torch.autograd.grad` of the outputs, None for inputs that none of them follows from.
+
+    cotangents: gradients of the outputs.
 
     Function modes stay on in the backward of a `torch.autograd.Function`: that calls itself without them.
     """
-    seed = (torch.ones_like(output),)
-    return _engine_run_backward((output,), seed, False, False, tuple(inputs), True, accumulate_grad=False)
+    return _engine_run_backward(
+        tuple(outputs), tuple(cotangents), False, False, tuple(inputs), True, accumulate_grad=False
+    )
 
 
 def graph_is_kept() -> bool:

@@ -9,6 +9,7 @@ deferred.py   a step that is planned by its first batch; function.py, a loss tha
 inference.py  forward alone, without training
 step.py       the step that the loop calls, for batches of any shape; evaluation.py, forward alone
 loss.py       its loss, whose backward hands the gradients over
+module.py     memplan.optimize_module: a module in a graph of the caller's
 trainer.py    memplan.optimize_trainer: transformers' Trainer
 weights.py    a model on meta, its weights in files
 checkpoint.py a run on disk, to resume from; in tensor_file.py, with random_numbers.py

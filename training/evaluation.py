@@ -8,7 +8,7 @@ on the device.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -40,22 +40,25 @@ class Forward:
         plan: Callable[..., PlannedStep],
         smaller: Callable[..., PlannedStep],
         training: Plans,
+        mode: Callable[[nn.Module], AbstractContextManager[None]] | None = None,
     ) -> None:
         """Set up forward passes without a plan yet.
 
         plan, smaller: the planner's functions that make a plan, and one for fewer bytes.
         training: the training's plans, which share the weights.
+        mode: context that puts the module into the mode of the passes; by default eval mode.
         """
         outputs = iteration.outputs or purpose == "predict"
         self._iteration = iteration._replace(updates=None, processes=None, purpose=purpose, outputs=outputs)
         self._plan, self._smaller, self._training = plan, smaller, training
+        self._mode = mode or evaluating
         self._beside = 0
         self.plans = self._none()
 
     def __call__(self, inputs: Inputs) -> tuple[Tensor | None, Any]:
         """Return the loss, None if there is none, and the module's output. Raises MemplanError."""
         extra = max(_beside(step) for step in self._training.steps)
-        with evaluating(self._iteration.module), torch.inference_mode(False):  # weights come and go in it
+        with self._mode(self._iteration.module), torch.inference_mode(False):  # weights come and go in it
             # Training leaves more on the device than these plans assume: they would exceed the budget.
             if extra > self._beside:
                 self.restore_to_device()

@@ -113,7 +113,7 @@ def _decay(decay: float | None) -> float | None:
     return decay
 
 
-def _dtype(dtype: torch.dtype | None) -> torch.dtype | None:
+def parse_dtype(dtype: torch.dtype | None) -> torch.dtype | None:
     if dtype is not None and dtype not in (torch.bfloat16, torch.float16):
         raise UnfitError("give torch.bfloat16 or torch.float16: PyTorch casts to these")
     return dtype
@@ -125,7 +125,7 @@ def _scaler(scaler: torch.amp.GradScaler | None) -> torch.amp.GradScaler | None:
     return scaler
 
 
-def _count(count: int) -> int:
+def parse_count(count: int) -> int:
     if type(count) is not int or count < 1:
         raise UnfitError("give a whole number, 1 or more")
     return count
@@ -177,7 +177,7 @@ def _cache(cache: bool | str | Path) -> Path | None:
     return Path(cache)
 
 
-def _outputs(outputs: bool | str | Sequence[str]) -> Wanted:
+def parse_outputs(outputs: bool | str | Sequence[str]) -> Wanted:
     if isinstance(outputs, bool):
         return outputs
     names: tuple[Any, ...] = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
@@ -241,7 +241,7 @@ class PlanningOptions(OptionsBase):
         default=None,
     )
     max_plans: int = option(
-        converter=_count,
+        converter=parse_count,
         text=(
             "Number of plans that are kept, one for each shape of batches. The first batch of another shape "
             "is planned when it comes, within the same budget; the plan used least recently goes."
@@ -380,7 +380,7 @@ class Options(PlanningOptions):
         default=None,
     )
     autocast: torch.dtype | None = option(
-        converter=_dtype,
+        converter=parse_dtype,
         text="Type for torch.autocast of forward and loss: torch.bfloat16, or torch.float16 with a scaler.",
         default=None,
     )
@@ -394,7 +394,7 @@ class Options(PlanningOptions):
         default=None,
     )
     gradient_accumulation_steps: int = option(
-        converter=_count,
+        converter=parse_count,
         text=(
             "Number of calls per optimizer update. Each call adds the gradients of loss / "
             "gradient_accumulation_steps. Without an optimizer: the divisor that your loop applies to the "
@@ -449,7 +449,7 @@ class Options(PlanningOptions):
         default="kept",
     )
     return_outputs: Wanted = option(
-        converter=_outputs,
+        converter=parse_outputs,
         text=(
             "Tensors of the module's output that `step.output` has after an iteration: True for all, or "
             "names like 'logits' and 'hidden_states.0'. They are kept within the budget."

@@ -31,6 +31,7 @@ from ..runtime.program.program import Program
 from ..runtime.program.structure import structure
 from ..runtime.run.cycle import Terms
 from ..runtime.run.execute import PlannedStep
+from ..runtime.run.part import PlannedPart
 from ..runtime.trace.output_layouts import residents, trace_real_layouts
 from ..runtime.trace.trace import trace
 from ..runtime.unsupported import warn_user
@@ -94,6 +95,7 @@ class Planner:
 
     bytes: the budget; None until the first plan, to whose baseline a share refers.
     outside: bytes of the budget that are on the device but are not the plans'.
+    calls: number of iterations that may be between their halves at once, and share the budget.
     parts: for each plan over several batches, the plans of the other batches.
     links: the machine's links by the times of iterations, for later plans.
     improves: whether plans are improved while they train (adapt.py), so that a first one may be found fast.
@@ -106,6 +108,7 @@ class Planner:
     bytes: int | None = None
     outside: LoopMemory = field(default_factory=LoopMemory)
     improves: bool = False
+    calls: int = 1
     parts: WeakKeyDictionary[PlannedStep, Parts] = field(
         default_factory=WeakKeyDictionary[PlannedStep, Parts]
     )
@@ -212,6 +215,8 @@ class Planner:
             asked = (*asked, COMPILED)
         if self.options.settings:
             asked = (*asked, *self.options.settings.items())
+        if self.calls > 1:
+            asked = (*asked, self.calls)
         if iteration.processes is not None:
             asked = (*asked, iteration.processes.rank, iteration.processes.size)
         if self.options.cache is None:
@@ -351,7 +356,8 @@ class Planner:
 
     def _planned(self, iteration: Iteration, plan: Plan, left: int = 0) -> PlannedStep:
         terms = Terms(plan.graph, plan.budget, self.machine_of(plan), left=left)
-        return PlannedStep(
+        kind = PlannedPart if iteration.purpose == "part" else PlannedStep
+        return kind(
             iteration,
             plan.program,
             plan.schedule,
@@ -404,12 +410,14 @@ class Planner:
         optimizer's step.
         """
         kept = 0 if self.options.budget.size is None else device_of(program.device).constant_bytes()
-        extra = self.outside.bytes
-        peak = max(baseline(graph).peak + extra, self.outside.needed(program))
-        budget = self.options.budget.bytes_of(peak, graph.resident_bytes + extra) - extra
+        extra, resident = self.outside.bytes, graph.resident_bytes
+        together = resident + self.calls * (baseline(graph).peak - resident)
+        peak = max(together + extra, self.outside.needed(program))
+        budget = self.options.budget.bytes_of(peak, resident + extra) - extra
         if 0 < budget <= kept:
             raise InputError(f"of {budget:,} B libraries keep {kept:,} B: nothing is left to plan in")
-        return budget - kept
+        # What is resident is there once; all else, of each of the calls.
+        return resident + (budget - kept - resident) // self.calls
 
     def _unsolved(self, program: Program, graph: Graph, budget: int) -> Plan:
         """Return the baseline as a plan, on links with the rates that iterations have measured."""

@@ -265,6 +265,11 @@ class TrainingLog:
         loss = None if loss is None else loss.detach()
         self.tell(ProgressEvent("train", done, loss=loss, seconds=time, planned=planned, used=used))
 
+    def counted(self, step: PlannedStep) -> None:
+        """Count an iteration whose time is not the plan's alone."""
+        if (record := self._records.get(step)) is not None:
+            record.iterations += 1
+
     def drift(self, step: PlannedStep) -> tuple[float, float] | None:
         """Return the measured and the expected seconds per iteration if they differ, else None.
 

@@ -8,10 +8,11 @@ graph is solved for fewer bytes, and the same batch is trained on, with the same
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from ..planner.budget import spelled
 from ..runtime.compare.verdict import is_out_of_memory
-from ..runtime.run.execute import Outcome, PlannedStep
+from ..runtime.run.execute import PlannedStep
 from ..runtime.run.recovery import UNDONE
 from ..runtime.unsupported import warn_user
 from ..solvers.problem import InfeasibleError
@@ -19,11 +20,14 @@ from ..solvers.problem import InfeasibleError
 SHARES = (0.95, 0.9, 0.8)
 """Shares of the budget of the plan that failed first, in the order in which they are tried."""
 
-Smaller = Callable[[PlannedStep, int], PlannedStep]
+Smaller = Callable[[Any, int], Any]
 """Makes a plan for the same iteration within so many bytes. Raises InfeasibleError."""
 
+Planned = TypeVar("Planned", bound=PlannedStep)
+Result = TypeVar("Result")
 
-def with_less(step: PlannedStep, iterate: Callable[[PlannedStep], Outcome], smaller: Smaller) -> Outcome:
+
+def with_less(step: Planned, iterate: Callable[[Planned], Result], smaller: Smaller) -> Result:
     """Run an iteration, repeated with smaller and smaller budgets if it runs out of memory.
 
     iterate: runs the iteration by the step, or by one that `smaller` made.

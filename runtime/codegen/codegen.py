@@ -8,6 +8,10 @@
         …
         return v41, v40, v37                      # loss, outputs and gradients
 
+Between the two halves of an iteration that is part of a larger graph it is a generator:
+
+        v9, = yield v5, v6,                       # the outputs, for their gradients
+
 Before a call that changes a storage in place, `keep((3, v7))` has the journal (storage/journal.py) note it.
 The names are indices: of values (v), of targets (f), of arguments that are not simple numbers (c) and of
 saved generator states (s). Nothing in the source comes from a name in a file. A storage is freed when the
@@ -30,6 +34,7 @@ from ..calls.randomness import restore_generator, save_generator
 from ..device.choice import device_of
 from ..device.device import Device, StreamDevice
 from ..device.planned_arena import Request
+from ..handover import HANDOVER
 from ..program.free_names import FreeNames
 from ..program.program import Call, Operation, Program, values_read
 from .direct_calls import direct_call
@@ -126,6 +131,9 @@ class Writer:
         index: of the operation in the program.
         operation: another form of that operation, by default the one that the device launches.
         """
+        if self.program.operations[index].call.target is HANDOVER:
+            self._hand_over(self.program.operations[index])
+            return
         operation = operation or self.launched(self.program.operations[index])
         self.mark()
         for value in values_read(operation.call):
@@ -136,6 +144,17 @@ class Writer:
             self._replayed(index, operation)
         else:
             self._run(operation)
+
+    def _hand_over(self, operation: Operation) -> None:
+        self.mark()
+        outputs = self.program.outputs.values()
+        for value in outputs:
+            self._need(value)
+        for storage in operation.writes:
+            self.held[storage] = set()
+        self._assign(
+            operation.call, {*operation.call.outputs}, f"yield {', '.join(f'v{value}' for value in outputs)},"
+        )
 
     def mark(self) -> None:
         if self.timed:
@@ -212,16 +231,18 @@ class Writer:
             self._need(base)
         self._assign(made, {output for output in made.outputs if output is not None})
 
-    def _assign(self, call: Call, kept: set[int | None]) -> None:
+    def _assign(self, call: Call, kept: set[int | None], text: str | None = None) -> None:
         """Write `v1, _, v3 = f(…)`: the results in `kept` get a variable, the others are dropped at once;
         `f(…)` if there are none.
+
+        text: the right side, by default the call.
         """
         names = [f"v{value}" if value in kept else "_" for value in call.outputs]
         for value in kept:
             if value is not None:
                 self.held[self.program.values[value].storage].add(value)
         left = ", ".join(names) + ("," if call.several and len(names) == 1 else "")
-        text = self.names.of_call(direct_call(self.program, call))
+        text = text or self.names.of_call(direct_call(self.program, call))
         self.lines.append(f"{left} = {text}" if names else text)
         if "_" in names:
             self.lines.append("del _")

@@ -382,6 +382,7 @@ def _everything(
     parameters = dict(iteration.module.named_parameters())
     of_forward = {name: parameters[name] for name in (*changed_by(program), *changed) if name in parameters}
     named = {f"{name}{_GRADIENT}": tensor for name, tensor in last.gradients.items()}
+    named |= {f"input {name}{_GRADIENT}": tensor for name, tensor in last.input_gradients.items()}
     outputs = {f"output {name}".strip(): tensor for name, tensor in last.outputs.items()}
     return losses | outputs | named | buffers | copies(of_forward | changing(iteration))
 

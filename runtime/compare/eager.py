@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..below_autograd import without_autocast
+from ..handover import example_cotangents, ordered
 from ..model.iteration import Iteration, Updates, differentiated, forward, scale_of
 from ..run.execute import Outcome
 from ..torch_internals import uncompiled
@@ -65,11 +66,14 @@ def run_eager(
         with uncompiled(), torch.set_grad_enabled(iteration.trains):
             loss, output = forward(iteration, iteration.module, iteration.inputs)
             outputs = {name: tensor.detach() for name, tensor in output.tensors.items()}
+            if iteration.purpose == "part":
+                _backward(output.tensors)
             del output
             if iteration.trains and loss is not None:
                 with without_autocast(loss.device):
                     differentiated(iteration, loss, iteration.inputs).backward()
         gradients = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+        of_inputs = {name: x.grad for name, x in inputs.items() if x.grad is not None}
         norm, scale = None, scale_of(iteration.inputs)
         infinite = scale is not None and not all(g.isfinite().all() for g in gradients.values())
         sums.clear()
@@ -87,7 +91,17 @@ def run_eager(
     finally:
         for tensor, gradient in zip(tensors, before, strict=True):
             tensor.grad = gradient
-    return Outcome(loss if loss is None else loss.detach(), gradients, outputs, norm, infinite)
+    loss = loss if loss is None else loss.detach()
+    return Outcome(loss, gradients, outputs, norm, infinite, input_gradients=of_inputs)
+
+
+def _backward(outputs: Mapping[str, Tensor]) -> None:
+    """Run backward of the outputs, with the cotangents of a comparison."""
+    names, _others = ordered(outputs)
+    ends = [outputs[name] for name in names]
+    cotangents = example_cotangents({name: outputs[name].detach() for name in names})
+    with without_autocast(ends[0].device):
+        torch.autograd.backward(ends, list(cotangents.values()))
 
 
 def _update(updates: Updates, parameters: Collection[Tensor], firsts: Firsts, moved: Moved) -> Tensor | None:

@@ -191,7 +191,8 @@ class _Reading:
         parameters, buffers, inputs = ({n: _fakes(v) for n, v in g.items()} for g in self.residents)
         returned = output_of({name: _fakes(node) for name, node in outputs.items()}, True, None)
         module = fx.GraphModule(torch.nn.Module(), self.graph)
-        return Joint(module, parameters, buffers, inputs, bool(losses), returned, list(gradients), held={})
+        has_loss, names = bool(losses), list(gradients)
+        return Joint(module, parameters, buffers, inputs, has_loss, returned, names, [], held={})
 
     def _mark_backward(self, ends: list[fx.Node]) -> None:
         forward: set[fx.Node] = set()

@@ -40,7 +40,7 @@ class Scaled(NamedTuple):
 Inputs = tuple[Any, ...] | dict[str, Any] | Labelled | Scaled
 LossFunction = Callable[..., Tensor]
 
-Purpose = Literal["train", "evaluate", "predict"]
+Purpose = Literal["train", "part", "evaluate", "predict"]
 
 TARGETS = "targets"
 """The name of the targets among the tensors of an iteration."""
@@ -75,7 +75,8 @@ class Iteration(NamedTuple):
     updates: None if the gradients are the result.
     outputs: which of the tensors that the module returns are results.
     processes: those that average their gradients.
-    purpose: forward alone, with the loss or without, instead of a training iteration.
+    purpose: what is computed: a training iteration; forward and backward as part of a graph of the caller's,
+        who gives the outputs' gradients between the two; or forward alone, with the loss or without.
     autocast: of forward and loss; None for the caller's.
     accumulate: number of gradient accumulation steps: backward is of the loss divided by it.
     scaler: the one whose scale the inputs have, if they have one.
@@ -94,7 +95,11 @@ class Iteration(NamedTuple):
 
     @property
     def trains(self) -> bool:
-        return self.purpose == "train"
+        return self.purpose in ("train", "part")
+
+    @property
+    def has_loss(self) -> bool:
+        return self.purpose in ("train", "evaluate")
 
 
 def on_device(iteration: Iteration, device: str | torch.device) -> Iteration:
@@ -122,7 +127,8 @@ def refuse_gradients_of_inputs(inputs: Inputs) -> None:
     for name, tensor in tensors_in(inputs).items():
         if tensor.requires_grad:
             raise MismatchError(
-                f"input {name} requires a gradient, which a plan does not compute: detach it before"
+                f"input {name} requires a gradient, which a step does not compute: call "
+                "memplan.optimize_module, whose result is called as the module is, or detach the input"
             )
 
 
@@ -154,7 +160,7 @@ def forward(iteration: Iteration, module: Callable[..., Any], inputs: Inputs) ->
     inputs = unscaled(inputs)
     with _autocasting(iteration):
         returned = call(module, inputs)
-        if iteration.purpose == "predict":
+        if not iteration.has_loss:
             return None, output_of(returned, iteration.outputs, None)
         loss = loss_of(returned, iteration.loss_fn, inputs, trains=iteration.trains)
         return loss, output_of(returned, iteration.outputs, loss)

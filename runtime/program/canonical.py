@@ -105,7 +105,8 @@ class _Identities:
         used: dict[int, list[str]] = {}
         loss = {} if program.loss is None else {LOSS: program.loss}
         outputs = {f"output {name}": value for name, value in program.outputs.items()}
-        for name, value in {**loss, **outputs, **program.gradients}.items():
+        inputs = {f"input {name}": value for name, value in program.input_gradients.items()}
+        for name, value in {**loss, **outputs, **inputs, **program.gradients}.items():
             used.setdefault(program.values[value].storage, []).append(f"result {name}")
         uses = [""] * len(program.operations)
         for index in reversed(range(len(program.operations))):

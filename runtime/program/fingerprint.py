@@ -33,8 +33,9 @@ def _head(program: Program) -> Iterator[str]:
     groups = (program.parameters, program.buffers, program.inputs, program.gradients)
     for group in (*groups, {f"{name} {state}": v for (name, state), v in program.states.items()}):
         yield ", ".join(f"{name}: {_value(program, value)}" for name, value in group.items())
-    if program.outputs:
-        yield f"outputs {', '.join(f'{n}: {_value(program, v)}' for n, v in program.outputs.items())}"
+    for what, group in (("outputs", program.outputs), ("inputs' gradients", program.input_gradients)):
+        if group:
+            yield f"{what} {', '.join(f'{n}: {_value(program, v)}' for n, v in group.items())}"
     paths = {id(generator): f" from {path}" for path, generator in program.generators.items()}
     drawing = (operation for operation in program.operations if operation.random)
     draws = (f"{one.name}{paths.get(id(one.call.generator), '')}" for one in drawing)

@@ -46,6 +46,7 @@ def graph_of(
     block_bytes: size of which the planned device allocates whole multiples, if the program's own does not.
     """
     draft = Draft(name)
+    handed_over = program.handed_over
     for storage in program.storages:
         size = -(-storage.bytes // block_bytes) * block_bytes
         draft.tensor(storage.name, size, storage.kind, storage.layer)
@@ -59,7 +60,8 @@ def graph_of(
             writes=operation.writes,
             mutates=operation.mutates,
             phase=operation.phase,
-            recompute=not operation.once,
+            # What the caller holds is there to the end: it is not freed and recomputed.
+            recompute=not operation.once and handed_over.isdisjoint(operation.writes),
             random=operation.random,
             layer=operation.layer,
             modes=_modes(cost),

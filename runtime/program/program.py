@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...graphs.graph import Kind, Phase
+from ..handover import HANDOVER
 from ..reach import Path
 from ..reads.reads import Reads
 from ..values_used import ValuesUsed
@@ -139,6 +140,7 @@ class Program:
     held: of the constants those that attributes of the module hold, and the path to each.
     loss: its value, None if there is none.
     gradients: per parameter that gets one which no update uses up, its value.
+    input_gradients: per input whose gradient is a result, its value.
     outputs: the requested ones of the tensors that the module returns.
     output: the nest that they are in.
     norm: the value of the norm of all gradients, if they are clipped by it.
@@ -162,6 +164,7 @@ class Program:
     loss: int | None
     gradients: Mapping[str, int]
     states: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    input_gradients: Mapping[str, int] = field(default_factory=dict[str, int])
     held: Mapping[int, Path] = field(default_factory=dict[int, Path])
     outputs: Mapping[str, int] = field(default_factory=dict[str, int])
     output: Output = NOTHING
@@ -207,12 +210,30 @@ class Program:
         """
         single = (self.loss, self.norm, self.infinite)
         loss, norm, infinite = (() if one is None else (one,) for one in single)
-        return (*loss, *self.outputs.values(), *self.gradients.values(), *norm, *infinite)
+        gradients = (*self.gradients.values(), *self.input_gradients.values())
+        return (*loss, *self.outputs.values(), *gradients, *norm, *infinite)
 
     @property
     def results(self) -> tuple[int, ...]:
-        """Return the storages of the returned values."""
-        return tuple(dict.fromkeys(self.values[value].storage for value in self.returned))
+        """Return the storages of the returned values.
+
+        Cotangents are among them: autograd holds them to the end of the backward part.
+        """
+        cotangents = () if self.handover is None else self.handover.writes
+        returned = (self.values[value].storage for value in self.returned)
+        return tuple(dict.fromkeys((*returned, *cotangents)))
+
+    @property
+    def handover(self) -> Operation | None:
+        """Return the operation between the two halves of an iteration that is part of a larger graph."""
+        return next((one for one in self.operations if one.call.target is HANDOVER), None)
+
+    @property
+    def handed_over(self) -> frozenset[int]:
+        """Return the storages that the caller holds from the handover on: nobody else can free them."""
+        if self.handover is None:
+            return frozenset()
+        return frozenset(self.values[value].storage for value in self.outputs.values())
 
     @property
     def ends(self) -> dict[int, int]:

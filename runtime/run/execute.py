@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -49,6 +49,7 @@ class Outcome(NamedTuple):
     grad_norm: of all gradients, if they are clipped by it.
     infinite: a gradient of a scaled loss is infinite, so nothing was updated.
     parameters: those of the gradients, in their order.
+    input_gradients: by name, those of inputs of an iteration that is part of a larger graph.
     """
 
     loss: Tensor | None
@@ -57,6 +58,7 @@ class Outcome(NamedTuple):
     grad_norm: Tensor | None = None
     infinite: bool = False
     parameters: Sequence[Tensor] = ()
+    input_gradients: Mapping[str, Tensor] = {}
 
 
 class PlannedStep:
@@ -278,20 +280,34 @@ class PlannedStep:
             states, settings = ((), ()) if self._optimizer is None else self._optimizer.begin(tensors)
             residents = (*tensors.values(), *states, *given, *self._owners.constants.values())
             with self._recovery.around(residents):
-                self._bring_back(residents)
-                residents = self.device.adopted(residents)
-                if self.cycle is not None:
-                    self._ownership.take()
-                if self._stopwatch is not None:
-                    self._stopwatch.lap()
-                rooms = nullcontext() if self.rooms is None else self.rooms.iteration()
-                watched = nullcontext() if self._run is self._graphs else self._watch.iteration()
-                with watched, as_traced(self.program.device), rooms, open_to_signals():
+                residents = self._ready(residents)
+                with self._running():
                     results = self._run(residents, settings)
                 outcome = self._outcome(results)
                 if self._optimizer is not None:  # the last that can fail: from here on it is as after it
                     self._optimizer.end(skipped=outcome.infinite)
         return outcome._replace(parameters=[tensors[name] for name in outcome.gradients])
+
+    def _ready(self, residents: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Have residents in the memories in which the iteration starts, and return those that it takes."""
+        self._bring_back(residents)
+        residents = self.device.adopted(residents)
+        if self.cycle is not None:
+            self._ownership.take()
+        if self._stopwatch is not None:
+            self._stopwatch.lap()
+        return residents
+
+    @contextmanager
+    def _running(self, *, first: bool = True) -> Generator[None]:
+        """Surround the code of a schedule.
+
+        first: it begins here; of a second half, the memory that the first has left is not known.
+        """
+        rooms = nullcontext() if self.rooms is None else self.rooms.iteration()
+        watched = self._watch.iteration() if first and self._run is not self._graphs else nullcontext()
+        with watched, as_traced(self.program.device), rooms, open_to_signals():
+            yield
 
     def _outcome(self, results: Sequence[Tensor]) -> Outcome:
         """Sort an iteration's results into an Outcome.
@@ -302,8 +318,10 @@ class PlannedStep:
         loss = None if self.program.loss is None else next(following)
         outputs = {name: next(following).to(self.program.device) for name in self.program.outputs}
         gradients = {name: next(following) for name in self.program.gradients}
+        of_inputs = {name: next(following) for name in self.program.input_gradients}
         norm = None if self.program.norm is None else next(following)
-        return Outcome(loss, gradients, outputs, norm, bool(next(following, False)))
+        infinite = bool(next(following, False))
+        return Outcome(loss, gradients, outputs, norm, infinite, input_gradients=of_inputs)
 
     def _bring_back(self, residents: Sequence[Tensor]) -> None:
         """Bring back residents that another step has offloaded; those that this step moves are not among

@@ -35,6 +35,9 @@ from .queues import forget_frames
 UNDONE = "the iteration is as if it had not begun: it can be repeated"
 """A note of what it has raised."""
 
+BACKWARD_LOST = "the gradients of this call are lost, nothing else has changed: call the module once more"
+"""A note of what a second half has raised."""
+
 BEGINS_ANEW = (
     "the sums of gradients are lost, no weight has changed: the update begins anew with the next batch"
 )
@@ -98,6 +101,20 @@ class Recovery:
                 error.add_note(LOST)
             if self._optimizer is not None:
                 self._optimizer.undo()
+            raise
+
+    @contextmanager
+    def after_handover(self) -> Generator[None]:
+        """Surround the second half of an iteration, which changes no weights, and recover if it fails."""
+        handled = sys.exception()
+        try:
+            yield
+        except BaseException as error:
+            if self._cycle is not None:
+                self._cycle.end_jobs()
+            forget_frames(error, but=handled)
+            self._left_changed()
+            error.add_note(BACKWARD_LOST)
             raise
 
     def _left_changed(self) -> set[int]:

@@ -23,6 +23,7 @@ from torch import Tensor, fx, nn
 from ...graphs.errors import InputError
 from ..absent_gpu.devices import is_absent_gpu, on_absent_gpu
 from ..below_autograd import autocast_cache, without_autocast
+from ..handover import handover, ordered
 from ..model.captured import Captured
 from ..model.iteration import Iteration, differentiated, forward, tensors_in, with_tensors
 from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, caches_forgotten, state_put_back
@@ -72,9 +73,11 @@ Named = Mapping[str, Tensor]
 class Joint(NamedTuple):
     """The joint forward-backward graph and what its trace has found.
 
-    graph: placeholders = parameters, buffers, inputs; outputs = loss, outputs, gradients, in order.
+    graph: placeholders = parameters, buffers, inputs; outputs = loss, outputs, gradients of parameters, of
+        inputs, in order.
     output: what the module returns.
     gradients: names of the parameters that get one.
+    input_gradients: names of the inputs that get one.
     held: of the constants that attributes of the module hold, the path to each, by the tensor's identity.
     used: what the trace has used of values.
     reads: what it has read of Python's objects.
@@ -88,6 +91,7 @@ class Joint(NamedTuple):
     has_loss: bool
     output: Output
     gradients: Sequence[str]
+    input_gradients: Sequence[str]
     held: Mapping[int, Path]
     used: ValuesUsed | None = None
     reads: Reads | None = None
@@ -169,9 +173,21 @@ def joint_graph(iteration: Iteration, forms: Forms, way: TracePath, calls: Itera
         reads = recording.reads()
         with mode:
             graph = functional_graph(traced, examples, flat, partial(_fake, mode))
-    output, gradients, _tensors = made[0]
-    trains = iteration.purpose != "predict"
-    return Joint(graph, parameters, buffers, inputs, trains, output, gradients, held, used[0], reads, own)
+    output, gradients, input_gradients, _tensors = made[0]
+    return Joint(
+        graph,
+        parameters,
+        buffers,
+        inputs,
+        iteration.has_loss,
+        output,
+        gradients,
+        input_gradients,
+        held,
+        used[0],
+        reads,
+        own,
+    )
 
 
 def forward_calls(
@@ -241,10 +257,11 @@ def _distinct(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor
 
 
 class _Results(NamedTuple):
-    """Module's output, parameters that get a gradient, and all tensors that are a result."""
+    """Module's output, parameters and inputs that get a gradient, and all tensors that are a result."""
 
     output: Output
     gradients: list[str]
+    input_gradients: list[str]
     tensors: list[Tensor]
 
 
@@ -267,11 +284,14 @@ class _ForwardBackward:
         self.parameters, self.buffers, self.inputs = parameters, buffers, inputs
         self.given = (*parameters.values(), *buffers.values(), *inputs.values())
         trained = parameters.items() if iteration.trains else ()
+        handed = inputs.items() if iteration.purpose == "part" else ()
         self.names = {id(tensor): name for name, tensor in given[0].items()}
         self.pairs = list(
             zip((tensor for group in given for tensor in group.values()), self.given, strict=True)
         )
         self.wanted = {name: tensor for name, tensor in trained if tensor.requires_grad}
+        self.wanted_inputs = {name: tensor for name, tensor in handed if tensor.requires_grad}
+        self.cotangents: list[Tensor] = []
         self.values = None if way.compiling else KnownValues(self._usable(given) if way.values else ())
         self.marks = Marks(iteration.module)
         self.layers = marks or self.marks
@@ -300,13 +320,20 @@ class _ForwardBackward:
             )
         self.replaced.check()
         names: list[str] = []
+        of_inputs: list[str] = []
         kept = [*([] if loss is None else [loss]), *output.tensors.values()]
-        taken = [_span(tensor) for tensor in (*kept, *self.given)]
-        for (name, parameter), gradient in zip(self.wanted.items(), gradients, strict=True):
-            if gradient is not None:
+        taken = [_span(tensor) for tensor in (*kept, *self.given, *self.cotangents)]
+        wanted = [*self.wanted.items(), *self.wanted_inputs.items()]
+        for place, ((name, tensor), gradient) in enumerate(zip(wanted, gradients, strict=True)):
+            if gradient is None:
+                continue
+            if place < len(self.wanted):
                 names.append(name)
-                kept.append(_as_accumulated(gradient, parameter, taken))
-                taken.append(_span(kept[-1]))
+                kept.append(_as_accumulated(gradient, tensor, taken))
+            else:
+                of_inputs.append(name)
+                kept.append(_apart(gradient, taken))
+            taken.append(_span(kept[-1]))
         with torch.no_grad():
             for name, buffer in self.buffers.items():
                 new = state[f"module.{name}"]
@@ -318,7 +345,7 @@ class _ForwardBackward:
                 if new is not buffer:
                     buffer.copy_(new)
         self.marks.finish()
-        return _Results(output.without_tensors(), names, kept)
+        return _Results(output.without_tensors(), names, of_inputs, kept)
 
     def _run(self, module: nn.Module) -> tuple[Tensor | None, Output, Sequence[Tensor | None]]:
         if not self.iteration.trains:
@@ -329,17 +356,29 @@ class _ForwardBackward:
             other_gradients_refused(self.parameters),
         ):
             loss, output = self._forward(module)
-            assert loss is not None
-            with self.marks.backward(loss):
+            ends = _differentiable(output) if loss is None else [loss]
+            with self.marks.backward(ends):
                 check_leaves(self.marks.leaves(), self.names)
-                part = differentiated(self.iteration, loss, with_tensors(self.iteration.inputs, self.inputs))
+                if loss is None:
+                    cotangents = self.cotangents = self._handed_over(output)
+                else:
+                    inputs = with_tensors(self.iteration.inputs, self.inputs)
+                    ends = [differentiated(self.iteration, loss, inputs)]
+                    cotangents = [torch.ones_like(ends[0])]
                 # The values too: the gradient of `x[mask] = y` picks by the mask.
                 with (
                     self.values or nullcontext(),
-                    without_autocast(loss.device),
+                    without_autocast(ends[0].device),
                 ):  # as a loop's `loss.backward()`, which is outside
-                    gradients = gradients_of(part, list(self.wanted.values()))
+                    wanted = [*self.wanted.values(), *self.wanted_inputs.values()]
+                    gradients = gradients_of(ends, wanted, cotangents)
             return loss, output, gradients
+
+    def _handed_over(self, output: Output) -> list[Tensor]:
+        """Trace the handover of the outputs, and return the cotangents."""
+        with torch.no_grad():
+            groups = ([output.tensors[name] for name in names] for names in ordered(output.tensors))
+            return handover(*groups)
 
     def _forward(self, module: nn.Module) -> tuple[Tensor | None, Output]:
         known = KnownFunctions(self.values)
@@ -362,7 +401,12 @@ class _ForwardBackward:
                     "it there, and name the tensors that are wanted, like return_outputs=('logits',)"
                 )
         taken = [_span(tensor) for tensor in self.inputs.values()]
-        return output._replace(tensors={n: _apart(t, taken) for n, t in output.tensors.items()})
+        tensors: dict[str, Tensor] = {}
+        for name, tensor in output.tensors.items():
+            tensors[name] = _apart(tensor, taken)
+            if self.iteration.purpose == "part":  # autograd counts the caller's changes of each by itself
+                taken.append(_span(tensors[name]))
+        return output._replace(tensors=tensors)
 
     def _usable(self, given: Sequence[Named]) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Yield the buffers, and the inputs of whole numbers or bits, whose values are there."""
@@ -374,6 +418,17 @@ class _ForwardBackward:
             for name, real in reals.items():
                 if not isinstance(real, FakeTensor):
                     yield f"{group}{name}", fakes[name], real
+
+
+def _differentiable(output: Output) -> list[Tensor]:
+    """Return the outputs that require a gradient. Raises InputError if there are none."""
+    names, _others = ordered(output.tensors)
+    if not names:
+        raise InputError(
+            "no output of the module depends on a parameter or an input that requires a gradient: there is "
+            "no backward to plan"
+        )
+    return [output.tensors[name] for name in names]
 
 
 class _Holder(nn.Module):

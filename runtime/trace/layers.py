@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import takewhile
@@ -80,9 +80,12 @@ class Marks:
         return f"{'the module' if layer is None else f'layer {layer}'} ({kind})"
 
     @contextmanager
-    def backward(self, loss: Tensor) -> Generator[None]:
-        """Assign nodes to backward inside the context; hooks change the layer as it proceeds."""
-        self._claim(loss, None)
+    def backward(self, ends: Sequence[Tensor]) -> Generator[None]:
+        """Assign nodes to backward inside the context; hooks change the layer as it proceeds.
+
+        ends: the tensors that are differentiated.
+        """
+        self._claim(ends, None)
         # A node may outlive the trace: that of a leaf lives as long as the leaf.
         hooks = [
             node.register_prehook(partial(self._enter_backward, Mark(layer, True)))

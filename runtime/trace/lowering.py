@@ -36,10 +36,8 @@ def lower(joint: Joint) -> Program:
         lowering.add(node)
     following = iter(found)
     loss = next(following) if joint.has_loss else None
-    outputs, gradients = (
-        {n: next(following) for n in names} for names in (joint.output.names, joint.gradients)
-    )
-    return lowering.program(loss, outputs, gradients)
+    names = (joint.output.names, joint.gradients, joint.input_gradients)
+    return lowering.program(loss, *({name: next(following) for name in group} for group in names))
 
 
 class _Lowering:
@@ -77,13 +75,18 @@ class _Lowering:
             self._call(node)
 
     def program(
-        self, loss: fx.Node | None, outputs: Mapping[str, fx.Node], gradients: Mapping[str, fx.Node]
+        self,
+        loss: fx.Node | None,
+        outputs: Mapping[str, fx.Node],
+        gradients: Mapping[str, fx.Node],
+        input_gradients: Mapping[str, fx.Node],
     ) -> Program:
         groups = (self.joint.parameters, self.joint.buffers, self.joint.inputs)
         residents = iter(self.placeholders)
         parameters, buffers, inputs = ({name: next(residents) for name in group} for group in groups)
-        returned, found = (
-            {name: self._value_of(node) for name, node in group.items()} for group in (outputs, gradients)
+        returned, found, of_inputs = (
+            {name: self._value_of(node) for name, node in group.items()}
+            for group in (outputs, gradients, input_gradients)
         )
         result = None if loss is None else self._value_of(loss)
         self._mark_results(result, returned, found)
@@ -99,6 +102,7 @@ class _Lowering:
             self.constants,
             result,
             found,
+            input_gradients=of_inputs,
             held=self.held,
             generators=self.generators,
             outputs=returned,

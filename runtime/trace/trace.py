@@ -30,6 +30,7 @@ from ..updates.masters import with_master
 from ..updates.order import check_order, check_overlaps
 from ..updates.scaling import check_scaled, divided
 from ..updates.updates import with_sums, with_updates
+from .handed_over import with_handover
 from .joint import WAYS, TracePath, forward_calls, joint_graph
 from .layouts import Forms
 from .lowering import lower
@@ -56,7 +57,7 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
         refuse_input(name, tensor)
     if torch.is_anomaly_enabled():
         warn_user("torch.autograd's anomaly mode is on: a plan's backward does not look for NaN")
-    if iteration.trains:
+    if iteration.has_loss and iteration.trains:
         refuse_gradients_of_inputs(iteration.inputs)
     bring_back(iteration.module.buffers())
     bring_back(filter(_shares_memory, iteration.module.parameters()))
@@ -106,7 +107,8 @@ def _trace(iteration: Iteration, forms: Forms, way: TracePath, calls: Iterator[i
         fuse_dropout_masks(joint.graph.graph)
         drop_copies(joint.graph.graph)
         replace_scatters(joint.graph.graph)
-        return replace(lower(joint), compiling=way.compiling, used=joint.used, reads=joint.reads)
+        program = with_handover(lower(joint))
+        return replace(program, compiling=way.compiling, used=joint.used, reads=joint.reads)
 
     if is_absent_gpu():
         forward = partial(forward_calls, iteration, forms, way)

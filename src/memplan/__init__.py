@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from .solvers.problem import InfeasibleError as InfeasibleError
     from .solvers.problem import Problem as Problem
     from .solvers.registry.run import solve as solve
+    from .training.module import PlannedModule as PlannedModule
+    from .training.module import optimize_module as optimize_module
     from .training.optimize import optimize as optimize
     from .training.step import Step as Step
     from .training.trainer import optimize_trainer as optimize_trainer
@@ -53,7 +55,9 @@ _FROM = {
     "Problem": ".solvers.problem",
     "solve": ".solvers.registry.run",
     "optimize": ".training.optimize",
+    "PlannedModule": ".training.module",
     "Step": ".training.step",
+    "optimize_module": ".training.module",
     "optimize_trainer": ".training.trainer",
 }
 
@@ -65,12 +69,14 @@ __all__ = [
     "MemplanError",
     "MismatchError",
     "MissingPackageError",
+    "PlannedModule",
     "Problem",
     "Step",
     "TraceError",
     "load_graph",
     "load_schedule",
     "optimize",
+    "optimize_module",
     "optimize_trainer",
     "save_graph",
     "save_schedule",

@@ -59,6 +59,16 @@ def test_a_plain_loop_that_stops_and_goes_on_is_the_same_without_memplan(
         assert torch.equal(mine, theirs), parameter
 
 
+def test_a_gan_of_planned_networks_is_the_same_without_memplan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two losses added, buffers, a discriminator inside the generator's loss."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    train: Callable[..., Any] = import_module("train_gan").train
+    (own, losses), (baseline, expected) = (train(planned) for planned in (True, False))
+    assert losses == expected
+    for (name, mine), theirs in zip(own.state_dict().items(), baseline.state_dict().values(), strict=True):
+        assert torch.equal(mine, theirs), name
+
+
 def fresh(train: Callable[..., Any], planned: bool, options: dict[str, Any]) -> Any:
     """With a state of accelerate's own, which a process has one of; one thread, as other tests run beside."""
     if "accelerate" in sys.modules:

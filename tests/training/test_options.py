@@ -8,6 +8,7 @@ from typing import Any
 import memplan
 import pytest
 from memplan.graphs.errors import InputError
+from memplan.training.module import ModuleOptions
 from memplan.training.option import OptionsBase, UnfitError, option, takes
 from memplan.training.options import Options, PlanningOptions
 
@@ -87,7 +88,12 @@ def test_help_lists_them_between_arguments_and_returns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "options"), [(memplan.optimize, Options), (memplan.optimize_trainer, PlanningOptions)]
+    ("function", "options"),
+    [
+        (memplan.optimize, Options),
+        (memplan.optimize_trainer, PlanningOptions),
+        (memplan.optimize_module, ModuleOptions),
+    ],
 )
 def test_public_functions_list_every_option(function: Any, options: type) -> None:
     names = set(inspect.get_annotations(options)) | set(inspect.get_annotations(PlanningOptions))

@@ -98,9 +98,10 @@ def optimize_module(module: Any, inputs: Any, options: ModuleOptions) -> Planned
         )
     if options.pad_values is not None:
         raise InputError("pad_values: a planned module's outputs would be padded too: pad before the call")
-    if options.machine is not None:
+    if options.machine is not None and options.calls > 1:
         raise InputError(
-            "machine: a module that is part of a larger graph is planned by recomputation alone: leave it out"
+            "machine= goes with calls=1: offloaded weights serve one call at a time. Leave machine= out, or "
+            "call backward() on each loss before the next call"
         )
     iteration = Iteration(
         module,
@@ -170,6 +171,7 @@ class PlannedModule(Step):
             named = tensors_in(given)
             wanted = [*(named[name] for name in step.program.input_gradients), *begun.parameters]
             outputs = _Half.apply(begun, self, *wanted)
+            begun.nodes = ()
             return step.program.output.nest(dict(zip(step.program.outputs, outputs, strict=True)))
 
     def evaluate(self, *arguments: Any, **keywords: Any) -> NoReturn:

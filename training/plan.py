@@ -430,7 +430,9 @@ class Planner:
 
         Without a time limit or gap `auto` stops once there is a schedule and its patience is over.
         """
-        problem, tell = Problem(plan.graph, budget, self.machine_of(plan)), self.book.solving
+        machine = self.machine_of(plan)
+        within = budget if machine is None else budget - plan.program.handed_over_bytes
+        problem, tell = Problem(plan.graph, within, machine), self.book.solving
         hurried = solver == AUTO and self.options.time_limit is None and self.options.gap is None
         race = Incumbent(self._patience() if hurried else inf)
         with self.book.phase("solve"):  # no lower bound is reported, so none is computed

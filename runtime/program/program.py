@@ -236,6 +236,14 @@ class Program:
         return frozenset(self.values[value].storage for value in self.outputs.values())
 
     @property
+    def handed_over_bytes(self) -> int:
+        """Return the bytes of outputs and cotangents, which the caller may hold while a schedule moves copies
+        of them.
+        """
+        there = self.handed_over.union(() if self.handover is None else self.handover.writes)
+        return sum(self.storages[x].bytes for x in there)
+
+    @property
     def ends(self) -> dict[int, int]:
         """Return per storage with values the bytes that these need: a storage's own size may be a rounded
         one.

@@ -8,7 +8,7 @@ No iteration starts before the jobs of the iteration before the last have ended.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,11 +41,17 @@ from .queues import Queues, Ticket
 from .stopwatch import Stopwatch
 from .streams import Streams
 
-_Code = Callable[..., tuple[Tensor, ...]]
+_Code = Callable[..., Any]
 
 LOST = (
     "an iteration failed between its updates: load the weights and the optimizer's states, then go on; "
     "optimize(…, rollback_on_error=True) takes such an iteration back"
+)
+
+
+BETWEEN = (
+    "a planned module that offloads weights was called, and its backward has not run: call backward() before "
+    "its weights are used, or drop its outputs"
 )
 
 
@@ -140,6 +146,7 @@ class Cycle:
         self.held: dict[str, Any] = {}
         self.lost: set[int] = set()
         self.when_lost: Callable[[], None] = self.lost.clear
+        self._suspended, self._abandoned = False, None
         self._placed: set[int] = set()
         self._salvaged: dict[int, Tensor | HostBuffer | File] = {}
         self._begin()
@@ -253,6 +260,46 @@ class Cycle:
 
         residents: the program's; the moved ones are empty.
         """
+        code, given, following = self._prepared(residents)
+        del residents
+        tickets, deletes = (self._now, self._last), (self._leaving, self._left)
+        results = code(given, settings, self.held, *tickets, *deletes)
+        if self.journal.complete:
+            for ticket in self._now.values():
+                ticket.wait()
+        self._state = following
+        return results
+
+    def run_in_halves(
+        self, residents: Sequence[Tensor], settings: Sequence[float]
+    ) -> Generator[tuple[Tensor, ...], Sequence[Tensor | None], tuple[Tensor, ...]]:
+        """Run an iteration that is part of a larger graph: yield outputs, and go on with their cotangents."""
+        self._end_abandoned()
+        code, given, following = self._prepared(residents)
+        del residents
+        tickets, deletes = (self._now, self._last), (self._leaving, self._left)
+        running: Any = code(given, settings, self.held, *tickets, *deletes)
+        del given
+        outputs = next(running)
+        self._suspended = True
+        try:
+            cotangents = yield outputs
+        except GeneratorExit:
+            # Jobs may still copy what the code holds, and this may be any thread: the next use ends it.
+            self._abandoned = running
+            raise
+        finally:
+            self._suspended = False
+        del outputs
+        try:
+            running.send(cotangents)
+        except StopIteration as end:
+            self._state = following
+            return end.value
+        raise AssertionError("an internal error: a schedule hands over twice")
+
+    def _prepared(self, residents: Sequence[Tensor]) -> tuple[_Code, list[Tensor], str]:
+        """Begin an iteration, and return its code, the residents it takes, and the state it leaves."""
         for storage, copy in list(self._salvaged.items()):
             self._put(storage, self._fetched(copy))
             del self._salvaged[storage]
@@ -263,15 +310,15 @@ class Cycle:
         self._now, self._last = {}, self._now
         self._leaving, self._left = {}, self._leaving
         by_value = dict(zip(self.program.residents, residents, strict=True))
-        given = [by_value[value] for value in needed]
-        del by_value, residents
-        tickets, deletes = (self._now, self._last), (self._leaving, self._left)
-        results = code(given, settings, self.held, *tickets, *deletes)
-        if self.journal.complete:
-            for ticket in self._now.values():
-                ticket.wait()
-        self._state = following
-        return results
+        return code, [by_value[value] for value in needed], following
+
+    def _end_abandoned(self) -> None:
+        """End an iteration whose second half nobody will run, with a good copy of each moved storage."""
+        running, self._abandoned = self._abandoned, None
+        if running is not None:
+            self.end_jobs()
+            running.close()
+            self.salvage()
 
     def pending(self) -> list[tuple[Any, ...]]:
         """Return the copies that are deleted but whose memory is not free yet."""
@@ -352,6 +399,9 @@ class Cycle:
 
     def _settle(self) -> None:
         """Wait until all jobs have ended; the next iteration is a first one."""
+        if self._suspended:
+            raise MemplanError(BETWEEN)
+        self._end_abandoned()
         if any(ticket.error() for ticket in (*self._last.values(), *self._now.values())):
             self.salvage()
         if self.lost:

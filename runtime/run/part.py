@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ...graphs.errors import MismatchError
 from ...planner.schedule.schedule import Schedule, Verb
@@ -21,7 +22,7 @@ from ..interrupts import deferred_signals
 from ..model.iteration import Inputs, Iteration, tensors_in
 from ..program.program import Program, Value, refs
 from ..program.reaching import outputs_reaching
-from ..storage.offloaded import Offloaded
+from ..storage.offloaded import Offloaded, bring_back
 from ..torch_internals import version_of
 from .cycle import Terms
 from .execute import Outcome, PlannedStep
@@ -47,11 +48,14 @@ class Begun:
         outputs: Mapping[str, Tensor],
         parameters: Sequence[Tensor],
         read: Mapping[str, Tensor],
+        nodes: Sequence[GradientEdge],
     ) -> None:
         """Note the versions of what the second half reads.
 
         read: by name.
+        nodes: of the parameters in autograd's graph, to be kept until they are in the caller's.
         """
+        self.nodes = nodes
         self.step = step
         self.running: Halves | None = running
         self.outputs, self.parameters = outputs, parameters
@@ -95,6 +99,8 @@ class PlannedPart(PlannedStep):
         named = {value: name for name, value in program.outputs.items()}
         self.differentiable = [named[value] for value in refs(handover.call.arguments[0])]
         self._forms = [None if v is None else program.values[v] for v in handover.call.outputs]
+        if self.cycle is not None:
+            self._run = self.cycle.run_in_halves
         self._modules = list(iteration.module.modules())
         self._mode = self._mode_now()
         self._input_modes = _input_modes(iteration.inputs)
@@ -128,6 +134,10 @@ class PlannedPart(PlannedStep):
         """Run the first half."""
         given = self.check(inputs)
         tensors = self.check_unchanged()
+        parameters = [tensors[name] for name in self.program.gradients]
+        bring_back(parameters)
+        # Autograd's nodes of these know the form that gradients must have: an offloaded one has another.
+        nodes = list(map(get_gradient_edge, parameters))
         with deferred_signals():
             residents = (*tensors.values(), *given, *self._owners.constants.values())
             with self._recovery.around(residents):
@@ -143,7 +153,7 @@ class PlannedPart(PlannedStep):
         }
         read |= {f"input {name}": inputs_by_name[name] for name in of_inputs}
         read |= {f"output {name}".strip(): outputs[name] for name in self._read_outputs}
-        return Begun(self, running, outputs, [tensors[name] for name in self.program.gradients], read)
+        return Begun(self, running, outputs, parameters, read, nodes)
 
     def finish(self, begun: Begun, cotangents: Mapping[str, Tensor | None]) -> Outcome:
         """Run the second half, and return its gradients.

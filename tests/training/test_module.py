@@ -13,6 +13,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memplan.graphs.machine import Links, Machine
+from memplan.planner.schedule.schedule import Verb
 from memplan.runtime.measuring.live_bytes import live_peak
 from torch import Tensor, nn
 from torch.nn import functional
@@ -48,6 +50,25 @@ class Row(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.weight
+
+
+class Wide(nn.Module):
+    """Weights are much of what there is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(
+                nn.Linear(32, 96), nn.BatchNorm1d(96), nn.GELU(), nn.Dropout(0.2), nn.Linear(96, 32)
+            )
+            for _ in range(4)
+        )
+        self.head = nn.Linear(32, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        for layer in self.layers:
+            x = x + layer(x)
+        return x, self.head(x)
 
 
 class Deep(nn.Module):
@@ -328,6 +349,64 @@ def test_recomputation_crosses_the_handover_within_the_budget():
     assert figures.peak <= call.plan.budget
 
 
+@pytest.mark.parametrize(("solver", "moves_weights"), [("pofo", False), ("joint", True)])
+def test_offloading_crosses_the_handover(solver: str, moves_weights: bool):
+    """Activations and weights are on the host between the halves; a call is dropped, weights are read."""
+
+    def loop(with_plans: bool) -> list[Tensor]:
+        module = Wide().train()
+        x, y = torch.randn(64, 32, requires_grad=True), torch.randint(3, (64,))
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        call: Any = module
+        if with_plans:
+            machine = Machine(links=Links(1e9, 1e9))
+            call = planned(module, x, budget="60%", machine=machine, solver=solver, time_limit=3)
+            schedule = call.plan.schedule
+            assert (schedule.verbs == Verb.OFFLOAD).any()
+            assert bool(schedule.initial.groups) == moves_weights
+        left: list[Tensor] = []
+        for turn in range(3):
+            optimizer.zero_grad()
+            x.grad = None
+            hidden, logits = call(x)
+            if turn == 1:
+                if with_plans and moves_weights:
+                    with pytest.raises(memplan.MemplanError, match=r"call backward\(\) before its weights"):
+                        module.head.weight.norm()
+                del hidden, logits
+                hidden, logits = call(x)
+            loss = functional.cross_entropy(logits, y) + hidden.square().mean()
+            loss.backward()
+            optimizer.step()
+            assert x.grad is not None
+            left += [
+                loss.detach(),
+                x.grad,
+                *(p.grad.clone() for p in module.parameters() if p.grad is not None),
+            ]
+        return [*left, *state(module), torch.rand(2)]
+
+    both(loop)
+
+
+def test_calls_that_share_a_budget_hold_it_together():
+    module = Deep(width=32, depth=8).train()
+    xs = [torch.randn(512, 32) for _ in range(2)]
+    call = planned(module, xs[0], calls=2, budget="70%", return_outputs=("logits",))
+
+    def iteration() -> None:
+        module.zero_grad()
+        torch.stack([call(x)["logits"].square().mean() for x in xs]).sum().backward()
+
+    iteration()
+    module.zero_grad()
+    graph = call.plan.graph
+    peak = graph.resident_bytes + xs[1].nbytes + live_peak(iteration).peak_bytes
+    together = graph.resident_bytes + 2 * (call.plan.budget - graph.resident_bytes)
+    beside = sum(p.nbytes for p in module.parameters()) + 4 * 512 * 4 * 4  # .grad of the first; the losses'
+    assert peak <= together + beside + xs[1].nbytes
+
+
 def test_a_dropped_call_frees_its_activations():
     module = Deep(width=32, depth=4).train()
     x = torch.randn(256, 32)
@@ -457,7 +536,7 @@ def test_a_plan_on_disk_is_found(tmp_path: Path):
     def loop(with_plans: bool) -> list[Tensor]:
         module = Deep(depth=2).train()
         x = torch.randn(16, 16, requires_grad=True)
-        call = planned(module, x, cache=tmp_path, verify=None) if with_plans else module
+        call = planned(module, x, cache=tmp_path) if with_plans else module
         call(x)["logits"].square().sum().backward()
         assert x.grad is not None
         return [x.grad, *(p.grad for p in module.parameters() if p.grad is not None)]
@@ -524,6 +603,8 @@ def test_what_is_not_for_modules_is_refused():
         planned(copy.deepcopy(module).requires_grad_(False), x)
     with pytest.raises(memplan.MismatchError, match=r"memplan\.optimize_module"):
         memplan.optimize(module.head, x.requires_grad_(), loss_fn=torch.sum, budget="100%", cache=False)
+    with pytest.raises(memplan.InputError, match="machine= goes with calls=1"):
+        planned(module, x, machine=Machine(links=Links(1e9, 1e9)), calls=2)
     call = planned(module, x)
     with pytest.raises(memplan.MismatchError, match="no loss: call predict"):
         call.evaluate(x)

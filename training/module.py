@@ -27,6 +27,7 @@ from ..runtime.run.execute import PlannedStep
 from ..runtime.run.part import Begun, PlannedPart
 from . import checkpoint
 from .evaluation import Forward
+from .loop_memory import LoopMemory
 from .option import option, takes
 from .options import Options, PlanningOptions, parse_count, parse_dtype, parse_outputs
 from .plan import Planner
@@ -98,6 +99,10 @@ def optimize_module(module: Any, inputs: Any, options: ModuleOptions) -> Planned
         )
     if options.pad_values is not None:
         raise InputError("pad_values: a planned module's outputs would be padded too: pad before the call")
+    if options.states is not None:
+        raise InputError(
+            "states: the budget of a planned module is its own, without the optimizer's states: leave it out"
+        )
     if options.machine is not None and options.calls > 1:
         raise InputError(
             "machine= goes with calls=1: offloaded weights serve one call at a time. Leave machine= out, or "
@@ -135,7 +140,7 @@ class PlannedModule(Step):
     _planner: Planner
 
     def __init__(self, iteration: Iteration, planner: Planner, buckets: None) -> None:
-        super().__init__(iteration, planner, buckets)
+        super().__init__(iteration, planner, buckets, outside=LoopMemory())
         self._waiting: WeakSet[Begun] = WeakSet()
         self._alone_forward: dict[Any, Forward] = {}
 
@@ -206,7 +211,7 @@ class PlannedModule(Step):
         if mode not in self._alone_forward:
             smaller = self._planner.smaller
             self._alone_forward[mode] = Forward(
-                self._iteration, "predict", self._plan, smaller, self._plans, mode=_same_mode
+                self._iteration, "predict", self._planner, smaller, self._plans, mode=_same_mode
             )
         return self._alone_forward[mode](inputs)[1]
 

@@ -81,7 +81,7 @@ class Step:
         planner.outside = self._loop.counted
         self._plans = Plans(iteration, planner, planner.giving_up, planner.options.max_plans, buckets)
         several = iteration.updates is not None and iteration.accumulate > 1  # the plan has parts
-        alone = iteration.processes is None and not several
+        alone = iteration.processes is None and not several and iteration.purpose != "part"
         drifts = planner.options.replan_on_drift and not planner.options.cuda_graph
         planner.improves = drifts and alone
         self._adapter = Adapter(planner, on=planner.improves)

@@ -32,7 +32,7 @@ def structure(program: Program) -> str:
 def _lines(program: Program) -> Iterator[object]:
     yield program.device, program.compiling, program.loss, program.norm, program.infinite
     groups = (program.parameters, program.buffers, program.inputs, program.gradients, program.states)
-    for group in (*groups, program.outputs, program.held):
+    for group in (*groups, program.input_gradients, program.outputs, program.held):
         yield list(group.items())
     yield list(program.constants), list(program.generators)
     for storage in program.storages:

@@ -397,11 +397,11 @@ def function_of(node: Any) -> Any:
 
 def function_arguments_replaced(change: Callable[[Any], Any]) -> Any:
     """Return a context in which every `torch.autograd.Function` is applied to `change(arguments)`."""
-    apply: Any = vars(torch.autograd.Function)["apply"].__func__
+    apply: Any = vars(torch.autograd.Function)["apply"]  # a class method, of C from torch 2.15 on
 
     def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = change((args, kwargs))
-        return apply(cls, *args, **kwargs)
+        return apply.__get__(None, cls)(*args, **kwargs)
 
     return patch.object(torch.autograd.Function, "apply", classmethod(applied))
 

@@ -289,7 +289,9 @@ def _tell(
 ) -> None:
     written = None if destination is None else str(destination)
     lines: Iterable[Text] = several_lines(found, subject) if several else lines_of(found[0], subject)
-    document = several_document(found, subject) if several else document_of(found[0], subject)
+    document = dict[str, Any]()
+    if output.as_json:
+        document = several_document(found, subject) if several else document_of(found[0], subject)
     output.result({**document, "page": written}, lines)
     if written:
         output.note(f"written: {written}")

@@ -137,6 +137,25 @@ def _seconds(graph: Graph) -> float:
     return min(20.0, max(6.0, len(graph.operations) / 200))
 
 
+class Spans:
+    """Device bytes that batches take: each span is computed when it is first wanted."""
+
+    def __init__(self) -> None:
+        self._later: dict[int, Callable[[], Span]] = {}
+        self._known: dict[int, Span] = {}
+
+    def add(self, batch: int, span: Callable[[], Span]) -> None:
+        """Set how a batch's span is computed."""
+        self._later[batch] = span
+        self._known.pop(batch, None)
+
+    def get(self, batch: int) -> Span | None:
+        """Return a batch's span, None if it has none."""
+        if batch not in self._known and batch in self._later:
+            self._known[batch] = self._later[batch]()
+        return self._known.get(batch)
+
+
 @dataclass
 class SizeResult:
     """Results on one GPU.
@@ -164,7 +183,7 @@ class SizeResult:
     interrupted: bool = False
     pinning: Trial | None = None
     pinned: int | None = None
-    spans: dict[int, Span] = field(default_factory=dict[int, Span])
+    spans: Spans = field(default_factory=Spans)
     hasty: set[int] = field(default_factory=set[int])
     as_it_is: set[int] = field(default_factory=set[int])
     parts: Breakdown | None = None
@@ -211,7 +230,8 @@ class SizeResult:
 
     def tight(self, batch: int) -> bool:
         """Tell whether the batch fits as expected but might not."""
-        return batch in self.spans and self.spans[batch].high > self.room.limit
+        span = self.spans.get(batch)
+        return span is not None and span.high > self.room.limit
 
 
 @contextmanager
@@ -434,7 +454,11 @@ class BatchSearch:
         for one in found.fitting:
             if self._fits_as_it_is(one.batch):
                 found.as_it_is.add(one.batch)
-            found.spans[one.batch] = self._span(one, found)
+            found.spans.add(one.batch, partial(self._span, one, found))
+            if not self.brief or one is found.fastest:
+                found.spans.get(
+                    one.batch
+                )  # of several GPUs other batches are shown on the page and in JSON alone
         if found.fastest is not None:
             found.parts = self._parts(found.fastest, found)
         if found.trials:

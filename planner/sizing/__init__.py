@@ -1,6 +1,7 @@
 """Memory needs of a model: the largest batch that fits, the bytes of its peak, the range of an estimate.
 
     sizing.py           begin here: the budget that a batch needs
+    ranking.py          known schedules by their seconds, compiled
     breakdown.py        the bytes of the peak by kind
     estimate_range.py   low and high figures of an estimate
     ordinary_loop.py    the loop without a plan: updates after backward, all at once

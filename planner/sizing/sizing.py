@@ -30,10 +30,13 @@ from ..baseline import baseline, baseline_schedule
 from ..bounds import minimum_memory
 from ..errors import InvalidScheduleError
 from ..schedule.schedule import Schedule
-from ..simulator.simulate import Figures, simulate
+from ..simulator.simulate import Figures, figures_of, simulate
 from .accumulation import earlier_seconds, steps_of
+from .ranking import by_seconds
 
 TOLERANCE = 0.03
+_MANY = 3
+"""Known schedules from which on compiled code is faster, with what it needs of the graph."""
 LARGEST = 2**20
 """Batches above are not tried: such a model needs next to no memory for a sample."""
 
@@ -130,6 +133,13 @@ class Known:
 
     def best(self, graph: Graph, machine: Machine, budget: int) -> Schedule | None:
         """Return the fastest of the known schedules that this graph's sizes allow; None if there is none."""
+        of_model = [schedule for operations, schedule in self._found if operations == len(graph.operations)]
+        if len(of_model) >= _MANY and (ranked := by_seconds(graph, of_model, machine, budget)) is not None:
+            for schedule in ranked:
+                with suppress(InvalidScheduleError):
+                    figures_of(graph, schedule, budget=budget, machine=machine)
+                    return schedule
+            return None
         replayed = self._replayed(graph, machine, budget)
         return min(replayed, key=lambda pair: pair[1].time, default=(None, None))[0]
 
@@ -284,6 +294,6 @@ def tightened(graph: Graph, machine: Machine, found: Trial) -> Trial:
 
 def _within(graph: Graph, machine: Machine, budget: int, found: Trial) -> Trial:
     assert found.schedule is not None
-    figures = simulate(graph, found.schedule, budget=budget, machine=machine).figures
+    figures = figures_of(graph, found.schedule, budget=budget, machine=machine)
     earlier = earlier_seconds(graph, found.schedule, budget, machine)
     return replace(found, budget=budget, figures=figures, earlier=earlier)

@@ -36,10 +36,10 @@ class _Demanded:
         return self._demands[batch]
 
     def agrees(self, batch: int) -> bool:
+        traced = set(self.family.traced)
         if self.family.agrees(batch):
             return True
-        kept = self.family.traced
-        self._demands = {one: rows for one, rows in self._demands.items() if one in kept and one != batch}
+        self._demands = {one: rows for one, rows in self._demands.items() if one in traced}
         return False
 
 

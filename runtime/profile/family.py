@@ -2,11 +2,12 @@
 
 At two batches a model makes the same calls; what differs are numbers: sizes, strides, shapes among the
 arguments. Each is taken as a straight line through the two, so a program at any other batch costs no trace.
-That is believed only if the line meets a third trace, number by number; a model that does something else
-at another batch is traced at each. A batch of 1 is often such a batch, and then is not in the family.
+That is believed if the line meets a third trace, number by number; a model that does something else at
+another batch is traced at each. A batch of 1 is often such a batch, and then is not in the family: a line
+without it is taken until the answer is known, and is compared with a trace above that (`agrees`).
 
-    traced   1 . 2 . 4              1 has other calls
-    traced   1 . 2 . 4 . . . 8      the line through 4 and 8 meets 2: from here on no traces
+    traced   1 . 2 . 4                1 has other calls: the line through 2 and 4 is taken
+    traced   1 . 2 . 4 . . . 14       the answer is batch 7: the line meets a trace above it
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Family:
     trace: makes the program at a batch.
     traced: programs that were traced.
     held: the two batches through which the line goes.
+    met: the line has met a third trace.
     lineless: a line was given up.
     interpolated: programs that were taken from the line.
     """
@@ -39,6 +41,7 @@ class Family:
     trace: Callable[[int], Program]
     traced: dict[int, Program] = field(default_factory=dict[int, Program])
     held: tuple[int, int] | None = None
+    met: bool = False
     lineless: bool = False
     interpolated: dict[int, Program] = field(default_factory=dict[int, Program])
 
@@ -56,11 +59,19 @@ class Family:
         return self._trace(batch)
 
     def agrees(self, batch: int) -> bool:
-        """Tell whether a trace at this batch is what was interpolated; if not, the line is given up."""
-        if batch in self.traced:
+        """Tell whether traces agree with what was interpolated at this batch; if not, the line is given up.
+
+        They do if the line has met a trace at this batch or above it. Otherwise one is made further up, so
+        that answers that grow need few.
+        """
+        if self.held is None or (self.met and batch <= max(self.traced)) or not self.interpolated:
             return True
-        taken = self.program(batch)
-        if same(taken, self._trace(batch)):
+        above = min(2 * batch, max(self.interpolated))
+        if above <= max(self.traced):  # the line may have been made of that trace
+            above = max(self.interpolated)
+        taken = self.program(above)
+        if same(taken, self._trace(above)):
+            self.met = True
             return True
         self._give_up()
         return False
@@ -71,14 +82,21 @@ class Family:
 
     def _trace(self, batch: int) -> Program:
         self.traced[batch] = self.trace(batch)
+        self.interpolated.pop(batch, None)
         if not (self.held or self.lineless) and 3 <= len(self.traced) <= _MOST_TRACES:
-            third, low, high = sorted(self.traced)[-3:]
-            try:
-                if same(self._on_line(low, high, third), self.traced[third]):
-                    self.held = low, high
-            except DiffersError:
-                pass
+            self._look_for_line(sorted(self.traced)[-3:])
         return self.traced[batch]
+
+    def _look_for_line(self, batches: list[int]) -> None:
+        """Take the line through the last two batches if it meets the third, or that is 1, of other calls."""
+        first, low, high = batches
+        third = self.traced[first]
+        try:
+            self.met = same(self._on_line(low, high, first), third)
+        except DiffersError:
+            return
+        if self.met or (first == 1 and not _same_calls(third, self.traced[low])):
+            self.held = low, high
 
     def _on_line(self, low: int, high: int, batch: int) -> Program:
         def between(one: int, other: int) -> int:
@@ -105,6 +123,15 @@ def same(one: Program, other: Program) -> bool:
     return True
 
 
+def _same_calls(one: Program, other: Program) -> bool:
+    """Tell whether two programs differ in numbers at most."""
+    try:
+        _combined(one, other, lambda number, _other: number)
+    except DiffersError:
+        return False
+    return True
+
+
 Number = Callable[[int, int], int]
 
 
@@ -124,6 +151,8 @@ def _combined(one: Program, other: Program, number: Number) -> Program:
 
 
 def _storage(one: Storage, other: Storage, number: Number) -> Storage:
+    if one == other:
+        return one
     _check(one.kind == other.kind and one.layer == other.layer)
     size = number(one.bytes, other.bytes)
     _check(size >= 0)
@@ -131,6 +160,8 @@ def _storage(one: Storage, other: Storage, number: Number) -> Storage:
 
 
 def _value(one: Value, other: Value, number: Number) -> Value:
+    if one == other:
+        return one
     _check((one.storage, one.dtype, one.device) == (other.storage, other.dtype, other.device))
     shape, strides, offset = _argument(one[1:4], other[1:4], number)
     return one._replace(shape=shape, strides=strides, offset=offset)

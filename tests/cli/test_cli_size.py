@@ -631,7 +631,8 @@ def test_the_batches_in_between_are_not_traced(plan: Plan, monkeypatch: pytest.M
     marked = reported["fastest_batch"]["batch"]
     assert len(reported["batches"]) > 10
     assert len(traced) <= 5
-    assert set(traced) == {1, 2, 4, *([8] if 8 in traced else []), marked}
+    assert set(traced) == {1, 2, 4, *([8] if 8 in traced else []), max(traced)}
+    assert marked <= max(traced) <= 2 * marked
 
 
 def test_a_batch_that_fits_is_no_question_to_the_solver(

@@ -7,10 +7,10 @@ from random import Random
 
 import numpy as np
 import pytest
-from memplan.graphs.arrays import Ints
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Mode
 from memplan.graphs.machine import Links, Machine, Memory
+from memplan.planner.baseline import baseline_schedule
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.replay import clock
 from memplan.planner.replay.instance import VariantTable
@@ -20,24 +20,8 @@ from memplan.planner.schedule.schedule import Initial, Schedule, Verb, compute, 
 from memplan.planner.simulator import clock as judge
 from memplan.planner.simulator.clock import _ITERATIONS, Queue
 from memplan.planner.simulator.simulate import simulate
-from numpy.typing import NDArray
+from memplan.planner.sizing.ranking import by_seconds, starts_of, step_rows
 from strategies import Case, random_case
-
-
-def step_rows(variants: VariantTable, schedule: Schedule) -> Ints:
-    """Write a schedule's steps as the rows (verb, way or tensor, memory) that `replay` reads."""
-    table = np.stack([schedule.verbs, schedule.targets, schedule.wheres], axis=1).astype(np.int64)
-    computes = np.flatnonzero(table[:, 0] == Verb.COMPUTE)
-    table[computes, 1] = [variants.number[run] for run in map(tuple, table[computes, 1:].tolist())]
-    return table
-
-
-def starts_of(graph: Graph, schedule: Schedule) -> NDArray[np.uint8]:
-    """Return per tensor the memories in which an iteration starts with it: bits 1 device, 2 host, 4 disk."""
-    bits = np.where(graph.resident, 1, 0).astype(np.uint8)
-    for memories, tensors in schedule.initial.groups:
-        bits[list(tensors)] = sum(1 << memory for memory in memories)
-    return bits
 
 
 def compiled_figures(graph: Graph, schedule: Schedule, machine: Machine, budget: int) -> list[float]:
@@ -47,6 +31,31 @@ def compiled_figures(graph: Graph, schedule: Schedule, machine: Machine, budget:
     result = figures_for(instance)
     replay(instance, step_rows(variants, schedule), starts_of(graph, schedule), result, UNASKED, _ITERATIONS)
     return result.tolist()
+
+
+def test_schedules_are_ranked_by_the_simulators_seconds() -> None:
+    """On one graph: those of the same graph on other machines; a schedule that does not hold comes last."""
+    ranked = 0
+    for seed in range(60):
+        case = random_case(Random(seed))
+        machine, others = case.machine or case.graph.machine or Machine(), list[Schedule]()
+        compiled_figures(case.graph, baseline_schedule(case.graph), machine, 2**60)
+        for schedule in (case.schedule, baseline_schedule(case.graph)):
+            try:
+                simulate(case.graph, schedule, budget=2**40, machine=machine)
+            except InvalidScheduleError:
+                continue
+            others.append(schedule)
+        found = by_seconds(case.graph, others, machine, 2**40)
+        assert found is not None
+        assert sorted(map(id, found)) == sorted(map(id, others))
+        seconds = [simulate(case.graph, one, budget=2**40, machine=machine).figures.time for one in found]
+        assert seconds == pytest.approx(sorted(seconds))
+        ranked += len(found) == 2
+        if found:
+            least = min(simulate(case.graph, one, machine=machine).figures.least_budget for one in found)
+            assert by_seconds(case.graph, others, machine, least // 2) == []
+    assert ranked > 5
 
 
 @pytest.mark.sampled(1)

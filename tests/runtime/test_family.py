@@ -55,11 +55,15 @@ def test_a_line_through_two_traces_is_what_a_third_would_be():
     found = family(build)
     for batch in (1, 2, 4, 8):
         found.program(batch)
-    assert found.held == (4, 8)
+    # A batch of 1 has other calls: the line without it is taken, and has still to meet a trace.
+    assert (found.held, found.met) == ((2, 4), False)
     before = len(found.traced)
     for batch in (3, 64, 1000):
         assert same(found.program(batch), found.trace(batch))
-    assert len(found.traced) == before
+    assert len(found.traced) == before == 3
+    assert found.agrees(2)
+    assert max(found.traced) == 1000
+    assert found.met
     assert found.agrees(64)
     assert not same(found.program(3), found.program(4))
 
@@ -79,10 +83,10 @@ def test_the_estimate_of_a_batch_is_that_of_its_own_trace():
 
 def test_what_is_no_line_is_traced():
     found = family(pairs)
-    for batch in (2, 4, 8, 16):
+    for batch in (1, 2, 4, 8):
         found.program(batch)
     assert found.held is None
-    assert sorted(found.traced) == [2, 4, 8, 16]
+    assert sorted(found.traced) == [1, 2, 4, 8]
     assert same(found.program(32), found.trace(32))
 
 
@@ -97,6 +101,23 @@ def test_a_line_that_ends_is_given_up():
     assert len(estimates.graph(32, PRESET).operations) > len(taken.operations)
     estimates.graph(64, PRESET)
     assert 64 in estimates.demanded(PRESET).family.traced
+
+
+def test_a_line_that_has_met_no_trace_is_not_believed():
+    """A batch of 1 has other calls, and so have those from 16 on."""
+
+    def changes(batch=2):
+        return other_from_sixteen(16 if batch == 1 else batch)
+
+    found = family(changes)
+    for batch in (1, 2, 4, 32):
+        found.program(batch)
+    assert (found.held, found.met) == ((2, 4), False)
+    assert found.agrees(4)
+    assert sorted(found.traced) == [1, 2, 4, 8]
+    assert not found.agrees(32)
+    assert found.held is None
+    assert 32 in found.traced
 
 
 def test_programs_of_other_calls_are_told_apart():

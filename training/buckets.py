@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import product
 from math import sqrt
 from typing import Any, NamedTuple, cast
 
@@ -26,10 +27,21 @@ from ..runtime.unsupported import warn_user
 
 
 class Pad(NamedTuple):
-    """Padding of one input. value: the element appended, along this dimension."""
+    """Padding of one input.
+
+    value: the element added along this dimension.
+    group: inputs of one group have one length, that of their own batch.
+    left: added at the beginning, not at the end.
+    """
 
     value: float
     dimension: int = 1
+    group: str = ""
+    left: bool = False
+
+
+Lengths = Mapping[str, int]
+"""Length of the inputs of each group."""
 
 
 class Buckets(NamedTuple):
@@ -45,34 +57,37 @@ class Buckets(NamedTuple):
     def options(self, inputs: Inputs) -> list[Inputs]:
         """Return the inputs padded to each length that they fit in, the shortest first.
 
-        If none fits, returns them unchanged.
+        Those of a group that fits in none stay as they are.
         """
-        length = self.length(inputs)
-        fitting = [size for size in self.sizes if length is not None and size >= length]
-        return [self.resized(inputs, size) for size in fitting] or [inputs]
+        lengths = self.lengths(inputs)
+        fitting = [[size for size in self.sizes if size >= one] or [one] for one in lengths.values()]
+        every = sorted(product(*fitting), key=lambda sizes: (sum(sizes), sizes))
+        return [self.resized(inputs, dict(zip(lengths, sizes, strict=True))) for sizes in every]
 
     def largest(self, inputs: Inputs) -> Inputs:
         return self.options(inputs)[-1]
 
-    def length(self, inputs: Inputs) -> int | None:
-        """Return the common length of the padded inputs, None if there are none.
+    def lengths(self, inputs: Inputs) -> Lengths:
+        """Return the length of the padded inputs, by group.
 
-        Raises MismatchError if they differ.
+        Raises MismatchError if they differ in one.
         """
-        lengths: dict[str, int] = {}
+        groups: dict[str, dict[str, int]] = {}
         for name, tensor in self._padded(inputs).items():
-            dimension = self.pads[name].dimension
+            dimension, group = self.pads[name].dimension, self.pads[name].group
             if dimension >= tensor.dim():
                 raise MismatchError(f"input {name} has no dimension {dimension} to pad: {list(tensor.shape)}")
-            lengths[name] = tensor.shape[dimension]
-        if len(set(lengths.values())) > 1:
-            found = ", ".join(f"{name} is {length} long" for name, length in lengths.items())
-            raise MismatchError(f"{found}: what is padded together is of one length")
-        return next(iter(lengths.values()), None)
+            groups.setdefault(group, {})[name] = tensor.shape[dimension]
+        for lengths in groups.values():
+            if len(set(lengths.values())) > 1:
+                found = ", ".join(f"{name} is {length} long" for name, length in lengths.items())
+                raise MismatchError(f"{found}: what is padded together is of one length")
+        return {group: next(iter(lengths.values())) for group, lengths in groups.items()}
 
-    def resized(self, inputs: Inputs, size: int) -> Inputs:
-        """Return the inputs cut or padded to this length."""
-        resized = {name: _resized(t, self.pads[name], size) for name, t in self._padded(inputs).items()}
+    def resized(self, inputs: Inputs, lengths: Lengths) -> Inputs:
+        """Return the inputs cut or padded to these lengths."""
+        padded = self._padded(inputs)
+        resized = {x: _resized(t, self.pads[x], lengths[self.pads[x].group]) for x, t in padded.items()}
         return with_tensors(inputs, tensors_in(inputs) | resized)
 
     def _padded(self, inputs: Inputs) -> dict[str, Tensor]:
@@ -95,6 +110,9 @@ def parse_buckets(pad_values: Any, pad_to_lengths: Any, inputs: Inputs) -> Bucke
     for name, given in cast("Mapping[Any, Any]", pad_values).items():
         parts = cast("tuple[Any, ...]", given if isinstance(given, tuple) else (given,))
         numbers = len(parts) in (1, 2) and all(isinstance(part, int | float) for part in parts)
+        if isinstance(given, Pad):
+            pads[str(name)] = given
+            continue
         if not numbers or (len(parts) == 2 and (type(parts[1]) is not int or parts[1] < 0)):
             raise InputError(f"pad_values[{name!r}] is {given!r}: give a value, or a value and a dimension")
         pads[str(name)] = Pad(*parts)
@@ -121,14 +139,14 @@ def check_ignored(iteration: Iteration, buckets: Buckets) -> None:
     rounding: 0.03% in float32, 9% in bfloat16. Weights, buffers and random states are restored. Raises
     DifferenceError.
     """
-    length = buckets.length(iteration.inputs)
-    if length is None or length > buckets.sizes[-1]:
+    lengths = buckets.lengths(iteration.inputs)
+    if not lengths or max(lengths.values()) > buckets.sizes[-1]:
         return
-    size = next(size for size in buckets.sizes if size >= length)
-    short = length if length < size else max(1, length * 3 // 4)
+    sizes = {group: next(size for size in buckets.sizes if size >= one) for group, one in lengths.items()}
+    short = {group: one if one < sizes[group] else max(1, one * 3 // 4) for group, one in lengths.items()}
     alone = iteration._replace(updates=None, processes=None, outputs=False)
     forms = [buckets.resized(iteration.inputs, short)]
-    forms.append(buckets.resized(forms[0], size))
+    forms.append(buckets.resized(forms[0], sizes))
     device = next(iter(tensors_in(iteration.inputs).values())).device
     try:
         with unchanged(alone, device), _without_dropout(alone.module):
@@ -142,18 +160,28 @@ def check_ignored(iteration: Iteration, buckets: Buckets) -> None:
     for what, difference in _differences(baseline, padded).items():
         if not difference <= tolerance:  # not `>`: a NaN is a difference too
             raise DifferenceError(
-                f"padding is not ignored: {what} of {short} padded to {size} differ by {difference:.2g} of "
-                f"eager PyTorch's, more than {tolerance:.2g}: pad with what model and loss leave out"
+                f"padding is not ignored: {what} of {_text(short)} padded to {_text(sizes)} differ by "
+                f"{difference:.2g} of eager PyTorch's, more than {tolerance:.2g}: pad with what model and "
+                "loss leave out"
             )
+
+
+def _text(lengths: Lengths) -> str:
+    return " and ".join(map(str, lengths.values()))
 
 
 def _resized(tensor: Tensor, pad: Pad, size: int) -> Tensor:
     missing = size - tensor.shape[pad.dimension]
     if missing <= 0:
-        return tensor.narrow(pad.dimension, 0, size).contiguous() if missing else tensor
+        return (
+            tensor.narrow(pad.dimension, -missing if pad.left else 0, size).contiguous()
+            if missing
+            else tensor
+        )
     shape = list(tensor.shape)
     shape[pad.dimension] = missing
-    return torch.cat([tensor, tensor.new_full(shape, pad.value)], pad.dimension)
+    both = [tensor, tensor.new_full(shape, pad.value)]
+    return torch.cat(both[::-1] if pad.left else both, pad.dimension)
 
 
 def _differences(baseline: Outcome, padded: Outcome) -> dict[str, float]:

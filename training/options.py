@@ -280,7 +280,7 @@ class PlanningOptions(OptionsBase):
         text=(
             "Value per input that padding fills in along dimension 1, or (value, dimension), which model "
             "and loss must ignore: {'input_ids': 0, 'attention_mask': 0, 'labels': -100}. That they do is "
-            "verified on the example batch."
+            "verified on the example batch. optimize_trainer takes them from the collator."
         ),
         default=None,
     )

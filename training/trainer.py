@@ -16,6 +16,7 @@ from torch import nn
 
 from ..graphs.errors import InputError, MismatchError
 from ..runtime.model.processes import Around
+from .collators import collated_pads
 from .optimize import optimize_with
 from .option import takes
 from .options import Options, PlanningOptions
@@ -75,6 +76,8 @@ class PlannedLoss:
         # The Trainer frees the gradients after each update: they wait only for one of several batches.
         gradients = "freed" if trainer.args.gradient_accumulation_steps == 1 else "kept"
         options = self._options.extended(Options, scaler=scaler, gradients=gradients)
+        if options.pad_to_lengths is not None and options.pad_values is None:
+            options = options.replaced(pad_values=collated_pads(trainer, inputs))
         step = optimize_with(Around(model, self._computed, others), inputs, options)
         after = _contents(vars(trainer))
         if changed := [name for name in after if before.get(name) != after[name]]:

@@ -21,7 +21,7 @@ ones, and close to the minimum memory, the other has a head start. With `gap` 0 
 same problem gives the same answer; else the answer is the best when a clock or a bound ends the search.
 Without a time limit, the search is compiled, once on a machine, by another process alongside the residency
 program and rk-rotor. With patience (solvers/incumbent.py) members
-end when it is over, and if the search is not compiled the others answer if one of them can.
+end when it is over, and if the search is not compiled rk-rotor answers, or else others, if they can.
 A budget below the minimum memory is refused at once; what can be reached is then
 searched for two seconds, by rk-rotor if the search is not compiled.
 
@@ -36,6 +36,7 @@ packages.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -76,6 +77,9 @@ from .members import Awaited, Cancelled, Member, Outcomes
 NAME = "auto"
 
 _MOST_LINES = 8
+
+_UNCOMPILED = "rk-rotor"
+"""The member that answers first if nothing is compiled."""
 _LOOK_SECONDS = 2.0
 """Seconds to search for the least memory, if the budget is refused anyway."""
 
@@ -152,15 +156,20 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         if bound.general:
             race.proved(bound.seconds, bound.name)
 
-    def run(lines: list[Member], meanwhile: Callable[[], None]) -> Outcomes:
-        prover = partial(prove, problem, tell, seconds) if settings.gap else None
+    def run(lines: list[Member], meanwhile: Callable[[], None], *, proves: bool = True) -> Outcomes:
+        prover = partial(prove, problem, tell, seconds) if settings.gap and proves else None
         return portfolio.run(
             problem, lines, workers, stop, meanwhile, race, settings.gap, prover, options.clock()
         )
 
     lines, outcomes = _lines(problem, options, settings, workers, loaded), Outcomes()
     if race.patience < inf and not at_hand():
-        outcomes = run([line for line in lines if not line.name.startswith(search.NAME)], lambda: None)
+        # Of all members and bounds rk-rotor has least to compile; it does not accept every graph.
+        first = [line for line in lines if line.name == _UNCOMPILED]
+        with suppress(portfolio.PortfolioError):
+            outcomes = run(first, lambda: None, proves=False)
+        if not outcomes.answers:
+            outcomes = run([line for line in lines if not line.name.startswith(search.NAME)], lambda: None)
     if not outcomes.answers:
         outcomes = run(lines, have_it_loaded)
     if not outcomes.answers:

@@ -59,6 +59,7 @@ def test_a_plain_loop_that_stops_and_goes_on_is_the_same_without_memplan(
         assert torch.equal(mine, theirs), parameter
 
 
+@pytest.mark.scripts
 def test_a_gan_of_planned_networks_is_the_same_without_memplan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two losses added, buffers, a discriminator inside the generator's loss."""
     monkeypatch.syspath_prepend(str(EXAMPLES))

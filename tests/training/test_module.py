@@ -184,6 +184,7 @@ def test_named_outputs_alone_are_returned():
     assert outputs["logits"].requires_grad
 
 
+@pytest.mark.scripts
 def test_adversarial_training_trains_as_eager_does():
     def loop(with_plans: bool) -> list[Tensor]:
         module = Deep().train()
@@ -274,6 +275,7 @@ def test_two_towers_learn_from_the_pairs_of_a_batch():
     both(loop)
 
 
+@pytest.mark.scripts
 def test_stages_of_a_pipeline_are_planned_each_within_its_budget():
     def loop(with_plans: bool) -> list[Tensor]:
         first, second = Deep(depth=3).train(), Deep(depth=3).train()
@@ -295,7 +297,7 @@ def test_stages_of_a_pipeline_are_planned_each_within_its_budget():
     both(loop)
 
 
-@pytest.mark.parametrize("calls", [2, 3])
+@pytest.mark.parametrize("calls", [2, pytest.param(3, marks=pytest.mark.scripts)])
 def test_losses_of_several_calls_are_added(calls: int):
     def loop(with_plans: bool) -> list[Tensor]:
         d = Discriminator().train()
@@ -349,7 +351,10 @@ def test_recomputation_crosses_the_handover_within_the_budget():
     assert figures.peak <= call.plan.budget
 
 
-@pytest.mark.parametrize(("solver", "moves_weights"), [("pofo", False), ("joint", True)])
+@pytest.mark.parametrize(
+    ("solver", "moves_weights"),
+    [("pofo", False), pytest.param("joint", True, marks=pytest.mark.scripts)],
+)
 def test_offloading_crosses_the_handover(solver: str, moves_weights: bool):
     """Activations and weights are on the host between the halves; a call is dropped, weights are read."""
 
@@ -611,6 +616,7 @@ def test_what_is_not_for_modules_is_refused():
     assert not call.predict(x)["logits"].requires_grad
 
 
+@pytest.mark.scripts
 def test_soft_prompts_train_before_a_frozen_language_model():
     transformers = pytest.importorskip("transformers")
     sizes = {"vocab_size": 64, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}

@@ -17,6 +17,7 @@ from memplan.runtime.program.program import Program
 from memplan.runtime.trace import repeated
 from memplan.runtime.trace import trace as trace_module
 from memplan.runtime.trace.equal_layers import KEPT, EqualLayers
+from memplan.runtime.trace.joint import joint_graph
 from memplan.runtime.updates.choice import Choice
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
@@ -188,11 +189,10 @@ def test_forward_of_all_layers_shows_that_they_are_equal(
 ) -> None:
     """No whole trace is needed for a model of PyTorch's own formulas."""
     traced_layers: list[int] = []
-    real = trace_module.joint_graph
 
     def noted(iteration: Iteration, *rest: Any) -> Any:
         traced_layers.append(len(iteration.module.layers))  # pyright: ignore[reportArgumentType]
-        return real(iteration, *rest)
+        return joint_graph(iteration, *rest)
 
     monkeypatch.setattr(trace_module, "joint_graph", noted)
     monkeypatch.setattr(repeated, "_verified", {})

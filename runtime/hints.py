@@ -89,10 +89,6 @@ _REDUCER = (
     "which losses count depends on weights: give the loss reducer=reducers.MeanReducer(), which takes the "
     "mean of all"
 )
-_TRL = (
-    "TRL reads values for its logs there: for SFTTrainer give a subclass with compute_loss = "
-    "transformers.Trainer.compute_loss; in other trainers, a compute_loss without those lines"
-)
 _OF_CLASS, _MAKES = "uses a tensor of a class of its own", "makes a tensor of a class of its own"
 _OWN_CLASS = "make it a buffer, or an ordinary tensor by as_subclass(torch.Tensor)"
 _ARGUMENTS = "inputs are what forward takes; what the loss function alone takes goes in targets="
@@ -123,7 +119,6 @@ _HINTS = (
         "torch_geometric", "", "ynamicOutputShape", "edges must be an input, of whole numbers, or a buffer"
     ),
     _Hint("nflows/transforms/splines", "", "", _SPLINES),
-    _Hint("trl/trainer", "", "DataDependentOutputException", _TRL),
     _Hint("", "", "compressed tensor instance", SPARSE, "makes a sparse tensor"),
     _Hint(
         "torchvision/models/detection",

@@ -406,6 +406,18 @@ def function_arguments_replaced(change: Callable[[Any], Any]) -> Any:
     return patch.object(torch.autograd.Function, "apply", classmethod(applied))
 
 
+def functions_applied(call: Callable[[Any, Callable[..., Any], Any, Any], Any]) -> Any:
+    """Return a context in which every `torch.autograd.Function` is applied by `call(class, apply, arguments,
+    keywords)`.
+    """
+    apply: Any = vars(torch.autograd.Function)["apply"].__func__
+
+    def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return call(cls, partial(apply, cls), args, kwargs)
+
+    return patch.object(torch.autograd.Function, "apply", classmethod(applied))
+
+
 def make_fx(function: Callable[..., Any], **options: Any) -> Callable[..., fx.GraphModule]:
     """Return what traces the function to ATen operators, as torch's `make_fx` does with these options.
 

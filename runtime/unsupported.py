@@ -33,6 +33,8 @@ _TORCH = Path(torch.__file__).parent
 _PYTHON = sysconfig.get_path("stdlib")
 _VALUES = "its code depends on the values of tensors"
 _LONGEST = 300
+_SHOWN = ("passed to FakeTensor.__format__", ".numpy() is not supported")
+"""Parts of PyTorch's errors for a fake tensor whose values are shown."""
 _LAYER = "memplan_layer"
 """The attribute of an error that holds the layer."""
 _LIBRARIES = ("site-packages", "dist-packages")
@@ -50,6 +52,11 @@ def is_value_dependent(error: BaseException | None) -> bool:
         return True
     # An error that is raised from itself is its own cause.
     return error is not None and error.__cause__ is not error and is_value_dependent(error.__cause__)
+
+
+def asks_for_values(error: Exception) -> bool:
+    """Tell whether the error comes of code that reads values, writes them or hands them to NumPy."""
+    return is_value_dependent(error) or any(text in str(error) for text in _SHOWN)
 
 
 def refusal(error: Exception, compiled: Exception | None = None) -> MemplanError:
@@ -82,7 +89,12 @@ def _parts(error: Exception) -> tuple[str, str, str]:
 
 def note_layer(error: Exception, layer: str) -> None:
     """Keep the layer in which the error was raised: its place, if no line of the user's is on the way."""
-    setattr(error, _LAYER, f"in {layer}: ")
+    note_place(error, f"in {layer}: ")
+
+
+def note_place(error: Exception, place: str) -> None:
+    """Keep the place of an error unless it has one: `model.py:12: `."""
+    setattr(error, _LAYER, getattr(error, _LAYER, place))
 
 
 def _reason(error: Exception) -> str:

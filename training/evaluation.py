@@ -81,7 +81,9 @@ class Forward:
 
 
 def _run(inputs: Inputs, step: PlannedStep) -> Outcome:
-    return step.run(inputs)
+    outcome = step.run(inputs)
+    step.run_host_part(inputs, outcome)
+    return outcome
 
 
 @contextmanager

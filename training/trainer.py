@@ -7,7 +7,6 @@ the Trainer's: accumulation, clipping, optimizer and schedule, evaluation, check
 from __future__ import annotations
 
 import sys
-from collections import deque
 from typing import Any
 from weakref import ref
 
@@ -22,7 +21,8 @@ from .option import takes
 from .options import Options, PlanningOptions
 from .step import Step
 
-_ITEMS = "num_items_in_batch"
+_ITEMS = "the trainer's num_items_in_batch"
+"""Name of the trainer's count among the inputs of a plan; a batch may have one of its own."""
 
 
 @takes(PlanningOptions, example="budget=…", first="trainer")
@@ -71,21 +71,13 @@ class PlannedLoss:
         trainer: Any = self._trainer()
         others = {name: part for name, part in vars(trainer).items() if isinstance(part, nn.Module)}
         others = {name: part for name, part in others.items() if part not in (model, trainer.model)}
-        before = _contents(vars(trainer))
         scaler = trainer.accelerator.scaler  # of float16
         # The Trainer frees the gradients after each update: they wait only for one of several batches.
         gradients = "freed" if trainer.args.gradient_accumulation_steps == 1 else "kept"
         options = self._options.extended(Options, scaler=scaler, gradients=gradients)
         if options.pad_to_lengths is not None and options.pad_values is None:
             options = options.replaced(pad_values=collated_pads(trainer, inputs))
-        step = optimize_with(Around(model, self._computed, others), inputs, options)
-        after = _contents(vars(trainer))
-        if changed := [name for name in after if before.get(name) != after[name]]:
-            raise MismatchError(
-                f"compute_loss of {type(trainer).__name__} changes self.{changed[0]}, which a plan does not "
-                "repeat in each iteration: leave it out"
-            )
-        return step
+        return optimize_with(Around(model, self._computed, others, self._trainer), inputs, options)
 
     def _computed(self, model: nn.Module, inputs: dict[str, Any]) -> Any:
         """Compute the trainer's loss. inputs: a new dict, from which the trainer may remove labels."""
@@ -105,12 +97,3 @@ def _check(trainer: Any) -> None:
         raise InputError("the trainer's compute_loss has been replaced already: build the trainer anew")
     if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         raise InputError("DeepSpeed and FSDP spread weights over processes, which can't be planned")
-
-
-def _contents(thing: Any) -> Any:
-    """Return what a loss may change of an object: numbers, the entries of dicts, the lengths of lists."""
-    if isinstance(thing, dict):
-        return {key: _contents(part) for key, part in thing.items()}
-    if isinstance(thing, list | set | deque):
-        return len(thing)
-    return thing if isinstance(thing, bool | int | float | str) else id(thing)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
-from weakref import ref
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,8 @@ class Around(nn.Module):
 
     module: for a DistributedDataParallel the function gets the module inside.
     others: further modules that the function uses.
+    owner: a weak reference to the object whose method the function is, and whose lists, dicts and numbers
+        it may change; None if there is none.
     """
 
     def __init__(
@@ -41,8 +43,10 @@ class Around(nn.Module):
         module: nn.Module,
         function: Callable[[nn.Module, dict[str, Any]], Any],
         others: Mapping[str, nn.Module],
+        owner: ReferenceType[Any] | None = None,
     ) -> None:
         super().__init__()
+        self.owner = owner
         self.outer = ref(module)  # no part of this one
         self.module = module.module if type(module) is DistributedDataParallel else module
         self.function, self.others = function, nn.ModuleDict(others)

@@ -17,18 +17,21 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from types import CellType, FunctionType
 from typing import Any, NamedTuple
-from weakref import WeakSet
+from weakref import ReferenceType, WeakSet
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..reach import (
+    Parts,
     Path,
     cell_contents,
     container_of,
+    entries_of,
     is_of_python,
     is_of_user,
+    is_of_user_class,
     methods_of_user,
     names_in,
     own_attributes,
@@ -39,6 +42,14 @@ from ..reach import (
 from ..torch_internals import FakeTensor
 from .iteration import Iteration, tensors_in
 from .saved import SavedTensor
+
+_RECORDS = ("transformers.trainer_callback",)
+"""Modules of a library whose objects are a trainer's record of its training."""
+
+_MOST_ENTRIES = 1000
+"""A longer container of a trainer's is data."""
+
+_OTHERS = (nn.Module, Tensor, torch.optim.Optimizer, torch.utils.data.DataLoader, torch.utils.data.Dataset)
 
 _LARGEST = 2**26
 """Bytes of an array; a larger one is data."""
@@ -80,12 +91,18 @@ class PythonState:
                     modules.add(kind.__module__)
         for name in sorted(modules):
             self._things += _of_module(name)
+        self._of_owner = [*_of_owner(iteration)]
+        self._things += self._of_owner
         if tensors:
             self._things += _of_tensors(iteration, reached)
 
     def changes(self) -> list[str]:
         """Return the paths of what is different now."""
         return [spelled((*kept.path, part)) for kept in self._things for part in kept.changes()]
+
+    def changes_of_owner(self) -> list[str]:
+        """Return the paths of what is different now in the owner of the iteration's function."""
+        return [spelled((*kept.path, part)) for kept in self._of_owner for part in kept.changes()]
 
     def drawn(self) -> bool:
         """Tell whether random numbers of Python, NumPy or a separate generator were drawn since."""
@@ -205,6 +222,28 @@ def _of(path: Path, thing: Any) -> Iterable[_Noted]:
     own = None if isinstance(thing, FunctionType) else own_attributes(thing)
     if not isinstance(thing, type) and not is_of_python(type(thing)) and isinstance(own, dict):
         yield _of_dict(path, own)
+
+
+def _of_owner(iteration: Iteration) -> Iterable[_Noted]:
+    """Yield the containers and numbers of the object whose method the iteration is: a trainer."""
+    owner = getattr(iteration.module, "owner", None)
+    if not isinstance(owner, ReferenceType) or (thing := owner()) is None:
+        return
+
+    def parts(part: Any) -> Parts:
+        """Yield what the walk goes on to: not to models, data and what else libraries hold."""
+        kind = type(part)
+        if (base := container_of(part)) is not None:
+            found = entries_of(part, base) if len(part) <= _MOST_ENTRIES else None
+        elif part is thing or is_of_user_class(kind) or kind.__module__ in _RECORDS:
+            found = own_attributes(part)
+            found = list(found.items()) if isinstance(found, dict) else None
+        else:
+            return
+        yield from ((key, each) for key, each in found or () if not isinstance(each, _OTHERS))
+
+    for path, part in reachable(thing, parts):
+        yield from _of(("self", *path), part)
 
 
 def _of_module(name: str) -> Iterable[_Noted]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -129,6 +129,12 @@ class Operation(NamedTuple):
         return self.phase == Phase.LOSS or bool(self.mutates) or getattr(self.call.target, "once", False)
 
 
+class HostPart(Protocol):
+    """Interface of the code of an iteration that runs after each planned one, see trace/host_part.py."""
+
+    def run(self, inputs: Any, results: Mapping[str, torch.Tensor]) -> None: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """One iteration, in the order in which eager PyTorch runs it.
@@ -150,6 +156,7 @@ class Program:
     generators: of the model's own that operations draw from, by the path to the attribute that holds each.
     used: what the trace has used of the values of inputs and buffers, if anything.
     reads: what it has read of Python's objects: attributes, items, globals.
+    host_part: the code, if it runs once more after each iteration; its results are among `outputs`.
     """
 
     device: torch.device
@@ -174,6 +181,7 @@ class Program:
     generators: Mapping[Path, torch.Generator] = field(default_factory=dict[Path, torch.Generator])
     used: ValuesUsed | None = field(default=None, compare=False)
     reads: Reads | None = field(default=None, compare=False)
+    host_part: HostPart | None = field(default=None, compare=False)
     fingerprint: str = ""
     trace_seconds: float = field(default=0.0, compare=False)
 

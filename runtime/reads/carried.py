@@ -7,8 +7,13 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ..reach import Path, is_of_python, is_of_user_class
+from ..unsupported import TraceError
 from .contents import Kind, Missing, content, is_plain
-from .reads import Fetch, Node, Read, short, spell
+from .reads import Fetch, Node, Read, dict_of, short, spell
+
+
+class StateError(TraceError):
+    """Error of code that reads what the iteration changes of Python's state."""
 
 
 class Carried(NamedTuple):
@@ -45,6 +50,23 @@ class Carried(NamedTuple):
         kind = type(self.node.thing if isinstance(now, Kind) else now)
         known = is_of_python(kind) or is_of_user_class(kind) or is_plain(now) or issubclass(kind, Tensor)
         return content(now) if known or kind.__module__ in ("numpy", Missing.__module__) else None
+
+
+class Counter(NamedTuple):
+    """A number that the code counts up and reads, if the code runs once more after each planned iteration.
+
+    thing, key: the object with this attribute, or the dict with this key.
+    refusal: the line that refuses it if the loss follows from it.
+    """
+
+    thing: Any
+    key: Any
+    refusal: str
+
+    def entries(self) -> dict[Any, Any] | None:
+        """Return the dict that has the number; None if it is elsewhere."""
+        found = self.thing if isinstance(self.thing, dict) else dict_of(self.thing)
+        return found if found is not None and type(found.get(self.key)) is int else None
 
 
 def carried(node: Node, read: Read, now: Any) -> Carried:

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from ..reach import LONGEST, Path, is_of_user, is_of_user_class
 from ..torch_internals import FakeTensor
-from ..unsupported import TraceError, at_line
-from .carried import Carried, refusal
+from ..unsupported import at_line
+from .carried import Carried, Counter, StateError, refusal
 from .contents import LARGEST, MISSING, Kind, content, is_plain
 from .placeholders import Holder, OfBatch, Placeholders
 from .predicates import SKIPPED, is_number, is_users_function, of_code, of_its_bases, of_type, replaces
@@ -80,11 +80,15 @@ class Nodes(ABC):
         module: nn.Module,
         others: Mapping[str, Any],
         tensors: Mapping[str, Tensor] = MappingProxyType({}),
+        *,
+        runs_again: bool = False,
     ) -> None:
         """Note what the module and the others reach.
 
         others: the roots besides the module, by name: a loss function.
         tensors: the batch's.
+        runs_again: the code runs once more after each planned iteration, so that it may read what it
+            changes.
         """
         self.stand_ins = Placeholders(OfBatch(tensors))
         self._module, self._others = module, dict(others)
@@ -102,8 +106,10 @@ class Nodes(ABC):
         self._stored: set[str] = set()
         self._own_state: set[int] = set()
         self._grown: dict[Node, tuple[Any, str]] = {}
+        self._runs_again = runs_again
         self.unwatched: list[str] = []
         self.carried: list[Carried] = []
+        self.counters: list[Counter] = []
 
     @abstractmethod
     def see(self, value: Any) -> None: ...
@@ -210,7 +216,10 @@ class Nodes(ABC):
             return
         if key in node.written and key is not None:
             if key in node.counted and is_plain(value):
-                raise TraceError(refusal((*node.path, key), value, None, users_place(at_line)))
+                line = refusal((*node.path, key), value, None, users_place(at_line))
+                if not self._runs_again:
+                    raise StateError(line)
+                self.counters.append(Counter(node.thing, key, line))
             return
         if fetch in _CONTENT_OF and not is_plain(value) and not isinstance(value, Tensor | MethodType):
             now = fetch(node.thing, key)

@@ -17,9 +17,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from threading import get_ident
 
-from ..unsupported import TraceError, warn_user
+from ..unsupported import warn_user
 from .calls import Calls
-from .carried import carried, refusal
+from .carried import Counter, StateError, carried, refusal
 from .contents import content
 from .forbidden import no_files_read
 from .getters import of_call
@@ -64,8 +64,11 @@ class Recording(Calls):
                 function.__code__ = code
 
     def note_carried(self) -> None:
-        """Find what the code has read and the iteration then changed, before that is put back. Raises
-        TraceError if a container was read after it had grown."""
+        """Find what the code has read and the iteration then changed, before that is put back.
+
+        Raises TraceError if a container was read after it had grown, unless the code runs once more after
+        each planned iteration.
+        """
         for node, read in all_reads(self._nodes.values()):
             now = read.fetch(node.thing, read.key)
             if now is read.value or same(now, read.value):
@@ -73,10 +76,14 @@ class Recording(Calls):
             self._own_state.add(id(read))
             if read.fetch is of_call and (not read.key.method or isinstance(now, bool)):
                 continue  # it was inside of a `with` that switches it
-            self.carried.append(carried(node, read, now))
+            found = carried(node, read, now)
+            if self._runs_again:
+                self.counters.append(Counter(node.thing, read.key, found.refusal))
+            else:
+                self.carried.append(found)
         for node, (before, place) in self._grown.items():
-            if place and content(node.thing, deep=False) != before:
-                raise TraceError(refusal(node.path, before, content(node.thing, deep=False), place))
+            if not self._runs_again and place and content(node.thing, deep=False) != before:
+                raise StateError(refusal(node.path, before, content(node.thing, deep=False), place))
 
     def reads(self) -> Reads:
         """Return the reads to check before iterations.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -50,6 +51,7 @@ class Outcome(NamedTuple):
     infinite: a gradient of a scaled loss is infinite, so nothing was updated.
     parameters: those of the gradients, in their order.
     input_gradients: by name, those of inputs of an iteration that is part of a larger graph.
+    of_host_part: tensors that the iteration's Python code asks about.
     """
 
     loss: Tensor | None
@@ -59,6 +61,7 @@ class Outcome(NamedTuple):
     infinite: bool = False
     parameters: Sequence[Tensor] = ()
     input_gradients: Mapping[str, Tensor] = {}
+    of_host_part: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class PlannedStep:
@@ -190,6 +193,7 @@ class PlannedStep:
         self.output = None
         with deferred_signals():
             outcome = self.run(inputs)
+            self.run_host_part(inputs, outcome)
             self.grad_norm = outcome.grad_norm
             if outcome.gradients:
                 self.restore_to_device()
@@ -199,6 +203,12 @@ class PlannedStep:
             both = zip(outcome.gradients.items(), outcome.parameters, strict=True)
             gradients = {name: each.to(parameter.device) for (name, each), parameter in both}
         return outcome._replace(gradients=gradients)
+
+    def run_host_part(self, inputs: Inputs, outcome: Outcome) -> None:
+        """Run the code of the iteration, if it keeps or writes values, with those of this outcome."""
+        if self.program.host_part is not None:
+            with open_to_signals():
+                self.program.host_part.run(inputs, outcome.of_host_part)
 
     def accumulate(self, outcome: Outcome) -> None:
         """Add an iteration's gradients to the parameters' `.grad`."""
@@ -320,8 +330,11 @@ class PlannedStep:
         gradients = {name: next(following) for name in self.program.gradients}
         of_inputs = {name: next(following) for name in self.program.input_gradients}
         norm = None if self.program.norm is None else next(following)
+        requested = {name: outputs.pop(name) for name in self.program.output.names}
         infinite = bool(next(following, False))
-        return Outcome(loss, gradients, outputs, norm, infinite, input_gradients=of_inputs)
+        return Outcome(
+            loss, gradients, requested, norm, infinite, input_gradients=of_inputs, of_host_part=outputs
+        )
 
     def _bring_back(self, residents: Sequence[Tensor]) -> None:
         """Bring back residents that another step has offloaded; those that this step moves are not among

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..reads.carried import Carried
+from ..reads.carried import Carried, StateError
 from ..torch_internals import FakeTensor, make_fx
 from ..unsupported import TraceError
 from .expressions import Expressions
@@ -49,7 +49,7 @@ def refuse_what_moves(
         except TraceError:
             raise
         except Exception as error:
-            raise TraceError(carried[0].refusal) from error
+            raise StateError(carried[0].refusal) from error
         left.append([each.content() for each in carried])
         moves = (
             [each for each, then, now in zip(carried, *left[-2:], strict=True) if then != now]
@@ -57,7 +57,7 @@ def refuse_what_moves(
             else []
         )
         if iteration and (moves or computed != first):
-            raise TraceError((moves or carried)[0].refusal)
+            raise StateError((moves or carried)[0].refusal)
         first = computed if first is None else first
 
 

@@ -15,7 +15,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from itertools import count
-from typing import NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
+from weakref import ReferenceType
 
 import torch
 from torch import Tensor, fx, nn
@@ -26,9 +27,10 @@ from ..below_autograd import autocast_cache, without_autocast
 from ..handover import handover, ordered
 from ..model.captured import Captured
 from ..model.iteration import Iteration, differentiated, forward, tensors_in, with_tensors
-from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, caches_forgotten, state_put_back
+from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, state_put_back
 from ..program.outputs import Output
 from ..reach import Path
+from ..reads.carried import Counter
 from ..reads.contents import is_plain
 from ..reads.forbidden import drawing
 from ..reads.reads import Reads
@@ -41,32 +43,25 @@ from ..torch_internals import (
     gradients_of,
     make_fx,
     memory_of,
-    uncompiled,
+    version_of,
 )
 from ..unsupported import TraceError, first_line
 from ..values_used import BUFFERS, INPUTS, ValuesUsed
+from .api_calls import Question, Recorder
 from .functional import functional_graph
 from .generators import Generators, held_generators
 from .given import given_replaced
 from .gradients import check_leaves, other_gradients_refused
+from .host_part import DecidingError, Holder, HostPart, result_of
 from .in_a_row import refuse_what_moves
 from .known_functions import KnownFunctions
 from .known_values import KnownValues
 from .layer_calls import LayerCalls, refuse_own_formulas
-from .layers import OWN_RECOMPUTATION, Marks
+from .layers import MARK, OWN_RECOMPUTATION, Mark, Marks
 from .layouts import Forms, TrueFakes
 from .replaced import Replaced
-from .trace_context import (
-    compiling,
-    cumulative_norms,
-    not_called_fake,
-    ordinary_tensors,
-    silent,
-    without_checkpoints,
-    without_validation,
-)
+from .trace_context import users_code
 
-T = TypeVar("T")
 Named = Mapping[str, Tensor]
 
 
@@ -82,6 +77,7 @@ class Joint(NamedTuple):
     used: what the trace has used of values.
     reads: what it has read of Python's objects.
     generators: those that attributes hold, by path.
+    host_part: the code, if it is to run once more after each planned iteration.
     """
 
     graph: fx.GraphModule
@@ -96,6 +92,12 @@ class Joint(NamedTuple):
     used: ValuesUsed | None = None
     reads: Reads | None = None
     generators: Mapping[Path, torch.Generator] = {}
+    host_part: HostPart | None = None
+
+    @property
+    def results(self) -> list[str]:
+        """Names of the results between the loss and the gradients."""
+        return [*self.output.names, *(self.host_part.kept if self.host_part else ())]
 
 
 class TracePath(NamedTuple):
@@ -103,20 +105,36 @@ class TracePath(NamedTuple):
 
     compiling: trace as `torch.compile` would, with is_compiling() true and no value known.
     values: make the values of buffers and of inputs of whole numbers known, for code that asks for them.
+    host_part: run the code once more after each planned iteration, if it keeps or writes what it reads of
+        values that do not lead to the loss; "any": also if it does not, like code that only checks them.
+    guess: the value with which it is traced then.
     """
 
     compiling: bool = False
     values: bool = False
+    host_part: bool | Literal["any"] = False
+    guess: float = 1.0
 
 
-WAYS = (TracePath(), TracePath(compiling=True), TracePath(values=True))
+WAYS = (
+    TracePath(),
+    TracePath(host_part=True),
+    TracePath(compiling=True),
+    TracePath(values=True, host_part=True),
+    TracePath(values=True),
+    TracePath(host_part="any"),
+    TracePath(host_part="any", guess=0.0),
+)
 
 
-def joint_graph(iteration: Iteration, forms: Forms, way: TracePath, calls: Iterator[int]) -> Joint:
+def joint_graph(
+    iteration: Iteration, forms: Forms, way: TracePath, calls: Iterator[int], deciding: set[str]
+) -> Joint:
     """Trace the joint graph of an iteration.
 
     forms: of results whose fakes are wrong.
     calls: counter that advances by one for each call of an operator.
+    deciding: lines that read values which lead to the loss; those that are found so are added.
     """
     given = _distinct(iteration)
     flat = [tensor for group in given for tensor in group.values()]
@@ -128,11 +146,17 @@ def joint_graph(iteration: Iteration, forms: Forms, way: TracePath, calls: Itera
     inside = iteration._replace(inputs=with_tensors(iteration.inputs, inputs))
     made: list[_Results] = []
     captured = Captured(flat, calls, iteration)
-    recording = Recording(iteration.module, {"loss_fn": iteration.loss_fn}, tensors_in(iteration.inputs))
+    recording = Recording(
+        iteration.module,
+        {"loss_fn": iteration.loss_fn},
+        tensors_in(iteration.inputs),
+        runs_again=bool(way.host_part),
+    )
     used: list[ValuesUsed | None] = []
     own = held_generators(iteration)
     generators = Generators(own)
     caches = torch.is_autocast_cache_enabled()
+    runs: list[_ForwardBackward] = []
 
     def iterate(groups: Sequence[Named], captured: Captured) -> tuple[_Results, ValuesUsed | None]:
         own_tensors = (
@@ -142,14 +166,15 @@ def joint_graph(iteration: Iteration, forms: Forms, way: TracePath, calls: Itera
         )
         recording.stand_ins.put(own_tensors, groups[2].items())
         with captured, generators, autocast_cache(caches):
-            run = _ForwardBackward(inside, *groups, given=given, way=way)
+            run = _ForwardBackward(inside, *groups, given=given, way=way, deciding=deciding)
+            runs[:] = [run]
             return run.results(), run.values and run.values.tape.used()
 
     def forward_backward(*tensors: Tensor) -> list[Tensor]:
         following = iter(tensors)
         results, values = iterate([{name: next(following) for name in group} for group in given], captured)
         made[:], used[:] = [results], [values]
-        return results.tensors
+        return [*results.tensors, *runs[0].seen()]
 
     def once_more(batch: Named) -> tuple[list[Tensor], str]:
         results, _values = iterate([parameters, buffers, batch], Captured(flat, count(), iteration))
@@ -158,7 +183,10 @@ def joint_graph(iteration: Iteration, forms: Forms, way: TracePath, calls: Itera
     with _tracing(mode, way), closing(recording):
         with state_put_back(iteration, tensors=False) as before:
             with generators.watched(), mode, recording.listening():
-                traced = make_fx(forward_backward)(*examples)
+                traced = _traced(forward_backward, examples, runs, deciding)
+            keeps = before.changes_of_owner() if way.host_part is False else before.changes()
+            if keeps and way.host_part is False:
+                raise UnkeptError(iteration, keeps[0])
             recording.note_carried()
             if whose := before.drawn_from(PYTHON_NUMBERS, NUMPY_NUMBERS):
                 before.put_back()
@@ -171,6 +199,10 @@ def joint_graph(iteration: Iteration, forms: Forms, way: TracePath, calls: Itera
                     refuse_what_moves(recording.carried, {**parameters, **buffers}, inputs, once_more)
         held = captured.held_by(iteration)
         reads = recording.reads()
+        host_part = None
+        if way.host_part:
+            run, needed = runs[0], bool(keeps) or way.host_part == "any"
+            host_part = _host_part(run, traced, recording.counters, deciding, needed=needed)
         with mode:
             graph = functional_graph(traced, examples, flat, partial(_fake, mode))
     output, gradients, input_gradients, _tensors = made[0]
@@ -187,7 +219,94 @@ def joint_graph(iteration: Iteration, forms: Forms, way: TracePath, calls: Itera
         used[0],
         reads,
         own,
+        host_part,
     )
+
+
+class UnkeptError(TraceError):
+    """Error of code that changes what only its own run changes: lists and numbers of the loop."""
+
+    def __init__(self, iteration: Iteration, what: str) -> None:
+        super().__init__(
+            f"{_owner(iteration)} changes {what}, which a plan does not repeat in each iteration, and its "
+            "code can't run once more after each: leave it out"
+        )
+
+
+def _owner(iteration: Iteration) -> str:
+    owner = getattr(iteration.module, "owner", None)
+    thing = owner() if isinstance(owner, ReferenceType) else iteration.module
+    return f"the loss of {type(thing).__name__}"
+
+
+def _traced(
+    function: Callable[..., list[Tensor]],
+    examples: Sequence[Tensor],
+    runs: Sequence[_ForwardBackward],
+    deciding: set[str],
+) -> fx.GraphModule:
+    """Trace the function; what fails after questions for values were answered by a guess is due to these."""
+    try:
+        return make_fx(function)(*examples)
+    except Exception as error:
+        recorder = runs[0].recorder if runs else None
+        if recorder is None or not recorder.calls.questions or isinstance(error, InterruptedError):
+            raise
+        raise _decided(recorder.calls.questions, deciding) from error
+
+
+def _decided(questions: Sequence[Question], deciding: set[str]) -> Exception:
+    """Note the lines of these questions, and return the error to raise."""
+    deciding.update(question.place for question in questions)
+    return questions[0].error
+
+
+def _host_part(
+    run: _ForwardBackward,
+    traced: fx.GraphModule,
+    counters: Sequence[Counter],
+    deciding: set[str],
+    *,
+    needed: bool,
+) -> HostPart | None:
+    """Return the code to run after each iteration, and give the trace the results that it needs.
+
+    needed: whether it changes anything.
+    """
+    assert run.recorder is not None
+    part, calls = run.host_part(), run.recorder.calls
+    if not calls.questions and not needed:
+        results: set[int] = set()
+    else:
+        try:
+            results = run.recorder.needed | part.explore(counters)
+        except DecidingError as error:
+            if not error.questions:
+                raise TraceError("the iteration's code does something else when it runs twice") from error
+            raise _decided(error.questions, deciding) from error
+    if calls.questions and not (needed or part.printed):
+        raise calls.questions[0].error
+    output = next(node for node in reversed(traced.graph.nodes) if node.op == "output")
+    nodes = list(output.args[0])
+    own = len(nodes) - len(calls.tensors)
+    given = {calls.numbers[id(tensor)] for tensor in part.inputs.values()}
+    memories = set(map(memory_of, run.given))
+    for number in sorted(results - given):
+        fake, node = calls.tensors[number], nodes[own + number]
+        if calls.versions[number] != version_of(fake) or not isinstance(node, fx.Node):
+            if number in run.recorder.needed:
+                raise calls.questions[0].error
+            continue
+        part.kept[f"host part {number}"] = number
+        if memory_of(fake) in memories or fake.untyped_storage().nbytes() > fake.nbytes:
+            with traced.graph.inserting_before(node.next if node.op == "call_function" else output):
+                copy = traced.graph.call_function(torch.ops.aten.clone.default, (node,))
+            copy.meta, node = {MARK: node.meta.get(MARK, Mark(None, False))}, copy
+        nodes.append(node)
+    gradients = len(run.results_of_gradients)
+    kept = nodes[own + len(calls.tensors) :]
+    output.args = ([*nodes[: own - gradients], *kept, *nodes[own - gradients : own]],)
+    return part if part.kept or needed or part.printed or calls.questions else None
 
 
 def forward_calls(
@@ -209,7 +328,7 @@ def forward_calls(
     caches = torch.is_autocast_cache_enabled()
     state = state_put_back(iteration, tensors=False)
     with _tracing(mode, way), state, mode, watch, autocast_cache(caches):
-        run = _ForwardBackward(iteration, *groups, given=given, way=way, marks=watch)
+        run = _ForwardBackward(iteration, *groups, given=given, way=way, marks=watch, deciding=set())
         refuse_own_formulas(run.loss())
     return watch
 
@@ -217,17 +336,9 @@ def forward_calls(
 @contextmanager
 def _tracing(mode: FakeTensorMode, way: TracePath) -> Generator[None]:
     """Let PyTorch and models do meanwhile what a trace can follow."""
-    path = compiling() if way.compiling else not_called_fake()
     with (
-        path,
-        silent(),
-        without_checkpoints(),
-        without_validation(),
-        cumulative_norms(),
-        ordinary_tensors(),
+        users_code(as_compiled=way.compiling),
         addresses_refused(mode),
-        uncompiled(),
-        caches_forgotten(),
         torch.autograd.set_multithreading_enabled(False),
         # Anomaly mode looks for NaN, and fake tensors have no values.
         torch.autograd.set_detect_anomaly(False),
@@ -278,6 +389,7 @@ class _ForwardBackward:
         given: Sequence[Named],
         way: TracePath,
         marks: LayerCalls | None = None,
+        deciding: set[str],
     ) -> None:
         """Prepare one run. marks: takes note of the layers, if nothing is traced."""
         self.iteration = iteration
@@ -292,7 +404,14 @@ class _ForwardBackward:
         self.wanted = {name: tensor for name, tensor in trained if tensor.requires_grad}
         self.wanted_inputs = {name: tensor for name, tensor in handed if tensor.requires_grad}
         self.cotangents: list[Tensor] = []
-        self.values = None if way.compiling else KnownValues(self._usable(given) if way.values else ())
+        lines = deciding if way.host_part else None
+        self.values = None if way.compiling else KnownValues(self._usable(given) if way.values else (), lines)
+        self.recorder = Recorder(way.guess) if way.host_part else None
+        self.expected: Any = ()
+        self.results_of_gradients: list[str] = []
+        if self.recorder is not None:
+            for tensor in self.given:
+                self.recorder.calls.number(tensor)
         self.marks = Marks(iteration.module)
         self.layers = marks or self.marks
         self.replaced = Replaced({**parameters, **buffers})
@@ -305,7 +424,7 @@ class _ForwardBackward:
             other_gradients_refused(self.parameters),
         ):
             loss, _output = torch.func.functional_call(
-                _Holder(self.iteration.module), self._state(), (self._forward,)
+                Holder(self.iteration.module), self._state(), (self._forward,)
             )
         return loss
 
@@ -316,8 +435,12 @@ class _ForwardBackward:
         state = self._state()
         with given_replaced(self.pairs):
             loss, output, gradients = torch.func.functional_call(
-                _Holder(self.iteration.module), state, (self._run,)
+                Holder(self.iteration.module), state, (self._run,)
             )
+        if self.recorder is not None:
+            changed = [state[f"module.{name}"] for name in self.buffers]
+            number = self.recorder.calls.numbers.get
+            self.expected = result_of(lambda tensor: number(id(tensor)), *self._returned, changed)
         self.replaced.check()
         names: list[str] = []
         of_inputs: list[str] = []
@@ -345,7 +468,24 @@ class _ForwardBackward:
                 if new is not buffer:
                     buffer.copy_(new)
         self.marks.finish()
+        self.results_of_gradients = [*names, *of_inputs]
         return _Results(output.without_tensors(), names, of_inputs, kept)
+
+    def seen(self) -> list[Tensor]:
+        """Return the tensors of the code's calls, by their numbers."""
+        return [] if self.recorder is None else self.recorder.calls.tensors
+
+    def host_part(self) -> HostPart:
+        assert self.recorder is not None
+        return HostPart(
+            self.iteration,
+            self.recorder.calls,
+            self.parameters,
+            self.buffers,
+            self.inputs,
+            self.expected,
+            self.recorder.guess,
+        )
 
     def _run(self, module: nn.Module) -> tuple[Tensor | None, Output, Sequence[Tensor | None]]:
         if not self.iteration.trains:
@@ -382,9 +522,18 @@ class _ForwardBackward:
 
     def _forward(self, module: nn.Module) -> tuple[Tensor | None, Output]:
         known = KnownFunctions(self.values)
-        with self.layers.forward(), self.values or nullcontext(), known, self.replaced:
+        applied = nullcontext() if self.recorder is None else self.recorder.applied()
+        with (
+            self.layers.forward(),
+            self.values or nullcontext(),
+            known,
+            self.replaced,
+            applied,
+            self.recorder or nullcontext(),
+        ):
             inputs = with_tensors(self.iteration.inputs, self.inputs)
-            loss, output = forward(self.iteration, module, inputs)
+            loss, output = self._returned = forward(self.iteration, module, inputs)
+        with self.values or nullcontext(), known, self.replaced:
             output = self._kept(output)
             return loss if loss is None else _apart(loss, [_span(tensor) for tensor in self.given]), output
 
@@ -429,17 +578,6 @@ def _differentiable(output: Output) -> list[Tensor]:
             "no backward to plan"
         )
     return [output.tensors[name] for name in names]
-
-
-class _Holder(nn.Module):
-    """Module whose forward runs anything while the parameters and buffers of `module` are replaced."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, run: Callable[[nn.Module], T]) -> T:
-        return run(self.module)
 
 
 Span = tuple[int, int, int]

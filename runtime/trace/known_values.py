@@ -13,7 +13,7 @@ For each fake tensor made of nothing but known values and numbers, the real one 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from ..reads.contents import LARGEST_TENSOR
 from ..torch_internals import (
     ASKS_FOR_A_NUMBER,
     UNIQUE,
+    DataDependentOutputException,
     FakeTensor,
     TorchDispatchMode,
     WeakIdKeyDictionary,
@@ -68,12 +69,16 @@ class KnownValues(TorchDispatchMode):
     _real: tensors that the trace does not see, for kernels that read values, and what follows from them.
     """
 
-    def __init__(self, given: Iterable[tuple[str, Tensor, Tensor]] = ()) -> None:
+    def __init__(
+        self, given: Iterable[tuple[str, Tensor, Tensor]] = (), lines: Collection[str] | None = None
+    ) -> None:
         """Start with the values of small inputs and buffers known.
 
         given: inputs and buffers whose values may be used: name, fake tensor, real one.
+        lines: of the user's code, that get answers which follow from these; None for all.
         """
         super().__init__()
+        self._lines = lines
         self.tape = Tape()
         self._known: Any = WeakIdKeyDictionary()
         self._spoilt: dict[int, torch.UntypedStorage] = {}
@@ -155,7 +160,10 @@ class KnownValues(TorchDispatchMode):
 
     def _tell(self, tensor: Tensor) -> None:
         with no_dispatch_modes():
-            self.tape.tell(self._known[tensor], users_line())
+            slot, place = self._known[tensor], users_line()
+            if self._lines is not None and place not in self._lines and self.tape.follows(slot):
+                raise DataDependentOutputException(ASKS_FOR_A_NUMBER)
+            self.tape.tell(slot, place)
 
     def _as_numbers(self, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Replace known masks among indices by the positions that they pick."""

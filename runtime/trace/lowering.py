@@ -36,7 +36,7 @@ def lower(joint: Joint) -> Program:
         lowering.add(node)
     following = iter(found)
     loss = next(following) if joint.has_loss else None
-    names = (joint.output.names, joint.gradients, joint.input_gradients)
+    names = (joint.results, joint.gradients, joint.input_gradients)
     return lowering.program(loss, *({name: next(following) for name in group} for group in names))
 
 

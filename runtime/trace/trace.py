@@ -7,9 +7,11 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from time import perf_counter
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...graphs.errors import MemplanError
 from ..absent_gpu.devices import is_absent_gpu
@@ -21,8 +23,9 @@ from ..model.iteration import Iteration, refuse_gradients_of_inputs, scale_of, t
 from ..program.canonical import named
 from ..program.fingerprint import fingerprint
 from ..program.program import Program
+from ..reads.carried import StateError
 from ..storage.offloaded import bring_back, hold_of
-from ..unsupported import TraceError, is_value_dependent, refusal, warn_user
+from ..unsupported import TraceError, asks_for_values, is_value_dependent, refusal, warn_user
 from ..updates.averaged import with_average
 from ..updates.averages import check_summed, with_averages
 from ..updates.catalogue import rules
@@ -31,10 +34,13 @@ from ..updates.order import check_order, check_overlaps
 from ..updates.scaling import check_scaled, divided
 from ..updates.updates import with_sums, with_updates
 from .handed_over import with_handover
-from .joint import WAYS, TracePath, forward_calls, joint_graph
+from .joint import WAYS, TracePath, UnkeptError, forward_calls, joint_graph
 from .layouts import Forms
 from .lowering import lower
 from .repeated import by_some_layers
+
+_succeeded: WeakKeyDictionary[nn.Module, tuple[TracePath, set[str]]] = WeakKeyDictionary()
+"""How a module was traced, and the lines that are known to read values which lead to its loss."""
 
 
 def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
@@ -61,16 +67,13 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
         refuse_gradients_of_inputs(iteration.inputs)
     bring_back(iteration.module.buffers())
     bring_back(filter(_shares_memory, iteration.module.parameters()))
-    failed: list[tuple[int, Exception]] = []
-    for way in WAYS:
-        calls = count()
-        try:
-            program = _trace(iteration, forms or {}, way, calls)
-        except Exception as error:
-            if not is_value_dependent(error) and not failed:
-                raise refusal(error) from error
-            failed.append((next(calls), error))
-        else:
+    failed: list[_Failed] = []
+    before, deciding = _succeeded.get(iteration.module, (None, set[str]()))
+    for way in (*([] if before is None else [before]), *WAYS):  # again for layouts and for other shapes
+        if way.host_part and iteration.purpose == "part":
+            continue  # the code of a part of a larger graph runs between the caller's own
+        if (program := _attempt(iteration, forms or {}, way, deciding, failed)) is not None:
+            _succeeded[iteration.module] = way, deciding
             break
     else:
         raise _furthest(failed)
@@ -79,38 +82,74 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
     return replace(program, fingerprint=fingerprint(program), trace_seconds=perf_counter() - start)
 
 
-def _furthest(failed: Sequence[tuple[int, Exception]]) -> MemplanError:
-    """Return the refusal of the attempt that came furthest.
+def _attempt(
+    iteration: Iteration, forms: Forms, way: TracePath, deciding: set[str], failed: list[_Failed]
+) -> Program | None:
+    """Trace an iteration one way, and return its program; note the error if that fails."""
+    known = -1
+    while known < len(deciding):  # a line that was found to lead to the loss is answered otherwise now
+        known, calls = len(deciding), count()
+        try:
+            return _trace(iteration, forms, way, calls, deciding)
+        except Exception as error:
+            goes_on = asks_for_values(error) or isinstance(error, UnkeptError | StateError)
+            if way == WAYS[0] and not goes_on:
+                raise refusal(error) from error
+            failed.append(_Failed(way, next(calls), error))
+        if not (way.values and way.host_part):
+            break
+    return None
 
-    failed: per attempt the number of calls of operators that it made, and its error.
+
+class _Failed(NamedTuple):
+    """A trace that failed. calls: how many calls of operators it made."""
+
+    way: TracePath
+    calls: int
+    error: Exception
+
+
+def _furthest(failed: Sequence[_Failed]) -> MemplanError:
+    """Return the refusal of the attempt that came furthest.
 
     The path for torch.compile counts if values stopped it there too: else that is another program's trouble.
     """
-    compiled = next(n for n, way in enumerate(WAYS) if way.compiling)
-    able = [n for n, (_calls, error) in enumerate(failed) if n != compiled or is_value_dependent(error)]
-    last = max(able, key=lambda n: (failed[n][0], n))
-    error = failed[last][1]
-    both = last != compiled and is_value_dependent(error)
-    made = refusal(error, failed[compiled][1] if both else None)
-    made.__cause__ = None if made is error else error
+    able = [each for each in failed if not each.way.compiling or is_value_dependent(each.error)]
+    # State that the code keeps is the reason whichever way was tried for it.
+    kept = [each for each in failed if isinstance(each.error, UnkeptError | StateError)]
+    last = kept[0] if kept else max(reversed(able), key=lambda each: each.calls)
+    both = not last.way.compiling and is_value_dependent(last.error)
+    compiled = next(each.error for each in failed if each.way.compiling)
+    made = refusal(last.error, compiled if both else None)
+    made.__cause__ = None if made is last.error else last.error
     return made
 
 
-def _trace(iteration: Iteration, forms: Forms, way: TracePath, calls: Iterator[int]) -> Program:
+def _trace(
+    iteration: Iteration, forms: Forms, way: TracePath, calls: Iterator[int], deciding: set[str]
+) -> Program:
     """Trace an iteration once.
 
     calls: counter that advances by one for each call of an operator.
+    deciding: see joint_graph.
     """
 
     def whole() -> Program:
-        joint = joint_graph(iteration, forms, way, calls)
+        joint = joint_graph(iteration, forms, way, calls, deciding)
         fuse_dropout_masks(joint.graph.graph)
         drop_copies(joint.graph.graph)
         replace_scatters(joint.graph.graph)
-        program = with_handover(lower(joint))
-        return replace(program, compiling=way.compiling, used=joint.used, reads=joint.reads)
+        return replace(
+            with_handover(lower(joint)),
+            compiling=way.compiling,
+            used=joint.used,
+            reads=joint.reads,
+            host_part=joint.host_part,
+        )
 
-    if is_absent_gpu():
+    if is_absent_gpu() and way.host_part:
+        program = program_on_cuda(whole())
+    elif is_absent_gpu():
         forward = partial(forward_calls, iteration, forms, way)
         program = program_on_cuda(by_some_layers(iteration.module, whole, forward))
     else:

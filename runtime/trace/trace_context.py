@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..calls.cumulative_norm import cumulative
 from ..model.captured import users_line
+from ..model.python_state import caches_forgotten
 from ..torch_internals import (
     FAKE_TENSOR_LOGGER,
     checkpoints_replaced,
@@ -21,6 +22,7 @@ from ..torch_internals import (
     norms_replaced,
     say_compiling,
     says_compiling,
+    uncompiled,
 )
 from ..unsupported import TraceError
 
@@ -98,6 +100,25 @@ def _run_by_reentrant_checkpoint(run: Callable[..., T], _preserve_rng_state: boo
 
 def _nothing_around(*_arguments: Any, **_keywords: Any) -> Generator[None]:
     yield
+
+
+@contextmanager
+def users_code(*, as_compiled: bool) -> Generator[None]:
+    """Run the code of a model as a trace does.
+
+    as_compiled: let `torch.compiler.is_compiling()` be true; else no tensor is called fake.
+    """
+    with (
+        compiling() if as_compiled else not_called_fake(),
+        silent(),
+        without_checkpoints(),
+        without_validation(),
+        cumulative_norms(),
+        ordinary_tensors(),
+        uncompiled(),
+        caches_forgotten(),
+    ):
+        yield
 
 
 @contextmanager

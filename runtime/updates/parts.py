@@ -47,7 +47,7 @@ def adding(program: Program) -> Part:
 
 def updating(program: Program) -> Part:
     """Return the program of an update with the sums as they are."""
-    part = replace(program, inputs={}, loss=None, outputs={}, output=NOTHING, gradients={})
+    part = replace(program, inputs={}, loss=None, outputs={}, output=NOTHING, gradients={}, host_part=None)
     return _part(program, part, _updating)
 
 

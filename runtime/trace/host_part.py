@@ -1,0 +1,415 @@
+"""The part of an iteration that Python does: lists, counters and texts of the values that its code reads.
+
+    losses.append(loss.item())             a figure for a log
+    if tokens > 0: rate = right / tokens   a branch that leads to no part of the loss
+
+A plan has no Python in it. So the code runs once more after each planned iteration, with the values that this
+one has computed, as eager PyTorch's would have read them. Nothing is computed a second time: each call of
+torch's functions that the trace has seen (api_calls.py) returns what it did then, a result of the plan if
+its values are needed, else a fake tensor. Calls that the trace has not seen, behind a branch that it did not
+take, are made on results of the plan.
+
+The loss must be the tensor that the trace has found, and each change in place one of the trace's: then the
+plan is right for the iteration whatever the code has read. A trace tries this with several answers to each
+question, and refuses the line that leads to another loss.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from gc import collect
+from math import nan
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ...graphs.errors import MismatchError
+from ..calls.randomness import restore_generator, save_generator
+from ..model.captured import users_line
+from ..model.iteration import Inputs, Iteration, forward, tensors_in, with_tensors
+from ..model.python_state import state_put_back
+from ..program.outputs import Output
+from ..reads.carried import Counter as StateCounter
+from ..reads.contents import is_plain
+from ..torch_internals import FakeTensor, functions_applied, tree_map, version_of
+from ..unsupported import TraceError, is_value_dependent, warn_user
+from .api_calls import (
+    Calls,
+    Made,
+    Question,
+    UnknownTensorError,
+    filled,
+    key_of,
+    on_values,
+    tensors_among,
+)
+from .trace_context import users_code
+
+GUESSES = (1.0, 0.0, 2.0**40, -1.0, nan)
+"""Answers to questions for values with which a trace tries whether the loss depends on them."""
+
+COUNTS = (0, 1, 2, 3, 4, 7, 9, 99, 499, 999, 10**4, 10**6)
+"""Numbers of a counter with which a trace tries whether the loss depends on it."""
+
+_OTHER_AFTER_ONE = (
+    "computes something else in a second iteration, by what the first has left in attributes or containers: "
+    "make it a buffer (register_buffer) or an input, or count in the training loop"
+)
+
+Result = tuple[Any, ...]
+"""Which of a trace's tensors are loss, outputs and buffers at the end; None for any other."""
+
+Named = Mapping[str, Tensor]
+
+
+class LeftError(Exception):
+    """Error of code that has left the way of the trace: it computes with weights what the trace has not."""
+
+
+class DecidingError(Exception):
+    """Error of code whose loss follows from a value that it reads.
+
+    questions: those that may be meant.
+    """
+
+    def __init__(self, questions: Sequence[Question]) -> None:
+        super().__init__("the loss follows from a value")
+        self.questions = questions
+
+
+class Holder(nn.Module):
+    """Module whose forward runs anything while the parameters and buffers of `module` are replaced."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, run: Callable[[nn.Module], Any]) -> Any:
+        return run(self.module)
+
+
+class Replay(TorchFunctionMode):
+    """Mode in which the traced code runs once more: its calls return what they did in the trace.
+
+    shown: real tensors that are returned instead of the trace's, by number.
+    guess: the answer to a question, by its number (None if a call is not the trace's); without it, values
+        that are not shown are unknown.
+    needed: the numbers of tensors whose values the code has asked for.
+    other: the line of the first call that changes a tensor and is not the trace's.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        weights: Collection[int],
+        shown: Mapping[int, Tensor],
+        guess: Callable[[int | None], float] | None = None,
+    ) -> None:
+        super().__init__()
+        self._weights = weights
+        self.needed: set[int] = set()
+        self.other: str | None = None
+        self.place = ""
+        self._calls, self._shown, self._guess = calls, shown, guess
+        self._numbers = {id(tensor): number for number, tensor in shown.items()}
+        self._before: Counter[Any] = Counter()
+        self._changed: set[int] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.call(func, func, args, kwargs or {})
+
+    def call(self, name: Any, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Return what the trace's call with this name and these arguments did, or make the call."""
+        try:
+            key = key_of((name, args, kwargs), self._number)
+        except UnknownTensorError:
+            if any(tensor.requires_grad for tensor in tensors_among((args, kwargs))):
+                self.place = self.place or users_line()
+            return self._on_values(func, args, kwargs)
+        made = self._calls.find(key, self._before[key])
+        if made is None:
+            return self._unknown(func, args, kwargs)
+        self._before[key] += 1
+        if made.asked is not None:
+            return self._on_values(func, args, kwargs, made.asked)
+        if made.changes:
+            self._changed.add(made.number)
+        return self._result(made)
+
+    def number(self, tensor: Tensor) -> int | None:
+        """Return the number of a tensor of the trace; None for any other."""
+        found = self._numbers.get(id(tensor))
+        return self._calls.numbers.get(id(tensor)) if found is None else found
+
+    def shown(self, number: int, fake: Tensor) -> Tensor:
+        """Return what is shown instead of a tensor of the trace, which may be itself."""
+        return self._shown.get(number, fake)
+
+    @property
+    def complete(self) -> bool:
+        """Tell whether each change in place was made, and no other."""
+        return self.other is None and self._changed == self._calls.changing
+
+    def _number(self, tensor: Tensor) -> int:
+        found = self.number(tensor)
+        if found is None:
+            raise UnknownTensorError
+        return found
+
+    def _result(self, made: Made) -> Any:
+        if made.nests:
+            return tree_map(self._seen, made.result)
+        return self._seen(made.result)
+
+    def _seen(self, leaf: Any) -> Any:
+        return self._shown.get(self._calls.numbers[id(leaf)], leaf) if isinstance(leaf, Tensor) else leaf
+
+    def _unknown(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Make a call that the trace has not made, on tensors of the trace."""
+        self.place = self.place or users_line()
+        tensors = tensors_among((args, kwargs))
+        if all(isinstance(tensor, FakeTensor) for tensor in tensors):
+            try:
+                made = func(*args, **kwargs)
+            except Exception as error:
+                if not is_value_dependent(error):
+                    raise
+            else:
+                if not tensors or not tensors_among(made):
+                    return made  # a question for a form
+        return self._on_values(func, args, kwargs)
+
+    def _on_values(self, func: Callable[..., Any], args: Any, kwargs: Any, asked: int | None = None) -> Any:
+        values: dict[int, Tensor] = {}
+
+        def value(leaf: Tensor) -> Tensor:
+            if not isinstance(leaf, FakeTensor):
+                values[id(leaf)] = leaf
+            elif id(leaf) not in values:
+                values[id(leaf)] = self._value(leaf, asked)
+            return values[id(leaf)]
+
+        before = [(tensor, version_of(value(tensor))) for tensor in tensors_among((args, kwargs))]
+        made = on_values(func, args, kwargs, value)
+        for tensor, version in before:
+            if self.number(tensor) is not None and version_of(value(tensor)) != version:
+                self.other = self.other or users_line() or "a line "
+        return made
+
+    def _value(self, fake: FakeTensor, asked: int | None) -> Tensor:
+        number = self._calls.number(fake)
+        if number in self._weights and asked is None:
+            raise LeftError  # else a whole model may follow
+        self.needed.add(number)
+        if self._guess is not None:
+            return filled(fake, self._guess(asked))
+        warn_user(
+            f"{users_line()}a value that no iteration before has asked for is not among the plan's results: "
+            "it is logged as nan, or 0"
+        )
+        return filled(fake, nan if fake.is_floating_point() else 0.0)
+
+
+@dataclass
+class HostPart:
+    """The code of an iteration, run once more after each planned one.
+
+    parameters, buffers, inputs: the fakes of the trace.
+    expected: what its run in the trace has led to.
+    first_guess: the answer to each question in the trace.
+    kept: the numbers of the tensors that are results of the plan, by the result's name.
+    printed: whether the code writes text.
+    """
+
+    iteration: Iteration
+    calls: Calls
+    parameters: Named
+    buffers: Named
+    inputs: Named
+    expected: Result
+    first_guess: float
+    kept: dict[str, int] = field(default_factory=dict[str, int])
+    printed: bool = False
+
+    def run(self, inputs: Inputs, results: Mapping[str, Tensor]) -> None:
+        """Run the code for an iteration that has just been run.
+
+        inputs: the batch.
+        results: by name, those in `kept`.
+
+        Raises MismatchError if the loss would be another, and what the code raises.
+        """
+        # The plan may have left a result in another memory.
+        shown = {n: results[name].to(self.calls.tensors[n].device) for name, n in self.kept.items()}
+        replay = self._on(tensors_in(inputs), shown)
+        if not self._same(replay, inputs, raises=True):
+            raise MismatchError(
+                f"{replay.other or replay.place or self._places()}the code takes another way than in the "
+                "planned iteration, by values that it reads, and the loss would be another: use torch.where, "
+                "or compute that part in the training loop"
+            )
+
+    def _on(self, batch: Named, shown: Mapping[int, Tensor]) -> Replay:
+        """Return the mode of an iteration with this batch and these results."""
+        numbers = {name: self.calls.numbers[id(fake)] for name, fake in self.inputs.items()}
+        once = Counter(map(id, batch.values()))  # one that is given twice was two in the trace
+        given = {n: batch[name] for name, n in numbers.items() if once[id(batch[name])] == 1}
+        return Replay(self.calls, self._weights(), {**given, **shown})
+
+    def explore(self, counters: Sequence[StateCounter]) -> set[int]:
+        """Run the code with several answers to its questions, and return which tensors it asks about.
+
+        Those are among them that it keeps in lists or attributes.
+
+        counters: numbers that it counts up and reads; it is run with others, too.
+
+        Raises DecidingError if an answer leads to another loss, TraceError if a number does.
+        """
+        needed: set[int] = set()
+        with self._undone():
+            counts = self._references()
+            replay = self._guessing(lambda _question: self.first_guess)
+            if not self._same(replay, raises=True):
+                raise DecidingError(self.calls.questions)
+            needed |= replay.needed
+            del replay
+            needed |= self._held_since(counts)
+        for guess in GUESSES:
+            needed |= self._tried(lambda _question, guess=guess: guess)
+        for counter in counters:
+            needed |= self._counted(counter)
+        self._run_in_a_row(needed)
+        return needed
+
+    def _run_in_a_row(self, needed: set[int]) -> None:
+        """Run the code as after three iterations. Raises TraceError if one feels what another has left."""
+        with self._undone():
+            for _iteration in range(3):
+                batch = {name: filled(fake, self.first_guess) for name, fake in self.inputs.items()}
+                results = {n: filled(self.calls.tensors[n], self.first_guess) for n in needed}
+                replay = self._on(batch, results)
+                if not self._same(replay, raises=True):
+                    raise TraceError(f"{replay.place or 'the iteration '}{_OTHER_AFTER_ONE}")
+
+    def _counted(self, counter: StateCounter) -> set[int]:
+        """Run the code with several numbers of a counter, and return which tensors it asks about."""
+        needed: set[int] = set()
+        for number in COUNTS if counter.entries() is not None else ():
+            replay = self._guessing(lambda _question: self.first_guess)
+            with self._undone():
+                entries = counter.entries()
+                assert entries is not None
+                entries[counter.key] = number
+                if not self._same(replay):
+                    raise TraceError(counter.refusal)
+            needed |= replay.needed
+        return needed
+
+    def _tried(self, guess: Callable[[int | None], float]) -> set[int]:
+        """Run the code with these answers, and return which tensors it asks about. Raises DecidingError."""
+        replay = self._guessing(guess)
+        with self._undone():
+            if self._same(replay):
+                return replay.needed
+        found = [question for number, question in enumerate(self.calls.questions) if self._decides(number)]
+        raise DecidingError(found or self.calls.questions)
+
+    def _decides(self, number: int) -> bool:
+        """Tell whether the answer to one question changes the loss."""
+        for guess in GUESSES:
+            replay = self._guessing(
+                # Calls that follow only then, too: they may ask once more, about what decides with it.
+                lambda question, guess=guess: guess if question in (number, None) else self.first_guess
+            )
+            with self._undone():
+                if not self._same(replay):
+                    return True
+        return False
+
+    def _guessing(self, guess: Callable[[int | None], float]) -> Replay:
+        return Replay(self.calls, self._weights(), {}, guess)
+
+    def _weights(self) -> set[int]:
+        return {self.calls.numbers[id(tensor)] for tensor in self.parameters.values()}
+
+    def _same(self, replay: Replay, inputs: Inputs | None = None, *, raises: bool = False) -> bool:
+        """Tell whether the code leads to the same loss.
+
+        inputs: the batch; None for the trace's.
+        raises: raise what the code raises; else that counts as the same: eager PyTorch would raise it, too.
+        """
+        inputs = self.iteration.inputs if inputs is None else inputs
+        given = {n: replay.shown(self.calls.numbers[id(fake)], fake) for n, fake in self.inputs.items()}
+        try:
+            found = self._replayed(replay, with_tensors(inputs, given))
+        except LeftError:
+            return False
+        except Exception:
+            if raises:
+                raise
+            return True
+        return found == self.expected and replay.complete
+
+    def _replayed(self, replay: Replay, inputs: Inputs) -> Result:
+        tensors = {**self.parameters, **self.buffers}
+        state = {f"module.{name}": tensor for name, tensor in tensors.items()}
+
+        def run(module: nn.Module) -> tuple[Tensor | None, Output]:
+            with functions_applied(replay.call), replay:
+                return forward(self.iteration, module, inputs)
+
+        with users_code(as_compiled=False), torch.set_grad_enabled(self.iteration.trains):
+            loss, output = torch.func.functional_call(Holder(self.iteration.module), state, (run,))
+        return result_of(replay.number, loss, output, [state[f"module.{name}"] for name in self.buffers])
+
+    def _references(self) -> list[int]:
+        return [sys.getrefcount(tensor) for tensor in self.calls.tensors]
+
+    def _held_since(self, counts: Sequence[int]) -> set[int]:
+        """Return the numbers of tensors to which there are more references now."""
+        for last in (False, True):
+            now = self._references()
+            found = {n for n, (one, other) in enumerate(zip(counts, now, strict=False)) if other > one}
+            if not found or last:
+                break
+            collect()  # circles of objects that nobody has any more
+        return {number for number in found if isinstance(self.calls.tensors[number], FakeTensor)}
+
+    def _places(self) -> str:
+        return "".join(dict.fromkeys(question.place for question in self.calls.questions))
+
+    @contextmanager
+    def _undone(self) -> Generator[None]:
+        """Put back what the code changes, and keep from the user what it prints, noting whether it prints."""
+        text, device = io.StringIO(), next(iter(self.parameters.values())).device
+        generators = {each: save_generator(each) for each in {torch.device("cpu"), device}}
+        try:
+            with (
+                state_put_back(self.iteration, tensors=False),
+                redirect_stdout(text),
+                redirect_stderr(text),
+            ):
+                yield
+        finally:
+            self.printed = self.printed or bool(text.getvalue())
+            for each, numbers in generators.items():
+                restore_generator(each, numbers)
+
+
+def result_of(
+    number: Callable[[Tensor], int | None],
+    loss: Tensor | None,
+    output: Output,
+    buffers: Sequence[Tensor],
+) -> Result:
+    """Return what a run of the code has led to. number: of a tensor of the trace, None for any other."""
+    tensors = [number(tensor) for tensor in (*output.tensors.values(), *buffers)]
+    plain = repr([*filter(is_plain, output.rest)])
+    return loss if loss is None else number(loss), *tensors, plain

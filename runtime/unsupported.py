@@ -35,6 +35,7 @@ _VALUES = "its code depends on the values of tensors"
 _LONGEST = 300
 _SHOWN = ("passed to FakeTensor.__format__", ".numpy() is not supported")
 """Parts of PyTorch's errors for a fake tensor whose values are shown."""
+_FRAMES = "memplan_frames"
 _LAYER = "memplan_layer"
 """The attribute of an error that holds the layer."""
 _LIBRARIES = ("site-packages", "dist-packages")
@@ -77,7 +78,7 @@ def refusal(error: Exception, compiled: Exception | None = None) -> MemplanError
 
 def _parts(error: Exception) -> tuple[str, str, str]:
     """Return place, reason and advice."""
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = getattr(error, _FRAMES, None) or traceback.extract_tb(error.__traceback__)
     users = _place(frames)
     place = users or getattr(error, _LAYER, "")
     text = f"{type(error).__name__}: {error}"
@@ -89,12 +90,12 @@ def _parts(error: Exception) -> tuple[str, str, str]:
 
 def note_layer(error: Exception, layer: str) -> None:
     """Keep the layer in which the error was raised: its place, if no line of the user's is on the way."""
-    note_place(error, f"in {layer}: ")
+    setattr(error, _LAYER, f"in {layer}: ")
 
 
-def note_place(error: Exception, place: str) -> None:
-    """Keep the place of an error unless it has one: `model.py:12: `."""
-    setattr(error, _LAYER, getattr(error, _LAYER, place))
+def note_frames(error: Exception) -> None:
+    """Keep where an error was raised that is caught here, and may be raised once more elsewhere."""
+    setattr(error, _FRAMES, [*traceback.extract_stack(), *traceback.extract_tb(error.__traceback__)])
 
 
 def _reason(error: Exception) -> str:

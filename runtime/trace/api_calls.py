@@ -25,7 +25,7 @@ from ..torch_internals import (
     tree_map,
     version_of,
 )
-from ..unsupported import is_value_dependent, note_place
+from ..unsupported import is_value_dependent, note_frames
 from .layers import traced_graph
 
 MOST_ELEMENTS = 2**22
@@ -188,8 +188,8 @@ class Recorder(TorchFunctionMode):
                 raise
             for node in list(takewhile(lambda node: node is not last, reversed(traced_graph().nodes))):
                 traced_graph().erase_node(node)  # what has failed is no part of the program
-            note_place(error, place := users_line())
-            self.calls.add_question(key, Question(place, error))
+            note_frames(error)
+            self.calls.add_question(key, Question(users_line(), error))
             return self._guess(func, args, kwargs)
         finally:
             self._inside = False

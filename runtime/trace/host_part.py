@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ...graphs.errors import MismatchError
+from ...graphs.errors import MemplanError, MismatchError
 from ..calls.randomness import restore_generator, save_generator
 from ..model.captured import users_line
 from ..model.iteration import Inputs, Iteration, forward, tensors_in, with_tensors
@@ -57,6 +57,9 @@ GUESSES = (1.0, 0.0, 2.0**40, -1.0, nan)
 
 COUNTS = (0, 1, 2, 3, 4, 7, 9, 99, 499, 999, 10**4, 10**6)
 """Numbers of a counter with which a trace tries whether the loss depends on it."""
+
+_IN_A_ROW = 4
+"""Rounds of three iterations after which a state that counts has shown what it leads to."""
 
 _OTHER_AFTER_ONE = (
     "computes something else in a second iteration, by what the first has left in attributes or containers: "
@@ -103,6 +106,7 @@ class Replay(TorchFunctionMode):
         that are not shown are unknown.
     needed: the numbers of tensors whose values the code has asked for.
     other: the line of the first call that changes a tensor and is not the trace's.
+    left: whether the code has made a call on tensors of the trace that the trace has not made.
     """
 
     def __init__(
@@ -116,7 +120,7 @@ class Replay(TorchFunctionMode):
         self._weights = weights
         self.needed: set[int] = set()
         self.other: str | None = None
-        self.place = ""
+        self.place, self.left = "", False
         self._calls, self._shown, self._guess = calls, shown, guess
         self._numbers = {id(tensor): number for number, tensor in shown.items()}
         self._before: Counter[Any] = Counter()
@@ -184,6 +188,7 @@ class Replay(TorchFunctionMode):
             else:
                 if not tensors or not tensors_among(made):
                     return made  # a question for a form
+        self.left = True
         return self._on_values(func, args, kwargs)
 
     def _on_values(self, func: Callable[..., Any], args: Any, kwargs: Any, asked: int | None = None) -> Any:
@@ -289,14 +294,17 @@ class HostPart:
         return needed
 
     def _run_in_a_row(self, needed: set[int]) -> None:
-        """Run the code as after three iterations. Raises TraceError if one feels what another has left."""
-        with self._undone():
-            for _iteration in range(3):
-                batch = {name: filled(fake, self.first_guess) for name, fake in self.inputs.items()}
-                results = {n: filled(self.calls.tensors[n], self.first_guess) for n in needed}
-                replay = self._on(batch, results)
-                if not self._same(replay, raises=True):
-                    raise TraceError(f"{replay.place or 'the iteration '}{_OTHER_AFTER_ONE}")
+        """Run the code as after planned iterations. Raises TraceError if one feels what another has left."""
+        for guess in GUESSES:
+            with self._undone():
+                first, other = (
+                    {name: filled(fake, guess) for name, fake in self.inputs.items()} for _ in range(2)
+                )
+                many = _IN_A_ROW if guess == self.first_guess else 1
+                for batch in (first, other, other) * many:  # the same objects once more, too
+                    replay = self._on(batch, {n: filled(self.calls.tensors[n], guess) for n in needed})
+                    if not self._same(replay):
+                        raise TraceError(f"{replay.place or 'the iteration '}{_OTHER_AFTER_ONE}")
 
     def _counted(self, counter: StateCounter) -> set[int]:
         """Run the code with several numbers of a counter, and return which tensors it asks about."""
@@ -343,7 +351,8 @@ class HostPart:
         """Tell whether the code leads to the same loss.
 
         inputs: the batch; None for the trace's.
-        raises: raise what the code raises; else that counts as the same: eager PyTorch would raise it, too.
+        raises: raise what the code raises; else that counts as the same, if it does so on the way of the
+            trace: eager PyTorch would raise it, too.
         """
         inputs = self.iteration.inputs if inputs is None else inputs
         given = {n: replay.shown(self.calls.numbers[id(fake)], fake) for n, fake in self.inputs.items()}
@@ -351,10 +360,10 @@ class HostPart:
             found = self._replayed(replay, with_tensors(inputs, given))
         except LeftError:
             return False
-        except Exception:
+        except Exception as error:
             if raises:
                 raise
-            return True
+            return not (replay.left or isinstance(error, MemplanError))
         return found == self.expected and replay.complete
 
     def _replayed(self, replay: Replay, inputs: Inputs) -> Result:

@@ -30,7 +30,7 @@ from ..model.iteration import Iteration, differentiated, forward, tensors_in, wi
 from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, state_put_back
 from ..program.outputs import Output
 from ..reach import Path
-from ..reads.carried import Counter
+from ..reads.carried import Counter, StateError
 from ..reads.contents import is_plain
 from ..reads.forbidden import drawing
 from ..reads.reads import Reads
@@ -284,6 +284,9 @@ def _host_part(
             if not error.questions:
                 raise TraceError("the iteration's code does something else when it runs twice") from error
             raise _decided(error.questions, deciding) from error
+    moving = [counter for counter in counters if counter.entries() is None]
+    if moving and not calls.questions:  # it is read for something else than a record of values
+        raise StateError(moving[0].refusal)
     if calls.questions and not (needed or part.printed):
         raise calls.questions[0].error
     output = next(node for node in reversed(traced.graph.nodes) if node.op == "output")

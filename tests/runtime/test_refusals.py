@@ -78,7 +78,6 @@ MASKS = "def mask_along_axis(x):\n    return x * x.sum().item()\ndef run(x):\n  
         ("torch_geometric/nn/norm.py", NUMBER, "use torch.where, or put it into an operator"),
         ("kornia/augmentation/color.py", NUMBER, "augment batches before the step"),
         ("pytorch_metric_learning/reducers/threshold.py", PICKS, r"reducer=reducers.MeanReducer\(\)"),
-        ("trl/trainer/sft_trainer.py", NUMBER, "compute_loss = transformers.Trainer.compute_loss"),
         ("torchaudio/functional/functional.py", MASKS, "iid_masks=True"),
     ],
 )

@@ -308,7 +308,7 @@ class InfeasibleError(MemplanError):
     def with_extra_bytes(self, others: int) -> InfeasibleError:
         """Return the same error for budgets that also hold `others` bytes."""
         least = None if self.least is None else self.least + others
-        refusal = InfeasibleError(self.solver, self.budget + others, least, self.min_memory + others)
+        refusal = type(self)(self.solver, self.budget + others, least, self.min_memory + others)
         return self._known_to(refusal, others)
 
     def _known_to(self, refusal: InfeasibleError, others: int) -> InfeasibleError:

@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 
 from ..graphs.errors import InputError
 from ..graphs.units import format_bytes
+from ..planner.budget import spelled
 from ..runtime.compare.peaks import RESIDENT, resident_bytes
 from ..runtime.device.choice import device_of
 from ..runtime.model.iteration import Iteration
@@ -45,6 +46,16 @@ _SECOND = 2
 
 _NUMBERS = 16
 """Single numbers that a loop has on the device: the last loss, a scale, a norm."""
+
+
+class StepInfeasibleError(InfeasibleError):
+    """The budget is below what an optimizer's step needs after the plan. solver: the optimizer's name."""
+
+    def _verdict(self) -> str:
+        return (
+            f"no schedule within {spelled(self.budget)}: with weights, gradients and states the step of "
+            f"{self.solver} needs {spelled(self.min_memory)}"
+        )
 
 
 class LoopMemory(NamedTuple):
@@ -82,7 +93,7 @@ class LoopMemory(NamedTuple):
         budget: bytes of the plan.
         """
         if (needed := self.needed(program) - self.bytes) > budget:
-            raise InfeasibleError(f"the step of {self.name}", budget, needed, needed)
+            raise StepInfeasibleError(self.name, budget, needed, needed)
 
     def added_to(self, error: InfeasibleError) -> InfeasibleError:
         """Return the error with these bytes in its figures, and what can be done about them."""

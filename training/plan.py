@@ -21,6 +21,7 @@ from ..runtime.compare.signature import grounds
 from ..runtime.compare.verdict import as_source, compared, warning
 from ..runtime.device.choice import device_of
 from ..runtime.fusion.choice import COMPILED, chosen
+from ..runtime.measuring.measure import Measurement
 from ..runtime.model.iteration import Iteration
 from ..runtime.profile.fused_updates import fused_hint
 from ..runtime.profile.part import graph_of_part
@@ -41,6 +42,7 @@ from ..solvers.incumbent import Incumbent, gap
 from ..solvers.problem import InfeasibleError, Problem, Status
 from ..solvers.registry.run import solve_or_unpin as solve
 from .derived import transferred
+from .infeasible import explain
 from .loop_memory import LoopMemory
 from .options import Options
 from .plan_cache import Plan, find, keep, vouch, vouched
@@ -386,6 +388,24 @@ class Planner:
             measured = with_talks(measured, program, iteration.processes)
         graph = graph_from(program, measured)
         budget = self._first_budget(graph, program) if size is None else size
+        try:
+            return self._chosen(iteration, program, measured, graph, budget)
+        except InfeasibleError as error:
+            shares = self.options.budget.size is None and iteration.trains
+            peak = self._whole_peak(graph, program) if shares else None
+            problem, step = Problem(graph, budget, self.options.machine), self.outside.needed(program)
+            explain(error, problem, self.outside, step, peak)
+            raise
+
+    def _chosen(
+        self,
+        iteration: Iteration,
+        program: Program,
+        measured: list[Measurement],
+        graph: Graph,
+        budget: int,
+    ) -> Plan:
+        """Return the plan, with compiled kernels if they are requested. Raises InfeasibleError."""
         if iteration.trains:
             self.outside.check_step(program, budget)
         plan, solver = self._unsolved(program, graph, budget), self._solver(iteration)
@@ -410,14 +430,18 @@ class Planner:
         optimizer's step.
         """
         kept = 0 if self.options.budget.size is None else device_of(program.device).constant_bytes()
-        extra, resident = self.outside.bytes, graph.resident_bytes
-        together = resident + self.calls * (baseline(graph).peak - resident)
-        peak = max(together + extra, self.outside.needed(program))
-        budget = self.options.budget.bytes_of(peak, resident + extra) - extra
+        extra, peak = self.outside.bytes, self._whole_peak(graph, program)
+        budget = self.options.budget.bytes_of(peak, graph.resident_bytes + extra) - extra
         if 0 < budget <= kept:
             raise InputError(f"of {budget:,} B libraries keep {kept:,} B: nothing is left to plan in")
         # What is resident is there once; all else, of each of the calls.
         return resident + (budget - kept - resident) // self.calls
+
+    def _whole_peak(self, graph: Graph, program: Program) -> int:
+        """Return the peak of the loop whose plan keeps everything."""
+        resident = graph.resident_bytes
+        together = resident + self.calls * (baseline(graph).peak - resident)
+        return max(together + self.outside.bytes, self.outside.needed(program))
 
     def _unsolved(self, program: Program, graph: Graph, budget: int) -> Plan:
         """Return the baseline as a plan, on links with the rates that iterations have measured."""

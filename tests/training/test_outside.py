@@ -163,7 +163,7 @@ class Reading(Lion):
         (
             lambda p: torch.optim.Adadelta(p, foreach=True),
             {"budget": "100kB"},
-            "smallest budget found by the step of Adadelta",
+            "with weights, gradients and states the step of Adadelta needs",
         ),
     ],
 )

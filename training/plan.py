@@ -430,8 +430,8 @@ class Planner:
         optimizer's step.
         """
         kept = 0 if self.options.budget.size is None else device_of(program.device).constant_bytes()
-        extra, peak = self.outside.bytes, self._whole_peak(graph, program)
-        budget = self.options.budget.bytes_of(peak, graph.resident_bytes + extra) - extra
+        extra, resident = self.outside.bytes, graph.resident_bytes
+        budget = self.options.budget.bytes_of(self._whole_peak(graph, program), resident + extra) - extra
         if 0 < budget <= kept:
             raise InputError(f"of {budget:,} B libraries keep {kept:,} B: nothing is left to plan in")
         # What is resident is there once; all else, of each of the calls.

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from functools import update_wrapper
 from threading import RLock
-from types import MethodType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -130,7 +130,7 @@ class _Call(NamedTuple):
         )
         return mine == others
 
-    def module(self, function: Callable[..., Any]) -> nn.Module:
+    def module(self, function: Callable[..., Any]) -> Around:
         """Return the function as a module. Raises InputError if it reaches none."""
         named = {name: value for name, value in self.kept.items() if isinstance(value, nn.Module)}
         reached = dict[int, nn.Module]()
@@ -153,7 +153,9 @@ class _Call(NamedTuple):
             return function(*bound.args, **bound.kwargs)
 
         call.__name__ = function.__name__
-        return Around(main, call, others)
+        held = {**self.kept, **_named(function)}
+        objects = {name: each for name, each in held.items() if _may_hold(each)}
+        return Around(main, call, others, objects=objects)
 
 
 def _modules(root: Any) -> Iterator[nn.Module]:
@@ -164,6 +166,23 @@ def _modules(root: Any) -> Iterator[nn.Module]:
         return () if ends else parts_with_code(thing)
 
     return (thing for _path, thing in reachable(root, parts) if isinstance(thing, nn.Module))
+
+
+def _named(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return what the function names in its closure and its globals."""
+    inner: Any = _innermost(function)
+    if not isinstance(inner, FunctionType):
+        return {}
+    found = inspect.getclosurevars(inner)
+    return {**found.nonlocals, **found.globals}
+
+
+def _may_hold(thing: Any) -> bool:
+    """Tell whether an object may hold constants of an iteration.
+
+    A tensor is none: a closure or a global may have another one at the next call.
+    """
+    return not isinstance(thing, nn.Module | Tensor | type | ModuleType | FunctionType | BuiltinFunctionType)
 
 
 def _innermost(function: Any) -> Any:

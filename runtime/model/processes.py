@@ -36,6 +36,7 @@ class Around(nn.Module):
     others: further modules that the function uses.
     owner: a weak reference to the object whose method the function is, and whose lists, dicts and numbers
         it may change; None if there is none.
+    objects: what else it uses, by name; tensors that these hold are constants, as those of a module are.
     """
 
     def __init__(
@@ -44,12 +45,14 @@ class Around(nn.Module):
         function: Callable[[nn.Module, dict[str, Any]], Any],
         others: Mapping[str, nn.Module],
         owner: ReferenceType[Any] | None = None,
+        objects: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.owner = owner
         self.outer = ref(module)  # no part of this one
         self.module = module.module if type(module) is DistributedDataParallel else module
         self.function, self.others = function, nn.ModuleDict(others)
+        self.objects = dict(objects or {})
 
     def forward(self, **inputs: Any) -> Any:
         return self.function(self.module, inputs)

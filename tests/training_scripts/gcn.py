@@ -27,7 +27,11 @@ class GCN(nn.Module):
 
 torch.manual_seed(0)
 dense = (torch.rand(30, 30) < 0.15).float() + torch.eye(30)
-adjacency, x, y = (dense / dense.sum(1, keepdim=True)).to_sparse(), torch.randn(30, 12), torch.randint(4, (30,))
+adjacency, x, y = (
+    (dense / dense.sum(1, keepdim=True)).to_sparse(),
+    torch.randn(30, 12),
+    torch.randint(4, (30,)),
+)
 train, model, losses = torch.randperm(30)[:20], GCN(), []
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
 

@@ -10,7 +10,12 @@ import memplan  # memplan
 
 keras.utils.set_random_seed(0)
 model = keras.Sequential(
-    [keras.Input((12,)), keras.layers.Dense(24, activation="relu"), keras.layers.Dense(24), keras.layers.Dense(4)]
+    [
+        keras.Input((12,)),
+        keras.layers.Dense(24, activation="relu"),
+        keras.layers.Dense(24),
+        keras.layers.Dense(4),
+    ]
 )
 loss_fn = torch.nn.CrossEntropyLoss()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

@@ -18,7 +18,9 @@ class Block(nn.Module):
 
     def forward(self, x):
         b, t, c = x.shape
-        parts = (each.view(b, t, self.heads, -1).transpose(1, 2) for each in self.c_attn(self.ln_1(x)).split(c, 2))
+        parts = (
+            each.view(b, t, self.heads, -1).transpose(1, 2) for each in self.c_attn(self.ln_1(x)).split(c, 2)
+        )
         y = F.scaled_dot_product_attention(*parts, dropout_p=0.1 if self.training else 0, is_causal=True)
         x = x + self.drop(self.c_proj(y.transpose(1, 2).reshape(b, t, c)))
         return x + self.drop(self.mlp(self.ln_2(x)))
@@ -46,7 +48,9 @@ data = torch.randint(64, (400,))
 
 def get_batch():
     starts = torch.randint(len(data) - 24, (4,))
-    return torch.stack([data[i : i + 24] for i in starts]), torch.stack([data[i + 1 : i + 25] for i in starts])
+    return torch.stack([data[i : i + 24] for i in starts]), torch.stack(
+        [data[i + 1 : i + 25] for i in starts]
+    )
 
 
 @torch.no_grad()

@@ -6,10 +6,20 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 torch.manual_seed(0)
 config = GPT2Config(
-    vocab_size=96, n_positions=32, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0, use_cache=False
+    vocab_size=96,
+    n_positions=32,
+    n_embd=32,
+    n_layer=2,
+    n_head=2,
+    bos_token_id=0,
+    eos_token_id=0,
+    use_cache=False,
 )
 model = GPT2LMHeadModel(config)
-rows = [{"input_ids": one, "labels": one, "attention_mask": torch.ones(16, dtype=torch.long)} for one in torch.randint(96, (22, 16))]
+rows = [
+    {"input_ids": one, "labels": one, "attention_mask": torch.ones(16, dtype=torch.long)}
+    for one in torch.randint(96, (22, 16))
+]
 arguments = TrainingArguments(
     FOLDER, per_device_train_batch_size=4, gradient_accumulation_steps=2, num_train_epochs=2, logging_steps=1,
     eval_strategy="steps", eval_steps=2, save_steps=2, use_cpu=True, report_to=[], disable_tqdm=True,
@@ -17,7 +27,9 @@ arguments = TrainingArguments(
 
 
 def compute_metrics(prediction):
-    return {"accuracy": float((prediction.predictions.argmax(-1)[:, :-1] == prediction.label_ids[:, 1:]).mean())}
+    return {
+        "accuracy": float((prediction.predictions.argmax(-1)[:, :-1] == prediction.label_ids[:, 1:]).mean())
+    }
 
 
 trainer = Trainer(
@@ -26,4 +38,9 @@ trainer = Trainer(
 )  # fmt: skip
 memplan.optimize_trainer(trainer, budget=BUDGET)  # memplan
 trainer.train()
-losses = [entry[key] for entry in trainer.state.log_history for key in ("loss", "eval_loss", "eval_accuracy") if key in entry]
+losses = [
+    entry[key]
+    for entry in trainer.state.log_history
+    for key in ("loss", "eval_loss", "eval_accuracy")
+    if key in entry
+]

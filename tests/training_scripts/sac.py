@@ -11,7 +11,9 @@ torch.manual_seed(3)
 class SoftQ(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(3 + 1, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+        self.layers = nn.Sequential(
+            nn.Linear(3 + 1, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)
+        )
 
     def forward(self, seen, action):
         return self.layers(torch.cat([seen, action], 1))

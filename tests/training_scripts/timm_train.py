@@ -3,6 +3,7 @@
 import torch
 import memplan  # memplan
 import timm
+import timm.optim
 from timm.loss import LabelSmoothingCrossEntropy
 from timm.scheduler import CosineLRScheduler
 

@@ -166,7 +166,8 @@ def joint_graph(
         )
         recording.stand_ins.put(own_tensors, groups[2].items())
         with captured, generators, autocast_cache(caches):
-            run = _ForwardBackward(inside, *groups, given=given, way=way, deciding=deciding)
+            before = runs[0].values if runs else None
+            run = _ForwardBackward(inside, *groups, given=given, way=way, deciding=deciding, before=before)
             runs[:] = [run]
             return run.results(), run.values and run.values.tape.used()
 
@@ -393,8 +394,13 @@ class _ForwardBackward:
         way: TracePath,
         marks: LayerCalls | None = None,
         deciding: set[str],
+        before: KnownValues | None = None,
     ) -> None:
-        """Prepare one run. marks: takes note of the layers, if nothing is traced."""
+        """Prepare one run.
+
+        marks: takes note of the layers, if nothing is traced.
+        before: what the run before this one knew.
+        """
         self.iteration = iteration
         self.parameters, self.buffers, self.inputs = parameters, buffers, inputs
         self.given = (*parameters.values(), *buffers.values(), *inputs.values())
@@ -408,7 +414,8 @@ class _ForwardBackward:
         self.wanted_inputs = {name: tensor for name, tensor in handed if tensor.requires_grad}
         self.cotangents: list[Tensor] = []
         lines = deciding if way.host_part else None
-        self.values = None if way.compiling else KnownValues(self._usable(given) if way.values else (), lines)
+        usable = self._usable(given) if way.values else ()
+        self.values = None if way.compiling else KnownValues(usable, lines, before)
         self.recorder = Recorder(way.guess) if way.host_part else None
         self.expected: Any = ()
         self.results_of_gradients: list[str] = []

@@ -70,12 +70,17 @@ class KnownValues(TorchDispatchMode):
     """
 
     def __init__(
-        self, given: Iterable[tuple[str, Tensor, Tensor]] = (), lines: Collection[str] | None = None
+        self,
+        given: Iterable[tuple[str, Tensor, Tensor]] = (),
+        lines: Collection[str] | None = None,
+        before: KnownValues | None = None,
     ) -> None:
         """Start with the values of small inputs and buffers known.
 
         given: inputs and buffers whose values may be used: name, fake tensor, real one.
         lines: of the user's code, that get answers which follow from these; None for all.
+        before: of the iteration before this one: what it knew of tensors that are still there (a mask that
+            an attribute holds) is known here too, unless it followed from inputs or buffers.
         """
         super().__init__()
         self._lines = lines
@@ -87,6 +92,16 @@ class KnownValues(TorchDispatchMode):
             for name, fake, real in given:
                 if real.numel() <= MOST_ELEMENTS:
                     self._known[fake] = self.tape.given(name, real.detach().to("cpu", copy=True))
+            for fake, real in () if before is None else before.constants():
+                if fake not in self._known:
+                    [self._known[fake]] = self.tape.call(torch.clone, (real,), {}, [real], changes=False)
+
+    def constants(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the tensors whose values follow from shapes and constants alone, each with a real one."""
+        alone = [(fake, slot) for fake, slot in self._known.items() if not self.tape.follows(slot)]
+        return [
+            (fake, self.tape.tensors[slot.number].clone()) for fake, slot in alone if self._is_known(fake)
+        ]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one call of the trace, by the first of these cases that fits:

@@ -114,6 +114,30 @@ def a_table(m):
 
 
 @followed
+def a_table_whose_values_decide(m):
+    m.table = None
+
+    def read(self, x):
+        if self.table is None or len(self.table) != len(x):
+            self.table = torch.tril(torch.ones(len(x), len(x)))
+        causal = bool((self.table == torch.ones(len(x), len(x)).tril()).all())
+        return (self.table.sum(1, keepdim=True) / len(x)) if causal else x.sigmoid()
+
+    return read
+
+
+@refused
+def a_table_that_counts_on(m):
+    m.table = None
+
+    def read(self, x):
+        self.table = torch.zeros(3) if self.table is None else self.table + 1
+        return x.sigmoid() if bool((self.table > 1).any()) else x.tanh()
+
+    return read
+
+
+@followed
 def a_table_of_a_buffer(m):
     m.register_buffer("frequencies", torch.rand(3))
     m.tables = {}

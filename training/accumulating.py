@@ -11,6 +11,10 @@ With several processes each adds up its own batches. All average the sums when t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from ..graphs.errors import MismatchError
 from ..runtime.interrupts import deferred_signals
 from ..runtime.model.accumulated import accumulated
 from ..runtime.model.iteration import Inputs
@@ -21,6 +25,9 @@ from .step import Step
 
 class AccumulatingStep(Step):
     """A Step with planned updates and gradient_accumulation_steps above 1."""
+
+    _states: Mapping[Any, int] | None = None
+    """States of the plan of the update's first batch; None before one, and for an update that was loaded."""
 
     @property
     def optimizer_stepped(self) -> bool:
@@ -57,6 +64,13 @@ class AccumulatingStep(Step):
         return self._waiting == 0
 
     def _iterate(self, inputs: Inputs, plan: PlannedStep) -> Outcome:
+        states = plan.program.states
+        before, self._states = self._states, states if not self._waiting else self._states or states
+        if self._waiting and before is not None and before is not states and before.keys() != states.keys():
+            raise MismatchError(
+                "other parameters require a gradient than in the batches before of this update: freeze and "
+                "unfreeze between updates, after step.update()"
+            )
         last = self._waiting + 1 == self._iteration.accumulate
         part = plan if last else self._planner.parts[plan].adding
         outcome = super()._iterate(inputs, part)

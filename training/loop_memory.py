@@ -11,17 +11,19 @@ backward are still in `.grad` while the next step runs: where the loop calls `ze
     └──────────────────────────────────┘└────────────────────┘
 
 The optimizer is looked for among all objects, since nothing leads from a parameter to it. If there is none
-yet, AdamW is assumed, and the second step looks once more. `states=` answers instead.
+yet, AdamW is assumed, and the second step looks once more. `states=` answers instead. If other parameters
+require a gradient than before, all is counted anew: frozen ones of planned updates leave their states there.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..graphs.errors import InputError
@@ -31,6 +33,7 @@ from ..runtime.compare.peaks import RESIDENT, resident_bytes
 from ..runtime.device.choice import device_of
 from ..runtime.model.iteration import Iteration
 from ..runtime.program.program import Program
+from ..runtime.storage.offloaded import hold_of
 from ..runtime.torch_internals import no_torch_function
 from ..runtime.unsupported import warn_user
 from ..runtime.updates.catalogue import titles
@@ -121,32 +124,74 @@ class LoopMemory(NamedTuple):
         return f"{self.assumed}: {self.counted_line}; states= says otherwise, bytes or an optimizer"
 
 
+Count = Callable[[Mapping[str, nn.Parameter]], LoopMemory]
+"""A function that counts, given the parameters by name that were trained so far."""
+
+
 class LoopWatch:
     """What a loop has outside of its plans: counted first, then looked at between its iterations.
 
     counted: the bytes counted so far.
     """
 
-    def __init__(self, iteration: Iteration, options: Options, counted: LoopMemory | None) -> None:
+    def __init__(self, iteration: Iteration, options: Options, count: Count | None) -> None:
         """Count. Raises InputError.
 
-        counted: what is known, None if nothing is.
+        count: of parameters that were trained so far; None for that of the loop's own optimizer.
         """
-        self._parameters = trained_parameters(iteration.module)
+        self._module, self._parameters = iteration.module, trained_parameters(iteration.module)
+        self._trained = self._parameters.keys()
         self._options = options
-        looks = counted is None and iteration.updates is None and iteration.trains
-        if counted is None and looks and self._parameters:
-            counted = loop_memory(self._parameters, options)
-        self.counted = counted or LoopMemory()
+        looks = count is None and iteration.updates is None and iteration.trains
+        if count is None and iteration.updates is not None:
+            count = partial(_left_by_frozen, iteration.updates.optimizer)
+        elif count is None:
+            count = partial(loop_memory, options=options)
+        self._count = count if iteration.trains else None
+        self.counted = self._counted()
         self._freed = looks and options.gradients == "freed"
         self._calls = 0
+        self._gradients: Mapping[str, Any] = {}
 
-    def look(self) -> LoopMemory | None:
+    def _counted(self) -> LoopMemory:
+        return LoopMemory() if self._count is None or not self._parameters else self._count(self._parameters)
+
+    @property
+    def bytes_now(self) -> int:
+        """Bytes that are outside of plans now: those of `.grad` only if there are gradients in it."""
+        return self.counted.states + (self.counted.gradients if self._has_gradients() else 0)
+
+    def others_train(self) -> bool:
+        """Tell whether other parameters require a gradient than when `look_at_frozen` was called last."""
+        return trained_parameters(self._module).keys() != self._trained
+
+    def look_at_frozen(self) -> LoopMemory | None:
+        """Return the bytes that are counted from now on, None if they are as before.
+
+        They are counted if other parameters require a gradient than when they were last. Raises InputError.
+        """
+        if not self.others_train():
+            return None
+        trained = trained_parameters(self._module)
+        before, self._trained = self.counted, trained.keys()
+        self._parameters = self._parameters | trained  # an optimizer keeps the states of frozen ones
+        known = self._counted()
+        if self._options.gradients == "freed" and before.gradients:  # it was found not to be so
+            known = known._replace(gradients=gradient_bytes(self._parameters.values()))
+        self.counted = known
+        return None if known == before else known
+
+    def look(self, gradients: Mapping[str, Any]) -> LoopMemory | None:
         """Return the bytes that are counted from now on, None if they are as before.
 
         Call it before each iteration that trains. Warns of what was not counted. Raises InputError.
+
+        gradients: the plan's, by name, the same object in each of its iterations.
         """
         before, self._calls = self.counted, self._calls + 1
+        if gradients is not self._gradients:
+            self._gradients = gradients
+            self.look_at_frozen()
         if self._freed and self._has_gradients():
             self._freed = False
             self.counted = before._replace(gradients=gradient_bytes(self._parameters.values()))
@@ -175,6 +220,27 @@ def loop_memory(trained: Mapping[str, nn.Parameter], options: Options) -> LoopMe
     norms = 2 * len(trained) * number  # clip_grad_norm_: one of each gradient, then all in one tensor
     peak = max(taken.peak + _NUMBERS * number, states + norms)
     return LoopMemory(states, gradients, peak, name, assumed)
+
+
+def _left_by_frozen(optimizer: Optimizer, trained: Mapping[str, nn.Parameter]) -> LoopMemory:
+    """Count the states on the device of parameters that were trained by planned updates, and are frozen."""
+    with no_torch_function():
+        frozen = [each for each in trained.values() if not each.requires_grad]
+        rows = [(each.device, optimizer.state.get(each, {})) for each in frozen]
+        size = sum(
+            device_of(device).rounded(_on_device(state)) for device, row in rows for state in row.values()
+        )
+    return LoopMemory(size, 0, 0, f"frozen parameters in {type(optimizer).__name__}")
+
+
+def _on_device(state: Any) -> int:
+    """Return the bytes of a state on the device; none for a number, which a count of steps is."""
+    if not isinstance(state, Tensor) or state.dim() == 0:
+        return 0
+    hold = hold_of(state)
+    if hold is None:
+        return state.nbytes
+    return hold.form.end if any(isinstance(each, Tensor) for each in hold.copies()) else 0
 
 
 def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:

@@ -3,14 +3,18 @@
 The iteration has computed its gradients already. The loss keeps them, as eager PyTorch's keeps activations:
 until `backward()`, which hands them to autograd, or until the loss is no longer referenced. Autograd then
 adds them to `.grad` as usual: it takes them over, without a copy, if there is none yet.
+
+Gradients whose loss has gone without a `backward()` were computed for nobody. Those of a loss that is still
+there may yet be asked for, as in `(step(a) + step(b)).backward()`; meanwhile they take memory.
 """
 
 # pyright: reportIncompatibleMethodOverride=false
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -33,8 +37,14 @@ class Losses:
         updates: whether the step updates the weights; its gradients are then added to `.grad` at once.
         """
         self._updates = updates
-        self._last: _Pending | None = None
+        self._waiting: dict[ref[_Pending], int] = {}
+        self._dropped = self._reported = False
         self._used = torch.zeros((), requires_grad=True)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of gradients whose losses are still there, and have had no `backward()`."""
+        return sum(self._waiting.values())
 
     def begin(self, inputs: Inputs) -> None:
         """Prepare for an iteration with these inputs.
@@ -46,12 +56,11 @@ class Losses:
             raise MismatchError(
                 "a step under torch.no_grad() would compute its gradients for nobody: call step.evaluate"
             )
-        if self._last is not None and not self._last.asked and not self._last.reported:
-            self._last.reported = True
+        if self._dropped and not self._reported:
+            self._reported = True
             warn_user(
-                "the gradients of the step before were not asked for: call loss.backward() on each loss "
-                "before the next step, which else finds them on the device besides its plan, or "
-                "step.evaluate for one alone"
+                "the gradients of a step were not asked for, and its loss is gone: call loss.backward() on "
+                "each loss, or step.evaluate for a loss alone"
             )
 
     def of(
@@ -69,26 +78,35 @@ class Losses:
         if self._updates:
             step.accumulate(outcome)
             return _Used.apply([outcome.loss], self._used)
-        reported = self._last is not None and self._last.reported
-        self._last = _Pending(step.in_half, reported, scale, processes)
         gradients = list(outcome.gradients.values())
-        return _Loss.apply([outcome.loss], self._last, gradients, *outcome.parameters)
+        pending = _Pending(step.in_half, scale, processes, self._asked)
+        self._waiting[ref(pending, self._gone)] = sum(gradient.nbytes for gradient in gradients)
+        return _Loss.apply([outcome.loss], pending, gradients, *outcome.parameters)
+
+    def _asked(self, pending: _Pending) -> None:
+        self._waiting.pop(ref(pending), None)
+
+    def _gone(self, pending: ref[_Pending]) -> None:
+        """Note that a loss is gone: autograd has freed what it keeps."""
+        self._dropped = self._waiting.pop(pending, None) is not None or self._dropped
 
 
 class _Pending:
-    """Gradients of the last iteration that wait for `backward`.
+    """Gradients of an iteration that wait for `backward`, as long as autograd's graph has its loss.
 
-    asked: whether `backward` was called.
-    reported: whether the user was warned that it was not.
     scale: scale of the gradients.
     processes: ranks that average them.
+    asked: called with this object by `backward`.
     """
 
     def __init__(
-        self, in_half: bool, reported: bool, scale: Tensor | None, processes: Processes | None
+        self,
+        in_half: bool,
+        scale: Tensor | None,
+        processes: Processes | None,
+        asked: Callable[[_Pending], None],
     ) -> None:
-        self.in_half, self.asked, self.reported = in_half, False, reported
-        self.processes = processes
+        self.in_half, self.processes, self.asked = in_half, processes, asked
         self._scale = scale
 
     def factor(self, wanted: Tensor) -> float:
@@ -131,7 +149,7 @@ class _Loss(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise MemplanError("a planned loss has no second derivative: leave create_graph=True out")
         gradients: tuple[Tensor, ...] = ctx.saved_tensors
-        ctx.pending.asked = True
+        ctx.pending.asked(ctx.pending)
         factor, processes = ctx.pending.factor(wanted), ctx.pending.processes
         # With retain_graph=True the saved gradients are used once more: they must not change in place.
         if graph_is_kept() and (factor != 1 or processes is not None):

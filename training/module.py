@@ -140,7 +140,7 @@ class PlannedModule(Step):
     _planner: Planner
 
     def __init__(self, iteration: Iteration, planner: Planner, buckets: None) -> None:
-        super().__init__(iteration, planner, buckets, outside=LoopMemory())
+        super().__init__(iteration, planner, buckets, outside=lambda _trained: LoopMemory())
         self._waiting: WeakSet[Begun] = WeakSet()
         self._alone_forward: dict[Any, Forward] = {}
 

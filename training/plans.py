@@ -1,4 +1,6 @@
-"""One plan per shape of batches, and per set of values that the code reads: found, or made on demand."""
+"""One plan per shape of batches, set of values that the code reads, and setting of the module (what is
+frozen, modes, autocast): found, or made on demand.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from ..runtime.interrupts import deferred_signals, open_to_signals
 from ..runtime.model.iteration import Inputs, Iteration
 from ..runtime.run.execute import PlannedStep
-from ..runtime.run.inputs import OtherShapeError, OtherValuesError
+from ..runtime.run.inputs import OtherModeError, OtherShapeError, OtherValuesError
 from ..runtime.torch_internals import fake_results_forgotten
 from ..runtime.unsupported import warn_user
 from .buckets import Buckets
@@ -65,6 +67,8 @@ class Plans:
                     return step, given
         if isinstance(refused, OtherValuesError):
             self._say("values", f"{refused}; another plan is made. {_GIVE_TENSORS}")
+        if isinstance(refused, OtherModeError) and self._iteration.purpose != "part":  # there it is usual
+            self._say("modes", f"{refused}; another plan is made")
         return self._made(options[0]), options[0]
 
     def _made(self, given: Inputs) -> PlannedStep:
@@ -81,7 +85,7 @@ class Plans:
         if leaving is not None:
             self._say(
                 "plans",
-                f"more shapes or values of batches than max_plans={self._most}: the plan used least recently "
+                f"more shapes, values or modes than max_plans={self._most}: the plan used least recently "
                 f"goes, and is made once more when it is needed; max_plans={2 * self._most} keeps more",
             )
         return made

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..graphs.errors import MismatchError
-from ..graphs.units import duration
+from ..graphs.units import duration, format_bytes
 from ..planner.card import Card, Entry
 from ..runtime.interrupts import deferred_signals, open_to_signals
 from ..runtime.model.clipping import parse_norm
@@ -32,7 +32,7 @@ from . import checkpoint
 from .adapt import Adapter
 from .buckets import Buckets
 from .evaluation import Evaluation, Forward
-from .loop_memory import LoopMemory, LoopWatch
+from .loop_memory import Count, LoopMemory, LoopWatch
 from .loss import Losses
 from .plan import Planner
 from .plans import Plans
@@ -63,12 +63,12 @@ class Step:
         planner: Planner,
         buckets: Buckets | None,
         *,
-        outside: LoopMemory | None = None,
+        outside: Count | None = None,
         parts: int = 1,
     ) -> None:
         """Plan the shape of the iteration's inputs, in the largest bucket. Raises MemplanError.
 
-        outside: what the loop has on the device outside of plans; None: it is counted.
+        outside: counts what the loop has on the device outside of plans; None: as it has its own optimizer.
         parts: see Scaling.
         """
         self._planner, self._book = planner, planner.book
@@ -79,7 +79,8 @@ class Step:
             iteration = iteration._replace(inputs=self._scaling.of(iteration.inputs))
         self._loop = LoopWatch(iteration, planner.options, outside)
         planner.outside = self._loop.counted
-        self._plans = Plans(iteration, planner, planner.giving_up, planner.options.max_plans, buckets)
+        self._limit: int | None = None  # of plans made before more was found to be outside of them
+        self._plans = Plans(iteration, self._made, planner.giving_up, planner.options.max_plans, buckets)
         several = iteration.updates is not None and iteration.accumulate > 1  # the plan has parts
         alone = iteration.processes is None and not several and iteration.purpose != "part"
         drifts = planner.options.replan_on_drift and not planner.options.cuda_graph
@@ -95,8 +96,7 @@ class Step:
         self._losses = Losses(updates=iteration.updates is not None)
         self._clipping = iteration.updates and iteration.updates.clipping
         self._iteration = iteration._replace(inputs=())  # a batch is not held
-        self._limit: int | None = None  # of plans made before more was found to be outside of them
-        self._synced = True
+        self._synced, self._exceeded = True, False
         self._alone = RLock()  # a step is one training: threads that call it take turns
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
@@ -134,6 +134,8 @@ class Step:
         Only its computations can be interrupted, see interrupts.py.
         """
         plan = self._within(plan, inputs)
+        if waiting := self._losses.waiting_bytes:
+            self._weigh(plan, waiting)
         plan = self.plans[0] = self._adapter.before(plan, self._iteration._replace(inputs=inputs))
         iterate = partial(self._iterate, inputs)
         if self._iteration.processes is not None:  # others do not repeat theirs
@@ -371,12 +373,11 @@ class Step:
 
         Raises InfeasibleError.
         """
-        planner, more = self._planner, self._loop.look()
+        planner, more = self._planner, self._loop.look(plan.program.gradients)
         try:
             if more is not None:
-                before, planner.outside = planner.outside, more
-                planner.bytes = self._limit = (planner.bytes or 0) - (more.bytes - before.bytes)
-                more.check_step(plan.program, self._limit)
+                self._count(more)
+                more.check_step(plan.program, planner.bytes or 0)
                 self._book.note(plan, more.line)
             if self._limit is not None and (plan.budget or 0) > self._limit:
                 plan = self._smaller(inputs, plan, self._limit)
@@ -384,11 +385,52 @@ class Step:
             raise planner.outside.added_to(error) from None
         return plan
 
+    def _weigh(self, plan: PlannedStep, waiting: int) -> None:
+        """Warn once if gradients of losses that wait for their backward make an iteration exceed the budget.
+
+        waiting: their bytes.
+        """
+        budget = (plan.budget or 0) + self._planner.outside.bytes
+        peak = self._book.prediction(plan).figures.peak + self._loop.bytes_now + waiting
+        if peak > budget and not self._exceeded:
+            self._exceeded = True
+            warn_user(
+                f"the budget of {format_bytes(budget)} is exceeded: losses of earlier steps wait for "
+                f"loss.backward(), with {format_bytes(waiting)} of gradients, and with them a step takes up "
+                f"to {format_bytes(peak)}: call loss.backward() on each loss before the next step"
+            )
+
+    def _count(self, more: LoopMemory) -> None:
+        """Have plans leave room from now on for what the loop has outside of them."""
+        planner = self._planner
+        before, planner.outside = planner.outside, more
+        if planner.bytes is not None:
+            planner.bytes = self._limit = planner.bytes - (more.bytes - before.bytes)
+
+    def _made(self, iteration: Iteration) -> PlannedStep:
+        """Make a plan, with room for what the loop has outside of it now. Raises MemplanError."""
+        if self._loop.others_train():
+            _check_follows(iteration)
+            if (more := self._loop.look_at_frozen()) is not None:
+                self._count(more)
+        return self._planner(iteration)
+
     def _smaller(self, inputs: Inputs, plan: PlannedStep, budget: int) -> PlannedStep:
         iteration = self._iteration._replace(inputs=inputs)
         with open_to_signals(first_interrupt=True):  # to solve takes long, and the iteration has not begun
             smaller = self._planner.smaller(iteration, plan, budget)
         return self._plans.replace(plan, smaller)
+
+
+def _check_follows(iteration: Iteration) -> None:
+    """Raise MismatchError if the step can't go on with other frozen parameters."""
+    why = ""
+    if iteration.processes is not None:
+        why = "DistributedDataParallel does not follow that: wrap the module anew, and plan it anew"
+    elif iteration.updates is not None and iteration.updates.ema is not None:
+        why = "the moving averages of frozen ones would stop: plan anew, without ema="
+    if why:
+        raise MismatchError(f"other parameters require a gradient than when the step was planned; {why}")
 
 
 def _device(iteration: Iteration) -> torch.device:

@@ -6,6 +6,9 @@ takes is counted before anything is planned, and is outside of the plan (loop_me
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -18,7 +21,7 @@ from ..runtime.unsupported import warn_user
 from ..runtime.updates.catalogue import titles
 from ..runtime.updates.optimizer_memory import counted
 from .buckets import Buckets
-from .loop_memory import LoopMemory, gradient_bytes, trained_parameters
+from .loop_memory import LoopMemory, gradient_bytes
 from .loss import Losses
 from .plan import Planner
 from .step import Step
@@ -43,13 +46,12 @@ class OutsideStep(Step):
                 f"{type(optimizer).__name__} steps after the plan"
             )
         bring_back(iteration.module.parameters())
-        trained = trained_parameters(iteration.module)
-        kind, taken = type(optimizer).__name__, counted(optimizer, trained)
         self._outside = optimizer
         self._waiting = 0
-        sums = gradient_bytes(trained.values()) if iteration.accumulate > 1 else 0
-        outside = LoopMemory(taken.states, sums, taken.peak, kind)
-        super().__init__(iteration, planner, buckets, outside=outside)
+        super().__init__(
+            iteration, planner, buckets, outside=partial(_taken, optimizer, iteration.accumulate)
+        )
+        kind, outside = type(optimizer).__name__, planner.outside
         self._own, self._losses = optimizer, Losses(updates=True)
         self._clipping = planner.options.max_grad_norm
         budget = (self.plans[0].budget or 0) + outside.bytes
@@ -109,3 +111,10 @@ class OutsideStep(Step):
             self._outside.step()
         else:
             self._scaling.step(self._outside)
+
+
+def _taken(optimizer: Optimizer, accumulate: int, trained: Mapping[str, nn.Parameter]) -> LoopMemory:
+    """Count what the optimizer takes, and the sums of gradients if `accumulate` batches make an update."""
+    taken = counted(optimizer, trained)
+    sums = gradient_bytes(trained.values()) if accumulate > 1 else 0
+    return LoopMemory(taken.states, sums, taken.peak, type(optimizer).__name__)

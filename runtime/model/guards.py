@@ -1,7 +1,8 @@
 """Guards on the module: what a plan assumes of it, checked before the trace and before every iteration.
 
 refuse   what can't be in a plan, in one line: modules of several processes, scripts, hooks of parameters.
-Guards   what must stay as it was: the submodules, their mode and simple attributes, hooks, forms, autocast.
+Guards   what must stay as it was: the submodules, their simple attributes, hooks, forms; and what another
+         plan can be made for: their modes, what is frozen, autocast.
 
 What the user's code reads of Python's objects is checked by reads/reads.py.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from itertools import chain
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -34,6 +36,7 @@ from ..torch_internals import (
 )
 from .iteration import Iteration
 from .module_state import Attributes, ModuleState
+from .processes import Around
 
 _ANEW = "plan the module anew, by another call of memplan.optimize"
 _SIMPLE = (bool, int, float, str, type(None))
@@ -161,9 +164,10 @@ class Guards:
             name: program.values[value]
             for name, value in (*program.parameters.items(), *program.buffers.items())
         }
-        self._trained = {
-            name: parameter.requires_grad for name, parameter in iteration.module.named_parameters()
-        }
+        self._parameters = {name for name, _parameter in iteration.module.named_parameters()}
+        self._fixed = None if iteration.purpose == "part" else _whole(iteration.module)
+        self._mode, self._trains = self._fixed is not None and self._fixed.training, iteration.trains
+        self._modes = self._state.modes()
         self._device = program.device.type
         self._autocast = self._autocast_now()
         self._own_autocast = iteration.autocast
@@ -193,6 +197,32 @@ class Guards:
         self._attributes.note()
         return None
 
+    def other_mode(self) -> str | None:
+        """Describe the first change of autocast, of a submodule's mode, or of what requires a gradient.
+
+        Raises MismatchError for the mode of the whole module, which is rather forgotten than meant, and for
+        an autocast around a plan that has its own.
+        """
+        if (autocast := self._autocast_now()) != self._autocast:
+            if self._own_autocast is not None:
+                raise MismatchError(
+                    f"the step is called {_spelled(autocast)}; the plan has its own, to "
+                    f"{self._own_autocast}: call the step without"
+                )
+            return f"the step is called {_spelled(autocast)}; the plan was made {_spelled(self._autocast)}"
+        if (now := self._state.modes()) == self._modes or now is None or self._modes is None:
+            return None
+        if self._fixed is not None and self._fixed.training != self._mode:
+            call = _RIGHT_CALL[self._mode] if self._trains else f"call {_MODE[self._mode]} before the step"
+            raise MismatchError(f"training is {self._fixed.training}; the plan is for {self._mode}: {call}")
+        names = (
+            *(f"{name}.training".lstrip(".") for name, _part in self._parts),
+            *(f"{name}.requires_grad" for name in self._state.names),
+        )
+        both = zip(names, chain(*now), chain(*self._modes), strict=True)
+        name, there, then = next((name, there, then) for name, there, then in both if there != then)
+        return f"{name} is {there}; the plan is for {then}"
+
     def check(self, read: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         """Check all guards, and return the module's parameters and buffers by name.
 
@@ -212,17 +242,7 @@ class Guards:
         return tensors
 
     def _check_surroundings(self) -> None:
-        """Check autocast, and the hooks that run for all modules."""
-        if (now := self._autocast_now()) != self._autocast:
-            if self._own_autocast is not None:
-                raise MismatchError(
-                    f"the step is called {_spelled(now)}; the plan has its own, to {self._own_autocast}: "
-                    "call the step without"
-                )
-            raise MismatchError(
-                f"the step is called {_spelled(now)}; the plan was made {_spelled(self._autocast)}: "
-                "call optimize and the step the same way"
-            )
+        """Check the hooks that run for all modules."""
         if hooks_of_all_modules() != self._global_hooks:
             raise MismatchError(f"PyTorch's hooks for all modules changed after the plan was made: {_ANEW}")
 
@@ -242,12 +262,7 @@ class Guards:
                     raise MismatchError(f"{name} and {same} are one tensor now; the plan is for two: {_ANEW}")
 
     def _check_tensor(self, name: str, tensor: Tensor) -> None:
-        trained = self._trained.get(name)
-        if trained is not None:
-            if tensor.requires_grad != trained:
-                raise MismatchError(
-                    f"{name}.requires_grad is {tensor.requires_grad}; the plan is for {trained}: {_ANEW}"
-                )
+        if name in self._parameters:
             _refuse_hooks(name, tensor)
         if isinstance(tensor, Offloaded):
             return
@@ -266,6 +281,22 @@ class Guards:
         if not torch.is_autocast_enabled(self._device):
             return None
         return torch.get_autocast_dtype(self._device)
+
+
+_MODE = {True: "model.train()", False: "model.eval()"}
+_RIGHT_CALL = {
+    True: "call model.train() before the step, or step.evaluate, which computes the loss in eval mode",
+    False: (
+        "call model.eval() before the step, or model.train() before memplan.optimize; step.evaluate computes "
+        "the loss in eval mode, whichever the model is in"
+    ),
+}
+"""What helps if the whole module is in another mode than when it was planned, by that mode."""
+
+
+def _whole(module: nn.Module) -> nn.Module:
+    """Return the module whose mode the user sets: that inside a function of one."""
+    return module.module if isinstance(module, Around) else module
 
 
 _DEFAULTS = ("dtype", "device")
@@ -338,26 +369,20 @@ def simple_attributes_kept(module: nn.Module) -> Generator[None]:
             vars(part).update(there)
 
 
-_State = tuple[type, bool, tuple[Any, ...], tuple[int, ...], list[str], object]
+_State = tuple[type, tuple[Any, ...], tuple[int, ...], list[str], object]
 
 
 def _state(part: nn.Module) -> _State:
-    """Return a module's class, mode, submodules, hooks, own tensors, and a forward set on the instance."""
+    """Return a module's class, submodules, hooks, own tensors, and a forward set on the instance."""
     parts, hooks, tensors = module_structure(part)
-    return type(part), part.training, parts, hooks, tensors, vars(part).get("forward")
+    return type(part), parts, hooks, tensors, vars(part).get("forward")
 
 
 def _difference(name: str, part: nn.Module, known: _State) -> str:
     """Describe in words what has changed."""
-    now, where = _state(part), name or "the module"
-    for number, what in enumerate(
-        ("its class", None, "its submodules", "its hooks", "its tensors", "its forward")
-    ):
-        if what is not None and now[number] != known[number]:
-            return f"{where}: {what} changed after the plan was made:"
-    call = "train()" if known[1] else "eval()"
-    changed = f"{f'{name}.' if name else ''}training is {now[1]}; the plan is for {known[1]}"
-    return f"{changed}: call {call} before the step, or"
+    aspects = ("its class", "its submodules", "its hooks", "its tensors", "its forward")
+    what = next(what for what, now, then in zip(aspects, _state(part), known, strict=True) if now != then)
+    return f"{name or 'the module'}: {what} changed after the plan was made:"
 
 
 def _refuse_hooks(name: str, parameter: Tensor) -> None:

@@ -21,6 +21,7 @@ from ..torch_internals import HOOK_REGISTERS, MODULE_REGISTERS, any_has_hooks, n
 
 _REGISTERS = (*MODULE_REGISTERS, *HOOK_REGISTERS)
 _FORM = attrgetter("shape", "dtype", "device", "requires_grad")
+_TRAINED = attrgetter("requires_grad")
 _STRIDES: Any = Tensor.stride
 _VALUES: Any = dict.values
 
@@ -68,7 +69,10 @@ class _State(NamedTuple):
 
 
 class ModuleState:
-    """Structure, modes, hooks and tensors of modules, and whether they are as they were noted."""
+    """Structure, modes, hooks and tensors of modules, and whether they are as they were noted.
+
+    names: of the tensors whose modes are read.
+    """
 
     def __init__(self, modules: Sequence[nn.Module], places: Mapping[str, tuple[nn.Module, str]]) -> None:
         """Start with nothing noted.
@@ -77,13 +81,28 @@ class ModuleState:
         """
         self._modules, self._names = modules, list(places)
         number = {id(module): index for index, module in enumerate(modules)}
-        self._places = [
-            (number[id(module)], kind, attribute)
-            for module, attribute in places.values()
+        held = [
+            (name, (number[id(module)], kind, attribute))
+            for name, (module, attribute) in places.items()
             for kind in MODULE_REGISTERS
             if attribute in vars(module)[kind]
         ]
+        self._places = [place for _name, place in held]
+        self.names = [name for name, _place in held]
         self._known: _State | None = None
+
+    def modes(self) -> tuple[list[Any], list[bool]] | None:
+        """Return which modules are in train mode, and which tensors require a gradient.
+
+        Returns None if a tensor is missing.
+        """
+        own = list(map(vars, self._modules))
+        try:
+            tensors = [own[at][kind][name] for at, kind, name in self._places]
+            with no_torch_function():  # an offloaded tensor stays where it is
+                return [each.get("training") for each in own], list(map(_TRAINED, tensors))
+        except (KeyError, AttributeError):  # the complete check says what is missing
+            return None
 
     def unchanged(self) -> dict[str, Tensor] | None:
         """Return the tensors by name if all is as it was noted, else None."""

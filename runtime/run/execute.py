@@ -33,7 +33,7 @@ from ..values_used import BUFFERS, INPUTS
 from .arena import rooms_of
 from .captured_iteration import CapturedIteration, check_capturable
 from .cycle import Cycle, Terms
-from .inputs import Expected, OtherValuesError, UsedValuesError
+from .inputs import Expected, OtherModeError, OtherValuesError, UsedValuesError
 from .over_plan import Watch
 from .owners import Owners
 from .ownership import Ownership
@@ -227,8 +227,11 @@ class PlannedStep:
     def check(self, inputs: Inputs) -> list[Tensor]:
         """Return the input tensors in the program's order.
 
-        Raises OtherShapeError if only their shapes differ from the plan's, else MismatchError.
+        Raises OtherShapeError if only their shapes, or what the module is set to, differ from the plan's,
+        else MismatchError.
         """
+        if found := self._granted.other_mode():
+            raise OtherModeError(found)
         given = self._expected.read(inputs)
         if self.program.used is not None and (other := self.program.used.difference(self._named(given))):
             raise UsedValuesError(other)

@@ -33,6 +33,14 @@ class OtherValuesError(OtherShapeError):
     """
 
 
+class OtherModeError(OtherShapeError):
+    """Error of a module that freezes other parameters, has submodules in another mode or runs under another
+    autocast than the plan's.
+
+    Another plan can be made for it.
+    """
+
+
 class Expected:
     """The inputs of a plan: their names, forms, and the inputs that are not tensors."""
 

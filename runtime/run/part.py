@@ -101,8 +101,6 @@ class PlannedPart(PlannedStep):
         self._forms = [None if v is None else program.values[v] for v in handover.call.outputs]
         if self.cycle is not None:
             self._run = self.cycle.run_in_halves
-        self._modules = list(iteration.module.modules())
-        self._mode = self._mode_now()
         self._input_modes = _input_modes(iteration.inputs)
         later = _read_later(program, schedule) - self._moved
         groups = (program.parameters, program.buffers, program.inputs)
@@ -118,13 +116,8 @@ class PlannedPart(PlannedStep):
     def check(self, inputs: Inputs) -> list[Tensor]:
         """Return the input tensors in the program's order.
 
-        Raises OtherShapeError for inputs of another shape, and if other inputs or parameters require a
-        gradient, or submodules are in another mode; else MismatchError.
+        Raises OtherShapeError as other steps do, and if other inputs require a gradient; else MismatchError.
         """
-        if self._mode_now() != self._mode:
-            raise OtherShapeError(
-                "other parameters require a gradient, or other submodules are in train mode"
-            )
         if (modes := _input_modes(inputs)) != self._input_modes:
             names = sorted(modes ^ self._input_modes)
             raise OtherShapeError(f"whether input {names[0]} requires a gradient is not as in the plan")
@@ -186,11 +179,6 @@ class PlannedPart(PlannedStep):
         outputs = {name: begun.outputs[name] for name in self.differentiable}
         outcome = self.finish(begun, example_cotangents(outputs))
         return outcome._replace(parameters=begun.parameters)
-
-    def _mode_now(self) -> tuple[list[bool], list[bool]]:
-        tensors = self._owners.tensors()
-        names = self.program.parameters
-        return [tensors[name].requires_grad for name in names], [module.training for module in self._modules]
 
 
 def _in_form(tensor: Tensor | None, form: Value | None) -> Tensor | None:

@@ -151,7 +151,11 @@ class OptimizerState:
                     f"for {self._forms[parameter, state].dtype}"
                 )
         if len(made) > 1 or len(counts) > 1:
-            raise MismatchError("the optimizer has updated some parameters more often than others")
+            raise MismatchError(
+                "the optimizer has updated some parameters more often than others, as after a layer was "
+                "frozen: planned updates count all alike. Plan anew without optimizer=, and call "
+                "loss.backward(), optimizer.step() and optimizer.zero_grad() after the step"
+            )
         settings = [
             number for group in self._optimizer.param_groups for number in self._described.values(group)
         ]

@@ -106,7 +106,7 @@ def test_beyond_the_limit_the_plan_used_least_recently_goes() -> None:
     torch.autograd.grad(step(y, targets=more), parameters)
     torch.autograd.grad(step(x, targets=labels), parameters)
     first, second = step.plans
-    with pytest.warns(UserWarning, match="more shapes or values of batches than max_plans=2: .* max_plans=4"):
+    with pytest.warns(UserWarning, match="more shapes, values or modes than max_plans=2: .* max_plans=4"):
         torch.autograd.grad(step(z, targets=most), parameters)
     assert step.plans[1] is first
     assert second not in step.plans

@@ -27,7 +27,7 @@ class AccumulatingStep(Step):
     """A Step with planned updates and gradient_accumulation_steps above 1."""
 
     _states: Mapping[Any, int] | None = None
-    """States of the plan of the update's first batch; None before one, and for an update that was loaded."""
+    """States of the plan of the update's first batch; None before one."""
 
     @property
     def optimizer_stepped(self) -> bool:
@@ -64,14 +64,15 @@ class AccumulatingStep(Step):
         return self._waiting == 0
 
     def _iterate(self, inputs: Inputs, plan: PlannedStep) -> Outcome:
-        states = plan.program.states
-        before, self._states = self._states, states if not self._waiting else self._states or states
-        if self._waiting and before is not None and before is not states and before.keys() != states.keys():
+        states, waiting = plan.program.states, self._waiting
+        if not waiting or self._states is None:
+            self._states = states
+        elif self._states is not states and self._states.keys() != states.keys():
             raise MismatchError(
-                "other parameters require a gradient than in the batches before of this update: freeze and "
+                "other parameters require a gradient than in the earlier batches of this update: freeze and "
                 "unfreeze between updates, after step.update()"
             )
-        last = self._waiting + 1 == self._iteration.accumulate
+        last = waiting + 1 == self._iteration.accumulate
         part = plan if last else self._planner.parts[plan].adding
         outcome = super()._iterate(inputs, part)
         plan.output, plan.grad_norm = part.output, part.grad_norm

@@ -17,6 +17,8 @@ from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
 from ..graphs.units import span_readings
 from ..planner.budget import Budget, parse_budget, parse_reserve
+from ..solvers.allowed import parse_allow
+from ..solvers.problem import Technique
 from .completion import completing, machines_here, solvers
 from .printing.output import Output
 
@@ -81,6 +83,16 @@ def reserve_argument(ctx: click.Context, param: click.Parameter, text: str | Non
     """Parse --reserve; a callback for click."""
     try:
         return None if text is None else parse_reserve(text)
+    except InputError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+def allow_argument(
+    ctx: click.Context, param: click.Parameter, text: str | None
+) -> tuple[Technique, ...] | None:
+    """Parse --allow; a callback for click."""
+    try:
+        return parse_allow(text)
     except InputError as error:
         raise click.BadParameter(str(error), ctx, param) from None
 

@@ -19,14 +19,24 @@ from ..planner.bounds import least_memory
 from ..planner.budget import Budget, device_budget, spelled
 from ..planner.report import Report
 from ..planner.schedule.file import save_schedule
+from ..solvers.allowed import TECHNIQUES
 from ..solvers.incumbent import Incumbent
-from ..solvers.problem import Bound, InfeasibleError, NotAcceptedError, Problem, Status, ValidatedSolution
+from ..solvers.problem import (
+    Bound,
+    InfeasibleError,
+    NotAcceptedError,
+    Problem,
+    Status,
+    Technique,
+    ValidatedSolution,
+)
 from ..solvers.registry import run as registry
 from .bench.arguments import table_argument
 from .exits import Exit
 from .options import (
     FILE,
     SECONDS,
+    allow_argument,
     allowance_argument,
     budget_option,
     chosen_machine,
@@ -85,6 +95,13 @@ _CLAIMS = {
     help="A setting of the solver; may be given several times.",
 )
 @click.option(
+    "--allow",
+    callback=allow_argument,
+    metavar="WORD,WORD",
+    help=f"Techniques that the schedule may use, of {', '.join(TECHNIQUES)}; the last two need offload.  "
+    "[default: all]",
+)
+@click.option(
     "--bound-time",
     type=SECONDS,
     default=registry.BOUND_SECONDS,
@@ -125,6 +142,7 @@ def solve(
     time_limit: float | None,
     gap: str | None,
     settings: dict[str, str],
+    allow: tuple[Technique, ...] | None,
     bound_time: float,
     addresses: bool | None,
     reserve: Budget | None,
@@ -164,7 +182,7 @@ def solve(
         free = reserve.size or 0
     if free and free >= whole:
         raise InputError(f"--reserve {free:,} B leaves nothing of the budget, {whole:,} B")
-    problem = Problem(loaded, whole - free, machine)
+    problem = Problem(loaded, whole - free, machine, allow)
     if addresses is None:
         addresses = str(loaded.source.get("device", "cpu")) != "cpu"
     try:
@@ -205,6 +223,7 @@ def solve(
                 graph_row(loaded),
                 ("budget", wanted.echo(reference.peak, loaded.resident_bytes)),
                 *([("reserve", f"{spelled(free)}, {spelled(problem.budget)} are left")] if free else []),
+                *([] if allow is None else [("allowed", ", ".join(allow) or "nothing")]),
                 ("solver", f"{solver}: {_CLAIMS[solution.status]}, {duration(solution.seconds)}"),
                 *report_rows(outcome, problem.budget, machine or loaded.machine),
                 *arena_rows(solution.layout, problem.budget),

@@ -13,6 +13,7 @@ from functools import partial
 from threading import Event, Thread, main_thread
 
 from ..planner.schedule.schedule import Schedule
+from .allowed import restrict
 from .auto.workers import SolverWorkers
 from .problem import Problem
 
@@ -68,8 +69,10 @@ def _solve(
 
     found, fault = None, None
     try:
-        with SolverWorkers(problem, LOWEST) as workers:
-            found = workers.solve(solver, settings, seconds, end_if_unwanted).schedule
+        restriction = restrict(problem)
+        with SolverWorkers(restriction.problem, LOWEST) as workers:
+            answer = workers.solve(solver, settings, seconds, end_if_unwanted)
+        found = restriction.original(answer.schedule)
     except _UnwantedError:
         fault = "it was ended"
     except Exception as error:

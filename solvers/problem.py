@@ -38,13 +38,25 @@ class Status(StrEnum):
     """nothing is claimed"""
 
 
+Technique = Literal["recompute", "offload", "disk", "host-updates"]
+"""A means by which schedules save memory."""
+
+
 @dataclass(frozen=True, repr=False)
 class Problem:
-    """Find the fastest schedule of `graph` on `machine` whose device peak is at most `budget` bytes."""
+    """Find the fastest schedule of `graph` on `machine` whose device peak is at most `budget` bytes.
+
+    allow: techniques that the schedule may use, None for all (allowed.py).
+    """
 
     graph: Graph
     budget: int
     machine: Machine | None = None
+    allow: tuple[Technique, ...] | None = None
+
+    def allows(self, technique: Technique) -> bool:
+        """Tell whether schedules may use a technique."""
+        return self.allow is None or technique in self.allow
 
     def __repr__(self) -> str:
         return f"<Problem: {self.graph!r} within {format_bytes(self.budget)}>"
@@ -225,6 +237,7 @@ class InfeasibleError(MemplanError):
     offloads: the machine has links, None if that is not known.
     min_memory_offloading: bytes of the minimum memory with offloading, if the machine has no links.
     advice: what else can be done, a clause each.
+    allow: the problem's techniques, if more could have schedules; None if all were allowed.
     """
 
     min_memory_once: int | None = None
@@ -234,6 +247,7 @@ class InfeasibleError(MemplanError):
     offloads: bool | None = None
     min_memory_offloading: int | None = None
     advice: tuple[str, ...] = ()
+    allow: tuple[Technique, ...] | None = None
 
     @property
     def proven_infeasible(self) -> bool:
@@ -265,12 +279,21 @@ class InfeasibleError(MemplanError):
         self.advice = (*self.advice, clause)
         self._say()
 
+    def restrict(self, allow: tuple[Technique, ...]) -> None:
+        """State that only these techniques were allowed."""
+        self.allow = allow
+        if "offload" not in allow:
+            self.min_memory_offloading = None  # a machine with links would change nothing
+        self._say()
+
     @property
     def _class(self) -> str:
         return "" if self.offloads is None else f" {'with' if self.offloads else 'without'} offloading"
 
     def _say(self) -> None:
-        self.args = ("; ".join([self._verdict(), *self._proofs(), *self._way(), *self.advice]),)
+        allowed = "" if self.allow is None else f"with {', '.join(self.allow) or 'nothing'} allowed: "
+        clauses = [allowed + self._verdict(), *self._proofs(), *self._way(), *self.advice]
+        self.args = ("; ".join(clauses),)
 
     def _verdict(self) -> str:
         found = (
@@ -313,7 +336,7 @@ class InfeasibleError(MemplanError):
 
     def _known_to(self, refusal: InfeasibleError, others: int) -> InfeasibleError:
         refusal.seconds, refusal.notes, refusal.offloads = self.seconds, self.notes, self.offloads
-        refusal.advice = self.advice
+        refusal.advice, refusal.allow = self.advice, self.allow
         if self.min_memory_offloading is not None:
             refusal.min_memory_offloading = self.min_memory_offloading + others
         refusal.add_details(

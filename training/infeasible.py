@@ -13,6 +13,7 @@ from ..graphs.graph import Graph, Kind
 from ..graphs.transformations.updates import ADAMW, with_updates
 from ..planner.bounds import least_memory, minimum_memory, offloads
 from ..planner.budget import spelled
+from ..solvers.allowed import restrict
 from ..solvers.problem import InfeasibleError, Problem
 from .loop_memory import LoopMemory
 
@@ -42,7 +43,7 @@ def percent(size: int, peak: int) -> str:
 def _clauses(
     error: InfeasibleError, problem: Problem, outside: LoopMemory, step: int, peak: int | None
 ) -> Iterator[str]:
-    extra = outside.bytes
+    extra, problem = outside.bytes, restrict(problem).problem
 
     def share(size: int) -> str:
         return "" if peak is None else f" ({percent(size, peak)})"
@@ -55,7 +56,7 @@ def _clauses(
     known = min(error.min_memory, error.least or error.min_memory) + extra
     machine = problem.machine or problem.graph.machine
     planned = None if not extra else _with_updates(problem.graph, outside)
-    links = not offloads(machine)
+    links = not offloads(machine) and problem.allows("offload")
     ways = [
         ("optimizer=", planned and minimum_memory(planned, machine)),
         ("machine=", max(least_memory(problem.graph) + extra, step) if links else None),

@@ -23,6 +23,8 @@ from ..runtime.model.clipping import Clipping, parse_norm
 from ..runtime.program.outputs import Wanted
 from ..runtime.unsupported import warn_user
 from ..runtime.updates.catalogue import titles
+from ..solvers.allowed import parse_allow
+from ..solvers.problem import Technique
 from ..solvers.registry.catalogue import check_solver
 from ..solvers.registry.run import chosen_settings
 from .option import OptionsBase, UnfitError, option
@@ -160,6 +162,15 @@ def _gap(gap: float | str | None) -> float | str | None:
     return gap
 
 
+def _allow(allow: str | Sequence[str] | None) -> tuple[Technique, ...] | None:
+    try:
+        return parse_allow(allow)
+    except InputError as error:
+        raise UnfitError(str(error)) from None
+    except TypeError:
+        raise UnfitError("give names, like ('recompute', 'offload')") from None
+
+
 def _path(path: str | Path | None) -> Path | None:
     if path is not None and not isinstance(path, str | Path):  # pyright: ignore
         raise UnfitError("give a safetensors file or a folder of them")
@@ -237,6 +248,15 @@ class PlanningOptions(OptionsBase):
         text=(
             "Relative optimality gap at which the solver stops: 0.01 or '1%'. 0 goes on to the time "
             "limit; None is the solver's own, 0.5 % for auto."
+        ),
+        default=None,
+    )
+    allow: tuple[Technique, ...] | None = option(
+        converter=_allow,
+        text=(
+            "Techniques that plans may use, of 'recompute', 'offload' (to host memory), 'disk' and "
+            "'host-updates' (optimizer updates computed on the host); the last two need 'offload'. None "
+            "allows all."
         ),
         default=None,
     )

@@ -217,6 +217,8 @@ class Planner:
             asked = (*asked, COMPILED)
         if self.options.settings:
             asked = (*asked, *self.options.settings.items())
+        if self.options.allow is not None:
+            asked = (*asked, "allow", *self.options.allow)
         if self.calls > 1:
             asked = (*asked, self.calls)
         if iteration.processes is not None:
@@ -393,8 +395,8 @@ class Planner:
         except InfeasibleError as error:
             shares = self.options.budget.size is None and iteration.trains
             peak = self._whole_peak(graph, program) if shares else None
-            problem, step = Problem(graph, budget, self.options.machine), self.outside.needed(program)
-            explain(error, problem, self.outside, step, peak)
+            problem = Problem(graph, budget, self.options.machine, self.options.allow)
+            explain(error, problem, self.outside, self.outside.needed(program), peak)
             raise
 
     def _chosen(
@@ -456,7 +458,7 @@ class Planner:
         """
         machine = self.machine_of(plan)
         within = budget if machine is None else budget - plan.program.handed_over_bytes
-        problem, tell = Problem(plan.graph, within, machine), self.book.solving
+        problem, tell = Problem(plan.graph, within, machine, self.options.allow), self.book.solving
         hurried = solver == AUTO and self.options.time_limit is None and self.options.gap is None
         race = Incumbent(self._patience() if hurried else inf)
         with self.book.phase("solve"):  # no lower bound is reported, so none is computed

@@ -33,6 +33,7 @@ from ...planner.bounds import minimum_memory, minimum_memory_once, uses_host
 from ...planner.errors import InvalidScheduleError
 from ...planner.schedule.schedule import Schedule, Verb
 from ...planner.simulator.simulate import Figures, figures_of
+from ..allowed import Restriction, restrict
 from ..bounds.lower_bounds import ALL_OPERATIONS, PROVEN, lower_bounds, proofs_of_none
 from ..candidates import device_limit
 from ..incumbent import Incumbent
@@ -81,17 +82,18 @@ def solve(
     addresses: the budget holds the whole arena in which the copies have their addresses (arena.py).
     race: receives schedules and bounds as they are found.
 
-    Raises InputError (name, settings), InfeasibleError, NotAcceptedError.
+    Raises InputError (name, settings, allow), InfeasibleError, NotAcceptedError.
     """
     try:
         index(problem.budget)
     except TypeError:
         raise InputError(f"budget {problem.budget!r} is not a whole number of bytes") from None
+    restriction = restrict(problem)
     with collecting() as skipped:
         try:
             found = _solve(
                 name,
-                problem,
+                restriction.problem,
                 time_limit=time_limit,
                 settings=settings or {},
                 report=report,
@@ -101,8 +103,22 @@ def solve(
             )
         except InfeasibleError as refusal:
             refusal.notes = (*refusal.notes, *skipped)
+            restriction.explain(refusal)
             raise
-    return replace(found, notes=(*found.notes, *skipped))
+        except NotAcceptedError as error:
+            raise restriction.not_accepted(error) from None
+    found = replace(found, notes=(*found.notes, *skipped))
+    return _of_whole(restriction, found) if restriction.changes else found
+
+
+def _of_whole(restriction: Restriction, found: ValidatedSolution) -> ValidatedSolution:
+    """Return a solution of the restricted problem as one of the whole, which it is: it does less than it may.
+
+    The simulator validates it on the whole problem's graph and machine too.
+    """
+    schedule, whole = restriction.original(found.schedule), restriction.whole
+    figures = figures_of(whole.graph, schedule, budget=device_limit(whole), machine=whole.machine)
+    return replace(found, schedule=schedule, figures=figures, machine=whole.machine)
 
 
 def _solve(
@@ -144,7 +160,7 @@ def _solve(
         refusal.seconds = perf_counter() - start
         proven = [] if refusal.proven_infeasible else proofs_of_none(problem, bound_seconds)
         refusal.add_details(minimum_memory_once(problem.graph, machine), proven, problem)
-        if not problem.graph.operations.recompute.any():
+        if problem.allow is None and not problem.graph.operations.recompute.any():
             refusal.advise("nothing of this graph may be recomputed")
         raise
     seconds = perf_counter() - start
@@ -199,7 +215,8 @@ def solve_or_unpin(
         return solve(name, problem, *arguments, addresses=addresses, race=race)
     except (InfeasibleError, NotAcceptedError) as error:
         machine = problem.machine or problem.graph.machine
-        unpinned = None if machine is None or machine.pinned is None else machine.without_pinned()
+        pins = machine is not None and machine.pinned is not None and problem.allows("offload")
+        unpinned = machine.without_pinned() if machine is not None and pins else None
         if (
             machine is None
             or unpinned is None

@@ -112,6 +112,21 @@ def test_a_later_start_goes_on_from_a_plan_that_was_not_improved(
         assert begun == ["auto"] * start
 
 
+@pytest.mark.usefixtures("slow_first")
+def test_the_background_has_the_techniques_that_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Problem] = []
+
+    def never(_solver: str, problem: Problem, *_given: Any) -> Any:
+        begun.append(problem)
+        return SimpleNamespace(ended=Event())
+
+    monkeypatch.setattr(adapt, "Background", never)
+    step = optimized(model(), [], cache=False, verify=False, allow="recompute")
+    for _turn in range(adapt.SETTLED + 1):
+        step(INPUTS)
+    assert [problem.allow for problem in begun] == [("recompute",)]
+
+
 @pytest.mark.parametrize("options", [{"time_limit": 5}, {"gap": 0.02}, {"solver": "rotor"}], ids=str)
 def test_what_the_user_has_limited_is_solved_to_its_end(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,181 @@
+"""Techniques that a problem allows, and the problem without the others, which solvers and bounds get.
+
+    Problem(graph, budget, machine, allow=("recompute",))
+      ──restrict──▶ the same graph and machine: no links, no variants that use the host ──▶ solver, bounds
+      ◀─original── schedule
+
+Solvers need not know of it: what they may not do is not there. Variants of operations that are left out would
+change the numbers of those after them, so `original` gives a schedule the numbers of the whole graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import get_args
+
+import numpy as np
+
+from ..graphs.errors import InputError
+from ..graphs.graph import Mode
+from ..graphs.machine import Links, Machine
+from ..planner.bounds import minimum_memory
+from ..planner.schedule.schedule import DEFAULT_MODE, Schedule, Verb
+from .problem import InfeasibleError, NotAcceptedError, Problem, Technique
+
+TECHNIQUES: tuple[Technique, ...] = get_args(Technique)
+
+_BY_NAME: Mapping[str, Technique] = {word: word for word in TECHNIQUES}
+
+_THROUGH_HOST: tuple[Technique, ...] = ("disk", "host-updates")
+"""Techniques whose tensors pass through host memory."""
+
+
+def parse_allow(words: str | Iterable[str] | None) -> tuple[Technique, ...] | None:
+    """Return the techniques named, in the order of TECHNIQUES; None for all.
+
+    words: names, or one text with commas between them.
+
+    Raises InputError, one line.
+    """
+    if words is None:
+        return None
+    names = words.split(",") if isinstance(words, str) else [*words]
+    found = {_parse_word(name) for name in names if name != ""}
+    for word in _THROUGH_HOST:
+        if word in found and "offload" not in found:
+            raise InputError(f"{word!r} without 'offload': its tensors pass through host memory, allow both")
+    return None if found == {*TECHNIQUES} else tuple(word for word in TECHNIQUES if word in found)
+
+
+def _parse_word(name: str) -> Technique:
+    text = str(name).strip()
+    if text in _BY_NAME:
+        return _BY_NAME[text]
+    close = get_close_matches(text, TECHNIQUES, n=1)
+    hint = f", did you mean {close[0]!r}?" if close else ""
+    raise InputError(f"{text!r} is not one of {', '.join(TECHNIQUES)}{hint}")
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """A problem without the techniques that it does not allow.
+
+    whole: the problem as it was stated.
+    problem: the same one, whose graph and machine have only what is allowed.
+    kept: per operation that lost variants, the numbers (from 1) of those that it has left.
+    """
+
+    whole: Problem
+    problem: Problem
+    kept: Mapping[int, tuple[int, ...]]
+
+    @property
+    def changes(self) -> bool:
+        """Tell whether the problem would have had more schedules."""
+        return self.problem is not self.whole
+
+    def original(self, schedule: Schedule) -> Schedule:
+        """Return a schedule of the restricted graph with the whole graph's numbers of variants."""
+        wheres = schedule.wheres.copy()
+        runs = (schedule.verbs == Verb.COMPUTE) & (wheres != DEFAULT_MODE)
+        for step in np.flatnonzero(runs).tolist():
+            if (numbers := self.kept.get(int(schedule.targets[step]))) is not None:
+                wheres[step] = numbers[wheres[step] - 1]
+        return replace(schedule, wheres=wheres)
+
+    def explain(self, refusal: InfeasibleError) -> None:
+        """Add to an error what is allowed, and which technique might find a schedule."""
+        if not self.changes:
+            return
+        allowed = self.problem.allow or ()
+        refusal.restrict(allowed)
+        ways = [_ordered({*allowed, word}) for word in self._missing() if self._may_fit({*allowed, word})]
+        if not ways and self._may_fit({*TECHNIQUES}):
+            ways = [TECHNIQUES]
+        if ways:
+            refusal.advise(f"there may be one with allow={' or '.join(repr(','.join(way)) for way in ways)}")
+
+    def not_accepted(self, error: NotAcceptedError) -> NotAcceptedError:
+        """Return the error of a solver that lacks what it needs, with what the problem does not allow."""
+        missing = self._missing()
+        return NotAcceptedError(f"{error}; allow= leaves out {', '.join(missing)}") if missing else error
+
+    def _missing(self) -> list[Technique]:
+        """Return the techniques that are not allowed, and would each add something alone."""
+        allowed, own = self.problem.allow, _means(self.problem)
+        if allowed is None:
+            return []
+        able = TECHNIQUES if "offload" in allowed else ("recompute", "offload")
+        return [word for word in able if _means(self._with({*allowed, word})) != own]
+
+    def _may_fit(self, allowed: set[Technique]) -> bool:
+        """Tell whether the budget is not below the minimum memory with these techniques."""
+        wider = self._with(allowed)
+        return _means(wider) != _means(self.problem) and (
+            minimum_memory(wider.graph, wider.machine) <= wider.budget
+        )
+
+    def _with(self, allowed: set[Technique]) -> Problem:
+        return restrict(replace(self.whole, allow=_ordered(allowed))).problem
+
+
+def restrict(problem: Problem) -> Restriction:
+    """Return the problem without the techniques that it does not allow.
+
+    Raises InputError for an unknown one.
+    """
+    allowed = parse_allow(problem.allow)
+    if allowed is None:
+        return Restriction(problem, problem, {})
+    problem = replace(problem, allow=allowed)
+    machine, operations = _machine(problem), problem.graph.operations
+    if machine is not None:
+        machine = _restricted_machine(machine, allowed)
+    modes = {o: _kept(variants, allowed) for o, variants in operations.modes.items()}
+    kept = {o: numbers for o, numbers in modes.items() if len(numbers) < len(operations.modes[o])}
+    if kept:
+        left = {o: tuple(operations.modes[o][k - 1] for k in numbers) for o, numbers in modes.items()}
+        operations = replace(operations, modes={o: variants for o, variants in left.items() if variants})
+    if "recompute" not in allowed:
+        operations = replace(operations, recompute=np.zeros_like(operations.recompute))
+    graph = problem.graph
+    if operations is not graph.operations:
+        graph = replace(graph, operations=operations)
+    return Restriction(problem, replace(problem, graph=graph, machine=machine), kept)
+
+
+def _machine(problem: Problem) -> Machine | None:
+    return problem.machine or problem.graph.machine
+
+
+def _means(problem: Problem) -> tuple[object, ...]:
+    """Return what techniques change in a problem, to be compared."""
+    machine, operations = _machine(problem) or Machine(), problem.graph.operations
+    return machine.links, machine.deeper, operations.modes, operations.recompute.tobytes()
+
+
+def _ordered(words: set[Technique]) -> tuple[Technique, ...]:
+    return tuple(word for word in TECHNIQUES if word in words)
+
+
+def _restricted_machine(machine: Machine, allowed: tuple[Technique, ...]) -> Machine:
+    """Return the machine without links to memories that may not be used.
+
+    They have no capacity: a tensor that nothing reads could start in one otherwise.
+    """
+    if "offload" not in allowed:
+        return Machine(machine.device_capacity, host_capacity=0, disk_capacity=0, updates=machine.updates)
+    if "disk" not in allowed:
+        links = Links(machine.links.d2h, machine.links.h2d)
+        return replace(machine, links=links, disk_capacity=0, deeper=())
+    return machine
+
+
+def _kept(variants: tuple[Mode, ...], allowed: tuple[Technique, ...]) -> tuple[int, ...]:
+    """Return the numbers (from 1) of the variants that are left."""
+    numbered = enumerate(variants, 1)
+    if "offload" not in allowed:
+        return tuple(number for number, mode in numbered if not mode.uses_host)
+    return tuple(number for number, mode in numbered if "host-updates" in allowed or not mode.on_host)

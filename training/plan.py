@@ -97,6 +97,7 @@ class Planner:
 
     bytes: the budget; None until the first plan, to whose baseline a share refers.
     outside: bytes of the budget that are on the device but are not the plans'.
+    limit: bytes of plans made before more was found to be outside of them; None if none was.
     calls: number of iterations that may be between their halves at once, and share the budget.
     parts: for each plan over several batches, the plans of the other batches.
     links: the machine's links by the times of iterations, for later plans.
@@ -109,6 +110,7 @@ class Planner:
     links: Links | None = None
     bytes: int | None = None
     outside: LoopMemory = field(default_factory=LoopMemory)
+    limit: int | None = None
     improves: bool = False
     calls: int = 1
     parts: WeakKeyDictionary[PlannedStep, Parts] = field(
@@ -118,6 +120,12 @@ class Planner:
     _asked: WeakKeyDictionary[PlannedStep, tuple[Any, ...]] = field(
         default_factory=WeakKeyDictionary[PlannedStep, "tuple[Any, ...]"]
     )
+
+    def leave_room(self, more: LoopMemory) -> None:
+        """Have plans leave room from now on for what the loop has outside of them."""
+        before, self.outside = self.outside, more
+        if self.bytes is not None:
+            self.bytes = self.limit = self.bytes - (more.bytes - before.bytes)
 
     @property
     def verify(self) -> bool | None:
@@ -261,7 +269,7 @@ class Planner:
         """
         machine = self.machine_of(plan)
         peak = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures.peak
-        if line := worse_than_eager(iteration, step, peak, eager):
+        if line := worse_than_eager(iteration, step, peak, eager, self.outside.bytes):
             raise InputError(line)
         if line := below_baseline({"peak": eager.peak_bytes}, baseline(plan.graph).peak):
             warn_user(line)

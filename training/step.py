@@ -32,7 +32,7 @@ from . import checkpoint
 from .adapt import Adapter
 from .buckets import Buckets
 from .evaluation import Evaluation, Forward
-from .loop_memory import Count, LoopMemory, LoopWatch
+from .loop_memory import Count, LoopWatch
 from .loss import Losses
 from .plan import Planner
 from .plans import Plans
@@ -79,8 +79,8 @@ class Step:
             iteration = iteration._replace(inputs=self._scaling.of(iteration.inputs))
         self._loop = LoopWatch(iteration, planner.options, outside)
         planner.outside = self._loop.counted
-        self._limit: int | None = None  # of plans made before more was found to be outside of them
-        self._plans = Plans(iteration, self._made, planner.giving_up, planner.options.max_plans, buckets)
+        plan = partial(_planned, planner, self._loop)
+        self._plans = Plans(iteration, plan, planner.giving_up, planner.options.max_plans, buckets)
         several = iteration.updates is not None and iteration.accumulate > 1  # the plan has parts
         alone = iteration.processes is None and not several and iteration.purpose != "part"
         drifts = planner.options.replan_on_drift and not planner.options.cuda_graph
@@ -376,11 +376,11 @@ class Step:
         planner, more = self._planner, self._loop.look(plan.program.gradients)
         try:
             if more is not None:
-                self._count(more)
+                planner.leave_room(more)
                 more.check_step(plan.program, planner.bytes or 0)
                 self._book.note(plan, more.line)
-            if self._limit is not None and (plan.budget or 0) > self._limit:
-                plan = self._smaller(inputs, plan, self._limit)
+            if planner.limit is not None and (plan.budget or 0) > planner.limit:
+                plan = self._smaller(inputs, plan, planner.limit)
         except InfeasibleError as error:
             raise planner.outside.added_to(error) from None
         return plan
@@ -400,26 +400,23 @@ class Step:
                 f"to {format_bytes(peak)}: call loss.backward() on each loss before the next step"
             )
 
-    def _count(self, more: LoopMemory) -> None:
-        """Have plans leave room from now on for what the loop has outside of them."""
-        planner = self._planner
-        before, planner.outside = planner.outside, more
-        if planner.bytes is not None:
-            planner.bytes = self._limit = planner.bytes - (more.bytes - before.bytes)
-
-    def _made(self, iteration: Iteration) -> PlannedStep:
-        """Make a plan, with room for what the loop has outside of it now. Raises MemplanError."""
-        if self._loop.others_train():
-            _check_follows(iteration)
-            if (more := self._loop.look_at_frozen()) is not None:
-                self._count(more)
-        return self._planner(iteration)
-
     def _smaller(self, inputs: Inputs, plan: PlannedStep, budget: int) -> PlannedStep:
         iteration = self._iteration._replace(inputs=inputs)
         with open_to_signals(first_interrupt=True):  # to solve takes long, and the iteration has not begun
             smaller = self._planner.smaller(iteration, plan, budget)
         return self._plans.replace(plan, smaller)
+
+
+def _planned(planner: Planner, loop: LoopWatch, iteration: Iteration) -> PlannedStep:
+    """Make a plan, with room for what the loop has outside of it now. Raises MemplanError.
+
+    A function, not a method: the plans of a step do not refer to it, so it goes when the user drops it.
+    """
+    if loop.others_train():
+        _check_follows(iteration)
+        if (more := loop.look_at_frozen()) is not None:
+            planner.leave_room(more)
+    return planner(iteration)
 
 
 def _check_follows(iteration: Iteration) -> None:

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ...graphs.errors import MemplanError, MismatchError
+from ..absent_gpu.devices import is_absent_gpu
 from ..calls.randomness import restore_generator, save_generator
 from ..model.captured import users_line
 from ..model.iteration import Inputs, Iteration, forward, tensors_in, with_tensors
@@ -58,7 +59,7 @@ GUESSES = (1.0, 0.0, 2.0**40, -1.0, nan)
 COUNTS = (0, 1, 2, 3, 4, 7, 9, 99, 499, 999, 10**4, 10**6)
 """Numbers of a counter with which a trace tries whether the loss depends on it."""
 
-_IN_A_ROW = 4
+_IN_A_ROW = 9
 """Rounds of three iterations after which a state that counts has shown what it leads to."""
 
 _OTHER_AFTER_ONE = (
@@ -398,7 +399,8 @@ class HostPart:
     def _undone(self) -> Generator[None]:
         """Put back what the code changes, and keep from the user what it prints, noting whether it prints."""
         text, device = io.StringIO(), next(iter(self.parameters.values())).device
-        generators = {each: save_generator(each) for each in {torch.device("cpu"), device}}
+        drawing = {torch.device("cpu")} if is_absent_gpu() else {torch.device("cpu"), device}
+        generators = {each: save_generator(each) for each in drawing}
         try:
             with (
                 state_put_back(self.iteration, tensors=False),

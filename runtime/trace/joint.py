@@ -187,7 +187,7 @@ def joint_graph(
                 traced = _traced(forward_backward, examples, runs, deciding)
             keeps = before.changes_of_owner() if way.host_part is False else before.changes()
             if keeps and way.host_part is False:
-                raise UnkeptError(iteration, keeps[0])
+                raise _unkept(iteration, keeps[0])
             recording.note_carried()
             if whose := before.drawn_from(PYTHON_NUMBERS, NUMPY_NUMBERS):
                 before.put_back()
@@ -227,11 +227,12 @@ def joint_graph(
 class UnkeptError(TraceError):
     """Error of code that changes what only its own run changes: lists and numbers of the loop."""
 
-    def __init__(self, iteration: Iteration, what: str) -> None:
-        super().__init__(
-            f"{_owner(iteration)} changes {what}, which a plan does not repeat in each iteration, and its "
-            "code can't run once more after each: leave it out"
-        )
+
+def _unkept(iteration: Iteration, what: str) -> UnkeptError:
+    return UnkeptError(
+        f"{_owner(iteration)} changes {what}, which a plan does not repeat in each iteration, and its code "
+        "can't run once more after each: leave it out"
+    )
 
 
 def _owner(iteration: Iteration) -> str:
@@ -286,6 +287,8 @@ def _host_part(
                 raise TraceError("the iteration's code does something else when it runs twice") from error
             raise _decided(error.questions, deciding) from error
     moving = [counter for counter in counters if counter.entries() is None]
+    if not (calls.questions or needed):
+        moving = list(counters)  # the code will not run once more: a plan would keep them as they are
     if moving and not calls.questions:  # it is read for something else than a record of values
         raise StateError(moving[0].refusal)
     if calls.questions and not (needed or part.printed):

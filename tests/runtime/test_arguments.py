@@ -64,7 +64,7 @@ def test_one_tensor_a_list_and_names_are_inputs(inputs):
             {"pad_values": {"0": 0}, "pad_to_lengths": object},
             "give the lengths that batches are padded to",
         ),
-        ({"inputs": None}, "inputs is a NoneType: give a tensor, a tuple of positional or a dict"),
+        ({"inputs": 3}, "inputs is a int: give a tensor, a tuple of positional or a dict"),
         ({"module": torch.sum}, "the module is a builtin_function_or_method, not a torch.nn.Module"),
     ],
 )

@@ -112,6 +112,7 @@ def test_optimize_plans_for_it_and_says_once_where_it_is(measured: list[str]) ->
             budget="100%",
             solver="store-all",
             cache=False,
+            states=0,
         )
     assert torch.equal(step(x), module(x).sum())
     assert len(measured) == 1

@@ -305,7 +305,7 @@ def test_a_graph_through_the_weights_goes_on_after_updates_were_compared():
 def test_an_input_that_requires_a_gradient_is_refused_as_a_step_refuses_it(train):
     module, _ = made(Base, None)
     needy = X.clone().requires_grad_()
-    line = "input 0 requires a gradient, which a plan does not compute: detach it before"
+    line = "input 0 requires a gradient, which a step does not compute: call memplan.optimize_module"
     with pytest.raises(memplan.MemplanError, match=line):
         memplan.optimize(module, needy, budget="100%", cache=False)
     step = memplan.optimize(module, X, budget="100%", cache=False, time_limit=1)

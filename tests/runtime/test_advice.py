@@ -627,7 +627,9 @@ CASES = {
         matching_in_an_operator, HERE + ".*to NumPy; put it into an operator.*custom_op, register_fake"
     ),
     "a filter": Case(filtered, HERE + ".*to NumPy; put it into an operator.*custom_op, register_fake"),
-    "numbers of a list": Case(of_numbers, "the traced iteration is not the model's: loss 1 differs from eager"),
+    "numbers of a list": Case(
+        of_numbers, "the traced iteration is not the model's: loss 1 differs from eager"
+    ),
     "no fake kernel": Case(
         fake_kernel,
         HERE + r"the operator test_advice.halves.default has no kernel for fake.*register_fake",
@@ -766,5 +768,5 @@ class OwnError(nn.Linear):
 
 def test_the_reason_is_that_of_the_way_that_went_furthest():
     given = Given(OwnError(4, 4), (torch.randn(3, 4), torch.tensor([2, 3])), torch.sum)
-    with pytest.raises((MemplanError, ValueError), match="mm_token_type_ids is missing$"):
+    with pytest.raises((MemplanError, ValueError), match=r"mm_token_type_ids is missing$"):
         given.planned()

@@ -1,8 +1,10 @@
 """A step that is planned when it is first called, with the batch of that call.
 
-step = memplan.optimize(model, budget="12GB")       # nothing is traced, nothing drawn from a generator
-for batch in loader:
-    loss = step(batch)                              # the first batch is planned; later ones find the plan
+    step = memplan.optimize(model, budget="12GB")       # nothing is traced, nothing drawn from a generator
+    for batch in loader:
+        loss = step(batch)                              # the first batch is planned
+
+The others find the plan of the first, as in a step that was given an example.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import dis
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from threading import RLock
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple, cast
@@ -31,6 +31,9 @@ from .deferred import Planning
 from .options import Options
 from .report import Report
 from .step import Step
+
+_READ_NAMES = {"locals", "vars", "dir", "eval", "exec"}
+"""Functions of Python that read variables by their names."""
 
 _SIMPLE = (Tensor, bool, int, float, complex, str, bytes, type(None), Mapping, tuple, list)
 
@@ -74,7 +77,7 @@ class PlannedFunction:
     def report(self) -> Report:
         """Return the figures of the last call's step. Raises InputError before the first call."""
         if self.step is None:
-            raise InputError(f"{self._function.__name__} has no plan yet: it is planned when it is called")
+            raise InputError(f"{_name(self._function)} has no plan yet: it is planned when it is called")
         return self.step.report()
 
     def planned(self, inputs: Any) -> PlannedFunction:
@@ -88,63 +91,70 @@ class PlannedFunction:
             given = self._signature.bind(*positional, **named)
         except TypeError as error:
             raise InputError(
-                f"inputs of {self._function.__name__}{self._signature}: {error}: give all that it takes, the "
+                f"inputs of {_name(self._function)}{self._signature}: {error}: give all that it takes, the "
                 "module included, like (model, batch)"
             ) from None
         self.step = self._step(*self._apart(given))
         return self
 
     def _step(self, call: _Call, inputs: dict[str, Any]) -> Step:
-        for known, step in self._steps:
-            if known.is_same(call):
-                return step
-        step = self._plan(call.module(self._function), inputs, self._options)
-        self._steps.append((call, step))
+        """Return the step for a call's modules, made if need be; as many are kept as `max_plans` says."""
+        step = next((step for known, step in self._steps if known.is_same(call)), None)
+        if step is None:
+            step = self._plan(call.module(self._function, _name(self._function)), inputs, self._options)
+        others = [(known, other) for known, other in self._steps if other is not step]
+        self._steps = [(call, step), *others][: self._options.max_plans]
         return step
 
     def _apart(self, given: inspect.BoundArguments) -> tuple[_Call, dict[str, Any]]:
         """Return what a call's modules are, and the rest of its arguments, the batch."""
         kept, inputs = dict[str, Any](), dict[str, Any]()
         for name, value in given.arguments.items():
-            stays = name == "self" or name in self._unused
-            stays = stays or (not isinstance(value, _SIMPLE) and any(True for _ in _modules(value)))
-            (kept if stays else inputs)[name] = value
-        return _Call(self._signature, kept, self._unused), inputs
+            if name in self._unused:
+                kept[name] = None
+            elif name == "self" or (not isinstance(value, _SIMPLE) and any(True for _ in _modules(value))):
+                kept[name] = value
+            else:
+                inputs[name] = value
+        roots = (*kept.values(), self._function)
+        reached = {id(module): module for root in roots for module in _modules(root)}
+        held = {name: each for name, each in {**kept, **_named(self._function)}.items() if _may_hold(each)}
+        return _Call(self._signature, kept, tuple(reached.values()), held), inputs
 
 
 class _Call(NamedTuple):
-    """The modules of a call, and the arguments that hold some.
+    """The modules of a call, and what else is no part of its batch.
 
-    kept: arguments that are or hold modules, and those that the function does not read, by name.
-    unused: the names of the latter.
+    kept: arguments that are or hold modules, and None for those that the function does not read, by name.
+    reached: all modules that the call may use.
+    held: objects that may hold constants, by name.
     """
 
     signature: inspect.Signature
     kept: dict[str, Any]
-    unused: frozenset[str]
+    reached: tuple[nn.Module, ...]
+    held: dict[str, Any]
 
     def is_same(self, other: _Call) -> bool:
+        """Tell whether a plan for one call is right for the other, whatever the batch.
+
+        An attribute, a global or a variable of the closure may have another module or object by now.
+        """
         mine, others = (
-            {name: id(value) for name, value in call.kept.items() if name not in self.unused}
+            [id(thing) for thing in (*call.kept.values(), *call.reached, *call.held.values())]
             for call in (self, other)
         )
-        return mine == others
+        return mine == others and self.kept.keys() == other.kept.keys()
 
-    def module(self, function: Callable[..., Any]) -> Around:
+    def module(self, function: Callable[..., Any], name: str) -> Around:
         """Return the function as a module. Raises InputError if it reaches none."""
-        named = {name: value for name, value in self.kept.items() if isinstance(value, nn.Module)}
-        reached = dict[int, nn.Module]()
-        for root in (*self.kept.values(), getattr(function, "__self__", None), _innermost(function)):
-            reached.update((id(module), module) for module in _modules(root))
-        trained = [each for each in reached.values() if any(p.requires_grad for p in each.parameters())]
-        if not reached:
-            raise InputError(
-                f"{function.__name__} is given no module, and reaches none: give it the model as an argument"
-            )
-        main = (trained or [*reached.values()])[0]
+        if not self.reached:
+            raise InputError(f"{name} is given no module, and reaches none: give it the model as an argument")
+        trained = (each for each in self.reached if any(p.requires_grad for p in each.parameters()))
+        main = next(trained, self.reached[0])
         inner = {id(part) for part in main.modules()}
-        others = {f"other{i}": m for i, m in enumerate(reached.values()) if id(m) not in inner}
-        place = next((name for name, module in named.items() if module is main), None)
+        others = {f"other{i}": each for i, each in enumerate(self.reached) if id(each) not in inner}
+        place = next((name for name, value in self.kept.items() if value is main), None)
 
         def call(module: nn.Module, inputs: dict[str, Any]) -> Any:
             given = {**self.kept, **inputs} if place is None else {**self.kept, **inputs, place: module}
@@ -152,10 +162,8 @@ class _Call(NamedTuple):
             bound = inspect.BoundArguments(self.signature, cast("Any", ordered))
             return function(*bound.args, **bound.kwargs)
 
-        call.__name__ = function.__name__
-        held = {**self.kept, **_named(function)}
-        objects = {name: each for name, each in held.items() if _may_hold(each)}
-        return Around(main, call, others, objects=objects)
+        call.__name__ = name
+        return Around(main, call, others, function, objects=self.held)
 
 
 def _modules(root: Any) -> Iterator[nn.Module]:
@@ -180,21 +188,35 @@ def _named(function: Callable[..., Any]) -> dict[str, Any]:
 def _may_hold(thing: Any) -> bool:
     """Tell whether an object may hold constants of an iteration.
 
-    A tensor is none: a closure or a global may have another one at the next call.
+    Numbers and texts are compared at each call, as all that the code reads. A tensor is none: a closure or a
+    global may have another one at the next call.
     """
-    return not isinstance(thing, nn.Module | Tensor | type | ModuleType | FunctionType | BuiltinFunctionType)
+    code = nn.Module | type | ModuleType | FunctionType | BuiltinFunctionType
+    return not isinstance(thing, code | Tensor | bool | int | float | complex | str | bytes | None)
+
+
+def _name(function: Any) -> str:
+    return getattr(_innermost(function), "__name__", type(function).__name__)
 
 
 def _innermost(function: Any) -> Any:
-    return inspect.unwrap(function.__func__ if isinstance(function, MethodType) else function)
+    """Return the function that the user wrote, in a method, a partial or decorators."""
+    if isinstance(function, MethodType):
+        return _innermost(function.__func__)
+    return _innermost(function.func) if isinstance(function, partial) else inspect.unwrap(function)
 
 
 def _unused(function: Callable[..., Any]) -> frozenset[str]:
-    """Return the parameters that the function's code never reads, such as the index of a batch."""
-    code = getattr(_innermost(function), "__code__", None)
-    if code is None:
+    """Return the parameters that the function's code never reads, such as the index of a batch.
+
+    Code around it (a decorator), and code that reads names by itself, might: then all count as read.
+    """
+    inner: Any = _innermost(function)
+    if not isinstance(inner, FunctionType) or hasattr(function, "__wrapped__"):
         return frozenset()
-    read = set[str]()
+    code, read = inner.__code__, set[str]()
+    if not _READ_NAMES.isdisjoint(code.co_names):
+        return frozenset()
     for each in dis.get_instructions(code):
         if each.opname.startswith("LOAD_") and isinstance(each.argval, str | tuple):
             read.update(each.argval if isinstance(each.argval, tuple) else (each.argval,))

@@ -15,15 +15,10 @@ from .retry import with_less
 from .step import Step
 
 _OF_TRAINING = (
-    "loss_fn",
-    "targets",
-    "optimizer",
-    "max_grad_norm",
-    "scaler",
-    "ema",
-    "master_weights",
-    "rollback_on_error",
+    *("loss_fn", "targets", "optimizer", "update", "max_grad_norm", "master_weights", "ema", "scaler"),
+    *("gradient_accumulation_steps", "rollback_on_error", "cuda_graph", "states", "gradients"),
 )
+"""Options that have no meaning without training."""
 
 
 class InferenceStep(Step):
@@ -53,6 +48,7 @@ class InferenceStep(Step):
 
 def validate_inference(options: Options) -> None:
     """Raise InputError, one line, for an option of training."""
-    given = [name for name in _OF_TRAINING if getattr(options, name)]
+    defaults = Options(budget="100%")
+    given = [name for name in _OF_TRAINING if getattr(options, name) is not getattr(defaults, name)]
     if given:
         raise InputError(f"{given[0]}= is for training, and train=False runs forward alone: leave one out")

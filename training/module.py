@@ -1,7 +1,9 @@
 """memplan.optimize_module: a module that is called as part of a larger graph, within a budget.
 
-z ─▶ G ─▶ planned D ─▶ the caller's loss        forward half: activations that the schedule keeps
-◀─  ◀──   ◀───────   ◀─ loss.backward()         backward half: gradients of inputs and parameters
+    z ─▶ G ─▶ planned D ─▶ the caller's loss        forward half: activations that the schedule keeps
+    ◀─  ◀──   ◀───────   ◀─ loss.backward()         backward half: gradients of inputs and parameters
+
+Both halves are one plan.
 """
 
 # pyright: reportIncompatibleMethodOverride=false

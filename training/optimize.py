@@ -95,6 +95,8 @@ def optimize(module: Any = None, inputs: Any = None, *, options: Options) -> Any
         InfeasibleError: no schedule within the budget.
         DifferenceError: the plan does not compute what eager PyTorch computes.
     """
+    if not options.train:
+        validate_inference(options)
     if module is None:
         return functools.partial(_planned, inputs=inputs, options=options)
     return _planned(module, inputs, options)
@@ -115,7 +117,6 @@ def optimize_with(module: Any, inputs: Any, options: Options) -> Step:
     validate_module(module)
     module, processes = inside(module)
     if not options.train:
-        validate_inference(options)
         processes = None
     given = with_targets(parse_inputs(inputs), options.targets)
     optimizer, steps = options.optimizer, options.gradient_accumulation_steps

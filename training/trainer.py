@@ -77,7 +77,8 @@ class PlannedLoss:
         options = self._options.extended(Options, scaler=scaler, gradients=gradients)
         if options.pad_to_lengths is not None and options.pad_values is None:
             options = options.replaced(pad_values=collated_pads(trainer, inputs))
-        return optimize_with(Around(model, self._computed, others, self._trainer), inputs, options)
+        around = Around(model, self._computed, others, type(trainer).compute_loss, self._trainer)
+        return optimize_with(around, inputs, options)
 
     def _computed(self, model: nn.Module, inputs: dict[str, Any]) -> Any:
         """Compute the trainer's loss. inputs: a new dict, from which the trainer may remove labels."""

@@ -34,6 +34,7 @@ class Around(nn.Module):
 
     module: for a DistributedDataParallel the function gets the module inside.
     others: further modules that the function uses.
+    code: the user's function in it, what whose code reads a trace follows.
     owner: a weak reference to the object whose method the function is, and whose lists, dicts and numbers
         it may change; None if there is none.
     objects: what else it uses, by name; tensors that these hold are constants, as those of a module are.
@@ -44,11 +45,12 @@ class Around(nn.Module):
         module: nn.Module,
         function: Callable[[nn.Module, dict[str, Any]], Any],
         others: Mapping[str, nn.Module],
+        code: Callable[..., Any],
         owner: ReferenceType[Any] | None = None,
         objects: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.owner = owner
+        self.owner, self.code = owner, code
         self.outer = ref(module)  # no part of this one
         self.module = module.module if type(module) is DistributedDataParallel else module
         self.function, self.others = function, nn.ModuleDict(others)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from itertools import takewhile
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +31,9 @@ from .layers import traced_graph
 
 MOST_ELEMENTS = 2**22
 """Elements of a tensor whose values code may ask for; a larger one is data, not a figure for a log."""
+
+VARIED = inf
+"""Stands for numbers that differ from element to element: code that sorts or picks feels the difference."""
 
 _SHOWS_VALUES = {"numpy", "__array__", "__format__", "__repr__"}
 """Names of functions whose answer is the values, though a fake tensor would give one too."""
@@ -177,13 +181,13 @@ class Recorder(TorchFunctionMode):
         key = key_of((name, args, kwargs), self.calls.number)
         before = [version_of(tensor) for tensor in tensors]
         last = next(reversed(traced_graph().nodes))
+        shows = getattr(func, "__name__", "") in _SHOWS_VALUES
         self._inside = True
         try:
-            if getattr(func, "__name__", "") in _SHOWS_VALUES and isinstance(args[0], FakeTensor):
-                raise NotImplementedError("the values of a tensor are asked for")
             made = func(*args, **kwargs)
+            if shows and isinstance(args[0], FakeTensor):
+                raise TypeError("the text of a tensor is asked for")  # what it made is that of a fake one
         except Exception as error:
-            shows = getattr(func, "__name__", "") in _SHOWS_VALUES
             if not (shows or is_value_dependent(error)) or max(map(torch.numel, tensors)) > MOST_ELEMENTS:
                 raise
             for node in list(takewhile(lambda node: node is not last, reversed(traced_graph().nodes))):
@@ -219,9 +223,16 @@ def on_values(func: Callable[..., Any], args: Any, kwargs: Any, value: Callable[
         return func(*tree_map(replaced, args), **tree_map(replaced, kwargs))
 
 
-def filled(like: Tensor, number: float) -> Tensor:
-    """Return a tensor on the CPU of the same form, each element this number, as its dtype has it."""
+def filled(like: Tensor, number: float, seed: int = 0) -> Tensor:
+    """Return a tensor on the CPU of the same form, each element this number, as its dtype has it.
+
+    number: VARIED for elements that differ.
+    seed: of these.
+    """
     with no_dispatch_modes(), no_function_modes():
+        if number == VARIED:
+            drawn = torch.rand(tuple(like.shape), generator=torch.Generator().manual_seed(seed))
+            return drawn > 0.5 if like.dtype == torch.bool else (8 * drawn).to(like.dtype)
         return torch.full((), number, dtype=torch.float64).to(like.dtype).expand(tuple(like.shape)).clone()
 
 

@@ -42,6 +42,7 @@ from ..reads.contents import is_plain
 from ..torch_internals import FakeTensor, functions_applied, tree_map, version_of
 from ..unsupported import TraceError, is_value_dependent, warn_user
 from .api_calls import (
+    VARIED,
     Calls,
     Made,
     Question,
@@ -53,7 +54,7 @@ from .api_calls import (
 )
 from .trace_context import users_code
 
-GUESSES = (1.0, 0.0, 2.0**40, -1.0, nan)
+GUESSES = (1.0, 0.0, 2.0**40, -1.0, nan, VARIED)
 """Answers to questions for values with which a trace tries whether the loss depends on them."""
 
 COUNTS = (0, 1, 2, 3, 4, 7, 9, 99, 499, 999, 10**4, 10**6)
@@ -215,7 +216,7 @@ class Replay(TorchFunctionMode):
             raise LeftError  # else a whole model may follow
         self.needed.add(number)
         if self._guess is not None:
-            return filled(fake, self._guess(asked))
+            return filled(fake, self._guess(asked), number)
         warn_user(
             f"{users_line()}a value that no iteration before has asked for is not among the plan's results: "
             "it is logged as nan, or 0"
@@ -353,7 +354,7 @@ class HostPart:
 
         inputs: the batch; None for the trace's.
         raises: raise what the code raises; else that counts as the same, if it does so on the way of the
-            trace: eager PyTorch would raise it, too.
+            trace: eager PyTorch would raise it, too. A loss that can't be planned is another one.
         """
         inputs = self.iteration.inputs if inputs is None else inputs
         given = {n: replay.shown(self.calls.numbers[id(fake)], fake) for n, fake in self.inputs.items()}
@@ -362,7 +363,7 @@ class HostPart:
         except LeftError:
             return False
         except Exception as error:
-            if raises:
+            if raises and not isinstance(error, MemplanError):
                 raise
             return not (replay.left or isinstance(error, MemplanError))
         return found == self.expected and replay.complete

@@ -148,7 +148,7 @@ def joint_graph(
     captured = Captured(flat, calls, iteration)
     recording = Recording(
         iteration.module,
-        {"loss_fn": iteration.loss_fn},
+        {"loss_fn": iteration.loss_fn, "function": getattr(iteration.module, "code", None)},
         tensors_in(iteration.inputs),
         runs_again=bool(way.host_part),
     )

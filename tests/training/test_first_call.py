@@ -161,8 +161,20 @@ def test_mistakes_are_answered_with_the_right_call(call: Callable[..., Any], lin
         call(model(), torch.randn(8, 6), torch.randint(3, (8,)))
 
 
-def test_training_options_are_refused_without_training() -> None:
-    module = model()
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    with pytest.raises(InputError, match=r"optimizer= is for training, and train=False runs forward alone"):
-        memplan.optimize(module, torch.randn(8, 6), budget="100%", optimizer=optimizer, train=False)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("loss_fn", LOSS),
+        ("targets", torch.ones(8)),
+        ("update", "after"),
+        ("gradient_accumulation_steps", 4),
+        ("states", 0),
+        ("gradients", "freed"),
+        ("cuda_graph", True),
+    ],
+)
+def test_training_options_are_refused_without_training(name: str, value: Any) -> None:
+    module, options = model(), {name: value}
+    line = f"{name}= is for training, and train=False runs forward alone"
+    with pytest.raises(InputError, match=line):
+        memplan.optimize(module, budget="100%", train=False, **options)

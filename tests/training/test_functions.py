@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import memplan
@@ -163,6 +166,82 @@ def test_other_modules_have_a_step_of_their_own() -> None:
         assert torch.equal(loss(model, x), model(x).square().mean())
         loss(model, x).backward()
         assert model[0].weight.grad is not None
+
+
+class Table:
+    """Constants that a function reads: a tensor and a number."""
+
+    def __init__(self, factor: float) -> None:
+        self.factors, self.factor = torch.full((8,), factor), factor
+
+
+class Holder:
+    """An object that is no module, and has one."""
+
+    def __init__(self) -> None:
+        self.net = encoder().eval()
+
+
+@pytest.mark.parametrize("what", ["a module", "an object", "a number", "an attribute"])
+def test_what_a_closure_has_by_now_counts(what: str) -> None:
+    """Eager PyTorch reads a variable of the closure, or an attribute, at each call."""
+    model, table, number, holder = encoder().eval(), Table(2.0), 2.0, Holder()
+
+    def loss(x: Tensor, holder: Holder) -> Tensor:
+        return (model(x) * table.factors * number + holder.net(x)).square().mean()
+
+    planned, x = memplan.optimize(loss, budget="100%"), torch.randn(4, 8)
+    planned(x, holder).backward()
+    if what == "a module":
+        model = encoder().eval()
+    elif what == "an object":
+        table = Table(3.0)
+    elif what == "a number":
+        number = 3.0
+    else:
+        holder.net = encoder().eval()
+    for _again in range(2):
+        found = planned(x, holder)
+        found.backward()
+        assert torch.equal(found, loss(x, holder))
+
+
+def test_a_number_that_changes_makes_another_plan_of_the_same_step() -> None:
+    model, number = encoder().eval(), 2.0
+
+    def loss(x: Tensor) -> Tensor:
+        return model(x).square().mean() * number
+
+    planned, x = memplan.optimize(loss, budget="100%"), torch.randn(4, 8)
+    planned(x).backward()
+    number = 3.0
+    assert torch.equal(planned(x), loss(x))
+    assert len(planned.report().plans) == 2
+
+
+def test_steps_are_kept_for_as_many_models_as_max_plans_says() -> None:
+    @memplan.optimize(budget="100%", max_plans=2)
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).square().mean()
+
+    x, models = torch.randn(4, 8), [encoder().eval() for _ in range(3)]
+    gone = [weakref.ref(model) for model in models]
+    for model in models:
+        loss(model, x).backward()
+    del model
+    models.clear()
+    gc.collect()
+    assert [each() is None for each in gone] == [True, False, False]
+
+
+def test_partial_functions_and_code_that_reads_names() -> None:
+    def loss(factor: float, model: nn.Module, x: Tensor, unread: float) -> Tensor:
+        return model(x).mean() * factor * eval("unread")
+
+    model, x = encoder().eval(), torch.randn(4, 8)
+    given: Any = partial(loss, 2.0, model)
+    planned = memplan.optimize(given, budget="100%")
+    assert torch.equal(planned(x, 3.0), given(x, 3.0))
 
 
 def test_without_gradients_the_function_itself_runs() -> None:

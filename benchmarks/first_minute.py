@@ -157,8 +157,8 @@ def start(model: str, budget: str, threads: int, verify: bool | None) -> None:
     import memplan
     from memplan.training import plan
 
-    names = vars(plan)
-    names["trace_real_layouts"] = phases.around(names["trace_real_layouts"], "layouts")
+    layouts = "trace_real_layouts"
+    setattr(plan, layouts, phases.around(getattr(plan, layouts), "layouts"))
     phases.enter("rest")
     step = memplan.optimize(module, inputs, budget=budget, verify=verify, progress=phases, **more)
     phases.enter("first step")

@@ -22,7 +22,7 @@ from memplan.solvers.problem import InfeasibleError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "training"))
 
-from test_training_scripts import FOLDER, NEEDS, changed_lines, plain, trained
+from test_training_scripts import FOLDER, NEEDS, changed_lines, trained, unplanned
 
 BUDGETS = ("80%", "90%", "100%")
 
@@ -37,7 +37,7 @@ def run(text, name, budget=""):
 
 def row(name):
     text = (FOLDER / f"{name}.py").read_text()
-    losses, weights, seconds = run(plain(text), name)
+    losses, weights, seconds = run(unplanned(text), name)
     for budget in BUDGETS:
         try:
             first_losses, _weights, first = run(text, name, budget)

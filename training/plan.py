@@ -204,9 +204,9 @@ class Planner:
                 return None
             plan = self._unsolved(program, graph, size)
             if (found := transferred(plan, plans, self.machine_of(plan))) is not None:
-                return found._replace(improvable=found.improvable and self.improves)
+                return found._replace(improvable=found.improvable and self.improves and iteration.trains)
         try:
-            return self._solved(plan, self._solver(iteration), size)
+            return self._solved(plan, iteration, size)
         except InfeasibleError:
             return None
 
@@ -316,7 +316,7 @@ class Planner:
         )
         if iteration.trains:
             self.outside.check_step(before.program, budget)
-        plan = found or self._solved(before, self._solver(iteration), budget)
+        plan = found or self._solved(before, iteration, budget)
         if iteration.trains:
             self.bytes = budget
         with self.giving_up(step):
@@ -418,17 +418,17 @@ class Planner:
         """Return the plan, with compiled kernels if they are requested. Raises InfeasibleError."""
         if iteration.trains:
             self.outside.check_step(program, budget)
-        plan, solver = self._unsolved(program, graph, budget), self._solver(iteration)
+        plan = self._unsolved(program, graph, budget)
         if not self.options.compile:
-            return self._solved(plan, solver, budget)
+            return self._solved(plan, iteration, budget)
         with self.book.phase("compile"):
             found = chosen(program, measured, self.book.compiled)
         graph = graph_from(found.program, found.measured, source={COMPILED: found.groups})
         fused = self._unsolved(found.program, graph, budget)
         try:
-            return self._solved(fused._replace(compiled=Compiled(program, found.kernels)), solver, budget)
+            return self._solved(fused._replace(compiled=Compiled(program, found.kernels)), iteration, budget)
         except InfeasibleError as error:
-            made = self._solved(plan, solver, budget)
+            made = self._solved(plan, iteration, budget)
             warn_user(f"planned without compiled operations: with them there is {error}")
             return made
 
@@ -459,16 +459,17 @@ class Planner:
             graph = replace(graph, machine=replace(self.options.machine, links=self.links))
         return Plan(program, graph, baseline_schedule(graph), budget)
 
-    def _solved(self, plan: Plan, solver: str, budget: int) -> Plan:
-        """Solve the plan's graph for this budget in bytes.
+    def _solved(self, plan: Plan, iteration: Iteration, budget: int) -> Plan:
+        """Solve the iteration's graph, which the plan has, for this budget in bytes.
 
         Without a time limit or gap `auto` stops once there is a schedule and its patience is over.
         """
+        solver, improves = self._solver(iteration), self.improves and iteration.trains
         machine = self.machine_of(plan)
         within = budget if machine is None else budget - plan.program.handed_over_bytes
         problem, tell = Problem(plan.graph, within, machine, self.options.allow), self.book.solving
         hurried = solver == AUTO and self.options.time_limit is None and self.options.gap is None
-        race = Incumbent(self._patience() if hurried else inf)
+        race = Incumbent(self._patience(improves=improves) if hurried else inf)
         with self.book.phase("solve"):  # no lower bound is reported, so none is computed
             solution = solve(
                 solver,
@@ -481,7 +482,7 @@ class Planner:
             )
         stopped = hurried and solution.status not in (Status.OPTIMAL, Status.WITHIN_GAP)
         if stopped:
-            self.book.remark("solve", _stopped(race, improves=self.improves))
+            self.book.remark("solve", _stopped(race, improves=improves))
         graph = plan.graph
         if solution.machine is not problem.machine:
             warn_user(solution.notes[0])
@@ -490,16 +491,16 @@ class Planner:
             graph=graph,
             schedule=solution.schedule,
             budget=budget,
-            improvable=stopped and self.improves,
+            improvable=stopped and improves,
         )
 
-    def _patience(self) -> float:
+    def _patience(self, *, improves: bool) -> float:
         """Return the seconds after which the solver's best is enough.
 
         If it is improved while it trains they are as many as trace and measurements took.
         """
         before = self.book.setup_seconds
-        seconds = min(before, IMPROVED_PATIENCE) if self.improves else MOST_PATIENCE - before
+        seconds = min(before, IMPROVED_PATIENCE) if improves else MOST_PATIENCE - before
         return max(LEAST_PATIENCE, seconds)
 
 

@@ -6,7 +6,7 @@
 A plan has no Python in it. So the code runs once more after each planned iteration, with the values that this
 one has computed, as eager PyTorch's would have read them. Nothing is computed a second time: each call of
 torch's functions that the trace has seen (api_calls.py) returns what it did then, a result of the plan if
-its values are needed, else a fake tensor. Calls that the trace has not seen, behind a branch that it did not
+its values are needed, else a fake tensor. Calls that the trace has not seen, in a branch that it did not
 take, are made on results of the plan.
 
 The loss must be the tensor that the trace has found, and each change in place one of the trace's: then the

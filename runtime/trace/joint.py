@@ -12,8 +12,9 @@ Parameters come in once even if they are tied, so their gradients are summed onc
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, redirect_stdout
 from functools import partial
+from io import StringIO
 from itertools import count
 from typing import Any, Literal, NamedTuple
 from weakref import ReferenceType
@@ -349,6 +350,8 @@ def _tracing(mode: FakeTensorMode, way: TracePath) -> Generator[None]:
         torch.autograd.set_multithreading_enabled(False),
         # Anomaly mode looks for NaN, and fake tensors have no values.
         torch.autograd.set_detect_anomaly(False),
+        # Values that the trace does not know are guesses here, and are printed for nobody.
+        redirect_stdout(StringIO()) if way.host_part else nullcontext(),
     ):
         yield
 

@@ -1,7 +1,7 @@
 """Training scripts of other packages, planned by a few lines: their own losses and weights, bit by bit.
 
 Each script in tests/training_scripts is written as its package's examples are, for a small model.
-Lines that end with `# memplan` are added to it, `# plain: …` gives the line that another replaces.
+Lines that end with `# memplan` are added to it, `# without memplan: …` gives the line that another replaces.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 FOLDER = Path(__file__).parents[1] / "training_scripts"
-ADDED, REPLACED = "  # memplan", "  # plain: "
+ADDED, REPLACED = "  # memplan", "  # without memplan: "
 
 TRAINERS = {"run_clm", "sentence_transformers_pairs", "text_classification", "whisper_seq2seq"}
 NEEDS = {
@@ -50,7 +50,7 @@ NEEDS = {
 }
 
 
-def plain(text: str) -> str:
+def unplanned(text: str) -> str:
     """Return a script without memplan."""
     lines: list[str] = []
     for line in text.splitlines():
@@ -80,7 +80,7 @@ def test_a_planned_script_is_the_script(name: str, tmp_path: Path) -> None:
     pytest.importorskip(NEEDS[name])
     torch.set_num_threads(1)
     text = (FOLDER / f"{name}.py").read_text()
-    losses, weights = trained(plain(text), name, tmp_path, "")
+    losses, weights = trained(unplanned(text), name, tmp_path, "")
     own_losses, own_weights = trained(text, name, tmp_path, "100%")
     assert own_losses == losses
     assert len(losses) > 3
@@ -91,7 +91,7 @@ def test_a_planned_script_is_the_script(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(NEEDS))
 def test_a_script_changes_by_a_few_lines(name: str) -> None:
     text = (FOLDER / f"{name}.py").read_text()
-    assert "memplan" not in plain(text)
+    assert "memplan" not in unplanned(text)
     assert 2 <= changed_lines(text) <= (2 if name in TRAINERS else 4)
 
 

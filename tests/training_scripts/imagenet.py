@@ -28,8 +28,8 @@ model.train()
 step = memplan.optimize(model, loss_fn=criterion, return_outputs=True, budget=BUDGET)  # memplan
 for _ in range(6):
     images, target = torch.randn(8, 3, 24, 24), torch.randint(10, (8,))
-    loss = step(images, targets=target)  # plain: output = model(images)
-    output = step.output  # plain: loss = criterion(output, target)
+    loss = step(images, targets=target)  # without memplan: output = model(images)
+    output = step.output  # without memplan: loss = criterion(output, target)
     losses += [loss.item(), (output.argmax(1) == target).float().mean().item()]
     optimizer.zero_grad()
     loss.backward()

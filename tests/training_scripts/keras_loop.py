@@ -23,7 +23,7 @@ losses = []
 step = memplan.optimize(model, loss_fn=loss_fn, budget=BUDGET)  # memplan
 for _ in range(5):
     inputs, targets = torch.randn(8, 12), torch.randint(4, (8,))
-    loss = step(inputs, targets=targets)  # plain: loss = loss_fn(model(inputs), targets)
+    loss = step(inputs, targets=targets)  # without memplan: loss = loss_fn(model(inputs), targets)
     model.zero_grad()
     loss.backward()
     optimizer.step()

@@ -33,7 +33,7 @@ for _epoch in range(3):
     model.train()
     for data, target in train_loader:
         optimizer.zero_grad()
-        loss = step(data, targets=target)  # plain: loss = F.nll_loss(model(data), target)
+        loss = step(data, targets=target)  # without memplan: loss = F.nll_loss(model(data), target)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())

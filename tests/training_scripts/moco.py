@@ -40,7 +40,7 @@ class MoCo(nn.Module):
     def forward(self, query_images, key_images):
         queries = F.normalize(
             encode(query_images), dim=1
-        )  # plain: queries = F.normalize(self.query(query_images), dim=1)
+        )  # without memplan: queries = F.normalize(self.query(query_images), dim=1)
         keys = self.keys_of(key_images)
         positive = torch.einsum("nc,nc->n", [queries, keys]).unsqueeze(-1)
         negative = torch.einsum("nc,ck->nk", [queries, self.queue.clone().detach()])

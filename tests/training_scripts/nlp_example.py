@@ -27,7 +27,7 @@ losses = []
 model.train()
 step = memplan.optimize(model, budget=BUDGET)  # memplan
 for batch in loader:
-    loss = step(batch)  # plain: loss = model(**batch).loss
+    loss = step(batch)  # without memplan: loss = model(**batch).loss
     accelerator.backward(loss)
     optimizer.step()
     scheduler.step()

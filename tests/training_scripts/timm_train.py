@@ -16,8 +16,8 @@ losses = []
 step = memplan.optimize(model, loss_fn=loss_fn, return_outputs=True, budget=BUDGET)  # memplan
 for number in range(5):
     images, target = torch.randn(4, 3, 32, 32), torch.randint(10, (4,))
-    loss = step(images, targets=target)  # plain: output = model(images)
-    output = step.output  # plain: loss = loss_fn(output, target)
+    loss = step(images, targets=target)  # without memplan: output = model(images)
+    output = step.output  # without memplan: loss = loss_fn(output, target)
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()

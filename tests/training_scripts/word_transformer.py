@@ -33,7 +33,7 @@ for start in range(0, 49, 12):
     length = min(12, 49 - start)
     data, targets = text[start : start + length], text[start + 1 : start + 1 + length].reshape(-1)
     model.zero_grad()
-    loss = step(data, targets=targets)  # plain: loss = criterion(model(data), targets)
+    loss = step(data, targets=targets)  # without memplan: loss = criterion(model(data), targets)
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), 0.25)
     for parameter in model.parameters():

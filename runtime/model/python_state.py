@@ -51,6 +51,8 @@ _MOST_ENTRIES = 1000
 
 _OTHERS = (nn.Module, Tensor, torch.optim.Optimizer, torch.utils.data.DataLoader, torch.utils.data.Dataset)
 
+_ROOTS = ("module", "loss_fn", "inputs")
+
 _LARGEST = 2**26
 """Bytes of an array; a larger one is data."""
 
@@ -79,7 +81,7 @@ class PythonState:
         self._things: list[_Noted] = [*_of_generators()]
         classes: set[type] = set()
         modules: set[str] = set()
-        roots = {"module": iteration.module, "loss_fn": iteration.loss_fn, "inputs": iteration.inputs}
+        roots = dict(zip(_ROOTS, (iteration.module, iteration.loss_fn, iteration.inputs), strict=True))
         reached = list(reachable(roots, parts_with_code))
         for path, thing in reached:
             self._things += _of(path, thing)
@@ -99,6 +101,15 @@ class PythonState:
     def changes(self) -> list[str]:
         """Return the paths of what is different now."""
         return [spelled((*kept.path, part)) for kept in self._things for part in kept.changes()]
+
+    def changes_of_objects(self) -> list[str]:
+        """Return the paths of what is different now in the module, the loss and what they hold."""
+        return [
+            spelled((*kept.path, part))
+            for kept in self._things
+            if kept.path and kept.path[0] in _ROOTS and not kept.draws
+            for part in kept.changes()
+        ]
 
     def changes_of_owner(self) -> list[str]:
         """Return the paths of what is different now in the owner of the iteration's function."""

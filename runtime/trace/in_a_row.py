@@ -41,7 +41,7 @@ def refuse_what_moves(
     batch: Named = inputs
     for iteration in range(3):
         if iteration < 2:
-            batch = {name: _another(tensor) for name, tensor in inputs.items()}
+            batch = {name: another(tensor) for name, tensor in inputs.items()}
         given = [(n, t, isinstance(t, nn.Parameter) and t.requires_grad) for n, t in residents.items()]
         expressions.begin(given, batch.items(), same=iteration == 2)
         try:
@@ -83,7 +83,7 @@ def _expressions_of(
     return found
 
 
-def _another(tensor: Tensor) -> Tensor:
+def another(tensor: Tensor) -> Tensor:
     """Create a tensor of the same form, another object in separate memory."""
     if type(tensor) is not FakeTensor:
         return tensor.detach().clone()

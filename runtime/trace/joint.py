@@ -28,7 +28,7 @@ from ..below_autograd import autocast_cache, without_autocast
 from ..handover import handover, ordered
 from ..model.captured import Captured
 from ..model.iteration import Iteration, differentiated, forward, tensors_in, with_tensors
-from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, state_put_back
+from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, PythonState, state_put_back
 from ..program.outputs import Output
 from ..reach import Path
 from ..reads.carried import Counter, StateError
@@ -54,7 +54,7 @@ from .generators import Generators, held_generators
 from .given import given_replaced
 from .gradients import check_leaves, other_gradients_refused
 from .host_part import DecidingError, Holder, HostPart, result_of
-from .in_a_row import refuse_what_moves
+from .in_a_row import another, refuse_what_moves
 from .known_functions import KnownFunctions
 from .known_values import KnownValues
 from .layer_calls import LayerCalls, refuse_own_formulas
@@ -109,12 +109,14 @@ class TracePath(NamedTuple):
     host_part: run the code once more after each planned iteration, if it keeps or writes what it reads of
         values that do not lead to the loss; "any": also if it does not, like code that only checks them.
     guess: the value with which it is traced then.
+    drops: trace code that changes state of the module or loss although nothing repeats that.
     """
 
     compiling: bool = False
     values: bool = False
     host_part: bool | Literal["any"] = False
     guess: float = 1.0
+    drops: bool = False
 
 
 WAYS = (
@@ -125,6 +127,7 @@ WAYS = (
     TracePath(values=True),
     TracePath(host_part="any"),
     TracePath(host_part="any", guess=0.0),
+    TracePath(drops=True),
 )
 
 
@@ -190,6 +193,15 @@ def joint_graph(
             if keeps and way.host_part is False:
                 raise _unkept(iteration, keeps[0])
             recording.note_carried()
+            if way == TracePath() and before.changes_of_objects():
+                then = PythonState(iteration, tensors=False)
+                with generators.watched(), mode:
+                    batch = {name: another(tensor) for name, tensor in inputs.items()}
+                    make_fx(lambda *_examples: once_more(batch)[0])(*examples)
+                if moves := then.changes_of_objects():  # and is no cache, which the first iteration fills
+                    raise UnrepeatedError(
+                        f"{moves[0]} stays as it is: the code changes it in each iteration, a plan does not"
+                    )
             if whose := before.drawn_from(PYTHON_NUMBERS, NUMPY_NUMBERS):
                 before.put_back()
                 with generators.watched(), mode:
@@ -227,6 +239,10 @@ def joint_graph(
 
 class UnkeptError(TraceError):
     """Error of code that changes what only its own run changes: lists and numbers of the loop."""
+
+
+class UnrepeatedError(TraceError):
+    """Error of code that changes state of the module or loss in each iteration."""
 
 
 def _unkept(iteration: Iteration, what: str) -> UnkeptError:

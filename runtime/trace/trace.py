@@ -34,7 +34,7 @@ from ..updates.order import check_order, check_overlaps
 from ..updates.scaling import check_scaled, divided
 from ..updates.updates import with_sums, with_updates
 from .handed_over import with_handover
-from .joint import WAYS, TracePath, UnkeptError, forward_calls, joint_graph
+from .joint import WAYS, TracePath, UnkeptError, UnrepeatedError, forward_calls, joint_graph
 from .layouts import Forms
 from .lowering import lower
 from .repeated import by_some_layers
@@ -72,8 +72,13 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
     for way in (*([] if before is None else [before]), *WAYS):  # again for layouts and for other shapes
         if way.host_part and iteration.purpose == "part":
             continue  # the code of a part of a larger graph runs between the caller's own
+        dropped = [str(each.error) for each in failed if isinstance(each.error, UnrepeatedError)]
+        if way.drops and not dropped:
+            continue
         if (program := _attempt(iteration, forms or {}, way, deciding, failed)) is not None:
             _succeeded[iteration.module] = way, deciding
+            if dropped and not way.host_part:
+                warn_user(dropped[0])
             break
     else:
         raise _furthest(failed)
@@ -92,7 +97,7 @@ def _attempt(
         try:
             return _trace(iteration, forms, way, calls, deciding)
         except Exception as error:
-            goes_on = asks_for_values(error) or isinstance(error, UnkeptError | StateError)
+            goes_on = asks_for_values(error) or isinstance(error, UnkeptError | UnrepeatedError | StateError)
             if way == WAYS[0] and not goes_on:
                 raise refusal(error) from error
             failed.append(_Failed(way, next(calls), error))
@@ -114,6 +119,7 @@ def _furthest(failed: Sequence[_Failed]) -> MemplanError:
 
     The path for torch.compile counts if values stopped it there too: else that is another program's trouble.
     """
+    failed = [each for each in failed if not isinstance(each.error, UnrepeatedError)]
     able = [each for each in failed if not each.way.compiling or is_value_dependent(each.error)]
     # State that the code keeps is the reason whichever way was tried for it.
     kept = [each for each in failed if isinstance(each.error, UnkeptError | StateError)]

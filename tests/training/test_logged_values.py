@@ -116,7 +116,27 @@ def checked(_model: Model, _x: Tensor, rows: Tensor) -> None:
         raise ValueError("a row is nan")
 
 
+def counted(model: Model, _x: Tensor, _rows: Tensor) -> None:
+    model.calls += 1
+
+
+def shapes(model: Model, _x: Tensor, rows: Tensor) -> None:
+    model.kept.append(len(rows))
+
+
+def last_rows(model: Model, _x: Tensor, rows: Tensor) -> None:
+    model.state = rows.detach()
+
+
+def last_batch(model: Model, x: Tensor, _rows: Tensor) -> None:
+    model.state = x
+
+
 FOLLOWED = [
+    counted,
+    shapes,
+    last_rows,
+    last_batch,
     item,
     number,
     several,
@@ -184,6 +204,25 @@ def test_code_keeps_the_values_that_eager_pytorch_gives_it(use: Use) -> None:
     both = zip(model.state_dict().values(), eager.state_dict().values(), strict=True)
     assert all(torch.equal(one, other) for one, other in both)
     assert not any(isinstance(thing, Tensor) and type(thing) is not Tensor for thing in model.kept)
+
+
+def test_state_that_no_code_repeats_is_named() -> None:
+    model = Model(counted)
+    with pytest.warns(UserWarning, match=r"module.calls stays as it is: the code changes it in each iteration"):
+        planned = memplan.optimize_module(model, batches()[0], **PLAN)
+    planned(batches()[1]).sum().backward()
+    assert model.calls == 0
+
+
+def test_a_cache_is_no_state_that_each_iteration_changes() -> None:
+    def cached(model: Model, _x: Tensor, rows: Tensor) -> None:
+        if model.state is None:
+            model.state = torch.arange(len(rows))
+
+    model, targets = Model(cached), torch.tensor([0, 1, 2, 0, 1, 2])
+    loss_fn = functional.cross_entropy
+    step = memplan.optimize(model, (batches()[0],), targets=targets, loss_fn=loss_fn, **PLAN)
+    assert step.plans[0].program.host_part is None
 
 
 def decides(model: Model, _x: Tensor, rows: Tensor) -> Tensor:

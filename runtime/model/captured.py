@@ -14,11 +14,11 @@ from types import MethodType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...graphs.errors import MismatchError
 from ..hints import SPARSE
-from ..reach import Path, follow, reachable, spelled
+from ..reach import Path, follow, parts_with_code, reachable, spelled
 from ..reads.contents import is_plain
 from ..torch_internals import (
     FakeTensor,
@@ -159,6 +159,12 @@ def roots_of(iteration: Iteration) -> dict[str, Any]:
 
 
 def _refusal(tensor: Tensor, place: str, iteration: Iteration) -> str:
+    if (owner := _module_with(tensor, iteration)) is not None:
+        return (
+            f"{place}uses {spelled(owner)}, a module that is no part of the planned one: put "
+            "@memplan.optimize(budget=...) above a function of model and batch that returns the loss, which "
+            "may use several, or make it an attribute of the model"
+        )
     what = f"{place}uses {_form(tensor)}"
     if tensor.requires_grad:
         return f"{what} that needs a gradient and is no parameter of the module"
@@ -176,6 +182,17 @@ def _refusal(tensor: Tensor, place: str, iteration: Iteration) -> str:
         "of now; give labels, masks and indices as targets, for loss_fn(output, targets), or make it a "
         "buffer or an input"
     )
+
+
+def _module_with(tensor: Tensor, iteration: Iteration) -> Path | None:
+    """Return the path to a module that has the tensor and is reached by code alone."""
+    roots = {"module": iteration.module, "loss_fn": iteration.loss_fn}
+    for path, thing in reachable(roots, parts_with_code):
+        if isinstance(thing, nn.Module) and any(
+            each is tensor for each in (*thing.parameters(), *thing.buffers())
+        ):
+            return path
+    return None
 
 
 def _form(tensor: Tensor) -> str:

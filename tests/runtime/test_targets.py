@@ -172,6 +172,32 @@ def test_labels_from_outside_are_refused_by_their_line(loss_fn):
         trace(Iteration(nn.Linear(3, 2), (torch.ones(2, 3),), loss_fn))
 
 
+def distilled():
+    teacher = nn.Linear(3, 2).requires_grad_(False)
+    return lambda output: (output - teacher(torch.ones(2, 3))).square().sum()
+
+
+class Head(nn.Module):
+    """A loss with a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+
+    def forward(self, output):
+        return (output * self.weight).sum()
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "name"), [(distilled(), r"loss_fn\.teacher"), (Head(), "loss_fn")], ids=["teacher", "head"]
+)
+def test_a_module_that_the_loss_alone_reaches_is_refused_by_name(loss_fn, name):
+    with pytest.raises(
+        TraceError, match=rf"uses {name}, a module that is no part .*above a function of"
+    ):
+        trace(Iteration(nn.Linear(3, 2), (torch.ones(2, 3),), loss_fn))
+
+
 def test_a_module_may_hold_tables_and_make_literals():
     iteration = Iteration(Masked(), (torch.randn(2, 3),))
     step = planned(iteration)

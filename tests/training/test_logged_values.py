@@ -208,7 +208,7 @@ def test_code_keeps_the_values_that_eager_pytorch_gives_it(use: Use) -> None:
 
 def test_state_that_no_code_repeats_is_named() -> None:
     model = Model(counted)
-    with pytest.warns(UserWarning, match=r"module.calls stays as it is: the code changes it in each iteration"):
+    with pytest.warns(UserWarning, match=r"module\.calls stays as it is: the code changes it in each"):
         planned = memplan.optimize_module(model, batches()[0], **PLAN)
     planned(batches()[1]).sum().backward()
     assert model.calls == 0

@@ -192,9 +192,7 @@ class Head(nn.Module):
     ("loss_fn", "name"), [(distilled(), r"loss_fn\.teacher"), (Head(), "loss_fn")], ids=["teacher", "head"]
 )
 def test_a_module_that_the_loss_alone_reaches_is_refused_by_name(loss_fn, name):
-    with pytest.raises(
-        TraceError, match=rf"uses {name}, a module that is no part .*above a function of"
-    ):
+    with pytest.raises(TraceError, match=rf"uses {name}, a module that is no part .*above a function of"):
         trace(Iteration(nn.Linear(3, 2), (torch.ones(2, 3),), loss_fn))
 
 

@@ -1,0 +1,93 @@
+"""docs/troubleshooting.md has an entry for each error class, its exit code, and lines that memplan prints."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+from memplan.cli.exits import verdict
+from memplan.graphs.errors import MemplanError
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = (
+    "cli",
+    "comparison",
+    "exchange",
+    "graphs",
+    "instances",
+    "planner",
+    "report",
+    "runtime",
+    "solvers",
+    "training",
+)
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
+PARTS = re.split(r"^##+ (.+)$", PAGE, flags=re.M)
+ENTRIES = {head: text for head, text in zip(PARTS[1::2], PARTS[2::2], strict=True) if head.endswith("Error")}
+CODE = re.compile(r"Exit code (\d)\. ")
+ROW = re.compile(r"^\| `([^`]+)` \|", re.M)
+SHORTEST = 4
+"""Characters of the shortest part of a quoted line that is searched for."""
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Parse the package: module name to its tree."""
+    files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(path.read_text()) for path in files
+    }
+
+
+@cache
+def error_classes() -> dict[str, str]:
+    """Return every subclass of MemplanError in the sources: class name to its module."""
+    bases = {
+        node.name: ({base.id for base in node.bases if isinstance(base, ast.Name)}, module)
+        for module, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    known = {"MemplanError"}
+    while more := {name for name, (above, _) in bases.items() if above & known} - known:
+        known |= more
+    return {name: bases[name][1] for name in known - {"MemplanError"}}
+
+
+@cache
+def strings() -> str:
+    """Return all texts of the package, also the constant parts of f-strings."""
+    nodes = (node for tree in trees().values() for node in ast.walk(tree))
+    return "\n".join(n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str))
+
+
+def test_every_error_class_has_an_entry() -> None:
+    assert sorted(ENTRIES) == sorted(error_classes())
+
+
+def test_every_entry_says_a_line_and_what_to_do() -> None:
+    for name, text in ENTRIES.items():
+        rows = [line for line in text.splitlines() if line.startswith("| ")]
+        assert rows[0] == "| the line says | cause | what to do |", name
+        assert len(rows) > 1, name
+        assert all(len(row.strip("| ").split(" | ")) == 3 for row in rows), name
+
+
+@pytest.mark.parametrize("name", sorted(ENTRIES))
+def test_the_exit_code_is_the_command_lines(name: str) -> None:
+    kind = getattr(importlib.import_module(f"memplan.{error_classes()[name]}"), name)
+    error: MemplanError = kind.__new__(kind)
+    code = CODE.search(ENTRIES[name])
+    assert code is not None
+    assert int(code[1]) == verdict(error)[0]
+
+
+@pytest.mark.parametrize("name", sorted(ENTRIES))
+def test_quoted_lines_are_in_the_sources(name: str) -> None:
+    for line in ROW.findall(ENTRIES[name]):
+        for part in line.split("…"):
+            assert len(part.strip()) < SHORTEST or part.strip(" ;:,") in strings(), (line, part)

@@ -32,6 +32,7 @@ from ..simulator.simulate import settle
 from ..simulator.walk import Walk
 
 WORKSPACE = -1
+_DEVICE, _HOST = int(Memory.DEVICE), int(Memory.HOST)
 
 _MOST_ITERATIONS = 4
 """Iterations until a copy that is made in the first has ended: it is deleted in the next, and gone when two
@@ -80,6 +81,18 @@ class Lifetimes(NamedTuple):
         """Return the lifetimes cut to at most one iteration: a copy ends when its next one begins."""
         return self._replace(end=np.minimum(self.end, self.start + self.steps))
 
+    def with_more_workspace(self, more: Ints) -> Lifetimes:
+        """Return the lifetimes with more bytes of workspace. more: bytes per step."""
+        workspaces = self.tensor == WORKSPACE
+        size = more.copy()
+        np.add.at(size, self.start[workspaces], self.size[workspaces])
+        steps, others = np.flatnonzero(size), self.of(~workspaces)
+        tensor = np.concatenate([others.tensor, np.full(len(steps), WORKSPACE)])
+        start, end = np.concatenate([others.start, steps]), np.concatenate([others.end, steps + 1])
+        order = _order(tensor, start, end, self.steps)
+        sizes = np.concatenate([others.size, size[steps]])
+        return Lifetimes(tensor[order], sizes[order], start[order], end[order], self.steps)
+
     def rounded(self, alignment: int) -> Lifetimes:
         """Return the lifetimes with sizes in whole multiples of `alignment` bytes."""
         return self._replace(size=-(-self.size // alignment) * alignment)
@@ -113,8 +126,13 @@ def lifetimes(
     moves = [life for life in walk.gone if first <= life.start < first + steps]
     rows = [(x, size, start - first, end - first) for x, size, start, end in (*stays, *moves) if size]
     tensor, size, start, end = np.array(rows, np.int64).reshape(-1, 4).T
-    order = np.lexsort((tensor, start, end - start < steps))
+    order = _order(tensor, start, end, steps)
     return Lifetimes(tensor[order], size[order], start[order], end[order], steps)
+
+
+def _order(tensor: Ints, start: Ints, end: Ints, steps: int) -> Ints:
+    """Return the rows in their order: what is always there, then by start, and of one start by tensor."""
+    return np.lexsort((tensor, start, end - start < steps))
 
 
 class _Life(NamedTuple):
@@ -178,10 +196,10 @@ class _Recorder(Walk):
         made = [
             x
             for x, _bit in self.graph.contributions(operation, mode_index)
-            if (x in below) == (self._of == Memory.HOST) and not have[x]
+            if (x in below) == (self._of == _HOST) and not have[x]
         ]
         super()._compute(operation, mode_index)
-        if self._of <= Memory.HOST:  # nothing computes into a deeper memory
+        if self._of <= _HOST:  # nothing computes into a deeper memory
             self.there.update(dict.fromkeys(filter(self._noted, made), self.now))
 
     def _transfer(self, x: int, queue: int, target: int) -> None:
@@ -198,7 +216,7 @@ class _Recorder(Walk):
             return
         for _ in range(before - len(pending)):
             self._go(self._pending.popleft())
-        if ledger_of == Memory.DEVICE:
+        if ledger_of == _DEVICE:
             self.gone.append(_Life(WORKSPACE, transient, self.now, self.now + 1))
 
     def _drop(self, copy: Copy) -> None:

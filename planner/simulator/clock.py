@@ -27,7 +27,9 @@ class Queue(IntEnum):
     DISK_READ = 5
 
 
-_D2H, _H2D = int(Queue.D2H), int(Queue.H2D)  # compiled code, which uses these functions, knows no Queue
+# Compiled code, which uses these functions, knows no Queue; and looking up a member of an Enum is slow.
+_COMPUTE, _CPU, _D2H, _H2D = int(Queue.COMPUTE), int(Queue.CPU), int(Queue.D2H), int(Queue.H2D)
+_OFFLOAD = int(Verb.OFFLOAD)
 
 
 def write_queue(memory: int) -> int:
@@ -48,12 +50,12 @@ def source_of(queue: int) -> int:
 
 def transfer_queue(verb: int, where: int) -> int:
     """Return the queue of an offload or a prefetch to a memory."""
-    return write_queue(where) if verb == Verb.OFFLOAD else read_queue(where)
+    return write_queue(where) if verb == _OFFLOAD else read_queue(where)
 
 
 def link_of(hierarchy: Hierarchy, queue: int) -> Link | None:
     """Return the link of a transfer queue, None if the machine has none."""
-    pair, upwards = divmod(queue - Queue.D2H, 2)
+    pair, upwards = divmod(queue - _D2H, 2)
     if not 0 <= pair < len(hierarchy) - 1:
         return None
     lower = hierarchy.tiers[pair + 1]
@@ -63,7 +65,7 @@ def link_of(hierarchy: Hierarchy, queue: int) -> Link | None:
 def queue_name(names: Sequence[str], queue: int) -> str:
     """Return the word for a transfer queue in machine files and messages: d2h, h2d, disk_write, … names: of
     the memories."""
-    pair, upwards = divmod(queue - Queue.D2H, 2)
+    pair, upwards = divmod(queue - _D2H, 2)
     if pair == 0:
         return "h2d" if upwards else "d2h"
     lower = names[pair + 1] if pair + 1 < len(names) else f"memory {pair + 1}"
@@ -148,10 +150,10 @@ def _one_iteration(
         start = max(free[queue], fence)
         if launches[step]:
             free[_THREAD] = max(free[_THREAD], fence) + launches[step]
-        if queue <= Queue.CPU and free[_THREAD] > start:
+        if queue <= _CPU and free[_THREAD] > start:
             start = free[_THREAD]
-        if queue in (Queue.D2H, Queue.H2D) and free[Queue.COMPUTE] > start:
-            start = free[Queue.COMPUTE]
+        if queue in (_D2H, _H2D) and free[_COMPUTE] > start:
+            start = free[_COMPUTE]
         for other in waits.get(step, ()):
             ago, of = divmod(other, steps)
             if -ago <= len(before):

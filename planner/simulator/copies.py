@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from ...graphs.machine import Memory
 from .clock import Queue, source_of
 
+_DEVICE, _COMPUTE, _D2H = int(Memory.DEVICE), int(Queue.COMPUTE), int(Queue.D2H)
+
 Copy = tuple[int, int]
 """A memory, and a tensor in it."""
 Users = dict[Copy, dict[int, int]]
@@ -52,9 +54,9 @@ class Copies:
         _memory, x = copy
         for producer, step in self.made.get(copy, {}).items():
             waits.append(step)
-            if producer >= Queue.D2H:
+            if producer >= _D2H:
                 for side in (copy, (source_of(producer), x)):
-                    if side[0] != Memory.DEVICE or queue == Queue.COMPUTE:
+                    if side[0] != _DEVICE or queue == _COMPUTE:
                         self._land(side, producer, step)
 
     def await_users(self, copy: Copy, waits: list[int]) -> None:
@@ -92,7 +94,7 @@ class Copies:
             return
         if self.have[memory][x]:
             waits.extend(self.made.get(copy, {}).values())
-        if queue != Queue.COMPUTE or memory != Memory.DEVICE:
+        if queue != _COMPUTE or memory != _DEVICE:
             self.made.setdefault(copy, {})[queue] = step
         self.have[memory][x] |= bit
 
@@ -101,7 +103,7 @@ class Copies:
         memory, x = copy
         self.stale.update((other, x) for other in self.memories(x) if other != memory)
         self.made.pop(copy, None)
-        if queue != Queue.COMPUTE:
+        if queue != _COMPUTE:
             self.made[copy] = {queue: step}
 
     def transfer(self, x: int, queue: int, target: int, step: int) -> None:

@@ -19,6 +19,9 @@ PINNED = -1
 START = -1
 """The step number of copies that are there when an iteration starts."""
 
+_COMPUTE, _DELETE, _HOST = int(Verb.COMPUTE), int(Verb.DELETE), int(Memory.HOST)
+_CROSSING = int(Queue.D2H), int(Queue.H2D)
+
 
 def pinned_copies(graph: Graph, schedule: Schedule) -> frozenset[tuple[int, int]]:
     """Return the pinned copies, each by the step that makes it, or START, and its tensor.
@@ -31,20 +34,20 @@ def pinned_copies(graph: Graph, schedule: Schedule) -> frozenset[tuple[int, int]
     there = {x: (START, x) for x in schedule.initial.on(Memory.HOST)}
     crossing: set[tuple[int, int]] = set()
     for step, (verb, x, where) in enumerate(schedule.rows()):
-        if verb == Verb.COMPUTE:
+        if verb == _COMPUTE:
             modes = graph.operations.modes.get(x, ()) if where != DEFAULT_MODE else ()
             for mode in modes[where - 1 : where]:
                 crossing.update(there[read] for read in mode.reads_host if read in there and not mode.on_host)
                 for made in mode.made_on_host:
                     there.setdefault(made, (step, made))
                 crossing.update(there[made] for made in mode.writes_host)
-        elif verb == Verb.DELETE:
-            if where == Memory.HOST:
+        elif verb == _DELETE:
+            if where == _HOST:
                 there.pop(x, None)
         else:
-            if where == Memory.HOST:
+            if where == _HOST:
                 there.setdefault(x, (step, x))
-            crosses = transfer_queue(verb, where) in (Queue.D2H, Queue.H2D)
+            crosses = transfer_queue(verb, where) in _CROSSING
             if crosses and x in there:
                 crossing.add(there[x])
     for x, copy in there.items():

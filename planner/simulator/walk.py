@@ -15,6 +15,11 @@ from .copies import Copies, Copy
 from .ledger import Ledger
 from .pinned import PINNED, START, pinned_copies
 
+# Looking up a member of an Enum takes as long as half a step.
+_COMPUTE, _DELETE = int(Verb.COMPUTE), int(Verb.DELETE)
+_DEVICE, _HOST = int(Memory.DEVICE), int(Memory.HOST)
+_COMPUTE_QUEUE, _CPU_QUEUE = int(Queue.COMPUTE), int(Queue.CPU)
+
 
 class Walk:
     """The memory pass over a schedule.
@@ -32,9 +37,7 @@ class Walk:
         self.hierarchy = machine.hierarchy.with_length(schedule.memories)
         self.names = self.hierarchy.names
         limits = [tier.capacity for tier in self.hierarchy.tiers]
-        limits[Memory.DEVICE] = min(
-            (x for x in (limits[Memory.DEVICE], budget) if x is not None), default=None
-        )
+        limits[_DEVICE] = min((x for x in (limits[_DEVICE], budget) if x is not None), default=None)
         self.ledgers = [Ledger(limit) for limit in (*limits, machine.crossing_capacity)]
         self._unpinned = machine.unpinned
         self._pinned_copies = (
@@ -45,6 +48,7 @@ class Walk:
         self.sizes: list[int] = graph.tensors.bytes.tolist()
         self.persistent: list[bool] = graph.persistent.tolist()
         self.resident: list[bool] = graph.resident.tolist()
+        self._input: list[bool] = (graph.tensors.kind == Kind.INPUT).tolist()
         self.guards = AdmissionRules(graph)
 
         self.copies = Copies(graph.whole_contributions, len(self.hierarchy))
@@ -60,13 +64,13 @@ class Walk:
         self.curve: list[int] = []
         self.guards.restart()
         self._pass_fence()
-        device = self.ledgers[Memory.DEVICE]
+        device = self.ledgers[_DEVICE]
         schedule = self.schedule
         for step, (verb, target, where) in enumerate(schedule.rows()):
             self.step = step
-            if verb == Verb.COMPUTE:
+            if verb == _COMPUTE:
                 self._compute(target, where)
-            elif verb == Verb.DELETE:
+            elif verb == _DELETE:
                 self._delete(target, where)
                 self._put(-1, 0.0, 0.0)
                 self.curve.append(device.used)
@@ -90,8 +94,8 @@ class Walk:
         columns = graph.operations
         reads = graph.read_lists[operation]
         mutates = graph.mutate_lists[operation]
-        memory: int = Memory.DEVICE
-        queue: int = Queue.COMPUTE
+        memory = _DEVICE
+        queue = _COMPUTE_QUEUE
         reads_host, writes_host = (), ()
         if mode_index == DEFAULT_MODE:
             seconds, transient = columns.time.item(operation), columns.workspace.item(operation)
@@ -106,7 +110,7 @@ class Walk:
             reads_host, writes_host = mode.reads_host, mode.writes_host
             launch, made = mode.launch, graph.contributions(operation, mode_index)
             if mode.on_host:
-                memory, queue = Memory.HOST, Queue.CPU
+                memory, queue = _HOST, _CPU_QUEUE
 
         fault = self.guards.enter(operation)
         if fault is not None:
@@ -121,7 +125,7 @@ class Walk:
             if x in reads_host:
                 if self._unpinned:
                     self._refuse("capacity", "the device reads {} on the host, where nothing is pinned", x)
-                self._read((Memory.HOST, x), queue, waits)
+                self._read((_HOST, x), queue, waits)
             elif shared or have[x] != whole[x]:
                 self._read((memory, x), queue, waits)
 
@@ -142,15 +146,15 @@ class Walk:
         if pinned:
             self._allocate(PINNED, pinned, 0, waits)
         for x, bit in made:
-            if shared or queue == Queue.CPU:
+            if shared or queue == _CPU_QUEUE:
                 copies.contribute((memory, x), bit, queue, self.step, waits)
             else:
                 have[x] |= bit
         for x in mutates:
             copies.change_in_place((memory, x), queue, self.step)
         self._enqueue(queue, seconds, waits, launch)
-        device = self.ledgers[Memory.DEVICE]
-        self.curve.append(device.used + (transient if memory == Memory.DEVICE else 0))
+        device = self.ledgers[_DEVICE]
+        self.curve.append(device.used + (transient if memory == _DEVICE else 0))
 
     def _write_host(self, made: Sequence[tuple[int, int]], waits: list[int]) -> None:
         """Let the device write contributions in host memory, which is pinned; no link's queue is used."""
@@ -158,16 +162,16 @@ class Walk:
         for x, bit in made:
             if self._unpinned:
                 self._refuse("capacity", "the device writes {} on the host, where nothing is pinned", x)
-            present = self.copies.have[Memory.HOST][x]
+            present = self.copies.have[_HOST][x]
             if not present:
                 kept += self.sizes[x]
-                self._pin(x, self.step, Memory.HOST)
+                self._pin(x, self.step, _HOST)
             elif present & bit:
                 transient += self.sizes[x]
-        for ledger in (Memory.HOST, PINNED):
+        for ledger in (_HOST, PINNED):
             self._allocate(ledger, kept, transient, waits)
         for x, bit in made:
-            self.copies.contribute((Memory.HOST, x), bit, Queue.COMPUTE, self.step, waits)
+            self.copies.contribute((_HOST, x), bit, _COMPUTE_QUEUE, self.step, waits)
 
     def _read(self, copy: Copy, queue: int, waits: list[int]) -> None:
         """Check that a copy may be read, and wait for what made it."""
@@ -184,7 +188,7 @@ class Walk:
     # ── deletes and transfers ───────────────────────────────────────────────────────────────────
 
     def _delete(self, x: int, memory: int) -> None:
-        if self.graph.tensors.kind[x] == Kind.INPUT:
+        if self._input[x]:
             self._refuse("delete-input", "{} is an input", x)
         if not self.copies.have[memory][x]:
             self._refuse("delete-present", f"{{}} is not on the {self.names[memory]}", x)
@@ -200,7 +204,7 @@ class Walk:
         memory, x = copy
         transfers = self.copies.drop(copy)
         self.ledgers[memory].free(self.sizes[x], transfers)
-        if memory == Memory.HOST and x in self.pinned:
+        if memory == _HOST and x in self.pinned:
             self.pinned.remove(x)
             self.ledgers[PINNED].free(self.sizes[x], transfers)
 
@@ -223,7 +227,7 @@ class Walk:
                 self._allocate(PINNED, pinned, 0, waits)
         self.copies.transfer(x, queue, target, self.step)
         self._enqueue(queue, link.seconds(self.sizes[x]), waits)
-        self.curve.append(self.ledgers[Memory.DEVICE].used)
+        self.curve.append(self.ledgers[_DEVICE].used)
 
     # ── bookkeeping ─────────────────────────────────────────────────────────────────────────────
 
@@ -239,7 +243,7 @@ class Walk:
 
     def _pin(self, x: int, step: int, memory: int) -> int:
         """Return the bytes of pinned memory that a copy which begins now takes."""
-        if memory != Memory.HOST or (step, x) not in self._pinned_copies:
+        if memory != _HOST or (step, x) not in self._pinned_copies:
             return 0
         self.pinned.add(x)
         return self.sizes[x]
@@ -269,9 +273,7 @@ class Walk:
 
     def _place_residents(self) -> None:
         names, initial = self.graph.tensors.name, self.schedule.initial
-        places: dict[int, tuple[int, ...]] = {
-            x: (Memory.DEVICE,) for x, there in enumerate(self.resident) if there
-        }
+        places: dict[int, tuple[int, ...]] = {x: (_DEVICE,) for x, there in enumerate(self.resident) if there}
         named = set[int]()
         for memories, tensors in initial.groups:
             for x in sorted(tensors):
@@ -319,7 +321,7 @@ class Walk:
             ):
                 self._refuse_whole("persistent-return", f"{names[x]} does not end, fresh, where it began", x)
             for memory in memories:
-                if not there or (not self.persistent[x] and memory != Memory.DEVICE):
+                if not there or (not self.persistent[x] and memory != _DEVICE):
                     self._drop((memory, x))
                 elif not self.persistent[x]:
                     self.copies.stale.discard((memory, x))
@@ -334,7 +336,7 @@ class Walk:
     def _refuse(self, rule: str, fault: str, x: int | None = None) -> NoReturn:
         schedule, names = self.schedule, self.graph.tensors.name
         verb, target = Verb(schedule.verbs.item(self.step)), schedule.targets.item(self.step)
-        of = self.graph.operations.name if verb == Verb.COMPUTE else names
+        of = self.graph.operations.name if verb == _COMPUTE else names
         tensor = None if x is None else names[x]
         raise InvalidScheduleError(
             rule,

@@ -20,10 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine
 from ..addresses.lifetimes import WORKSPACE, Lifetimes, lifetimes
-from ..schedule.schedule import Schedule
+from ..schedule.schedule import DEFAULT_MODE, Schedule, Verb
 
 RESERVE = 0.01
 """Error correction, driver and context are not in the capacity any more (graphs/machines/gpus.py)."""
@@ -59,9 +61,11 @@ def memory_span(
     """
     rows = lifetimes(graph, schedule, budget=budget, machine=machine)
     tensors, all_there = rows.of(rows.tensor != WORKSPACE), int(rows.live().max(initial=0))
-    at_worst, above = rows, int((worst.operations.workspace - graph.operations.workspace).max(initial=0))
-    if above:
-        at_worst = lifetimes(worst, schedule, budget=budget + above, machine=machine)
+    # Workspaces move nothing: each is there while its step runs.
+    more = np.zeros(len(schedule), np.int64)
+    runs = np.flatnonzero((schedule.verbs == Verb.COMPUTE) & (schedule.wheres == DEFAULT_MODE))
+    more[runs] = (worst.operations.workspace - graph.operations.workspace)[schedule.targets[runs]]
+    at_worst = rows.with_more_workspace(more)
     high = int(at_worst.live().max(initial=0))
     if reserved is not None:
         high = int((1 + LOOSE) * max(high, reserved(at_worst)))

@@ -10,7 +10,9 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind
 from memplan.graphs.machine import Machine
+from memplan.planner.addresses.lifetimes import lifetimes
 from memplan.planner.baseline import baseline, baseline_schedule
+from memplan.planner.schedule.schedule import Verb
 from memplan.planner.sizing.breakdown import KINDS, breakdown
 from memplan.planner.sizing.estimate_range import memory_span, time_span, usable
 
@@ -69,3 +71,16 @@ def test_the_parts_are_the_peak(seed: int) -> None:
     graph = chain(9, seed=seed, parameters=True)
     peak = baseline(graph).peak
     assert breakdown(graph, baseline_schedule(graph), peak, NOWHERE).whole.total == peak
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_more_workspace_is_what_the_simulator_finds_with_it(seed: int) -> None:
+    graph = chain(9, seed=seed, parameters=True)
+    more = np.random.default_rng(seed).integers(0, 2, len(graph.operations)) * 1000
+    worst = replace(graph, operations=replace(graph.operations, workspace=graph.operations.workspace + more))
+    schedule = baseline_schedule(graph)
+    per_step = np.zeros(len(schedule), np.int64)
+    runs = schedule.verbs == Verb.COMPUTE
+    per_step[runs] = more[schedule.targets[runs]]
+    found, simulated = lifetimes(graph, schedule).with_more_workspace(per_step), lifetimes(worst, schedule)
+    assert all(map(np.array_equal, found[:4], simulated[:4]))

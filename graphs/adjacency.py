@@ -60,6 +60,12 @@ class Adjacency:
         """Return the row of every entry, shape (entries,)."""
         return np.repeat(np.arange(len(self)), self.counts())
 
+    def take(self, order: Sequence[int]) -> Adjacency:
+        """Return these rows, in this order."""
+        return Adjacency.of_pairs(np.arange(len(order)), np.asarray(order, np.int32), len(order)).through(
+            self
+        )
+
     def transpose(self, width: int) -> Adjacency:
         """Return the transpose: row `j` lists, in increasing order, the rows that hold column `j` (<
         width)."""

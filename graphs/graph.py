@@ -154,6 +154,14 @@ class Graph:
     machine: Machine | None = None
     source: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    def share_structure(self, other: Graph) -> Graph:
+        """Return this graph with what another one, of the same operations on the same tensors, has computed
+        of these. They may differ in bytes, times, workspaces and variants.
+        """
+        known = vars(other)
+        vars(self).update({name: known[name] for name in _OF_STRUCTURE if name in known})
+        return self
+
     def __repr__(self) -> str:
         return f"<Graph {self.name}: {len(self.operations)} operations, {len(self.tensors)} tensors>"
 
@@ -311,3 +319,22 @@ class Graph:
     def made_on_host(self, operation: int, mode: int) -> tuple[int, ...]:
         """Return the tensors that a run writes in host memory. mode: 0, or k for the k-th."""
         return () if mode == 0 else self.operations.modes[operation][mode - 1].made_on_host
+
+
+_OF_STRUCTURE = (
+    "tensor_index",
+    "operation_index",
+    "producers",
+    "consumers",
+    "mutators",
+    "inputs",
+    "users",
+    "persistent",
+    "resident",
+    "read_lists",
+    "mutate_lists",
+    "input_lists",
+    "whole_contributions",
+    "_default_contributions",
+)
+"""Cached properties that depend on no figure."""

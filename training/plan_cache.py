@@ -19,7 +19,6 @@ import os
 import platform
 import re
 from contextlib import suppress
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from time import time
@@ -30,6 +29,7 @@ import torch
 from ..graphs.errors import InputError, MemplanError
 from ..graphs.files.documents import read_document, write_document
 from ..graphs.files.files import graph_digest, load_graph, save_graph
+from ..graphs.folders.sources import sources_digest
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..planner.schedule.file import load_schedule, save_schedule
@@ -171,7 +171,7 @@ def _place(folder: Path, program: Program, asked: tuple[Any, ...], *, improvable
     device = device_of(program.device)
     surroundings = (
         str(torch.__version__),
-        _sources(),
+        sources_digest(),
         platform.node(),
         device.name(),
         *device.surroundings().items(),
@@ -180,12 +180,3 @@ def _place(folder: Path, program: Program, asked: tuple[Any, ...], *, improvable
     )
     text = json.dumps([program.fingerprint, *map(str, asked), *surroundings])
     return folder / sha256(text.encode()).hexdigest()[:32]
-
-
-@cache
-def _sources() -> str:
-    """Return the hash of memplan's own files: another state of them may measure and solve differently."""
-    root = Path(__file__).parents[1]
-    rooms = (path for path in root.iterdir() if (path / "__init__.py").exists())
-    files = sorted(file for room in rooms for file in room.rglob("*.py"))
-    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

@@ -133,6 +133,13 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
     help="A setting of the solver; may be given several times.",
 )
 @click.option(
+    "--no-cache",
+    "cached",
+    flag_value=False,
+    default=True,
+    help="Trace the model anew, and keep no traces for the next command.",
+)
+@click.option(
     "-o",
     "--output",
     "destination",
@@ -158,6 +165,7 @@ def size(
     solver: str,
     time_limit: float | None,
     settings: dict[str, str],
+    cached: bool,
     destination: Path | None,
     output: Output,
     **options: Any,
@@ -187,7 +195,7 @@ def size(
     chosen = _with_dtype(chosen, {dtype, loop.dtype}, output, every=gpu.strip().lower() == ALL)
     with model_code(model, "this machine"), output.status(f"reading {model}") as report:
         rooms = [_room(preset, machine_path, budget, reserve, output) for preset in chosen]
-        subject = open_subject(model, length, dtype, optimizer, update, loop, report)
+        subject = open_subject(model, length, dtype, optimizer, update, loop, report, cached=cached)
         known, found = Known(), list[SizeResult]()
         for preset, room in sorted(rooms, key=lambda pair: pair[1].limit):
             ask = Question(solver, time_limit, settings, preset.machine, report)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...graphs.errors import InputError
 from ...graphs.transformations.updates import When
 from .loop_options import LoopOptions
 
 if TYPE_CHECKING:
+    from ...runtime.model.hugging_face import Configured
     from ...runtime.profile.estimates import Estimates
 
 
@@ -33,23 +35,43 @@ def open_subject(
     update: When,
     loop: LoopOptions,
     report: Callable[[str], None],
+    *,
+    cached: bool = True,
 ) -> Subject:
     """Open a model file or configuration.
 
-    length, dtype: for a configuration. loop: options that change what is trained. Raises MemplanError, one
-    line.
+    length, dtype: for a configuration. loop: options that change what is trained. cached: traces are kept on
+    disk, and taken from there. Raises MemplanError, one line.
     """
-    from ...runtime.model.file import load_model_file
-    from ...runtime.model.hugging_face import is_configuration, load_configuration
+    from ...runtime.model.file import ModelFile, load_model_file, path_and_entry
+    from ...runtime.model.hugging_face import configuration_file, is_configuration, load_configuration
     from ...runtime.model.lora import parse_low_rank
     from ...runtime.model.variant import Variant
     from ...runtime.profile.estimates import Estimates
+    from ...runtime.profile.kept_traces import KeptTraces
     from ...runtime.updates.choice import Choice
 
     _refuse_other_names(model)
     what = None
-    if is_configuration(model):
-        file, made = load_configuration(model, length, dtype)
+    variant = None
+    if loop.changes_model:
+        lora = None if loop.lora is None else parse_low_rank(loop.lora)
+        variant = Variant(lora, loop.autocast, loop.attention)
+    is_config = is_configuration(model)
+    path = configuration_file(model) if is_config else Path(path_and_entry(model)[0])
+    options = model, length, dtype, variant, optimizer, update
+    kept = KeptTraces(path, *options) if cached else None
+    if is_config:
+        load = cache(lambda: load_configuration(model, length, dtype))
+
+        def described() -> tuple[str | None, Configured]:
+            return load()[0].label, load()[1]
+
+        def build(batch: int = 1) -> Any:
+            return load()[0].function(batch)  # transformers is imported when the first trace needs it
+
+        label, made = described() if kept is None else kept.value(described, "configuration")
+        file = ModelFile(model, "build", build, label=label)
         tokens = "" if made.length is None else f", {made.length:,} tokens a sample"
         what = f"{made.model}, weights in {made.dtype}{tokens}"
     elif length is not None or dtype is not None:
@@ -57,11 +79,9 @@ def open_subject(
         raise InputError(f"{option} is for a Hugging Face configuration: a model file decides it itself")
     else:
         file = load_model_file(model)
-    if loop.changes_model:
-        lora = None if loop.lora is None else parse_low_rank(loop.lora)
-        file = file._replace(variant=Variant(lora, loop.autocast, loop.attention))
+    file = file._replace(variant=variant)
     choice = None if optimizer == "none" else Choice(optimizer, update)
-    return Subject(file.name, what, optimizer, Estimates(file, choice, report), loop)
+    return Subject(file.name, what, optimizer, Estimates(file, choice, report, kept), loop)
 
 
 def _refuse_other_names(model: str) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..draft import Draft
-from ..graph import Graph
+from ..graph import Graph, Operations
 
 
 def in_order(graph: Graph, order: Sequence[int]) -> Graph:
@@ -14,9 +13,19 @@ def in_order(graph: Graph, order: Sequence[int]) -> Graph:
 
     order: all operations, as their dependencies allow; that is not checked.
     """
-    draft = Draft(graph.name)
-    for x in range(len(graph.tensors)):
-        draft.tensor(*graph.tensor(x))
-    for operation in order:
-        draft.operation(**graph.operation(operation)._asdict())
-    return replace(draft.graph(graph.results), machine=graph.machine)
+    old, rows = graph.operations, list(order)
+    operations = Operations(
+        [old.name[row] for row in rows],
+        old.phase[rows],
+        old.time[rows],
+        old.workspace[rows],
+        old.reads.take(rows),
+        old.writes.take(rows),
+        old.mutates.take(rows),
+        old.recompute[rows],
+        old.random[rows],
+        [old.layer[row] for row in rows],
+        {place: old.modes[row] for place, row in enumerate(rows) if row in old.modes},
+        old.launch[rows],
+    )
+    return replace(graph, operations=operations, source={})

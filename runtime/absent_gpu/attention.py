@@ -5,12 +5,15 @@
     efficient   float32 too, masks; bfloat16 from 8.0 on
     math        anything else: products and a softmax, with all scores in memory
 
+`torch.nn.attention.sdpa_kernel` says which of them may run, and with `set_priority=True` in which order.
+
 The order of the checks and their limits are those of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and
 attention.cpp in PyTorch 2.13 with cuDNN 9.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import sqrt
 from typing import Any, NamedTuple
 
@@ -53,21 +56,20 @@ def attention(capability: Capability, call: Attention) -> Tensor:
 
     Raises RuntimeError if none is, as PyTorch does.
     """
-    if _fits_cudnn(call, capability) and capability.major in (9, 10):
-        return _cudnn(call)
-    if _fits_flash(call, capability):
-        return _flash(call)
-    if _fits_efficient(call, capability):
-        return _efficient(call)
-    if _fits_cudnn(call, capability):
-        return _cudnn(call)
-    if not torch.backends.cuda.math_sdp_enabled():
-        raise RuntimeError("no kernel that torch.nn.attention.sdpa_kernel allows can run this attention")
-    keywords = {"scale": call.scale, "enable_gqa": call.grouped}
-    mask = _as_bias(call)
-    return aten._scaled_dot_product_attention_math(
-        *call.tensors, mask, call.dropout, call.is_causal, None, **keywords
-    )[0]
+    for backend in _order(call, capability):
+        fits, run = _KERNELS[backend]
+        if fits(call, capability):
+            return run(call)
+    raise RuntimeError("no kernel that torch.nn.attention.sdpa_kernel allows can run this attention")
+
+
+def _order(call: Attention, capability: Capability) -> list[int]:
+    """Return the kernels in the order in which they are tried: the code's, if it has set one."""
+    order = [backend for backend in torch._C._get_sdp_priority_order() if backend in _KERNELS]
+    if order != _DEFAULT_ORDER:
+        return order
+    first = [_CUDNN] if capability.major in (9, 10) else []
+    return [*first, _FLASH, _EFFICIENT, _CUDNN, _MATH]
 
 
 # ── what fits ───────────────────────────────────────────────────────────────────────────────────────
@@ -140,6 +142,10 @@ def _fits_efficient(call: Attention, capability: Capability) -> bool:
         and _heads_fit(call, grouped=False)
         and _dense(call, width_of_one=False)
     )
+
+
+def _fits_math(_call: Attention, _capability: Capability) -> bool:
+    return torch.backends.cuda.math_sdp_enabled()
 
 
 def _alignment(half: bool, capability: Capability) -> int:
@@ -229,6 +235,14 @@ def _cudnn(call: Attention) -> Tensor:
     )[0]
 
 
+def _math(call: Attention) -> Tensor:
+    keywords = {"scale": call.scale, "enable_gqa": call.grouped}
+    mask = _as_bias(call)
+    return aten._scaled_dot_product_attention_math(
+        *call.tensors, mask, call.dropout, call.is_causal, None, **keywords
+    )[0]
+
+
 def _padded(tensor: Tensor, step: int) -> Tensor:
     """Return the tensor with its last dimension padded to a multiple of `step`."""
     missing = -tensor.shape[-1] % step
@@ -241,3 +255,15 @@ def _as_bias(call: Attention) -> Tensor | None:
         return call.mask
     minus = aten.scalar_tensor.default(-torch.inf, dtype=call.query.dtype, device=call.query.device)
     return torch.where(call.mask, 0.0, minus)
+
+
+_MATH, _FLASH, _EFFICIENT, _CUDNN = range(4)
+"""Values of `SDPBackend`."""
+_DEFAULT_ORDER = [_FLASH, _EFFICIENT, _MATH, _CUDNN]
+"""The order if `sdpa_kernel(…, set_priority=True)` has set none: then PyTorch looks at the GPU too."""
+_KERNELS: dict[int, tuple[Callable[[Attention, Capability], bool], Callable[[Attention], Tensor]]] = {
+    _MATH: (_fits_math, _math),
+    _FLASH: (_fits_flash, _flash),
+    _EFFICIENT: (_fits_efficient, _efficient),
+    _CUDNN: (_fits_cudnn, _cudnn),
+}

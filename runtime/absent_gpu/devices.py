@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
-import torch._dynamo  # pyright: ignore[reportUnusedImport]  # before its tables of functions would meet those that are replaced here
 from torch.overrides import TorchFunctionMode
 
 from ...graphs.errors import InputError
@@ -98,6 +98,7 @@ def _dispatch_key(kind: str) -> str:
 @contextmanager
 def cuda_devices(capability: Capability) -> Generator[None]:
     """Let fake tensors be on a CUDA device of this capability."""
+    import_module("torch._dynamo")  # before its tables of functions would meet those that are replaced here
     fake: Any = FakeTensor
     device, make = fake.__dict__["device"], fake.__dict__["__new__"].__func__
 

@@ -96,10 +96,15 @@ class ModelFile(NamedTuple):
             yield _guarded(path, "data() fails", partial(_as_batch, made, isinstance(example, Labelled)))
 
 
+def path_and_entry(text: str) -> tuple[str, str]:
+    """Return the path and the function's name of `model.py` or `model.py:entry`."""
+    before, colon, after = text.rpartition(":")
+    return (before, after) if colon and after.isidentifier() else (text, DEFAULT_ENTRY)
+
+
 def load_model_file(text: str) -> ModelFile:
     """Run the file of `model.py` or `model.py:entry`. Raises InputError, one line."""
-    before, colon, after = text.rpartition(":")
-    path, entry = (before, after) if colon and after.isidentifier() else (text, DEFAULT_ENTRY)
+    path, entry = path_and_entry(text)
     with _imports_from(Path(path)):
         module = _run(Path(path))
     data = getattr(module, "data", None)

@@ -45,6 +45,12 @@ def is_configuration(text: str) -> bool:
     return path.suffix == ".json" or (path / NAME).is_file()
 
 
+def configuration_file(text: str) -> Path:
+    """Return the file of a configuration. text: its path, or that of its folder."""
+    path = Path(text)
+    return path / NAME if path.is_dir() else path
+
+
 def load_configuration(
     text: str, length: int | None = None, dtype: str | None = None
 ) -> tuple[ModelFile, Configured]:
@@ -57,7 +63,7 @@ def load_configuration(
     Raises MemplanError, one line.
     """
     path = Path(text)
-    config = _read(path / NAME if path.is_dir() else path)
+    config = _read(configuration_file(text))
     kind = _class_of(config, path)
     chosen = dtype or str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
     if chosen not in TYPES:

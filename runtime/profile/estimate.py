@@ -28,7 +28,7 @@ from ..device.host_capacity import available_bytes
 from ..measuring.synthetic_inputs import signature, substitute
 from ..model.file import ModelFile, load_model_file
 from ..model.iteration import Iteration
-from ..program.graph import Cost, graph_of
+from ..program.graph import Cost, graph_of, with_costs
 from ..program.program import Call, Program, values_read
 from ..trace.trace import trace
 from ..unsupported import is_value_dependent
@@ -117,8 +117,7 @@ def graph_from_demands(
     source = {
         "model": file.path,
         "entry": file.entry,
-        "estimate": estimate_source(preset.gpu, (one.work for one in demands)),
-        "constant": constant_bytes(preset.gpu),
+        **_source_on(preset, demands),
         **({} if optimizer is None else {"optimizer": optimizer.document()}),
     }
     return graph_of(
@@ -129,6 +128,17 @@ def graph_from_demands(
         machine=preset.machine,
         block_bytes=StreamDevice.block_bytes,
     )
+
+
+def graph_on(graph: Graph, preset: Preset, program: Program, demands: Sequence[Demand]) -> Graph:
+    """Return the graph of the same program on another GPU that runs the same operations."""
+    costs = costs_of(program, demands, preset.gpu, preset.machine.updates)
+    return with_costs(graph, costs, _source_on(preset, demands), preset.machine)
+
+
+def _source_on(preset: Preset, demands: Sequence[Demand]) -> dict[str, Any]:
+    works = (one.work for one in demands)
+    return {"estimate": estimate_source(preset.gpu, works), "constant": constant_bytes(preset.gpu)}
 
 
 @dataclass(frozen=True)
@@ -190,10 +200,11 @@ def estimate_program(
 
 def costs_of(program: Program, demands: Sequence[Demand], gpu: Gpu, updates: Updates) -> list[Cost]:
     """Return the cost of each operation on a GPU, from what it demands."""
-    return [
-        demand.cost(gpu, updates, operation.phase)
-        for operation, demand in zip(program.operations, demands, strict=True)
-    ]
+    known: dict[tuple[int, Phase], Cost] = {}  # equal calls have one demand
+    for operation, demand in zip(program.operations, demands, strict=True):
+        if (key := (id(demand), operation.phase)) not in known:
+            known[key] = demand.cost(gpu, updates, operation.phase)
+    return [known[id(demand), one.phase] for one, demand in zip(program.operations, demands, strict=True)]
 
 
 def demands_of(program: Program, progress: Progress | None = None) -> list[Demand]:

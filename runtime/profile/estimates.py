@@ -16,8 +16,9 @@ from ..model.file import ModelFile
 from ..program.program import Program
 from ..updates.catalogue import OPTIMIZERS
 from ..updates.choice import Choice
-from .estimate import Demand, demands_of, estimate_source, graph_from_demands, traced
+from .estimate import Demand, demands_of, estimate_source, graph_from_demands, graph_on, traced
 from .family import Family
+from .kept_traces import KeptTraces
 
 
 class _Demanded:
@@ -46,13 +47,20 @@ class _Demanded:
 class Estimates:
     """The graphs of one model, estimated when they are first asked for.
 
-    report: takes lines of progress.
+    report: takes lines of progress. kept: traces on disk, None: each is made.
     """
 
-    def __init__(self, file: ModelFile, optimizer: Choice | None, report: Callable[[str], None]) -> None:
-        self._file, self._optimizer, self._report = file, optimizer, report
+    def __init__(
+        self,
+        file: ModelFile,
+        optimizer: Choice | None,
+        report: Callable[[str], None],
+        kept: KeptTraces | None = None,
+    ) -> None:
+        self._file, self._optimizer, self._report, self._kept = file, optimizer, report, kept
         self._demanded: dict[Capability, _Demanded] = {}
         self._graphs: dict[tuple[int, str], tuple[list[Demand], Graph]] = {}
+        self._alike: dict[tuple[int, Capability], tuple[list[Demand], Graph]] = {}
 
     def graph(self, batch: int, preset: Preset) -> Graph:
         """Return the graph at a batch, estimated for a preset.
@@ -63,8 +71,16 @@ class Estimates:
         demands = demanded.demands(batch)
         if key not in self._graphs or self._graphs[key][0] is not demands:
             program = demanded.family.program(batch)
-            made = graph_from_demands(self._file, preset, program, demands, self._optimizer)
-            self._graphs[key] = demands, made
+            like = batch, Capability(*preset.gpu.capability).like
+            known = self._alike.get(like)
+            if known is not None and known[0] is demands:
+                made = graph_on(known[1], preset, program, demands)
+            else:
+                made = graph_from_demands(self._file, preset, program, demands, self._optimizer)
+            self._graphs[key] = self._alike[batch, Capability(*preset.gpu.capability).like] = (
+                demands,
+                made,
+            )
         return self._graphs[key][1]
 
     def program(self, batch: int, preset: Preset) -> Program:
@@ -87,7 +103,8 @@ class Estimates:
         """Return the graph with the largest workspaces that its operations may take."""
         graph, demands = self.graph(batch, preset), self.demanded(preset).demands(batch)
         most = np.array([one.workspace.most for one in demands], np.int64)
-        return replace(graph, operations=replace(graph.operations, workspace=most))
+        made = replace(graph, operations=replace(graph.operations, workspace=most))
+        return made.share_structure(graph)
 
     def notes(self, preset: Preset) -> list[str]:
         """Return a line for each dtype that the model computes with and the GPU has no fast path for."""
@@ -104,8 +121,11 @@ class Estimates:
         return self.demanded(preset).agrees(batch)
 
     def _trace(self, batch: int, gpu: Gpu) -> Program:
-        self._report(f"batch {batch:,}: tracing for compute capability {Capability(*gpu.capability)}")
-        try:
+        def trace() -> Program:
+            self._report(f"batch {batch:,}: tracing for compute capability {Capability(*gpu.capability)}")
             return traced(self._file, batch, self._optimizer, gpu)
+
+        try:
+            return trace() if self._kept is None else self._kept.program(trace, batch, gpu.capability)
         except MemplanError as error:
             raise InputError(f"batch {batch:,}: {error}") from error

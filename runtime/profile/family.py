@@ -6,20 +6,25 @@ That is believed if the line meets a third trace, number by number; a model that
 another batch is traced at each. A batch of 1 is often such a batch, and then is not in the family: a line
 without it is taken until the answer is known, and is compared with a trace above that (`agrees`).
 
-    traced   1 . 2 . 4                1 has other calls: the line through 2 and 4 is taken
+    traced   1 . 2 . . . . . . 32     4 is asked for: the line through 2 and 32 meets 1, and 4 is on it
+    traced   1 . 2 . 4                there is no such line, but one through 2 and 4; 1 has other calls
     traced   1 . 2 . 4 . . . 14       the answer is batch 7: the line meets a trace above it
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ...graphs.errors import MemplanError
 from ..program.program import Call, Operation, Program, Ref, Setting, Storage, Value
 
 _MOST_TRACES = 5
 """Number of traces after which no line is looked for any more."""
+_FAR = 32
+"""Batch that is traced in place of the third one asked for: most answers are below it, and need no other."""
 
 
 class DiffersError(Exception):
@@ -56,7 +61,19 @@ class Family:
                 return self.interpolated[batch]
             except DiffersError:
                 self._give_up()
+        elif len(self.traced) == 2 and max(batch, *self.traced) < _FAR and not self.lineless:
+            self._try_far()
+            if self.held is not None:
+                return self.program(batch)
         return self._trace(batch)
+
+    def _try_far(self) -> None:
+        """Trace a batch far above, and take the line to it if there is one; else all is as it was."""
+        with suppress(MemplanError):  # a model may have no such batch
+            self.traced[_FAR] = self.trace(_FAR)
+            self._look_for_line(sorted(self.traced))
+        if self.held is None:
+            self.traced.pop(_FAR, None)
 
     def agrees(self, batch: int) -> bool:
         """Tell whether traces agree with what was interpolated at this batch; if not, the line is given up.

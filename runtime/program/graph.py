@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from ...graphs.draft import Draft
@@ -67,6 +69,22 @@ def graph_of(
             modes=_modes(cost),
         )
     return draft.graph(program.results, machine, {**_source(program), **(source or {})})
+
+
+def with_costs(graph: Graph, costs: Sequence[Cost], source: Mapping[str, Any], machine: Machine) -> Graph:
+    """Return the graph of the same program at other costs, on another machine.
+
+    source: entries that replace those of the graph's.
+    """
+    operations = replace(
+        graph.operations,
+        time=np.array([cost.seconds for cost in costs], np.float64),
+        launch=np.array([cost.launch_seconds for cost in costs], np.float64),
+        workspace=np.array([cost.workspace_bytes for cost in costs], np.int64),
+        modes={row: modes for row, cost in enumerate(costs) if (modes := _modes(cost))},
+    )
+    made = replace(graph, operations=operations, source={**graph.source, **source}, machine=machine)
+    return made.share_structure(graph)
 
 
 def _modes(cost: Cost) -> tuple[Mode, ...]:

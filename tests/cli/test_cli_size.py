@@ -631,7 +631,7 @@ def test_the_batches_in_between_are_not_traced(plan: Plan, monkeypatch: pytest.M
     marked = reported["fastest_batch"]["batch"]
     assert len(reported["batches"]) > 10
     assert len(traced) <= 5
-    assert set(traced) == {1, 2, 4, *([8] if 8 in traced else []), max(traced)}
+    assert set(traced) == {1, 2, 32, *([8] if 8 in traced else []), max(traced)}
     assert marked <= max(traced) <= 2 * marked
 
 
@@ -680,3 +680,15 @@ def test_the_page_has_what_the_terminal_has(plan: Plan) -> None:
     for words_there in ("It fits. Train with batch 4,096", "optimizer states", "baseline peak", "in reserve"):
         assert words_there in page or words_there in result.stdout
     assert "<svg" in page
+
+
+def test_a_second_command_traces_nothing(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = sized(plan, "--batch", 2)
+
+    def fails(*_arguments: Any) -> Any:
+        raise AssertionError
+
+    monkeypatch.setattr("memplan.runtime.profile.estimates.traced", fails)
+    assert sized(plan, "--batch", 2) == first
+    result = plan("size", "model.py", "--gpu", "rtx3060", "--batch", 2, "--no-cache")
+    assert isinstance(result.exception, AssertionError) or "AssertionError" in result.stderr

@@ -209,6 +209,27 @@ def test_attention_is_of_the_kernels_that_the_code_allows(backend: SDPBackend, k
     assert found == ({f"_scaled_dot_product_{kernel}_attention.default"} if kernel else set())
 
 
+@pytest.mark.parametrize(
+    ("order", "dtype", "kernel"),
+    [
+        ([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION], torch.bfloat16, "efficient"),
+        ([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION], torch.bfloat16, "flash"),
+        ([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], torch.bfloat16, "cudnn"),
+        ([SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION], torch.float32, "efficient"),
+        ([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION], torch.bfloat16, None),
+    ],
+)
+def test_attention_is_of_the_first_kernel_in_the_order_that_the_code_sets(
+    order: list[SDPBackend], dtype: torch.dtype, kernel: str | None
+) -> None:
+    def forward(weight: Tensor) -> Tensor:
+        with sdpa_kernel(order, set_priority=True):
+            return attended(dtype)(weight)
+
+    found = {name for name in operators(of(forward)) if "attention." in name}
+    assert found == ({f"_scaled_dot_product_{kernel}_attention.default"} if kernel else set())
+
+
 def test_attention_that_no_allowed_kernel_can_run() -> None:
     def forward(weight: Tensor) -> Tensor:
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):

@@ -1,0 +1,185 @@
+"""Programs traced for GPUs that are absent, kept on disk: the next command for this model traces nothing.
+
+An entry is found by the hash of all that it depends on and that is known before the model's code runs: the
+text of the model file or configuration, the options, the batch, the compute capability, PyTorch, Python,
+memplan's own files and the environment variables. It names the files that the code has read or imported
+meanwhile, with size and time of their last change: it holds as long as these are the same. What a model
+takes from elsewhere (the clock, the network, random numbers for its own shape) is not seen.
+
+    traces/1f0c…   {"digest": …, "files": {"/…/layers.py": [4711, 1764…]}}  newline  a pickle
+
+Only this user can write there (graphs/folders/cache.py), or nothing is kept. An entry that is damaged is
+made anew; above `MOST` bytes the least recently used ones are removed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+import sysconfig
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, TypeVar
+
+import torch
+
+from ...graphs.folders.cache import cache_folder, private_folder
+from ...graphs.folders.sources import sources_digest
+from ..program.program import Program
+from ..torch_internals import OpOverload
+
+MOST = 2**28
+"""Limit of the bytes of all entries."""
+
+_OF_THE_SHELL = frozenset(("_", "PWD", "OLDPWD", "SHLVL", "COLUMNS", "LINES"))
+"""Environment variables that change from command to command and that no model is made of."""
+_SYSTEM = ("/proc/", "/sys/", "/dev/")
+
+T = TypeVar("T")
+
+
+class KeptTraces:
+    """What is kept of one model with its options. path: its file. asked: all options that it depends on."""
+
+    def __init__(self, path: Path, *asked: object) -> None:
+        user = cache_folder()
+        self._folder = None if user is None else private_folder(user / "traces")
+        variables = sorted(one for one in os.environ.items() if one[0] not in _OF_THE_SHELL)
+        with suppress(OSError):
+            self._key = repr(
+                (path.resolve(), path.read_bytes(), asked, variables, sys.version, torch.__version__)
+            )
+            return
+        self._folder = None  # whoever reads it next says why it can't be read
+
+    def program(self, trace: Callable[[], Program], *asked: object) -> Program:
+        """Return what `trace` returns, or has returned before. asked: what else it depends on."""
+
+        def lean() -> Program:
+            return replace(trace(), reads=None, used=None, host_part=None)
+
+        return self.value(lean, "program", *asked)
+
+    def value(self, make: Callable[[], T], *asked: object) -> T:
+        """Return what `make` returns, or has returned before: what can be pickled, and is never None."""
+        if self._folder is None:
+            return make()
+        text = repr((self._key, sources_digest(), asked))
+        place = self._folder / sha256(text.encode()).hexdigest()[:32]
+        found = _read(place)
+        if found is not None:
+            return found
+        with _watched() as opened:
+            made = make()
+        with suppress(OSError, pickle.PicklingError, RuntimeError, TypeError, AttributeError):
+            _write(place, made, opened)
+            _trim(self._folder)
+        return made
+
+
+def _read(place: Path) -> Any:
+    """Return what an entry holds, None if there is none that holds."""
+    try:
+        head, _newline, body = place.read_bytes().partition(b"\n")
+        about = json.loads(head)
+        if about["digest"] != sha256(body).hexdigest() or about["files"] != _states(about["files"]):
+            return None
+        made = pickle.loads(body)
+        os.utime(place)
+    except Exception:  # damaged, or of operators that are not here
+        return None
+    return made
+
+
+def _write(place: Path, made: object, opened: Iterable[str]) -> None:
+    stream = BytesIO()
+    _Pickler(stream, pickle.HIGHEST_PROTOCOL).dump(made)
+    body = stream.getvalue()
+    about = {
+        "digest": sha256(body).hexdigest(),
+        "files": _states({*map(os.path.abspath, opened), *_imported()}),
+    }
+    with NamedTemporaryFile(dir=place.parent, prefix=".", delete=False) as file:
+        file.write(json.dumps(about).encode() + b"\n" + body)
+    os.replace(file.name, place)  # at once: another process may be reading it
+
+
+def _states(paths: Iterable[str]) -> dict[str, list[int]]:
+    """Return size and time of the last change of each file that is there."""
+    found = dict[str, list[int]]()
+    for path in sorted(paths):
+        with suppress(OSError):
+            about = os.stat(path)
+            found[path] = [about.st_size, about.st_mtime_ns]
+    return found
+
+
+def _imported() -> set[str]:
+    """Return the files of imported modules, but for Python's, PyTorch's and memplan's own."""
+    python, packages = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
+    own = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
+    files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+    return {
+        file
+        for file in files
+        if os.path.isabs(file)
+        and not file.startswith(own)
+        and (file.startswith(packages) or not file.startswith(python))
+    }
+
+
+class _Pickler(pickle.Pickler):
+    """Pickler that names PyTorch's operators, by namespace, name and overload."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        return (_operator, tuple(str(obj).split("."))) if isinstance(obj, OpOverload) else NotImplemented
+
+
+def _operator(namespace: str, name: str, overload: str) -> Any:
+    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+
+
+def _trim(folder: Path) -> None:
+    entries = [(about.st_mtime, about.st_size, path) for path in folder.iterdir() if (about := path.stat())]
+    left = sum(size for _used, size, _path in entries)
+    for _used, size, path in sorted(entries):
+        if left <= MOST:
+            return
+        path.unlink(missing_ok=True)
+        left -= size
+
+
+_noted: list[set[str]] = []
+_hooked: list[bool] = []
+
+
+@contextmanager
+def _watched() -> Generator[set[str]]:
+    """Note the files that are opened to be read in the block."""
+    if not _hooked:  # such a hook stays to the process's end
+        sys.addaudithook(_note)
+        _hooked.append(True)
+    _noted.append(set())
+    try:
+        yield _noted[-1]
+    finally:
+        inner = _noted.pop()
+        if _noted:
+            _noted[-1].update(inner)
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and _noted:
+        path, mode, flags = arguments
+        reads = (
+            not set(mode) & set("wax+") if isinstance(mode, str) else not flags & (os.O_WRONLY | os.O_RDWR)
+        )
+        if reads and isinstance(path, str) and not path.startswith(_SYSTEM) and not path.endswith(".pyc"):
+            _noted[-1].add(path)

@@ -1,0 +1,124 @@
+"""Traces on disk: taken while all that they depend on is as it was, and made anew otherwise."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from memplan.graphs.files.files import graph_digest
+from memplan.graphs.folders.cache import cache_folder
+from memplan.graphs.machines.presets import find_preset
+from memplan.runtime.model.file import load_model_file
+from memplan.runtime.profile import kept_traces
+from memplan.runtime.profile.estimate import traced
+from memplan.runtime.profile.estimates import Estimates
+from memplan.runtime.profile.kept_traces import KeptTraces
+from memplan.runtime.updates.choice import Choice
+
+MODEL = """
+import os
+from pathlib import Path
+import torch
+from torch import nn
+import width_of_layers
+
+def build(batch=2):
+    sizes = [int(word) for word in Path("sizes.txt").read_text().split()]
+    layers = [nn.Linear(width_of_layers.WIDTH, size) for size in sizes]
+    attention = nn.TransformerEncoderLayer(width_of_layers.WIDTH, 2, 32, batch_first=True)
+    return nn.Sequential(attention, *layers), (torch.ones(batch, 8, width_of_layers.WIDTH),), torch.sum
+"""
+PRESET, UPDATES = find_preset("rtx3060"), Choice("adamw")
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "width_of_layers", raising=False)
+    import_module("torch._dynamo")  # sets environment variables when it is first imported
+    Path("width_of_layers.py").write_text("WIDTH = 16\n")
+    Path("sizes.txt").write_text("16")
+    Path("model.py").write_text(MODEL)
+    return tmp_path / "model.py"
+
+
+Count = Callable[..., int]
+
+
+@pytest.fixture
+def traces(model: Path) -> Count:
+    """A function that estimates the model and returns how often it was traced for that."""
+
+    def count(*options: object, batch: int = 2) -> int:
+        lines = list[str]()
+        kept = KeptTraces(model, *options)
+        estimates = Estimates(load_model_file("model.py"), UPDATES, lines.append, kept)
+        own = Estimates(load_model_file("model.py"), UPDATES, lambda _line: None)
+        assert graph_digest(estimates.graph(batch, PRESET)) == graph_digest(own.graph(batch, PRESET))
+        return len(lines)
+
+    return count
+
+
+def entries() -> list[Path]:
+    folder = cache_folder()
+    assert folder is not None
+    return sorted((folder / "traces").iterdir())
+
+
+def test_a_trace_is_made_once(traces: Count) -> None:
+    assert [traces(), traces(), traces("other options"), traces(batch=3), traces(batch=3)] == [1, 0, 1, 1, 0]
+    assert len(entries()) == 3
+
+
+@pytest.mark.parametrize("name", ["sizes.txt", "width_of_layers.py", "model.py"])
+def test_a_file_that_was_read_or_imported_is_another(
+    traces: Count, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [traces(), traces()] == [1, 0]
+    Path(name).write_text(f"{Path(name).read_text()}\n")
+    assert [traces(), traces()] == [1, 0]
+
+
+def test_another_environment_is_another_trace(traces: Count, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert traces() == 1
+    monkeypatch.setenv("LAYERS", "12")
+    assert traces() == 1
+    monkeypatch.setenv("SHLVL", "7")
+    assert traces() == 0
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-9], lambda data: b"", lambda data: data[:-9] + b"x" * 9]
+)
+def test_a_damaged_entry_is_made_anew(traces: Count, damage: Callable[[bytes], bytes]) -> None:
+    assert traces() == 1
+    (entry,) = entries()
+    entry.write_bytes(damage(entry.read_bytes()))
+    assert [traces(), traces()] == [1, 0]
+
+
+def test_the_least_recently_used_are_removed(traces: Count, monkeypatch: pytest.MonkeyPatch) -> None:
+    traces()
+    (first,) = entries()
+    monkeypatch.setattr(kept_traces, "MOST", first.stat().st_size * 3 // 2)
+    assert [traces(batch=3), traces(batch=3), traces()] == [1, 0, 1]
+
+
+def test_nothing_is_kept_where_others_can_write(traces: Count, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o777)
+    assert [traces(), traces()] == [1, 1]
+
+
+def test_what_can_not_be_pickled_is_not_kept(model: Path) -> None:
+    kept = KeptTraces(model)
+    assert kept.value(lambda: lambda: 7, "function")() == 7
+    assert entries() == []
+    program = traced(load_model_file("model.py"), 2, UPDATES, PRESET.gpu)
+    assert kept.program(lambda: program, 2).reads is None
+    assert len(entries()) == 1

@@ -110,7 +110,7 @@ class Plan(click.Group):
 @click.version_option(__version__, prog_name="plan")
 @output_flags
 def main(**flags: bool) -> None:
-    """Train a PyTorch model within a memory budget, at the least cost in time.
+    """Train a PyTorch model within a memory budget, with the smallest possible slowdown.
 
     \b
         plan profile model.py -o graph.yaml

@@ -95,7 +95,7 @@ def run(
     updated, these or the optimizer's states after 3 iterations; where eager differs from run to run, by more
     than that; with compiled operations where they differ from the same without a plan, or kernels
     are further from exact than eager's own error explains; 1 where the run took more memory than planned.
-    Where eager has not memory enough, the schedule runs alone.
+    If eager PyTorch runs out of memory, only the schedule is run.
 
     With --steps it trains instead, on the batches of the file's `data()`, and goes on from the checkpoint
     where there is one.
@@ -335,4 +335,4 @@ def _rows(held: Held, predicted: dict[str, Any], found: SideBySide, layout: Layo
         planned_arena = "" if layout is None else f", the arena planned for it {spelled(layout.size)}"
         yield "reserved", f"{spelled(reserved)} of the device{planned_arena}"
     yield "loss", f"{found.loss:.7g}"
-    yield "results", str(found.comparison or "not compared: eager has not memory enough")
+    yield "results", str(found.comparison or "not compared: eager PyTorch runs out of memory")

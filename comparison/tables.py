@@ -98,7 +98,8 @@ def solver_table(rows: Sequence[Row]) -> Table:
     heads = ["rows", "solved", "best", f"overhead ({common})", mean, "gap", "time", mean, "solver"]
     hint = (
         f"overhead: the mean of the {common} problems that every one of them solved; "
-        "gap, time: means of its own; geo. mean: geometric mean of the column before, shifted by "
+        "gap, time: means over the problems that each solver solved; "
+        "geo. mean: geometric mean of the column before, shifted by "
         f"{OVERHEAD_SHIFT:g} points and {SECONDS_SHIFT:g} s; with several seeds the median's row counts"
     )
     return Table("", heads, cells, hint)

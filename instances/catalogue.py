@@ -31,7 +31,7 @@ class Known:
     """A minimum time that is proven or published.
 
     budget: as a user writes it.
-    order: `any`, or `file` if it holds only for schedules in traced order, which others may beat.
+    order: `any`, or `file` if it holds only in traced order: schedules in other orders may be faster.
     seconds, overhead_percent: one of them: the time, or its overhead over the baseline's.
     """
 

@@ -85,7 +85,7 @@ def parse_budget(text: str) -> Budget:
     else:
         budget = Budget(text, size=parse_bytes(text))
     if not (budget.size or budget.percent):
-        raise InputError(f"{text!r} is no budget: it must be above 0")
+        raise InputError(f"{text!r} is not a budget: it must be above 0")
     return budget
 
 

@@ -1,6 +1,4 @@
-"""Reasons why a model can't be traced, in one line: the place in the user's code, and torch's reason in
-simple words.
-"""
+"""One-line trace errors: the place in the user's code, and PyTorch's reason in simple words."""
 
 from __future__ import annotations
 

@@ -14,6 +14,8 @@ DOCS = ROOT / "docs"
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md"), *RESULTS.glob("*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+FIGURE = re.compile(r"(?<![\w.])\d[\d,]*\.\d+|(?<![\w.])\d{1,3}(?:,\d{3})+")
+"""A figure that somebody measured: it has a fraction or thousands."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -64,3 +66,16 @@ def test_a_solver_is_told_as_it_is(entry: registry.Entry) -> None:
 def test_each_command_is_explained() -> None:
     text = (DOCS / "cli.md").read_text()
     assert all(f"| `plan {name}" in text for name in COMMANDS)
+
+
+def test_figures_for_the_choice_of_a_technique_are_in_the_results() -> None:
+    page = DOCS / "choose.md"
+    cited = 0
+    for section in re.split(r"^## ", page.read_text(), flags=re.M):
+        links = {link.partition("#")[0] for link in LINK.findall(section) if "results/" in link}
+        results = "".join((page.parent / link).read_text() for link in links)
+        known = set(FIGURE.findall(results))
+        figures = set(FIGURE.findall(LINK.sub("", section)))
+        assert figures <= known, figures - known
+        cited += len(figures)
+    assert cited

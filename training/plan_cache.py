@@ -1,4 +1,4 @@
-"""Plans on disk, so that a second start measures and solves nothing.
+"""Plan cache on disk: a restart skips profiling and solving.
 
 A plan is a folder of two files, graph.json and schedule.json, as `plan show` and `plan check` read them. It
 is found by the hash of all that it depends on: the traced program, when it updates weights, the budget, the

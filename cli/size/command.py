@@ -63,7 +63,7 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
     words = [] if text is None else text.split(",")
     batches = [int(word) for word in words if word.strip().isdecimal()]
     if len(batches) != len(words) or not all(0 < batch <= LARGEST for batch in batches):
-        fault = f"{text!r} is no list of batches, like 1,2,4, from 1 to {LARGEST:,}"
+        fault = f"{text!r} is not a list of batches: give integers like 1,2,4, from 1 to {LARGEST:,}"
         raise click.BadParameter(fault, ctx, param)
     return batches or None
 
@@ -174,7 +174,7 @@ def size(
 
     MODEL.py has a function that builds the model; CONFIG is a config.json of Hugging Face, or its folder.
     Nothing is measured or downloaded: figures are estimates for --gpu, which need not be here, with a low and
-    a high end. A `build` with a parameter `batch` is asked for each batch; for any other the example inputs
+    a high end. A `build` with a parameter `batch` is called once per batch; for any other the example inputs
     are repeated. A batch for which the solver has no answer in its time is a row that says so. Exit code 3
     where no batch fits.
 

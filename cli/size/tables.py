@@ -197,11 +197,11 @@ def between(span: Span, words: Callable[[float], str]) -> str:
 # ── the page ────────────────────────────────────────────────────────────────────────────────────────
 
 ENDS = (
-    "Low: the tensors alone. Expected: and what kernels need besides them. High: and the most that kernels "
-    "may take; without a plan also what PyTorch's allocator leaves unused between blocks."
+    "Low: tensors only. Expected: plus typical kernel workspace. High: plus worst-case workspace; without a "
+    "plan also fragmentation of PyTorch's allocator."
 )
 
-HASTY = "≤: a plan found in a moment; a longer search may find a faster one."
+HASTY = "≤: from a short search; a longer search may be faster."
 
 
 def sections(found: list[SizeResult], subject: Subject) -> Iterator[Section]:
@@ -221,7 +221,7 @@ def _sections(found: SizeResult, *, several: bool) -> Iterator[Section]:
     if found.parts is not None and found.fastest is not None and not several:
         title = f"Batch {found.fastest.batch:,}: what the device holds when it holds most"
         yield Section(_table(title, kind_table(found.parts)))
-        yield Section(_table("By module", module_table(found.parts), "Numbers of layers are stars."))
+        yield Section(_table("By module", module_table(found.parts), "Layer indices are shown as *."))
 
 
 def _line(found: SizeResult) -> str:

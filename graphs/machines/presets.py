@@ -1,4 +1,4 @@
-"""Machines by name: for every GPU what its data sheet lets expect, and those that papers measured.
+"""Machines by name: GPUs as estimated from their data sheets, and those that papers measured.
 
 A data sheet names a GPU's memory, its memory's bandwidth and its bus. The rest of a machine comes by rules of
 thumb:

@@ -70,7 +70,7 @@ class Captured(TorchDispatchMode):
             if schema_of(func).is_mutable and leaf is args[0]:
                 raise TraceError(
                     f"{users_line()}changes {_form(leaf)} in place that is no buffer: make it one "
-                    "(register_buffer), so that it goes on from iteration to iteration"
+                    "(register_buffer), so that its value persists across iterations"
                 )
         outside = self._outside(tensors)
         try:

@@ -22,7 +22,7 @@ from .layers import MARK, stamp
 
 CHANGED = (
     "a view of a tensor {} from outside is changed in place, which is no buffer: make it one "
-    "(register_buffer), so that it goes on from iteration to iteration"
+    "(register_buffer), so that its value persists across iterations"
 )
 
 

@@ -94,7 +94,7 @@ _OURS = (
         ".recomputation.rockmate.rk_rotor",
         "chains of blocks",
         "Zhao et al. 2023, arXiv:2307.01236",
-        "rotor with options for each block that keep what is expensive to recompute",
+        "rotor with several options for each block that keep expensive activations",
     ),
     Entry(
         "checkmate",
@@ -136,7 +136,7 @@ _OURS = (
         ".recomputation.tw_remat.tw_remat",
         "any graph",
         "Kumar et al. 2019, NeurIPS",
-        "separators of the graph are kept, what lies between them is recomputed; then the budget is filled",
+        "keeps graph separators, recomputes everything between them, then uses the remaining budget",
     ),
     Entry(
         "h-ilp",

@@ -1,4 +1,4 @@
-"""Training of neural networks within a memory budget, at the least cost in time.
+"""Training of neural networks within a memory budget, with the smallest possible slowdown.
 
     import memplan
 

@@ -1,0 +1,113 @@
+"""Pages are readable: short paragraphs, short sentences, and the field's words (docs/glossary.md)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [
+    ROOT / "README.md",
+    *(
+        DOCS / f"{name}.md"
+        for name in ("index", "start", "choose", "troubleshooting", "limits", "comparisons")
+    ),
+    *sorted((DOCS / "how-to").glob("*.md")),
+    *(DOCS / f"{name}.md" for name in ("rules", "bounds", "offloading", "design", "decisions")),
+]
+"""Begin, how-tos and explanations. Reference pages are looked up, not read."""
+
+MOST_SENTENCES = 5
+"""Sentences of a paragraph or an item of a list."""
+LONG_PARAGRAPHS: dict[str, int] = {}
+"""Number of longer paragraphs that a page still has. Mend one, and lower it."""
+
+MOST_WORDS = 20.0
+"""Words per sentence, the mean of a page."""
+LONG_SENTENCES = {"bounds": 23.0, "offloading": 22.0}
+"""The same for pages whose sentences have formulas and lists of names."""
+
+ODD = (
+    *("beside", "behind", "plain", "floor", "maker", "dear", "alike", "whoever", "told", "at hand"),
+    *(
+        "as ever",
+        "in the place of",
+        "made again",
+        "run again",
+        "so many",
+        "(?<!there )is no",
+        "(?<!there )are no",
+        "goes on",
+        "go on",
+    ),
+)
+"""Words for which the glossary has the field's own."""
+MEANT: dict[str, int] = {}
+"""Number of odd words that a page has in their ordinary sense."""
+
+FENCE = re.compile(r"^```.*?^```$|<!--.*?-->", re.S | re.M)
+ITEM = re.compile(r"^\s*(?:[-*]|\d+\.) ", re.M)
+END = re.compile(r"[.!?](?:\*\*|\)|\")?(?=\s+[A-Z0-9\"(*]|\s*$)")
+TITLE = re.compile(r"^\*\*[^*]+\.\*\*\s+")
+"""The title of a paragraph, on its first line."""
+CODE = re.compile(r"`[^`]*`")
+LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+
+
+def paragraphs(page: Path) -> Iterator[str]:
+    """Yield paragraphs and items of lists as words alone, without tables, headings, code and comments."""
+    for block in re.split(r"\n\s*\n", FENCE.sub("\n\n", page.read_text())):
+        if block.lstrip().startswith(("|", "#", ">")):
+            continue
+        for item in ITEM.split(block):
+            text = CODE.sub("Code", LINK.sub(r"\1", TITLE.sub("", item)))
+            if text.strip():
+                yield " ".join(text.split())
+
+
+def sentences(paragraph: str) -> list[str]:
+    """Split at full stops that a capital, a digit or the end follows."""
+    return [part for part in (one.strip() for one in END.split(paragraph)) if len(part.split()) > 1]
+
+
+def long_paragraphs(page: Path) -> list[str]:
+    return [text for text in paragraphs(page) if len(sentences(text)) > MOST_SENTENCES]
+
+
+def odd_words(page: Path) -> list[str]:
+    text = " ".join(CODE.sub(" ", LINK.sub(r"\1", FENCE.sub(" ", page.read_text()))).split())
+    return [match[0] for word in ODD for match in re.finditer(rf"\b{word}\b", text, re.I)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_paragraphs_are_short(page: Path) -> None:
+    long = long_paragraphs(page)
+    assert len(long) == LONG_PARAGRAPHS.get(page.stem, 0), "\n".join(long)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_sentences_are_short(page: Path) -> None:
+    lengths = [len(sentence.split()) for text in paragraphs(page) for sentence in sentences(text)]
+    assert sum(lengths) / len(lengths) <= LONG_SENTENCES.get(page.stem, MOST_WORDS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_words_are_the_fields_own(page: Path) -> None:
+    assert len(odd_words(page)) == MEANT.get(page.stem, 0), odd_words(page)
+
+
+def test_sentences_and_paragraphs_are_counted(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A. B. C.\n\nOne fact. Two `a.b` facts, e.g. three! (Four facts.) Five facts? Six facts. "
+        "And one.\n\n"
+        "- An item. It has two.\n- Another one\n\n| a. b. | c. d. |\n\n```sh\nx. Y. Z.\n```\n"
+        "It is no plain floor."
+    )
+    assert [len(sentences(text)) for text in paragraphs(page)] == [6, 2, 1, 1]
+    assert len(long_paragraphs(page)) == 1
+    assert sorted(odd_words(page)) == ["floor", "is no", "plain"]

@@ -151,6 +151,47 @@ def allowance_argument(ctx: click.Context, param: click.Parameter, seconds: floa
     return seconds
 
 
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def time_limit_option(words: str, default: float | None = None) -> Decorator:
+    """Return --time-limit. words: its help."""
+    return click.option(
+        "--time-limit",
+        type=SECONDS,
+        callback=seconds_argument,
+        default=default,
+        show_default=default is not None,
+        metavar="S",
+        help=words,
+    )
+
+
+def bound_time_option(words: str, default: float) -> Decorator:
+    """Return --bound-time. words: its help."""
+    return click.option(
+        "--bound-time",
+        type=SECONDS,
+        callback=allowance_argument,
+        default=default,
+        show_default=True,
+        metavar="S",
+        help=words,
+    )
+
+
+def settings_option(metavar: str = "KEY=VALUE", of: str = "the solver") -> Decorator:
+    """Return --set. of: whose settings."""
+    return click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        callback=settings_argument,
+        metavar=metavar,
+        help=f"A setting of {of}; may be given several times.",
+    )
+
+
 def output_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Add --json, --quiet and --debug to a command."""
     for flag in (

@@ -24,12 +24,11 @@ from .bench.arguments import budgets_argument, check_budgets, table_argument
 from .exits import Exit
 from .options import (
     FILE,
-    SECONDS,
-    allowance_argument,
+    bound_time_option,
     output_options,
-    seconds_argument,
-    settings_argument,
+    settings_option,
     solver_option,
+    time_limit_option,
     with_gap,
 )
 from .printing.output import Output, table
@@ -51,31 +50,13 @@ BARS = 30
 )
 @click.option("--budgets", callback=budgets_argument, metavar="B,B", help="Solve these and no others.")
 @solver_option
-@click.option(
-    "--time-limit",
-    type=SECONDS,
-    callback=seconds_argument,
-    metavar="S",
-    help="Seconds for each budget.  [default: as long as the solver takes]",
-)
-@click.option(
-    "--bound-time",
-    type=SECONDS,
-    callback=allowance_argument,
-    default=registry.BOUND_SECONDS,
-    show_default=True,
-    metavar="S",
-    help="Seconds at most for the lower bounds at each budget; 0 for none.",
+@time_limit_option("Seconds for each budget.  [default: as long as the solver takes]")
+@bound_time_option(
+    "Seconds at most for the lower bounds at each budget; 0 for none.",
+    registry.BOUND_SECONDS,
 )
 @click.option("--gap", metavar="0.5%|0.005", help="As --gap of `plan solve`.")
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    callback=settings_argument,
-    metavar="KEY=VALUE",
-    help="A setting of the solver; may be given several times.",
-)
+@settings_option()
 @click.option(
     "-o",
     "--output",

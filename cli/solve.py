@@ -37,7 +37,7 @@ from .options import (
     FILE,
     SECONDS,
     allow_argument,
-    allowance_argument,
+    bound_time_option,
     budget_option,
     chosen_machine,
     destination_option,
@@ -45,7 +45,7 @@ from .options import (
     output_options,
     reserve_argument,
     seconds_argument,
-    settings_argument,
+    settings_option,
     solver_option,
     with_gap,
 )
@@ -86,14 +86,7 @@ _CLAIMS = {
     help="Stop once proven to be so close to the fastest schedule; 0: go on to the end. The same as "
     "--set gap=, of solvers that have it.  [default: the solver's; auto's is 0.5%]",
 )
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    callback=settings_argument,
-    metavar="KEY=VALUE",
-    help="A setting of the solver; may be given several times.",
-)
+@settings_option()
 @click.option(
     "--allow",
     callback=allow_argument,
@@ -101,14 +94,9 @@ _CLAIMS = {
     help=f"Techniques that the schedule may use, of {', '.join(TECHNIQUES)}; the last two need offload.  "
     "[default: all]",
 )
-@click.option(
-    "--bound-time",
-    type=SECONDS,
-    default=registry.BOUND_SECONDS,
-    show_default=True,
-    metavar="S",
-    callback=allowance_argument,
-    help="Seconds for lower bounds at most, after solving; 0 for none. Those for --gap come on top.",
+@bound_time_option(
+    "Seconds for lower bounds at most, after solving; 0 for none. Those for --gap come on top.",
+    registry.BOUND_SECONDS,
 )
 @click.option(
     "--static-layout/--no-static-layout",

@@ -30,11 +30,10 @@ from ..completion import corpora as corpus_names
 from ..exits import Exit
 from ..options import (
     FILE,
-    SECONDS,
-    allowance_argument,
+    bound_time_option,
     output_options,
-    seconds_argument,
-    settings_argument,
+    settings_option,
+    time_limit_option,
     writable,
     writable_as,
 )
@@ -92,23 +91,10 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
     metavar="B,B",
     help="Each as --budget of `plan solve`: bytes, 60% of the baseline's peak, 60%a of its activations.",
 )
-@click.option(
-    "--time-limit",
-    type=SECONDS,
-    callback=seconds_argument,
-    default=60.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds for each row.",
-)
-@click.option(
-    "--bound-time",
-    type=SECONDS,
-    callback=allowance_argument,
-    default=registry.BOUND_SECONDS,
-    show_default=True,
-    metavar="S",
-    help="Seconds at most for the lower bounds of a graph and budget; 0 for none.",
+@time_limit_option("Seconds for each row.", default=60.0)
+@bound_time_option(
+    "Seconds at most for the lower bounds of a graph and budget; 0 for none.",
+    registry.BOUND_SECONDS,
 )
 @click.option(
     "--gap",
@@ -121,14 +107,7 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
     metavar="3|0,1,2",
     help="How many seeds, or which: a row each, of solvers that have a seed. The others run once.",
 )
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    callback=settings_argument,
-    metavar="SOLVER.KEY=VALUE",
-    help="A setting of one of the solvers; may be given several times.",
-)
+@settings_option("SOLVER.KEY=VALUE", of="one of the solvers")
 @click.option(
     "--workers",
     type=click.IntRange(min=1),

@@ -34,15 +34,14 @@ from ..models import model_code
 from ..optimizer_options import OPTIMIZER_NAMES
 from ..options import (
     FILE,
-    SECONDS,
     budget_argument,
     chosen_machine,
     machine_option,
     output_options,
     reserve_argument,
-    seconds_argument,
-    settings_argument,
+    settings_option,
     solver_option,
+    time_limit_option,
     writable_as,
 )
 from ..printing.output import Output
@@ -117,21 +116,8 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
 )
 @loop_options
 @solver_option
-@click.option(
-    "--time-limit",
-    type=SECONDS,
-    callback=seconds_argument,
-    metavar="S",
-    help="Seconds for each question to the solver.  [default: 6, more for large models]",
-)
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    callback=settings_argument,
-    metavar="KEY=VALUE",
-    help="A setting of the solver; may be given several times.",
-)
+@time_limit_option("Seconds for each question to the solver.  [default: 6, more for large models]")
+@settings_option()
 @click.option(
     "--no-cache",
     "cached",

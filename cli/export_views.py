@@ -25,7 +25,7 @@ trace_option = click.option(
     "trace_path",
     type=FILE,
     callback=writable_as(*TRACES, packed=True),
-    help="Write a trace for ui.perfetto.dev: .pftrace, or Chrome's .json; .gz after it.",
+    help="File for ui.perfetto.dev: .pftrace, or Chrome's .json; .gz may follow.  [default: none]",
 )
 
 

@@ -15,7 +15,7 @@ def host_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--lanes",
             type=click.Choice(["1", "2", "4", "8", "16"]),
-            help="PCIe lanes that the GPU has in its machine.  [default: all that it has]",
+            help="Number of PCIe lanes that the GPU has in its machine.  [default: all that it has]",
         ),
         click.option(
             "--host",

@@ -17,6 +17,7 @@ from ..planner.budget import spelled
 from .completion import completing, machines
 from .gpu_options import chosen_preset, host_options
 from .options import FILE, destination_option, output_options
+from .parameter_types import Word
 from .printing.figures import graph_row
 from .printing.output import Output, labelled
 from .printing.output_files import write_out
@@ -34,7 +35,10 @@ def unit_argument(ctx: click.Context, param: click.Parameter, text: str | None) 
 
 
 time_unit_option = click.option(
-    "--time-unit", callback=unit_argument, metavar="1us", help="What 1 stands for in the file's times."
+    "--time-unit",
+    callback=unit_argument,
+    metavar="1us",
+    help="Time that 1 stands for in FILE, as 1us or 0.001 (seconds).  [default: the format's]",
 )
 
 
@@ -61,16 +65,18 @@ READ = [name for name, one in FORMATS.items() if one.reads]
 
 
 @click.command("import", epilog=listed(READ))
-@click.argument("format_name", metavar="FORMAT", type=click.Choice(READ))
+@click.argument("format_name", metavar="FORMAT", type=Word(READ))
 @click.argument("file", type=FILE)
 @destination_option
 @time_unit_option
-@click.option("--device", type=int, help="Which one, where FILE has several.")
+@click.option(
+    "--device", type=int, help="Number of the device, if FILE has several.  [default: the only one]"
+)
 @click.option(
     "--gpu",
     metavar="NAME",
     shell_complete=completing(machines),
-    help="Of a file without times: the GPU to estimate them for.",
+    help="GPU for which times are estimated, if FILE has none, like rtx3060.  [default: no times]",
 )
 @host_options
 @click.option(
@@ -79,7 +85,7 @@ READ = [name for name, one in FORMATS.items() if one.reads]
     callback=dims_argument,
     multiple=True,
     metavar="NAME=SIZE",
-    help="The size of a dimension that FILE only names, as batch_size=8. May be given several times.",
+    help="Size of a dimension that FILE only names, as batch_size=8. May be given several times.",
 )
 @output_options
 def import_(

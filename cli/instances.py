@@ -37,7 +37,7 @@ LEGEND = (
     "corpus_name",
     metavar="NAME",
     shell_complete=completing(corpus_names),
-    help="Those of one corpus.",
+    help="Corpus whose graphs are listed.  [default: all]",
 )
 @destination_option
 @output_options

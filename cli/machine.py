@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 @click.argument("name", required=False, shell_complete=completing(machines))
 @host_options
 @click.option("--list", "as_list", is_flag=True, help="List the machines known by name.")
+@click.option("--device", metavar="cpu|cuda", help="Device to measure.  [default: cuda if there is one]")
 @click.option(
-    "--device", metavar="cpu|cuda", help="The device to measure.  [default: cuda where there is one]"
+    "--disk", type=FILE, metavar="FOLDER", help="Folder whose disk is measured too.  [default: no disk]"
 )
-@click.option("--disk", type=FILE, metavar="FOLDER", help="Measure the disk of this folder too.")
 @destination_option
 @output_options
 def machine(

@@ -106,7 +106,7 @@ class Plan(click.Group):
             sys.exit(code)
 
 
-@click.command(cls=Plan, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=Plan, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="plan")
 @output_flags
 def main(**flags: bool) -> None:

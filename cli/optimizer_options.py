@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .parameter_types import Word
+
 if TYPE_CHECKING:
     from ..runtime.updates.choice import Choice
 
@@ -19,35 +21,43 @@ OPTIMIZER_NAMES = sorted(path.stem for path in _FOLDER.glob("[!_]*.py"))
 None is imported: they need torch, which takes seconds to load, too long for `--help` and completion.
 """
 
+_THEIRS = "  [default: the optimizer's]"
+
 _OPTIONS = (
     click.option(
         "--optimizer",
-        type=click.Choice(OPTIMIZER_NAMES),
-        help="Update the weights, as the optimizer's step does: the graph has states and updates.",
+        type=Word(OPTIMIZER_NAMES),
+        help="Update the weights, as the optimizer's step does: the graph has states and updates.  "
+        "[default: none, the graph has forward and backward alone]",
     ),
     click.option(
         "--update",
-        type=click.Choice(["in-backward", "after"]),
-        help="Each weight right after its gradient, or all after backward.  [default: in-backward]",
+        type=Word(["in-backward", "after"]),
+        help="Update each weight right after its gradient, or all after backward.  [default: in-backward]",
     ),
     click.option(
         "--fused/--no-fused",
         default=None,
-        help="By PyTorch's fused kernels, where there are some: several times as fast, with other bits.  "
+        help="Update by PyTorch's fused kernels, if there are some: several times as fast, with other bits.  "
         "[default: --fused]",
     ),
+    click.option("--lr", type=float, metavar="RATE", help=f"Learning rate.{_THEIRS}"),
+    click.option("--weight-decay", type=float, metavar="FACTOR", help=f"Weight decay.{_THEIRS}"),
     click.option(
-        "--lr", type=float, metavar="RATE", help="Learning rate; the optimizer's default, like all below."
+        "--betas", type=(float, float), metavar="B1 B2", help=f"Decay rates of the moving averages.{_THEIRS}"
     ),
-    click.option("--weight-decay", type=float, metavar="FACTOR"),
-    click.option("--betas", type=(float, float), metavar="B1 B2", help="Decay rates of the moving averages."),
-    click.option("--eps", type=float, metavar="NUMBER", help="Added to divisors."),
+    click.option("--eps", type=float, metavar="NUMBER", help=f"Number added to divisors.{_THEIRS}"),
     click.option("--amsgrad", is_flag=True, default=None, help="Divide by the largest average so far."),
     click.option(
-        "--clip-norm", type=float, metavar="NORM", help="Scale all gradients to this norm, at most."
+        "--clip-norm",
+        type=float,
+        metavar="NORM",
+        help="Largest norm of all gradients together: larger ones are scaled down.  [default: no limit]",
     ),
-    click.option("--momentum", type=float, metavar="FACTOR", help="Share of the direction that is kept."),
-    click.option("--nesterov", is_flag=True, default=None, help="Nesterov's momentum."),
+    click.option(
+        "--momentum", type=float, metavar="FACTOR", help=f"Share of the last direction that is kept.{_THEIRS}"
+    ),
+    click.option("--nesterov", is_flag=True, default=None, help="Use Nesterov's momentum."),
 )
 
 

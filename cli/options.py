@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from math import inf
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
 
@@ -15,7 +15,6 @@ from ..graphs.errors import InputError
 from ..graphs.files.documents import document_suffix
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
-from ..graphs.units import span_readings
 from ..planner.budget import Budget, parse_budget, parse_reserve
 from ..solvers.allowed import parse_allow
 from ..solvers.problem import Technique
@@ -122,21 +121,6 @@ def settings_argument(ctx: click.Context, param: click.Parameter, texts: tuple[s
     return settings
 
 
-class Seconds(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]: generic since click 8.5
-    """A number of seconds; a time with another unit is refused with the seconds that it may stand for."""
-
-    name = "float"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        readings = span_readings(value) if isinstance(value, str) else None
-        if readings is not None:
-            self.fail(f"{value!r} has a unit, and this is a number of seconds: write {readings}", param, ctx)
-        return click.FLOAT.convert(cast("Any", value), param, ctx)
-
-
-SECONDS = Seconds()
-
-
 def seconds_argument(ctx: click.Context, param: click.Parameter, seconds: float | None) -> float | None:
     """Validate --time-limit; a callback for click."""
     if seconds is not None and not (0 < seconds < inf):
@@ -223,15 +207,18 @@ destination_option = click.option(
     "destination",
     type=FILE,
     callback=writable,
-    help="Write here: .json, .yaml; .gz after it.",
+    help="File to write: .json or .yaml; .gz may follow.  [default: none]",
 )
-graph_option = click.option("--graph", "graph_path", type=FILE, required=True, help="The schedule's graph.")
+graph_option = click.option(
+    "--graph", "graph_path", type=FILE, required=True, help="File of the schedule's graph."
+)
 budget_option = click.option(
     "--budget",
     callback=budget_argument,
     metavar="12GB|11.5GiB|60%|60%a",
-    help="Device memory. 60% is of the baseline's peak; 60%a is all that stays throughout an "
-    "iteration, and 60 % of what the peak has above that.",
+    help="Device memory. 12G is 12GB, 10^9 bytes each; 60% is of the baseline's peak; 60%a is all that stays "
+    "throughout an iteration, and 60 % of what the peak has above that.  [default: what"
+    " the schedule records, in solve the device's capacity]",
 )
 solver_option = click.option(
     "--solver",
@@ -239,7 +226,7 @@ solver_option = click.option(
     show_default=True,
     metavar="NAME",
     shell_complete=completing(solvers),
-    help="See `plan solvers`.",
+    help="Solver, one of those that `plan solvers` lists.",
 )
 machine_option = click.option(
     "--machine",
@@ -247,8 +234,9 @@ machine_option = click.option(
     type=FILE,
     shell_complete=completing(machines_here, files=True),
     metavar="FILE|NAME|auto",
-    help="A machine file or a preset (plan machine --list), in place of the one recorded; auto: this one, "
-    "with its GPU, measured the first time and kept.",
+    help="Machine: a file or a preset (plan machine --list); auto: this one, with its GPU, measured the "
+    "first "
+    "time and kept.  [default: the recorded one]",
 )
 
 

@@ -24,13 +24,14 @@ from .bench.arguments import budgets_argument, check_budgets, table_argument
 from .exits import Exit
 from .options import (
     FILE,
-    bound_time_option,
+    allowance_argument,
     output_options,
     settings_option,
     solver_option,
     time_limit_option,
     with_gap,
 )
+from .parameter_types import SECONDS, TIME_METAVAR
 from .printing.output import Output, table
 
 BARS = 30
@@ -46,24 +47,52 @@ BARS = 30
     default=12,
     show_default=True,
     metavar="N",
-    help="Budgets to solve, in all; where to look next follows from what was found.",
+    help="Number of budgets to solve, in all; where to look next follows from what was found.",
 )
-@click.option("--budgets", callback=budgets_argument, metavar="B,B", help="Solve these and no others.")
+@click.option(
+    "--budgets",
+    callback=budgets_argument,
+    metavar="B,B",
+    help="Budgets to solve, and no others, as --budget of `plan solve`.  [default: chosen by what was found]",
+)
 @solver_option
-@time_limit_option("Seconds for each budget.  [default: as long as the solver takes]")
-@bound_time_option(
-    "Seconds at most for the lower bounds at each budget; 0 for none.",
-    registry.BOUND_SECONDS,
+@click.option(
+    "--time-limit",
+    type=SECONDS,
+    callback=seconds_argument,
+    metavar=TIME_METAVAR,
+    help="Time of the search for each budget.  [default: as long as the solver takes]",
 )
-@click.option("--gap", metavar="0.5%|0.005", help="As --gap of `plan solve`.")
-@settings_option()
+@click.option(
+    "--bound-time",
+    type=SECONDS,
+    callback=allowance_argument,
+    default=registry.BOUND_SECONDS,
+    metavar=TIME_METAVAR,
+    help="Time, at most, for the lower bounds at each budget; 0 for none.  "
+    f"[default: {registry.BOUND_SECONDS:g} s]",
+)
+@click.option(
+    "--gap",
+    metavar="0.5%|0.005",
+    help="Optimality gap at which to stop, as --gap of `plan solve`.  [default: the solver's]",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    callback=settings_argument,
+    metavar="KEY=VALUE",
+    help="Setting of the solver (plan solvers NAME); may be given several times.",
+)
 @click.option(
     "-o",
     "--output",
     "destination",
     type=FILE,
     callback=table_argument,
-    help="Keep each answer in this .csv as it comes, and go on from what it has.",
+    help="File for the answers, .csv, each as it comes; a file that has some is gone on from.  [default: "
+    "answers are printed, not saved]",
 )
 @output_options
 def pareto(

@@ -28,25 +28,35 @@ Row = dict[str, Any]
 
 @click.command()
 @click.argument("graph_path", metavar="GRAPH", type=FILE)
-@click.option("--top", type=int, default=TOP, show_default=True, help="M^t: nodes of the top level, at most.")
-@click.option("--lower", type=int, default=LOWER, show_default=True, help="M^l: nodes of a cluster, at most.")
 @click.option(
-    "--alpha", type=float, default=ALPHA, show_default=True, help="How much size counts in the score."
+    "--top", type=int, default=TOP, show_default=True, help="Largest number of nodes of the top level (M^t)."
+)
+@click.option(
+    "--lower", type=int, default=LOWER, show_default=True, help="Largest number of nodes of a cluster (M^l)."
+)
+@click.option(
+    "--alpha",
+    type=float,
+    default=ALPHA,
+    show_default=True,
+    help="Weight of the size in a cluster's score (α).",
 )
 @click.option(
     "--tolerance",
     type=float,
     default=TOLERANCE,
     show_default=True,
-    help="How far apart the times of identical clusters may be, as a part of their sum.",
+    help="Largest difference between times of identical clusters, as a share of their sum.",
 )
-@click.option("--depth", type=click.IntRange(0), default=1, show_default=True, help="Levels to show.")
+@click.option(
+    "--depth", type=click.IntRange(0), default=1, show_default=True, help="Number of levels to show."
+)
 @click.option(
     "--dot",
     "dot_path",
     type=FILE,
     callback=writable_as(".dot", ".gv"),
-    help="Write the forward part to the same depth, for Graphviz.",
+    help="File for Graphviz, .dot or .gv: the forward part, to the same depth.  [default: none]",
 )
 @output_options
 def partition(

@@ -30,20 +30,19 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model", metavar="MODEL.py[:ENTRY]")
 @destination_option
-@click.option("--device", metavar="cpu|cuda", help="Measure on this device.  [default: cpu]")
+@click.option("--device", metavar="cpu|cuda", help="Device to measure on.  [default: cpu]")
 @click.option(
-    "--estimate", is_flag=True, help="Measure nothing: estimate the times for --gpu, without memory."
+    "--estimate", is_flag=True, help="Measure nothing: estimate the times for --gpu, which implies it."
 )
 @click.option(
     "--gpu",
     metavar="NAME",
     shell_complete=completing(machines),
-    help="The GPU to estimate for, like rtx3060 or a100, or a machine file that describes it.",
+    help="GPU to estimate for, like rtx3060 or a100, or a machine file that describes it.  [default: "
+    "none, times are measured]",
 )
 @host_options
-@click.option(
-    "--compile", "compiling", is_flag=True, help="Fuse operations by Inductor where that is faster."
-)
+@click.option("--compile", "compiling", is_flag=True, help="Fuse operations by Inductor if that is faster.")
 @optimizer_options
 @output_options
 def profile(
@@ -63,23 +62,23 @@ def profile(
     ENTRY (default: build) is a function that returns (module, example_inputs), (module, example_inputs,
     loss_fn) or (module, example_inputs, loss_fn, targets). The file is run. Exit code 5 where the traced
     iteration is not the model's, in any bit of two iterations. --estimate traces without memory for the
-    model, for a GPU that need not be here. --optimizer adds its states and the updates of the weights, which
-    can also run on the CPU. --compile makes one operation of several, with other roundings than PyTorch's:
-    their error against float64 is at most 4 times eager's own.
+    model, for the GPU of --gpu, which need not be here. --optimizer adds its states and the updates of the
+    weights, which can also run on the CPU. --compile makes one operation of several, with other roundings
+    than PyTorch's: their error against float64 is at most 4 times eager's own.
 
     \b
     plan profile model.py -o graph.yaml --device cuda
-    plan profile model.py --estimate --gpu rtx3060 --optimizer adamw -o graph.yaml
+    plan profile model.py --gpu rtx3060 --optimizer adamw -o graph.yaml
     """
     choice = chosen(optimizer)
-    if estimate != (gpu is not None):
-        raise click.UsageError("--estimate and --gpu NAME go together")
+    if estimate and gpu is None:
+        raise click.UsageError("--estimate needs --gpu NAME: the GPU to estimate for (plan machine --list)")
     if gpu and device:
-        raise click.UsageError("--device is where to measure: it does not go with --estimate")
+        raise click.UsageError("--device is where to measure, and --gpu measures nothing: give one")
     if not gpu and (host or lanes):
         raise click.UsageError("--host and --lanes describe the machine of --gpu")
     if gpu and compiling:
-        raise click.UsageError("--compile measures kernels: it does not go with --estimate")
+        raise click.UsageError("--compile measures kernels, and --gpu measures nothing: give one")
     if gpu:
         graph = _estimated(model, chosen_preset(gpu, host, lanes), choice, output)
     else:
@@ -137,7 +136,10 @@ def _source_rows(source: Any) -> list[Row]:
     rows = [("fingerprint", str(source.get("fingerprint", "")))]
     if measured := source.get("measured"):
         rows.append(
-            ("measured", f"{measured['signatures']} distinct calls, median spread {measured['spread']:.1%}")
+            (
+                "measured",
+                f"{measured['signatures']} distinct calls, median timing noise {measured['spread']:.1%}",
+            )
         )
     if (groups := source.get("compiled")) is not None:
         exact = f"error {source['accuracy']:.2f} of eager's own"

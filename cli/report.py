@@ -27,8 +27,18 @@ from .replay import Held, is_number, open_schedule, validate_schedule
 @click.command()
 @click.argument("schedule", type=FILE)
 @graph_option
-@click.option("--bench", "table", type=FILE, help="A .csv of plan bench or pareto: time against budget.")
-@click.option("--run", "measured", type=FILE, help="What plan run --json has printed: planned and measured.")
+@click.option(
+    "--bench",
+    "table",
+    type=FILE,
+    help="Table of plan bench or pareto, .csv, for a curve of time against budget.  [default: none]",
+)
+@click.option(
+    "--run",
+    "measured",
+    type=FILE,
+    help="Output of plan run --json, for planned and measured figures.  [default: none]",
+)
 @click.option(
     "-o",
     "--output",
@@ -36,7 +46,7 @@ from .replay import Held, is_number, open_schedule, validate_schedule
     type=FILE,
     required=True,
     callback=writable_as(".html"),
-    help="The page, .html.",
+    help="File to write, .html.",
 )
 @output_options
 def report(

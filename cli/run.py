@@ -39,13 +39,15 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("schedule", type=FILE)
 @graph_option
-@click.option("--model", metavar="MODEL.py[:ENTRY]", help="The model's file; it is run.", required=True)
-@click.option("--device", metavar="cpu|cuda", help="Where to run; by default where the graph was profiled.")
+@click.option("--model", metavar="MODEL.py[:ENTRY]", help="File of the model; it is run.", required=True)
+@click.option(
+    "--device", metavar="cpu|cuda", help="Device to run on.  [default: where the graph was profiled]"
+)
 @click.option(
     "--disk",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Where to put what is offloaded to the disk; by default where temporary files are.",
+    help="Folder for what is offloaded to the disk.  [default: where temporary files are]",
 )
 @click.option(
     "--timing-repeats",
@@ -55,16 +57,24 @@ if TYPE_CHECKING:
     show_default=True,
     help="Number of timing repetitions, planned and eager each.",
 )
-@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Train: so many iterations in all.")
 @click.option(
-    "--checkpoint", type=FILE, metavar="FOLDER", help="Where a training run is saved, and resumed from."
+    "--steps",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of iterations to train, in all.  [default: no training]",
+)
+@click.option(
+    "--checkpoint",
+    type=FILE,
+    metavar="FOLDER",
+    help="Folder in which a training run is saved, and from which it resumes.  [default: none]",
 )
 @click.option(
     "--save-every",
     "every",
     type=click.IntRange(min=1),
     metavar="K",
-    help="Iterations between checkpoints.  [default: 10 minutes]",
+    help="Number of iterations between checkpoints.  [default: 10 minutes]",
 )
 @click.option(
     "--cuda-graph",

@@ -44,10 +44,18 @@ _LISTED = 5
 @graph_option
 @trace_option
 @click.option(
-    "--csv", "csv_path", type=FILE, callback=writable_as(".csv"), help="Write each memory's bytes by step."
+    "--csv",
+    "csv_path",
+    type=FILE,
+    callback=writable_as(".csv"),
+    help="File for each memory's bytes by step, .csv.  [default: none]",
 )
 @click.option(
-    "--svg", "svg_path", type=FILE, callback=writable_as(".svg"), help="Draw memory and queues as a picture."
+    "--svg",
+    "svg_path",
+    type=FILE,
+    callback=writable_as(".svg"),
+    help="File for a picture of memory and queues, .svg.  [default: none]",
 )
 @output_options
 def show(

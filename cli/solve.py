@@ -35,7 +35,6 @@ from .bench.arguments import table_argument
 from .exits import Exit
 from .options import (
     FILE,
-    SECONDS,
     allow_argument,
     bound_time_option,
     budget_option,
@@ -49,6 +48,7 @@ from .options import (
     solver_option,
     with_gap,
 )
+from .parameter_types import SECONDS, TIME_METAVAR
 from .phases import Phases
 from .printing.figures import (
     arena_document,
@@ -79,14 +79,28 @@ _CLAIMS = {
 @click.argument("graph", type=FILE)
 @budget_option
 @solver_option
-@click.option("--time-limit", type=SECONDS, callback=seconds_argument, metavar="S", help="Seconds.")
+@click.option(
+    "--time-limit",
+    type=SECONDS,
+    callback=seconds_argument,
+    metavar=TIME_METAVAR,
+    help="Time of the search, in seconds or with a unit.  [default: the solver's; auto's is some ten seconds "
+    "for 500 operations, up to two minutes for thousands]",
+)
 @click.option(
     "--gap",
     metavar="0.5%|0.005",
     help="Stop once proven to be so close to the fastest schedule; 0: go on to the end. The same as "
     "--set gap=, of solvers that have it.  [default: the solver's; auto's is 0.5%]",
 )
-@settings_option()
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    callback=settings_argument,
+    metavar="KEY=VALUE",
+    help="Setting of the solver (plan solvers NAME); may be given several times.",
+)
 @click.option(
     "--allow",
     callback=allow_argument,
@@ -94,23 +108,29 @@ _CLAIMS = {
     help=f"Techniques that the schedule may use, of {', '.join(TECHNIQUES)}; the last two need offload.  "
     "[default: all]",
 )
-@bound_time_option(
-    "Seconds for lower bounds at most, after solving; 0 for none. Those for --gap come on top.",
-    registry.BOUND_SECONDS,
+@click.option(
+    "--bound-time",
+    type=SECONDS,
+    default=registry.BOUND_SECONDS,
+    metavar=TIME_METAVAR,
+    callback=allowance_argument,
+    help="Time for lower bounds, at most, after solving; 0 for none. Those for --gap come on top.  "
+    f"[default: {registry.BOUND_SECONDS:g} s]",
 )
 @click.option(
     "--static-layout/--no-static-layout",
     "addresses",
     default=None,
-    help="The budget holds an arena with an address for each tensor, not live bytes alone. Default: as the "
-    "graph was measured, with addresses on CUDA.",
+    help="Fit an arena with an address for each tensor into the budget, not live bytes alone.  [default: "
+    "as the "
+    "graph was measured, with addresses on CUDA]",
 )
 @click.option(
     "--reserve",
     callback=reserve_argument,
     metavar="SIZE",
-    help="Bytes of the budget to leave free, for the device's context. Default: what libraries kept of the "
-    "device where the graph was measured.",
+    help="Bytes of the budget to leave free, for the device's context.  [default: what libraries kept of the "
+    "device where the graph was measured]",
 )
 @machine_option
 @destination_option
@@ -120,7 +140,7 @@ _CLAIMS = {
     type=FILE,
     callback=table_argument,
     metavar="FILE.csv",
-    help="Write here when which schedule and bound was found, and by whom.",
+    help="File for the search: when which schedule and bound was found, and by what.  [default: none]",
 )
 @output_options
 def solve(

@@ -1,4 +1,7 @@
-"""Bytes and rates as people write them. GB = 10^9, GiB = 2^30; the case of a unit does not matter."""
+"""Bytes, rates and times as people write them.
+
+GB = 10^9, GiB = 2^30; the case of a unit does not matter, and its B may be left out: 12G is 12GB.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +16,19 @@ UNITS = {
     **{f"{prefix}B": 1000**k for k, prefix in enumerate("kMGTP", start=1)},
     **{f"{prefix}iB": 1024**k for k, prefix in enumerate("KMGTP", start=1)},
 }
-_BY_LOWER_CASE = {unit.lower(): factor for unit, factor in UNITS.items()}
+_BY_LOWER_CASE = {
+    spelling: factor for unit, factor in UNITS.items() for spelling in (unit.lower(), unit.lower()[:-1])
+}
 _NUMBER = r"\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?|\.\d+"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*([A-Za-z]*)\s*", re.ASCII)
 _LARGEST = 2**62
 _SLOWEST = 1e-9
 _LONGEST = 3600.0
 _SECONDS = {"s": Decimal(1), "ms": Decimal("1e-3"), "us": Decimal("1e-6"), "µs": Decimal("1e-6")}
-_SPANS = {
-    "m": 60.0,
-    "min": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
-    **{unit: float(s) for unit, s in _SECONDS.items()},
-}
-_SPAN = re.compile(rf"\s*({_NUMBER})\s*({'|'.join(sorted(_SPANS, key=len, reverse=True))})\s*", re.ASCII)
+_SPANS = {"m": 60, "min": 60, "h": 3600, "d": 86400, **_SECONDS}
+_SPAN = re.compile(
+    rf"\s*({_NUMBER})\s*({'|'.join(sorted(_SPANS, key=len, reverse=True))})(?=[\s\d.]|$)", re.ASCII
+)
 _BARE = re.compile(rf"\s*({_NUMBER})\s*", re.ASCII)
 FEW_BYTES = 1000
 """A number without a unit that is below this is more likely a share, or a number of gigabytes, than bytes."""
@@ -35,7 +36,7 @@ _DURATION = re.compile(rf"\s*({_NUMBER})\s*({'|'.join(_SECONDS)})\s*", re.ASCII)
 
 
 def parse_bytes(value: object) -> int:
-    """Parse a number of bytes: 12000000000, '12GB', '11.5 GiB'. Fractions of a byte are dropped.
+    """Parse a number of bytes: 12000000000, '12GB', '12G', '11.5 GiB'. Fractions of a byte are dropped.
 
     Raises InputError: not a number, negative, not finite, an unknown unit.
     """
@@ -79,17 +80,18 @@ def bare_number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def span_readings(text: str) -> str | None:
-    """Return the seconds that a time may stand for: '60 for 1 minute, 0.001 for 1 millisecond'.
+def parse_span(text: str) -> float | None:
+    """Return the seconds of a time with units: '10s', '500 ms', '1.5h', '1m30s' (m: minutes).
 
-    None if not a time.
+    None if it is not one.
     """
-    match = _SPAN.fullmatch(text.lower())
-    if not match:
-        return None
-    number, unit = match.groups()
-    seconds = f"{float(number) * _SPANS[unit]:g}"
-    return f"{seconds} for minutes, {float(number) / 1000:g} for milliseconds" if unit == "m" else seconds
+    seconds, rest = Decimal(0), text.lower().strip()
+    while match := _SPAN.match(rest):
+        seconds += Decimal(match[1]) * _SPANS[match[2]]
+        rest = rest[match.end() :]
+        if not rest:
+            return float(seconds)
+    return None
 
 
 def format_bytes(count: int) -> str:
@@ -115,9 +117,9 @@ def _from_text(text: str) -> Decimal:
     if not match:
         raise InputError(f"{text!r} is not a number of bytes, like 12GB or 11.5GiB")
     number, unit = match.groups()
-    if unit.lower() not in _BY_LOWER_CASE and unit:
+    if unit.lower() not in _BY_LOWER_CASE:
         raise InputError(f"{text!r} has the unknown unit {unit!r}: use one of {', '.join(UNITS)}")
-    return _in_range(Decimal(number) * _BY_LOWER_CASE[unit.lower() or "b"], text)
+    return _in_range(Decimal(number) * _BY_LOWER_CASE[unit.lower()], text)
 
 
 def _in_range(count: Decimal, value: object) -> Decimal:

@@ -30,13 +30,14 @@ from ..completion import corpora as corpus_names
 from ..exits import Exit
 from ..options import (
     FILE,
-    bound_time_option,
+    allowance_argument,
     output_options,
     settings_option,
     time_limit_option,
     writable,
     writable_as,
 )
+from ..parameter_types import SECONDS, TIME_METAVAR, Word
 from ..printing.output import Output
 from .arguments import (
     BASELINES,
@@ -73,15 +74,15 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
     "names",
     metavar="A,B",
     shell_complete=completing(solvers),
-    help="Which solvers to compare.  [default: all that are here]",
+    help="Solvers to compare.  [default: all that are here]",
 )
 @click.option(
     "--baseline",
     "baselines",
-    type=click.Choice(list(BASELINES)),
+    type=Word(BASELINES),
     multiple=True,
     help="Compare with what PyTorch does too: its partitioner under activation_memory_budget "
-    "(torch-partitioner), and torch.utils.checkpoint around each layer (layer-checkpoint).",
+    "(torch-partitioner), and torch.utils.checkpoint around each layer (layer-checkpoint).  [default: none]",
 )
 @click.option(
     "--budgets",
@@ -89,64 +90,98 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
     default=BUDGETS,
     show_default=True,
     metavar="B,B",
-    help="Each as --budget of `plan solve`: bytes, 60% of the baseline's peak, 60%a of its activations.",
+    help="Device memory, as --budget of `plan solve`: bytes, 60% of the baseline's peak, 60%a of its "
+    "activations.",
 )
-@time_limit_option("Seconds for each row.", default=60.0)
-@bound_time_option(
-    "Seconds at most for the lower bounds of a graph and budget; 0 for none.",
-    registry.BOUND_SECONDS,
+@click.option(
+    "--time-limit",
+    type=SECONDS,
+    callback=seconds_argument,
+    default=60.0,
+    metavar=TIME_METAVAR,
+    help="Time of the search for each row.  [default: 60 s]",
+)
+@click.option(
+    "--bound-time",
+    type=SECONDS,
+    callback=allowance_argument,
+    default=registry.BOUND_SECONDS,
+    metavar=TIME_METAVAR,
+    help="Time, at most, for the lower bounds of a graph and budget; 0 for none.  "
+    f"[default: {registry.BOUND_SECONDS:g} s]",
 )
 @click.option(
     "--gap",
     metavar="0.5%|0.005",
-    help="Of each solver that has it, as --gap of `plan solve`.",
+    help="Optimality gap at which to stop, for solvers that have that setting.  [default: each solver's own]",
 )
 @click.option(
     "--seeds",
     callback=seeds_argument,
     metavar="3|0,1,2",
-    help="How many seeds, or which: a row each, of solvers that have a seed. The others run once.",
+    help="Seeds, how many or which: a row each, for solvers that have a seed; the others run once.  "
+    "[default: one row]",
 )
-@settings_option("SOLVER.KEY=VALUE", of="one of the solvers")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    callback=settings_argument,
+    metavar="SOLVER.KEY=VALUE",
+    help="Setting of one of the solvers; may be given several times.",
+)
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Rows that are worked on at a time, each in a process of its own.  [default: 1; on a cluster as "
-    "many as it has workers]",
+    help="Number of rows that are solved at a time, each in a separate process.  [default: 1; on a "
+    "cluster as many as it has workers]",
 )
 @click.option(
     "--backend",
-    type=click.Choice(BACKENDS),
+    type=Word(BACKENDS),
     default="loky",
     show_default=True,
-    help="Where rows are worked on: this machine, or a cluster that sees the same files (for Dask that of "
+    help="Place where rows are solved: this machine, or a cluster that sees the same files (for Dask that of "
     "DASK_SCHEDULER_ADDRESS, else one started here).",
 )
-@click.option("-o", "--output", "destination", type=FILE, callback=table_argument, help="The rows: a .csv.")
+@click.option(
+    "-o",
+    "--output",
+    "destination",
+    type=FILE,
+    callback=table_argument,
+    help="File for the rows, .csv, each as it comes.  [default: rows are printed, not saved]",
+)
 @click.option("--rerun", is_flag=True, help="Solve rows anew that the .csv already has.")
-@click.option("--published", "published_path", type=FILE, help="Published results to compare with.")
+@click.option(
+    "--published",
+    "published_path",
+    type=FILE,
+    help="File of published results to compare with.  [default: those that come with memplan, for "
+    "--corpus public]",
+)
 @click.option(
     "--compare",
     "earlier",
     type=FILE,
     callback=earlier_argument,
     metavar="OLD.csv",
-    help="Compare the rows with those of an earlier table: better, worse, equal, new, gone. Exit code 5 if "
-    "one is worse.",
+    help="Table of an earlier comparison: which rows are better, worse, equal, new, gone. Exit code 5 if one "
+    "is worse.  [default: none]",
 )
 @click.option(
     "--tolerance",
     callback=tolerance_argument,
     metavar="0.1%|0.001",
-    help="Schedules whose times differ by no more are equal to --compare.  [default: 0.1%]",
+    help="Difference of times up to which --compare takes two schedules as equal.  [default: 0.1%]",
 )
 @click.option(
     "--plots",
     type=FILE,
     callback=plots_argument,
     metavar="FOLDER",
-    help="Write performance profile and times to a gap there, as .svg.",
+    help="Folder for plots, .svg: performance profile, and times to a gap.  [default: none]",
 )
 @click.option(
     "--html",
@@ -154,14 +189,14 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
     type=FILE,
     callback=writable_as(*PAGES),
     metavar="OUT.html|OUT.md",
-    help="Write tables and plots as one page, with machine, versions and command.",
+    help="File for tables and plots as one page, with machine, versions and command.  [default: none]",
 )
 @click.option(
     "--update-best",
     "best_path",
     type=FILE,
     callback=writable,
-    help="Keep in this file what is faster, or has a larger bound, than what it has; it is made if need be.  "
+    help="File of records, made if need be: faster schedules and larger bounds replace what it has.  "
     "[default: compared with what comes with memplan]",
 )
 @output_options

@@ -44,6 +44,7 @@ from ..options import (
     time_limit_option,
     writable_as,
 )
+from ..parameter_types import SECONDS, TIME_METAVAR, Word, dtype_word
 from ..printing.output import Output
 from .loop_options import chosen_loop, loop_options
 from .loops import Loops
@@ -74,13 +75,17 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
     required=True,
     metavar="NAME|NAME,NAME|all",
     shell_complete=completing(every_machine),
-    help="The GPU, like rtx3060, or a machine file that describes it; several, or all that plan machine "
+    help="GPU to estimate for, like rtx3060, or a machine file that describes it; several, or all that "
+    "plan machine "
     "--list knows.",
 )
 @host_options
 @machine_option
 @click.option(
-    "--budget", callback=budget_argument, metavar="12GB|11.5GiB", help="Device memory to use, in bytes."
+    "--budget",
+    callback=budget_argument,
+    metavar="12GB|11.5GiB",
+    help="Device memory to use, in bytes.  [default: all that the GPU has, without --reserve]",
 )
 @click.option(
     "--reserve",
@@ -89,41 +94,62 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
     help="Bytes of the GPU to leave free.  [default: 1% for a screen and the like; none with --budget]",
 )
 @click.option(
-    "--batch", "batches", callback=batches_argument, metavar="1,2,4", help="Try these.  [default: search]"
+    "--batch",
+    "batches",
+    callback=batches_argument,
+    metavar="1,2,4",
+    help="Batches to try, in samples.  [default: search]",
 )
 @click.option(
     "--seq-len",
     "length",
     type=click.IntRange(1),
     metavar="TOKENS",
-    help="Of a sample, for a CONFIG.  [default: what the model has positions for, up to 1,024]",
+    help="Length of a sample, for a CONFIG.  [default: as many as the model has positions for, up to 1,024]",
 )
 @click.option(
     "--dtype",
-    type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Of the weights, for a CONFIG.  [default: what it says, or float32]",
+    type=dtype_word(["float32", "bfloat16", "float16"]),
+    help="Dtype of the weights, for a CONFIG.  [default: what it says, or float32]",
 )
 @click.option(
     "--price",
     metavar="1.20/h|a100=1.80/h,t4=0.35/h",
-    help="Of the GPU per hour, in any currency; samples are then given per unit of it.",
+    help="Price of the GPU per hour, in any currency: the output then has samples per unit of it.  "
+    "[default: no price]",
 )
 @click.option(
-    "--optimizer", type=click.Choice([*OPTIMIZER_NAMES, "none"]), default="adamw", show_default=True
+    "--optimizer",
+    type=Word([*OPTIMIZER_NAMES, "none"]),
+    default="adamw",
+    show_default=True,
+    help="Optimizer whose states and updates count; none: forward and backward alone.",
 )
 @click.option(
-    "--update", type=click.Choice(["in-backward", "after"]), default="in-backward", show_default=True
+    "--update",
+    type=Word(["in-backward", "after"]),
+    default="in-backward",
+    show_default=True,
+    help="Update each weight right after its gradient, or all after backward.",
 )
 @loop_options
 @solver_option
 @time_limit_option("Seconds for each question to the solver.  [default: 6, more for large models]")
 @settings_option()
 @click.option(
-    "--no-cache",
-    "cached",
-    flag_value=False,
-    default=True,
-    help="Trace the model anew, and keep no traces for the next command.",
+    "--time-limit",
+    type=SECONDS,
+    callback=seconds_argument,
+    metavar=TIME_METAVAR,
+    help="Time for each question to the solver.  [default: 6 s, more for large models]",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    callback=settings_argument,
+    metavar="KEY=VALUE",
+    help="Setting of the solver (plan solvers NAME); may be given several times.",
 )
 @click.option(
     "-o",
@@ -131,7 +157,7 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
     "destination",
     type=FILE,
     callback=writable_as(".html"),
-    help="Write all of it as a page for a browser: .html.",
+    help="File to write all of it to as a page for a browser: .html.  [default: none]",
 )
 @output_options
 def size(

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ...planner.sizing.sizing import LARGEST
+from ..parameter_types import Word, dtype_word
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
@@ -17,17 +18,18 @@ _OPTIONS = (
     click.option(
         "--lora",
         metavar="r=16[,targets=q_proj+v_proj]",
-        help="Train adapters of this rank, on all linear layers or those named; all else is frozen.",
+        help="Train adapters of this rank, on all linear layers or those named; all else is frozen.  "
+        "[default: all weights are trained]",
     ),
     click.option(
         "--autocast",
-        type=click.Choice(list(_DTYPES)),
-        help="Forward and loss in torch.autocast of this dtype.",
+        type=dtype_word(_DTYPES),
+        help="Run forward and loss in torch.autocast of this dtype.  [default: no autocast]",
     ),
     click.option(
         "--attention",
-        type=click.Choice(["eager", "sdpa"]),
-        help="How a model of transformers computes attention.  [default: its own]",
+        type=Word(["eager", "sdpa"]),
+        help="Implementation of attention in a model of transformers.  [default: its own]",
     ),
     click.option(
         "--accumulate",
@@ -43,7 +45,7 @@ _OPTIONS = (
         type=click.IntRange(1, LARGEST),
         metavar="N",
         help="Samples per update: find the fastest micro-batch that divides N, with accumulation, "
-        "recomputation and offloading as needed.",
+        "recomputation and offloading as needed.  [default: micro-batches as --batch says]",
     ),
 )
 

@@ -153,15 +153,10 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
     ),
     "folder-as-graph": (["solve", "folder.json", "--budget", "1GB"], 2, "cannot be read: it is a folder"),
     "half-a-file": (["solve", "half.json", "--budget", "1GB"], 2, "half.json: line 1: not JSON"),
-    "time-limit-in-minutes": (
-        ["solve", "chain.json", "--budget", "60%", "--time-limit", "1m"],
+    "time-limit-of-another-unit": (
+        ["solve", "chain.json", "--budget", "60%", "--time-limit", "1week"],
         2,
-        "'1m' has a unit, and this is a number of seconds: write 60 for minutes, 0.001 for milliseconds",
-    ),
-    "bound-time-in-hours": (
-        ["bench", "chain.json", "--bound-time", "0.5h"],
-        2,
-        "'0.5h' has a unit, and this is a number of seconds: write 1800",
+        "'1week' is not a time, like 30 (seconds), 30s, 5m or 1h",
     ),
     "reserve-of-a-byte": (
         ["solve", "chain.json", "--budget", "60%", "--reserve", "1"],
@@ -201,11 +196,11 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
     "below-the-floor": (["solve", "chain.json", "--budget", "1KB"], 3, "is below the minimum memory"),
     "no-such-schedule": (["check", "no.json", "--graph", "chain.json"], 2, "no.json: no such file"),
     "check-without-graph": (["check", "no.json"], 2, "--graph"),
-    "estimate-without-gpu": (["profile", "m.py", "--estimate"], 2, "go together"),
+    "estimate-without-gpu": (["profile", "m.py", "--estimate"], 2, "--estimate needs --gpu NAME"),
     "estimate-on-a-device": (
         ["profile", "m.py", "--estimate", "--gpu", "a100", "--device", "cpu"],
         2,
-        "does not go with --estimate",
+        "--gpu measures nothing: give one",
     ),
     "run-without-model": (["run", "s.json", "--graph", "chain.json"], 2, "--model"),
 }

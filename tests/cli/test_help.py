@@ -31,6 +31,35 @@ def test_help_has_an_example(name: str) -> None:
         assert {word for word in words if word.startswith("-")} <= known, words
 
 
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+@pytest.mark.parametrize("columns", [60, 100, 200])
+def test_help_fits_100_columns(name: str, columns: int) -> None:
+    shown = CliRunner(env={"COLUMNS": str(columns)}).invoke(main, [*name.split(), "--help"])
+    assert shown.exit_code == 0
+    assert max(map(len, shown.stdout.splitlines())) <= 100
+
+
+HEADLESS = ("A ", "As ", "At ", "Be", "By ", "For ", "How ", "In ", "Of ", "The ", "These", "Those", "To ")
+HEADLESS += ("What ", "When ", "Where ", "Which ", "With ")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_option_has_a_subject_and_a_default(name: str) -> None:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    for one in command.params:
+        if not isinstance(one, click.Option) or one.name == "help":
+            continue
+        said = one.help or ""
+        assert said[:1].isupper(), one.opts
+        assert not said.startswith(HEADLESS), (one.opts, said)
+        shown = one.get_help_record(click.Context(command))
+        assert shown is not None
+        # an option has a default, a way to repeat it, or must be given
+        told = ("[default: ", "required]", "be given several times", "; default: ")
+        assert one.is_flag or any(word in shown[1] for word in told), (one.opts, shown)
+
+
 def test_a_command_with_a_typo_is_told_with_those_like_it() -> None:
     result = CliRunner().invoke(main, ["sise", "model.py"])
     assert result.exit_code == 2

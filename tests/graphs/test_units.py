@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from memplan.graphs.errors import InputError
-from memplan.graphs.units import UNITS, format_bytes, parse_bytes, parse_rate
+from memplan.graphs.units import UNITS, format_bytes, parse_bytes, parse_rate, parse_span
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,9 @@ from memplan.graphs.units import UNITS, format_bytes, parse_bytes, parse_rate
         (".5MiB", 2**19),
         ("7", 7),
         ("7B", 7),
+        ("12G", 12 * 10**9),
+        ("20m", 20 * 10**6),
+        ("1.5 Gi", 3 * 2**29),
         ("1PiB", 2**50),
     ],
 )
@@ -36,7 +39,20 @@ def test_bytes(written: object, count: int) -> None:
 @pytest.mark.parametrize(
     "written",
     [
-        *("", "GB", "-1GB", "12Gbit", "12 G", "nan", "inf", "1e999", "1,5GB", "12GB13", "1e9999999", "٣GB"),
+        *(
+            "",
+            "GB",
+            "-1GB",
+            "12Gbit",
+            "12 Gb/s",
+            "nan",
+            "inf",
+            "1e999",
+            "1,5GB",
+            "12GB13",
+            "1e9999999",
+            "٣GB",
+        ),
         *(None, True, -1, float("nan"), float("inf"), [], "12GB/s", 10**25),
     ],
 )
@@ -63,3 +79,25 @@ def test_rates() -> None:
     assert parse_rate("12GB/s") == parse_rate("12e9") == parse_rate(12e9) == 12e9
     with pytest.raises(InputError, match="must be above 0"):
         parse_rate(0)
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("10s", 10.0),
+        ("1m", 60.0),
+        ("2 min", 120.0),
+        ("1.5h", 5400.0),
+        ("1h30m", 5400.0),
+        ("1M 30S", 90.0),
+        ("250ms", 0.25),
+        ("0s", 0.0),
+    ],
+)
+def test_times_with_units(written: str, seconds: float) -> None:
+    assert parse_span(written) == seconds
+
+
+@pytest.mark.parametrize("written", ["", "10", "s", "1x", "1m30", "1 m x", "-1s", "1sm", "nan s", "1e999"])
+def test_what_is_no_time_with_units(written: str) -> None:
+    assert parse_span(written) is None

@@ -25,7 +25,7 @@ from .replay import TOLERANCE, arena_of, is_number, open_schedule, validate_sche
 @machine_option
 @output_options
 def check(
-    schedule: Path, graph_path: Path, budget: Budget | None, machine_path: Path | None, output: Output
+    schedule: Path, graph_path: Path | None, budget: Budget | None, machine_path: Path | None, output: Output
 ) -> None:
     """Replay SCHEDULE by the rules, and report its figures.
 
@@ -34,9 +34,9 @@ def check(
     another graph.
 
     \b
-    plan check schedule.json --graph graph.yaml
+    plan check schedule.json
     """
-    held = open_schedule(schedule, graph_path, budget, chosen_machine(machine_path, output))
+    held = open_schedule(schedule, graph_path, output, budget, chosen_machine(machine_path, output))
     try:
         report = held.report(validate_schedule(held, schedule))
         layout = arena_of(held, schedule)

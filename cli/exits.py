@@ -32,6 +32,10 @@ class NothingFitsError(MemplanError):
     """No batch of a model fits the GPU."""
 
 
+class NothingSolvedError(MemplanError):
+    """No row of a comparison has a schedule or a proof that there is none."""
+
+
 class OverPlanError(MemplanError):
     """A planned run took more memory than planned: an internal error."""
 
@@ -70,7 +74,10 @@ def verdict(error: BaseException, interrupted: bool = False) -> tuple[Exit, str]
     if interrupted:  # an import or a compiler that a signal interrupts raises many sorts of errors
         return Exit.INTERRUPTED, "interrupted"
     said = f": {error}" if str(error) else ""  # some of Python's own errors have no message
-    return Exit.FAULT, f"an internal error: {type(error).__name__}{said} (--debug shows where)"
+    return Exit.FAULT, (
+        f"an internal error: {type(error).__name__}{said} (please report it, with what this command prints "
+        "with --debug and what `plan env` prints)"
+    )
 
 
 def _usage(error: click.UsageError) -> str:
@@ -88,6 +95,7 @@ def _code(error: MemplanError) -> Exit:
     codes = {
         InfeasibleError: Exit.NO_SCHEDULE,
         NothingFitsError: Exit.NO_SCHEDULE,
+        NothingSolvedError: Exit.NO_SCHEDULE,
         MissingPackageError: Exit.MISSING,
         CheckFailedError: Exit.CHECK_FAILED,
         DifferenceError: Exit.CHECK_FAILED,

@@ -131,4 +131,4 @@ def import_(
             ]
         ),
     )
-    written.tell()
+    written.tell(output, "graph.yaml")

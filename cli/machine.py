@@ -140,7 +140,7 @@ def _measure(device: str | None, disk: Path | None, destination: Path | None, ou
     )
     for note in found.notes:
         output.note(note)
-    written.tell()
+    written.tell(output, "machine.yaml")
 
 
 def _rate_lines(found: Measured) -> Iterator[Text]:

@@ -35,6 +35,7 @@ COMMANDS = {
     "partition": "Show the clusters a graph is cut into.",
     "instances": "List the graphs that come with memplan, or write one.",
     "solvers": "List the solvers.",
+    "env": "Show versions and this machine, for bug reports.",
 }
 
 
@@ -115,6 +116,6 @@ def main(**flags: bool) -> None:
     \b
         plan profile model.py -o graph.yaml
         plan solve graph.yaml --budget 12GB -o schedule.json
-        plan run schedule.json --graph graph.yaml --model model.py
+        plan run schedule.json --model model.py
     """
     del flags  # each command asks for them

@@ -19,6 +19,7 @@ from ..planner.budget import Budget, parse_budget, parse_reserve
 from ..solvers.allowed import parse_allow
 from ..solvers.problem import Technique
 from .completion import completing, machines_here, solvers
+from .parameter_types import SECONDS, TIME_METAVAR
 from .printing.output import Output
 
 DEFAULT_SOLVER = "auto"
@@ -139,14 +140,13 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def time_limit_option(words: str, default: float | None = None) -> Decorator:
-    """Return --time-limit. words: its help."""
+    """Return --time-limit. words: its help, with the default."""
     return click.option(
         "--time-limit",
         type=SECONDS,
         callback=seconds_argument,
         default=default,
-        show_default=default is not None,
-        metavar="S",
+        metavar=TIME_METAVAR,
         help=words,
     )
 
@@ -158,9 +158,8 @@ def bound_time_option(words: str, default: float) -> Decorator:
         type=SECONDS,
         callback=allowance_argument,
         default=default,
-        show_default=True,
-        metavar="S",
-        help=words,
+        metavar=TIME_METAVAR,
+        help=f"{words}  [default: {default:g} s]",
     )
 
 
@@ -172,7 +171,7 @@ def settings_option(metavar: str = "KEY=VALUE", of: str = "the solver") -> Decor
         multiple=True,
         callback=settings_argument,
         metavar=metavar,
-        help=f"A setting of {of}; may be given several times.",
+        help=f"Setting of {of} (plan solvers NAME); may be given several times.",
     )
 
 
@@ -210,7 +209,11 @@ destination_option = click.option(
     help="File to write: .json or .yaml; .gz may follow.  [default: none]",
 )
 graph_option = click.option(
-    "--graph", "graph_path", type=FILE, required=True, help="File of the schedule's graph."
+    "--graph",
+    "graph_path",
+    type=FILE,
+    help="File of the schedule's graph.  [default: the one of its sha256, beside the schedule or in the "
+    "working folder]",
 )
 budget_option = click.option(
     "--budget",

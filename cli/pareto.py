@@ -24,14 +24,13 @@ from .bench.arguments import budgets_argument, check_budgets, table_argument
 from .exits import Exit
 from .options import (
     FILE,
-    allowance_argument,
+    bound_time_option,
     output_options,
     settings_option,
     solver_option,
     time_limit_option,
     with_gap,
 )
-from .parameter_types import SECONDS, TIME_METAVAR
 from .printing.output import Output, table
 
 BARS = 30
@@ -56,35 +55,14 @@ BARS = 30
     help="Budgets to solve, and no others, as --budget of `plan solve`.  [default: chosen by what was found]",
 )
 @solver_option
-@click.option(
-    "--time-limit",
-    type=SECONDS,
-    callback=seconds_argument,
-    metavar=TIME_METAVAR,
-    help="Time of the search for each budget.  [default: as long as the solver takes]",
-)
-@click.option(
-    "--bound-time",
-    type=SECONDS,
-    callback=allowance_argument,
-    default=registry.BOUND_SECONDS,
-    metavar=TIME_METAVAR,
-    help="Time, at most, for the lower bounds at each budget; 0 for none.  "
-    f"[default: {registry.BOUND_SECONDS:g} s]",
-)
+@time_limit_option("Time of the search for each budget.  [default: as long as the solver takes]")
+@bound_time_option("Time, at most, for the lower bounds at each budget; 0 for none.", registry.BOUND_SECONDS)
 @click.option(
     "--gap",
     metavar="0.5%|0.005",
     help="Optimality gap at which to stop, as --gap of `plan solve`.  [default: the solver's]",
 )
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    callback=settings_argument,
-    metavar="KEY=VALUE",
-    help="Setting of the solver (plan solvers NAME); may be given several times.",
-)
+@settings_option()
 @click.option(
     "-o",
     "--output",

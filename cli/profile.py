@@ -104,6 +104,7 @@ def profile(
             ]
         ),
     )
+    written.tell(output, "graph.yaml")
 
 
 def _measured(model: str, device: str, optimizer: Choice | None, output: Output, *, compiling: bool) -> Graph:

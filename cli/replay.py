@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from sys import float_info
 from typing import TypeGuard
 
-from ..graphs.errors import MismatchError
-from ..graphs.files.documents import read_document, regular_size
+from ..graphs.errors import InputError, MismatchError
+from ..graphs.files.documents import read_document
+from ..graphs.files.fields import mapping
 from ..graphs.files.files import graph_digest, load_graph
+from ..graphs.files.kinds import check_format
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..planner.addresses.addresses import rows_of
@@ -21,9 +21,11 @@ from ..planner.bounds import least_memory, time_bound
 from ..planner.budget import Budget
 from ..planner.errors import InvalidScheduleError
 from ..planner.report import Report
-from ..planner.schedule.file import ScheduleFile, schedule_from_document
+from ..planner.schedule.file import FORMAT, ScheduleFile, schedule_from_document
 from ..planner.simulator.simulate import Figures, Replay, simulate
 from .exits import CheckFailedError
+from .find_graph import find_graph, is_of_digest, recorded_graph
+from .printing.output import Output
 
 TOLERANCE = 1e-6
 """Relative difference allowed between a recorded figure and the replayed one."""
@@ -39,6 +41,7 @@ class Held:
     """
 
     graph: Graph
+    graph_path: Path
     file: ScheduleFile
     baseline_figures: Figures
     budget: int | None
@@ -67,21 +70,34 @@ def is_number(recorded: object) -> TypeGuard[float]:
 
 
 def open_schedule(
-    schedule_path: Path, graph_path: Path, budget: Budget | None = None, machine: Machine | None = None
+    schedule_path: Path,
+    graph_path: Path | None,
+    output: Output,
+    budget: Budget | None = None,
+    machine: Machine | None = None,
 ) -> Held:
-    """Read both files. budget, machine: these replace those recorded in the schedule.
+    """Read both files.
+
+    graph_path: None to find the graph beside the schedule; a note then says which file it is.
+    budget, machine: these replace those recorded in the schedule.
 
     Raises InputError, and MismatchError if the schedule was made for another graph.
     """
-    graph = load_graph(graph_path)
     document = read_document(schedule_path)
-    _check_graph(document, schedule_path, graph, graph_path)
+    _check_schedule(document, schedule_path)
+    if graph_path is None:
+        graph_path, graph = find_graph(schedule_path, document)
+        output.note(f"graph: {graph_path}")
+    else:
+        graph = load_graph(graph_path)
+        _check_graph(document, schedule_path, graph, graph_path)
     file = schedule_from_document(document, graph, str(schedule_path))
     baseline_figures = baseline(graph)
     if budget is not None:
         budget.check_meant(least_memory(graph))
     return Held(
         graph,
+        graph_path,
         file,
         baseline_figures,
         file.budget if budget is None else budget.bytes_of(baseline_figures.peak, graph.resident_bytes),
@@ -120,25 +136,19 @@ def validate_schedule(held: Held, path: Path) -> Replay:
         raise CheckFailedError(f"{path}: {error}") from error
 
 
-def _check_graph(document: object, schedule_path: Path, graph: Graph, graph_path: Path) -> None:
-    """Check that the SHA-256 in the schedule is that of the graph's content, or of its file's bytes.
+def _check_schedule(document: object, path: Path) -> None:
+    """Raise InputError if a document is of another kind, before the graph is looked for."""
+    try:
+        check_format(mapping(document, "a schedule"), FORMAT)
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
 
-    Raises MismatchError.
-    """
-    made_for = document.get("graph") if isinstance(document, dict) else None  # pyright: ignore
-    digest = made_for.get("sha256") if isinstance(made_for, dict) else None  # pyright: ignore
-    if not isinstance(digest, str):
-        return  # not a schedule: reading it as one reports what is wrong
-    digest = digest.removeprefix("sha256:")
-    if digest != graph_digest(graph) and digest not in _file_digests(graph_path):
+
+def _check_graph(document: object, schedule_path: Path, graph: Graph, graph_path: Path) -> None:
+    """Raise MismatchError if the schedule records the SHA-256 of another graph."""
+    made_for = recorded_graph(document)
+    if made_for is not None and not is_of_digest(graph, graph_path, made_for[1]):
         raise MismatchError(
             f"{schedule_path} was made for another graph than {graph_path}: its graph has the sha256 "
-            f"{digest[:12]}…, this one {graph_digest(graph)[:12]}…"
+            f"{made_for[1][:12]}…, this one {graph_digest(graph)[:12]}…"
         )
-
-
-def _file_digests(path: Path) -> set[str]:
-    regular_size(path)
-    raw = path.read_bytes()
-    contents = [raw, gzip.decompress(raw)] if path.suffix == ".gz" else [raw]
-    return {hashlib.sha256(content).hexdigest() for content in contents}

@@ -51,7 +51,7 @@ from .replay import Held, is_number, open_schedule, validate_schedule
 @output_options
 def report(
     schedule: Path,
-    graph_path: Path,
+    graph_path: Path | None,
     table: Path | None,
     measured: Path | None,
     destination: Path,
@@ -62,9 +62,9 @@ def report(
     It needs no network and no other file.
 
     \b
-    plan report schedule.json --graph graph.yaml -o report.html
+    plan report schedule.json -o report.html
     """
-    held = open_schedule(schedule, graph_path)
+    held = open_schedule(schedule, graph_path, output)
     subject = subject_of(held, validate_schedule(held, schedule))
     document = {
         **facts(subject),

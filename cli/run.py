@@ -86,7 +86,7 @@ if TYPE_CHECKING:
 @output_options
 def run(
     schedule: Path,
-    graph_path: Path,
+    graph_path: Path | None,
     model: str,
     device: str | None,
     disk: Path | None,
@@ -111,27 +111,27 @@ def run(
     where there is one.
 
     \b
-    plan run schedule.json --graph graph.yaml --model model.py
-    plan run schedule.json --graph graph.yaml --model model.py --steps 1000 --checkpoint run
+    plan run schedule.json --model model.py
+    plan run schedule.json --model model.py --steps 1000 --checkpoint run
     """
     if (steps is None) != (checkpoint is None) or (every is not None and steps is None):
         raise click.UsageError("--steps N and --checkpoint FOLDER go together, --save-every K with both")
     if steps is not None and trace_path is not None:
         raise click.UsageError("--trace shows a run and eager PyTorch: leave --steps out")
-    held = open_schedule(schedule, graph_path)
+    held = open_schedule(schedule, graph_path, output)
     replay, layout = validate_schedule(held, schedule), arena_of(held, schedule)
     predicted = held.report(replay).predicted()
     if steps is not None and checkpoint is not None:
         from .train import trained
 
-        with _planned(held, graph_path, model, device, disk, layout, output, cuda_graph=cuda_graph) as made:
+        with _planned(held, model, device, disk, layout, output, cuda_graph=cuda_graph) as made:
             document, rows = trained(*made[:4], steps, checkpoint, every, predicted, output)
         output.result({"predicted": predicted, **document}, labelled([graph_row(held.graph), *rows]))
         return
     from ..runtime.compare.cost import Cost, worse_in_both
     from ..runtime.compare.side_by_side import side_by_side, spans
 
-    with _planned(held, graph_path, model, device, disk, layout, output, cuda_graph=cuda_graph) as (
+    with _planned(held, model, device, disk, layout, output, cuda_graph=cuda_graph) as (
         _file,
         iteration,
         step,
@@ -186,7 +186,6 @@ def _within_plan(predicted: dict[str, Any], peaks: Peaks) -> None:
 @contextmanager
 def _planned(
     held: Held,
-    graph_path: Path,
     model: str,
     device: str | None,
     disk: Path | None,
@@ -210,6 +209,7 @@ def _planned(
     from ..runtime.trace.output_layouts import trace_real_layouts
     from ..runtime.updates.choice import choice_of, updated
 
+    graph_path = held.graph_path
     if device is not None:
         check_device(device)
     device = _device(held.graph, graph_path, device)

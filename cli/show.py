@@ -60,7 +60,7 @@ _LISTED = 5
 @output_options
 def show(
     schedule: Path,
-    graph_path: Path,
+    graph_path: Path | None,
     trace_path: Path | None,
     csv_path: Path | None,
     svg_path: Path | None,
@@ -69,10 +69,10 @@ def show(
     """Show SCHEDULE: its figures, what it recomputes, the peak, and its memory curve.
 
     \b
-    plan show schedule.json --graph graph.yaml
-    plan show schedule.json --graph graph.yaml --trace out.pftrace --svg out.svg
+    plan show schedule.json
+    plan show schedule.json --trace out.pftrace --svg out.svg
     """
-    held = open_schedule(schedule, graph_path)
+    held = open_schedule(schedule, graph_path, output)
     replay = validate_schedule(held, schedule)
     subject = subject_of(held, replay)
     report = subject.report

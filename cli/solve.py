@@ -12,6 +12,7 @@ import click
 
 from ..graphs.errors import InputError
 from ..graphs.files.files import load_graph
+from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..graphs.units import format_bytes
 from ..planner.baseline import baseline
@@ -43,12 +44,11 @@ from .options import (
     machine_option,
     output_options,
     reserve_argument,
-    seconds_argument,
     settings_option,
     solver_option,
+    time_limit_option,
     with_gap,
 )
-from .parameter_types import SECONDS, TIME_METAVAR
 from .phases import Phases
 from .printing.figures import (
     arena_document,
@@ -79,13 +79,9 @@ _CLAIMS = {
 @click.argument("graph", type=FILE)
 @budget_option
 @solver_option
-@click.option(
-    "--time-limit",
-    type=SECONDS,
-    callback=seconds_argument,
-    metavar=TIME_METAVAR,
-    help="Time of the search, in seconds or with a unit.  [default: the solver's; auto's is some ten seconds "
-    "for 500 operations, up to two minutes for thousands]",
+@time_limit_option(
+    "Time of the search, in seconds or with a unit.  [default: the solver's; auto's is some ten seconds "
+    "for 500 operations, up to two minutes for thousands]"
 )
 @click.option(
     "--gap",
@@ -93,14 +89,7 @@ _CLAIMS = {
     help="Stop once proven to be so close to the fastest schedule; 0: go on to the end. The same as "
     "--set gap=, of solvers that have it.  [default: the solver's; auto's is 0.5%]",
 )
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    callback=settings_argument,
-    metavar="KEY=VALUE",
-    help="Setting of the solver (plan solvers NAME); may be given several times.",
-)
+@settings_option()
 @click.option(
     "--allow",
     callback=allow_argument,
@@ -108,14 +97,9 @@ _CLAIMS = {
     help=f"Techniques that the schedule may use, of {', '.join(TECHNIQUES)}; the last two need offload.  "
     "[default: all]",
 )
-@click.option(
-    "--bound-time",
-    type=SECONDS,
-    default=registry.BOUND_SECONDS,
-    metavar=TIME_METAVAR,
-    callback=allowance_argument,
-    help="Time for lower bounds, at most, after solving; 0 for none. Those for --gap come on top.  "
-    f"[default: {registry.BOUND_SECONDS:g} s]",
+@bound_time_option(
+    "Time for lower bounds, at most, after solving; 0 for none. Those for --gap come on top.",
+    registry.BOUND_SECONDS,
 )
 @click.option(
     "--static-layout/--no-static-layout",
@@ -191,11 +175,13 @@ def solve(
     if free and free >= whole:
         raise InputError(f"--reserve {free:,} B leaves nothing of the budget, {whole:,} B")
     problem = Problem(loaded, whole - free, machine, allow)
+    if line := _mixed_times(loaded, machine_path, machine):
+        output.note(line)
     if addresses is None:
         addresses = str(loaded.source.get("device", "cpu")) != "cpu"
     try:
         with output.logged(f"{solver}: solving for {format_bytes(problem.budget)}") as (report, above):
-            race.listen = log = RaceLog(above)
+            race.listen = log = RaceLog(above, sentences=not output.on_terminal)
             with phases.of(_SOLVING):
                 solution = _solved(solver, problem, time_limit, settings, report, bound_time, addresses, race)
             log.close()
@@ -244,7 +230,7 @@ def solve(
     )
     for line in solution.notes:
         output.note(line)
-    written.tell()
+    written.tell(output, "schedule.json")
     logged.tell()
     phases.tell(time_limit, output)
     if solution.interrupted:
@@ -256,6 +242,17 @@ def _spare(destination: Path | None, *inputs: Path | None) -> None:
     """Raise InputError if the schedule would overwrite a file it is made from."""
     if destination and destination.resolve() in {path.resolve() for path in inputs if path}:
         raise InputError(f"{destination}: -o would write over the input of that name")
+
+
+def _mixed_times(graph: Graph, machine_path: Path | None, machine: Machine | None) -> str | None:
+    """Return a note if operations were measured on the CPU and --machine has a device with links."""
+    on_cpu = graph.source.get("device") == "cpu" and "measured" in graph.source
+    if machine_path is None or machine is None or not on_cpu or machine.links.d2h is None:
+        return None
+    return (
+        f"operation times were measured on cpu, links are those of {machine_path}: `plan profile` on that "
+        "machine, or with --gpu NAME, gives times that go together"
+    )
 
 
 def _within(

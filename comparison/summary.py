@@ -163,3 +163,10 @@ def solver_names(rows: Iterable[Row]) -> dict[tuple[str, str], str]:
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
+
+
+def settled(rows: Sequence[Row]) -> int:
+    """Return how many rows have a schedule, or a proof that there is none, in any order."""
+    bounds = best_bounds(rows)
+    proven = (bounds[row.place] for row in rows if not row.solved)
+    return sum(row.solved for row in rows) + sum(inf in (one.lower, one.backward_once) for one in proven)

@@ -123,7 +123,7 @@ def oracles() -> tuple[Oracle, ...]:
 def corpus(name: str) -> Corpus:
     """Return a corpus. Raises InputError for an unknown one."""
     if name not in corpora():
-        raise InputError(f"unknown corpus {name!r}: did you mean {_nearest(name, [*corpora()])}?")
+        raise InputError(f"unknown corpus {name!r}: {_known_names(name, [*corpora()])}")
     return corpora()[name]
 
 
@@ -136,13 +136,19 @@ def entry(name: str) -> Entry:
     """Return an instance. Raises InputError for an unknown one."""
     known = {entry.name: entry for entry in entries()}
     if name not in known:
-        raise InputError(f"unknown instance {name!r}: did you mean {_nearest(name, [*known])}?")
+        raise InputError(f"unknown instance {name!r}: {_known_names(name, [*known])}")
     return known[name]
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    """Return up to three similar names, the most similar ones if none is close."""
-    return " or ".join(get_close_matches(name, known, 3, 0.4) or get_close_matches(name, known, 3, 0.0))
+_FEW = 20
+"""Names that are all listed in a message."""
+
+
+def _known_names(name: str, known: list[str]) -> str:
+    """Return a question with up to three close names; if none is close, the names or how to list them."""
+    if close := get_close_matches(name, known, 3, 0.5):
+        return f"did you mean {' or '.join(close)}?"
+    return f"it must be one of {', '.join(known)}" if len(known) <= _FEW else "plan instances lists them"
 
 
 def _entry(name: str, given: dict[str, Any]) -> Entry:

@@ -71,6 +71,11 @@ def _picture(bars: Sequence[Bar]) -> str:
     )
 
 
+def _rate(samples_per_second: float) -> str:
+    """Return a rate with at least three digits, never with an exponent: '1,061', '12.3'."""
+    return f"{samples_per_second:,.0f}" if samples_per_second >= 100 else f"{samples_per_second:.3g}"
+
+
 def _row(number: int, bar: Bar, fastest: float, most: float) -> str:
     top, middle = _ROW * number, _ROW * number + _ROW / 2
     width = (_MIDDLE - _LEFT - 90) * bar.samples_per_second / fastest
@@ -78,7 +83,7 @@ def _row(number: int, bar: Bar, fastest: float, most: float) -> str:
     parts = [
         f'<text x="0" y="{middle + 4}">{escape(bar.batch)}</text>',
         f'<rect class="{kind}" x="{_LEFT}" y="{top + 4}" width="{width:.1f}" height="{_ROW - 8}"/>',
-        f'<text x="{_LEFT + width + 6:.1f}" y="{middle + 4}">{bar.samples_per_second:,.3g}</text>',
+        f'<text x="{_LEFT + width + 6:.1f}" y="{middle + 4}">{_rate(bar.samples_per_second)}</text>',
     ]
     if bar.needs is not None:
         low, dot, high = (_MIDDLE + (_RIGHT - _MIDDLE) * value / most for value in bar.needs)

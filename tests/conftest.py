@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 from hypothesis import HealthCheck, settings
+from memplan.cli.printing import heartbeat
 
 settings.register_profile(
     "suite",
@@ -22,6 +23,9 @@ settings.register_profile(
     database=None,
 )
 settings.load_profile("suite")
+
+# Commands in tests print no signs of life, however busy the machine is; test_heartbeat.py has its own rate.
+heartbeat.EVERY_SECONDS = 1e6
 
 # Compiled code is kept between runs of the suite: it is named by the hash of its sources.
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path.home() / ".cache" / "memplan-tests"))

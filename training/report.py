@@ -85,7 +85,8 @@ class Report:
     plans: Sequence[PlanReport]
 
     def __str__(self) -> str:
-        heads = ("shapes", "budget", "iterations", "time", "predicted", "peak", "predicted", "host", "set-up")
+        heads = ("shapes", "budget", "iterations", "time", "predicted time", "peak", "predicted peak")
+        heads += ("host", "set-up")
         rows = [heads, *map(_row, self.plans)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = (zip(row, widths, strict=True) for row in rows)

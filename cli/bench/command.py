@@ -17,7 +17,7 @@ from ...comparison.changes import Change
 from ...comparison.file import append_row, prepare, read_rows
 from ...comparison.published import Match, load_published, matches
 from ...comparison.run import run
-from ...comparison.summary import standings
+from ...comparison.summary import settled, standings
 from ...comparison.trials import Row, trials
 from ...graphs.errors import InputError
 from ...graphs.folders.scratch import Scratch
@@ -27,17 +27,17 @@ from ...solvers.registry import run as registry
 from ...solvers.workers.cluster import BACKENDS
 from ..completion import completing, solvers
 from ..completion import corpora as corpus_names
-from ..exits import Exit
+from ..exits import Exit, NothingSolvedError
 from ..options import (
     FILE,
-    allowance_argument,
+    bound_time_option,
     output_options,
     settings_option,
     time_limit_option,
     writable,
     writable_as,
 )
-from ..parameter_types import SECONDS, TIME_METAVAR, Word
+from ..parameter_types import Word
 from ..printing.output import Output
 from .arguments import (
     BASELINES,
@@ -51,6 +51,7 @@ from .arguments import (
     without_corpora,
 )
 from .changes import change_document, compared, earlier_argument, refuse_worse, tolerance_argument
+from .chosen_rows import dry_document, dry_lines, filtered
 from .tables import comparison_lines, match_document, record_document
 from .written import PAGES, plots_argument, write_page, write_plots
 
@@ -93,22 +94,9 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
     help="Device memory, as --budget of `plan solve`: bytes, 60% of the baseline's peak, 60%a of its "
     "activations.",
 )
-@click.option(
-    "--time-limit",
-    type=SECONDS,
-    callback=seconds_argument,
-    default=60.0,
-    metavar=TIME_METAVAR,
-    help="Time of the search for each row.  [default: 60 s]",
-)
-@click.option(
-    "--bound-time",
-    type=SECONDS,
-    callback=allowance_argument,
-    default=registry.BOUND_SECONDS,
-    metavar=TIME_METAVAR,
-    help="Time, at most, for the lower bounds of a graph and budget; 0 for none.  "
-    f"[default: {registry.BOUND_SECONDS:g} s]",
+@time_limit_option("Time of the search for each row.  [default: 60 s]", default=60.0)
+@bound_time_option(
+    "Time, at most, for the lower bounds of a graph and budget; 0 for none.", registry.BOUND_SECONDS
 )
 @click.option(
     "--gap",
@@ -122,14 +110,7 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
     help="Seeds, how many or which: a row each, for solvers that have a seed; the others run once.  "
     "[default: one row]",
 )
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    callback=settings_argument,
-    metavar="SOLVER.KEY=VALUE",
-    help="Setting of one of the solvers; may be given several times.",
-)
+@settings_option("SOLVER.KEY=VALUE", "one of the solvers")
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
@@ -153,6 +134,14 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
     callback=table_argument,
     help="File for the rows, .csv, each as it comes.  [default: rows are printed, not saved]",
 )
+@click.option(
+    "--filter",
+    "pattern",
+    metavar="TEXT",
+    help="Rows to solve: those whose GRAPH/BUDGET/SOLVER has this text, in which * stands for any.  "
+    "[default: all]",
+)
+@click.option("--dry-run", is_flag=True, help="List the rows and the time they may take; solve nothing.")
 @click.option("--rerun", is_flag=True, help="Solve rows anew that the .csv already has.")
 @click.option(
     "--published",
@@ -214,6 +203,8 @@ def bench(
     workers: int | None,
     backend: str,
     destination: Path | None,
+    pattern: str | None,
+    dry_run: bool,
     rerun: bool,
     published_path: Path | None,
     earlier: list[Row] | None,
@@ -225,7 +216,8 @@ def bench(
 ) -> None:
     """Compare solvers on GRAPHS (files, or folders of them) and corpora, each within each budget.
 
-    Every row is a schedule that the simulator accepts, or says why there is none. Rows that the .csv has
+    Every row is a schedule that the simulator accepts, or says why there is none. Exit code 3 if no row has a
+    schedule, or a proof that there is none. Rows that the .csv has
     already are not solved anew, so that a comparison that was ended goes on where it stood.
 
     \b
@@ -247,10 +239,14 @@ def bench(
     folder = Path(click.get_current_context().with_resource(Scratch("corpus")))
     on = [*instances(files, output), *corpus_instances(corpora, folder)]
     check_budgets(budgets, on)
-    asked = trials(on, budgets, contenders, time_limit)
+    asked = filtered(trials(on, budgets, contenders, time_limit), pattern)
+    left = [trial for trial in asked if rerun or trial.key not in known]
+    if dry_run:
+        to_solve = {trial.key for trial in left}
+        output.result(dry_document(asked, to_solve, workers or 1), dry_lines(asked, to_solve, workers or 1))
+        return
     if destination:
         prepare(destination)
-    left = [trial for trial in asked if rerun or trial.key not in known]
     rows = {trial.key: known[trial.key] for trial in asked if trial.key in known}
     if destination and len(left) < len(asked):
         output.note(f"{len(asked) - len(left)} of {len(asked)} rows are in {destination} already")
@@ -282,7 +278,11 @@ def bench(
         there = f" in {destination}" if destination else ""
         output.note(f"interrupted: {len(found)} of {len(asked)} rows are{there or ' done'}")
         raise SystemExit(Exit.INTERRUPTED)
+    if destination is None and not output.as_json:
+        output.note("rows are not saved: give -o rows.csv")
     refuse_worse(moved)
+    if found and not settled(found):
+        raise NothingSolvedError(f"none of {len(found)} rows has a schedule, or a proof that there is none")
 
 
 def _kept(solved: Iterable[Row], total: int, destination: Path | None, output: Output) -> Iterator[Row]:

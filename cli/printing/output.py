@@ -16,6 +16,7 @@ from rich.text import Text
 
 from ...graphs.errors import InputError
 from ..streams import CONTROLS, give_up_output, say
+from .heartbeat import heartbeat
 
 _SIMPLE = str.maketrans({"×": "x", "µ": "u", "…": "...", "≤": "<=", "≥": ">="})
 """Replacements on a terminal that has only ASCII; names in files are escaped by the stream."""
@@ -66,16 +67,23 @@ class Output:
 
     @contextmanager
     def status(self, line: str) -> Generator[Callable[[str], None]]:
-        """Show a line on the terminal that can be replaced while the block runs; it is removed afterwards."""
+        """Show a line on the terminal that can be replaced while the block runs; it is removed afterwards.
+
+        Without a terminal the line is printed every ten seconds.
+        """
         with self.logged(line) as (update, _above):
             yield update
 
     @contextmanager
     def logged(self, line: str) -> Generator[tuple[Callable[[str], None], Callable[[str], None]]]:
-        """Show a line as `status` does; yields also a function that writes permanent lines above it."""
+        """Show a line as `status` does; yields also a function that writes permanent lines above it.
+
+        Without a terminal the last of these is printed in place of the line.
+        """
         console = _console(stderr=True)
         if self.quiet or not console.is_terminal:
-            yield lambda _line: None, lambda _line: None
+            with heartbeat(line, self.quiet) as beating:
+                yield beating.report, beating.announce
             return
         with console.status(Text(line.translate(CONTROLS))) as status:
             yield (
@@ -91,7 +99,8 @@ class Output:
         """
         console = _console(stderr=True)
         if self.quiet or not console.is_terminal:
-            yield lambda _done, _total, _name: None
+            with heartbeat(line, self.quiet) as beating:
+                yield beating.count
             return
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with Progress(*columns, console=console, transient=True) as bar:

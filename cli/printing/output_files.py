@@ -11,6 +11,7 @@ from secrets import token_hex
 from tempfile import gettempdir
 
 from ...graphs.errors import InputError
+from .output import Output
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,13 @@ class Written:
     def name(self) -> str | None:
         return None if self.path is None else str(self.path)
 
-    def tell(self) -> None:
-        """Raise InputError if the file is not at the requested path. Call this after printing the result."""
+    def tell(self, output: Output | None = None, example: str = "") -> None:
+        """Raise InputError if the file is not at the requested path. Call this after printing the result.
+
+        output, example: print a note, with this name of a file, if none was requested.
+        """
+        if output is not None and self.path is None and self.fault is None:
+            output.note(f"not saved: give -o {example}")
         if self.fault:
             raise InputError(f"{self.fault}; it is in {self.path} instead" if self.path else self.fault)
 

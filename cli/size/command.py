@@ -44,7 +44,7 @@ from ..options import (
     time_limit_option,
     writable_as,
 )
-from ..parameter_types import SECONDS, TIME_METAVAR, Word, dtype_word
+from ..parameter_types import Word, dtype_word
 from ..printing.output import Output
 from .loop_options import chosen_loop, loop_options
 from .loops import Loops
@@ -134,22 +134,14 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
 )
 @loop_options
 @solver_option
-@time_limit_option("Seconds for each question to the solver.  [default: 6, more for large models]")
+@time_limit_option("Time for each question to the solver.  [default: 6 s, more for large models]")
 @settings_option()
 @click.option(
-    "--time-limit",
-    type=SECONDS,
-    callback=seconds_argument,
-    metavar=TIME_METAVAR,
-    help="Time for each question to the solver.  [default: 6 s, more for large models]",
-)
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    callback=settings_argument,
-    metavar="KEY=VALUE",
-    help="Setting of the solver (plan solvers NAME); may be given several times.",
+    "--no-cache",
+    "cached",
+    flag_value=False,
+    default=True,
+    help="Trace the model anew, and keep no traces for the next command.",
 )
 @click.option(
     "-o",

@@ -243,9 +243,9 @@ def _summary(found: SizeResult) -> Iterator[Row]:
         needs = f", {size(span.expected)} of memory" if span else ""
         yield "within 5 %", f"{batch_words(nearly)}: {rate(nearly)} samples/s{needs}: the smallest tried"
     if unplanned is not None:
-        yield "without a plan", f"up to {batch_words(unplanned)}"
+        yield "without a plan", f"up to {batch_words(unplanned)}, of those tried"
     if largest is not None and largest is not unplanned:
-        yield "with a plan", f"up to {batch_words(largest)}: {_speed(largest, found)}"
+        yield "with a plan", f"up to {batch_words(largest)}, of those tried: {_speed(largest, found)}"
     if least is not None:
         yield (
             "smallest budget",

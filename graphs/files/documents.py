@@ -32,7 +32,7 @@ MOST_UNPACKED = 50
 
 def read_document(path: Path) -> object:
     """Return the data in a file. Raises InputError with one line: the file and what is wrong with it."""
-    suffix = document_suffix(path)
+    suffix = _suffix_to_read(path)
     raw = read_bytes(path, MOST_BYTES[suffix])
     try:
         text = raw.decode("utf-8")
@@ -101,6 +101,18 @@ def _sweep(folder: Path) -> None:
                 temporary.unlink()
 
 
+def _suffix_to_read(path: Path) -> str:
+    """Return the suffix as document_suffix does. Raises InputError by what the file is, if it is there."""
+    try:
+        return document_suffix(path)
+    except InputError:
+        regular_size(path)
+        if path.suffix == ".py":
+            way = f"plan profile {path} -o graph.yaml"
+            raise InputError(f"{path} is a model file: make a graph of it first ({way})") from None
+        raise
+
+
 def document_suffix(path: Path) -> str:
     """Return '.json', '.yaml' or '.yml'. Raises InputError for another suffix."""
     suffix = (path.with_suffix("") if path.suffix == ".gz" else path).suffix
@@ -150,7 +162,8 @@ def regular_size(path: Path) -> int:
         about = path.stat()
     except FileNotFoundError:
         to = f": a link to {os.readlink(path)}, which does not exist" if path.is_symlink() else ""
-        raise InputError(f"{path}: no such file{to}") from None
+        folder = "" if to or path.suffix else " or folder"
+        raise InputError(f"{path}: no such file{folder}{to}") from None
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
     if not S_ISREG(about.st_mode):

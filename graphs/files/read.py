@@ -24,6 +24,7 @@ from .fields import (
     text,
     word,
 )
+from .kinds import check_format
 from .machine import machine_from_document
 from .validate import validate
 
@@ -48,8 +49,7 @@ def graph_from_document(document: object, where: str) -> Graph:
     """
     try:
         row = mapping(document, "a graph")
-        if row.get("format") != FORMAT:
-            raise ValueError(f"format is {row.get('format')!r}, not {FORMAT!r}")
+        check_format(row, FORMAT)
         check_fields(row, *_GRAPH_FIELDS)
         tensors, index = _tensors(sequence(row["tensors"], "tensors"))
         graph = Graph(

@@ -11,6 +11,7 @@ from ...graphs.errors import InputError
 from ...graphs.files.documents import read_document, write_document
 from ...graphs.files.fields import Row, check_fields, indices, mapping, sequence, size, text
 from ...graphs.files.files import graph_digest
+from ...graphs.files.kinds import check_format
 from ...graphs.files.machine import machine_from_document, machine_to_document
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine, Memory
@@ -61,8 +62,7 @@ def schedule_from_document(document: object, graph: Graph, where: str) -> Schedu
     """Return the schedule that a document holds. where: the file, for the InputError that names the fault."""
     try:
         row = mapping(document, "a schedule")
-        if row.get("format") != FORMAT:
-            raise ValueError(f"format is {row.get('format')!r}, not {FORMAT!r}")
+        check_format(row, FORMAT)
         check_fields(row, _REQUIRED, _OPTIONAL)
         made_for = mapping(row["graph"], "graph")
         check_fields(made_for, ("name", "sha256"), ())

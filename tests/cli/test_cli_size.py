@@ -217,7 +217,7 @@ def test_the_table(plan: Plan) -> None:
     assert any("16,384" in line and line.endswith("no: below the minimum") for line in lines)
     assert any(line.startswith("smallest budget  batch 1 within") for line in lines)
     assert any(line.startswith("train with       batch 2: ") for line in lines)
-    assert "without a plan   up to batch 2" in lines
+    assert "without a plan   up to batch 2, of those tried" in lines
     assert any(line.endswith("  weights") for line in lines)
     assert any(line.endswith("  *") for line in lines)
     assert result.stderr == ""

@@ -29,6 +29,7 @@ SOUND = {
     "size": ["m.py", "--gpu", "rtx3060"],
     "partition": ["g.json"],
     "solvers": [],
+    "env": [],
     "instances": ["unet-4"],
     "import": ["moccasin", "m.json"],
     "export": ["moccasin", "g.json", "-o", "m.json"],

@@ -94,6 +94,7 @@ def test_numbers_beyond_floats(number: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("recorded", [10**400, -1e308, 1e999])
 def test_recorded_figures_that_are_no_numbers_are_not_believed(recorded: float, tmp_path: Path) -> None:
+    from memplan.cli.printing.output import Output
     from memplan.cli.replay import open_schedule
 
     graph = chain(4)
@@ -101,7 +102,7 @@ def test_recorded_figures_that_are_no_numbers_are_not_believed(recorded: float, 
     save_schedule(tmp_path / "s.json", graph, baseline_schedule(graph), predicted={"lower_bound": 0.125})
     text = (tmp_path / "s.json").read_text().replace("0.125", str(recorded).replace("inf", "1e999"))
     (tmp_path / "s.json").write_text(text)
-    held = open_schedule(tmp_path / "s.json", tmp_path / "g.json")
+    held = open_schedule(tmp_path / "s.json", tmp_path / "g.json", Output(quiet=True))
     report = held.report(held.replay())
     assert 0 <= (report.lower_bound or 0.0) <= baseline(graph).time
 

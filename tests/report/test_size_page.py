@@ -25,6 +25,15 @@ SECTIONS = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("rate", "shown"),
+    [(1061.4, "1,061"), (2000.0, "2,000"), (999.6, "1,000"), (12.34, "12.3"), (0.0213, "0.0213")],
+)
+def test_rates_of_bars_have_no_exponents(rate: float, shown: str) -> None:
+    section = Section(Table("t", ["batch"], [["8"]]), (Bar("8", rate, True, None),), "")
+    assert f">{shown}</text>" in page("t", [section], [])
+
+
 class Words(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from math import inf
 
 from ....graphs.machine import Machine
+from ....graphs.units import duration
 from ....planner.bounds import minimum_memory, time_bound
 from ....planner.residency.from_schedule import recover_residency
 from ....planner.schedule.schedule import Schedule
@@ -112,7 +113,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         clock.raise_if_interrupted()
         raise _refusal(problem, limit, starts)
     seconds = min(outcome.seconds for _state, outcome in openings)
-    options.report(f"{NAME}: {seconds:.6g} s before annealing")
+    options.report(f"{NAME}: searching, best {duration(seconds)}")
     found = _annealed(problem, options, clock, openings)
     return SolverResult.of_heuristic(found, clock, time_bound(problem.graph))
 

@@ -1,0 +1,36 @@
+"""Kinds of documents: a file of another kind than expected is refused by what it is, with the way on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .fields import Row
+
+_KINDS = {
+    "plan-graph": "a graph: `plan solve` makes a schedule of it",
+    "plan-schedule": "a schedule: its graph is expected here",
+}
+"""Formats without their version -> what such a file is, and what to do with it."""
+_BY_FIELD = {
+    "model_type": "a configuration of Hugging Face: `plan size` takes it",
+    "architectures": "a configuration of Hugging Face: `plan size` takes it",
+    "links": "a machine: --machine takes it",
+    "device": "a machine: --machine takes it",
+    "baseline_peak": "output of --json, not a file that -o writes",
+}
+"""Fields of documents that name no format -> the same."""
+
+
+def check_format(row: Row, wanted: str) -> None:
+    """Raise ValueError if a document is not of the format `wanted`; says what it is, if that is known."""
+    named: Any = row.get("format")
+    if named == wanted:
+        return
+    kind = str(named).partition("/")[0]
+    if kind == wanted.partition("/")[0]:  # of another version
+        what = None
+    elif named is None:
+        what = next((what for field, what in _BY_FIELD.items() if field in row), None)
+    else:
+        what = _KINDS.get(kind)
+    raise ValueError(f"format is {named!r}, not {wanted!r}{f'; it is {what}' if what else ''}")

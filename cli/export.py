@@ -23,7 +23,7 @@ WRITTEN = [name for name, one in FORMATS.items() if one.writes]
     "-o", "--output", "destination", type=FILE, required=True, callback=writable_export, help="File to write."
 )
 @time_unit_option
-@click.option("--lossy", is_flag=True, help="Leave out what has no place in the format, and say so.")
+@click.option("--lossy", is_flag=True, help="Drop information that the format cannot represent, and list it.")
 @output_options
 def export(
     format_name: str,

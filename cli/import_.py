@@ -38,7 +38,7 @@ time_unit_option = click.option(
     "--time-unit",
     callback=unit_argument,
     metavar="1us",
-    help="Time that 1 stands for in FILE, as 1us or 0.001 (seconds).  [default: the format's]",
+    help="Duration of one time unit in FILE, as 1us or 0.001 (seconds).  [default: the format's]",
 )
 
 

@@ -220,7 +220,7 @@ budget_option = click.option(
     callback=budget_argument,
     metavar="12GB|11.5GiB|60%|60%a",
     help="Device memory. 12G is 12GB, 10^9 bytes each; 60% is of the baseline's peak; 60%a is all that stays "
-    "throughout an iteration, and 60 % of what the peak has above that.  [default: what"
+    "throughout an iteration, plus 60 % of what the peak has above that.  [default: what"
     " the schedule records, in solve the device's capacity]",
 )
 solver_option = click.option(

@@ -46,7 +46,7 @@ BARS = 30
     default=12,
     show_default=True,
     metavar="N",
-    help="Number of budgets to solve, in all; where to look next follows from what was found.",
+    help="Number of budgets to solve, in all; they are chosen adaptively.",
 )
 @click.option(
     "--budgets",

@@ -60,11 +60,11 @@ def profile(
     """Trace MODEL.py and measure its operations: makes a graph.
 
     ENTRY (default: build) is a function that returns (module, example_inputs), (module, example_inputs,
-    loss_fn) or (module, example_inputs, loss_fn, targets). The file is run. Exit code 5 where the traced
-    iteration is not the model's, in any bit of two iterations. --estimate traces without memory for the
-    model, for the GPU of --gpu, which need not be here. --optimizer adds its states and the updates of the
-    weights, which can also run on the CPU. --compile makes one operation of several, with other roundings
-    than PyTorch's: their error against float64 is at most 4 times eager's own.
+    loss_fn) or (module, example_inputs, loss_fn, targets). The file is run. Exits with code 5 if the
+    traced iteration is not bitwise equal to eager over two iterations. --estimate traces without memory for
+    the model, for the GPU of --gpu, which need not be here. --optimizer adds its states and the updates of
+    the weights, which can also run on the CPU. --compile fuses operations: results differ from eager by
+    rounding, their error against float64 is at most 4 times eager's own.
 
     \b
     plan profile model.py -o graph.yaml --device cuda

@@ -66,7 +66,8 @@ def strings() -> str:
 
 
 def test_every_error_class_has_an_entry() -> None:
-    assert sorted(ENTRIES) == sorted(error_classes())
+    heads = [head for head in PARTS[1::2] if head.endswith("Error")]
+    assert sorted(heads) == sorted(error_classes())
 
 
 def test_every_entry_says_a_line_and_what_to_do() -> None:

@@ -69,9 +69,9 @@ class SyntheticInputs:
 
     def calls_by_data(self) -> list[Callable[[], Any]]:
         """Return the call on other data, if that decides what memory it takes."""
-        call = self.call()
-        if not is_grouped(call.func, call.args):
+        if not is_grouped(self.operation.call.target, self.operation.call.arguments):
             return []
+        call = self.call()
         return [partial(call.func, *with_ends(call.args, ends)) for ends in routings(call.args)]
 
     def calls_on_host(self) -> list[Callable[[], Any]]:
@@ -160,8 +160,10 @@ class SyntheticInputs:
             pool = self._pools[value.dtype, value.device] = uniform.to(value.device, value.dtype)
         extent = elements_spanned(value)
         flat = torch.empty(extent, dtype=value.dtype, device=value.device)
-        for part in flat.split(POOL_ELEMENTS):
-            part.copy_(pool[: len(part)])
+        # One call for all rows: a call of each would wake the threads of each, and wait for them.
+        rows, rest = divmod(extent, POOL_ELEMENTS)
+        flat[: extent - rest].view(rows, POOL_ELEMENTS).copy_(pool)
+        flat[extent - rest :].copy_(pool[:rest])
         return flat.as_strided(value.shape, value.strides)
 
 

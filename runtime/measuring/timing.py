@@ -10,7 +10,9 @@ round is very close to it, or those of two others are close:
     round 3     0.95  4.1          fastest 0.95: not settled
     round 4     1.1   0.92         fastest 0.92: settled at 0.9
 
-Several runs in a row are better than as many rounds: after the first of them caches are the call's own.
+Several runs in a row are better than as many rounds: after the first of them caches are the call's own. A
+call that is longer than a time slice runs once in a round: it fills the caches by itself, and several runs of
+it would take most of the time in which a model is measured.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ ROUND_SECONDS = 0.008
 """A round goes on for so long, within its fewest and its most runs."""
 FEWEST = 2
 MOST = 10
+LONG_SECONDS = 0.3
+"""A call that takes longer than this, and than others' time slices, runs once in a round."""
 PATIENCE = 25
 """A round ends when it took so many times as long as it should."""
 
@@ -57,11 +61,21 @@ class Timing:
         taken: list[Timed] = []
         for number, group in enumerate(cycle(groups)):
             late = perf_counter() - started > PATIENCE * ROUND_SECONDS
-            if number >= FEWEST and (late or number >= runs(expected * len(group))):
+            if number >= runs(expected * len(group)) or (late and number >= FEWEST):
                 break
             taken.append(self._device.timed(group))
             expected = min(expected, taken[-1].seconds)
         self._rounds.append(taken)
+
+    def add_long_run(self, seconds: float) -> bool:
+        """Take a run that was timed for another reason as a round, if it is long enough for one.
+
+        Returns whether it is.
+        """
+        if seconds < LONG_SECONDS or isinstance(self._device, StreamDevice):  # its launch is not known
+            return False
+        self._rounds.append([Timed(seconds)])
+        return True
 
     @property
     def seconds(self) -> float:
@@ -114,4 +128,6 @@ def timed_together(device: Device, calls: Sequence[Call]) -> Sequence[Sequence[C
 
 def runs(seconds: float) -> int:
     """Return how often to run in a round what takes so many seconds."""
+    if LONG_SECONDS <= seconds < inf:
+        return 1
     return min(MOST, max(FEWEST, ceil(ROUND_SECONDS / max(seconds, 1e-9))))

@@ -90,15 +90,17 @@ def measure_program(
     progress: Progress | None = None,
     *,
     ran: bool = False,
+    limit_seconds: float | None = None,
 ) -> list[Measurement]:
     """Measure each operation; equal signatures share one measurement.
 
     tensors: those of inputs, buffers and constants, by value. They and the random generator stay as they are.
     ran: all operations have been run before in this process, as `trace_real_layouts` does.
+    limit_seconds: of the rounds after the first, by default `rounds.LIMIT_SECONDS`.
 
     Raises InputError if the user's profiler is on.
     """
-    return measured_in_rounds(program, tensors, progress, ran=ran).measurements()
+    return measured_in_rounds(program, tensors, progress, ran=ran, limit_seconds=limit_seconds).measurements()
 
 
 def measured_in_rounds(
@@ -107,11 +109,12 @@ def measured_in_rounds(
     progress: Progress | None = None,
     *,
     ran: bool = False,
+    limit_seconds: float | None = None,
 ) -> Rounds:
     """Measure each operation as `measure_program`, and return the rounds, which can go on."""
     check_profiler(program.device)
     rounds = Rounds(program, tensors, ran=ran)
-    rounds.run_until_settled(progress)
+    rounds.run_until_settled(progress, limit_seconds)
     return rounds
 
 

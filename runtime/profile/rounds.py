@@ -17,11 +17,12 @@ import torch
 from ..below_autograd import as_traced
 from ..calls.randomness import generators_kept
 from ..device.choice import device_of
+from ..device.device import Device
 from ..device.threads import as_updates_run, update_threads
 from ..measuring.live_bytes import live_peak
 from ..measuring.measure import Measurement, first_run, measurement
 from ..measuring.synthetic_inputs import SyntheticInputs, signature
-from ..measuring.timing import Timing
+from ..measuring.timing import Call, Timing
 from ..program.program import Operation, Program
 from ..updates.sums import adds_up
 from ..updates.updates import updates_weights
@@ -30,13 +31,24 @@ Progress = Callable[[int, int, str], None]
 """Callback with the number of operations done, their total number, and the name of the last."""
 
 LIMIT_SECONDS = 30.0
-"""Rounds after the first go on for so long at most."""
+"""Rounds after the first go on for so long at most, if the caller does not say otherwise."""
 
 ENOUGH = 0.02
 """Share of the time that may be wrong without another round."""
 
 SAID = 0.1
 """Share of the time that may be wrong before a line warns of it."""
+
+
+class _TimedCall:
+    """A call that notes what its last run took. seconds: that time, 0 before a run."""
+
+    def __init__(self, call: Call, device: Device) -> None:
+        self._call, self._device, self.seconds = call, device, 0.0
+
+    def __call__(self) -> object:
+        result, self.seconds = self._device.once(self._call)
+        return result
 
 
 @dataclass
@@ -114,11 +126,11 @@ class Rounds:
         found = {key: one.measurement() for key, one in self._distinct.items()}
         return [found[key] for key in self._keys if key is not None]
 
-    def run_until_settled(self, progress: Progress | None = None) -> None:
-        """Run rounds until all calls are settled, or until `LIMIT_SECONDS` after the first."""
+    def run_until_settled(self, progress: Progress | None = None, limit_seconds: float | None = None) -> None:
+        """Run rounds until all calls are settled, or until `limit_seconds` after the first."""
         self._device.warm_up()
         self.run(progress)
-        end = perf_counter() + LIMIT_SECONDS
+        end = perf_counter() + (LIMIT_SECONDS if limit_seconds is None else limit_seconds)
         while not self.settled and perf_counter() < end:
             self.run(end=end)
 
@@ -149,16 +161,22 @@ class Rounds:
     def _time(self, operation: Operation, key: Hashable, inputs: SyntheticInputs) -> None:
         """Time the operation at which the inputs are, in its first round its memory too.
 
+        The run that counts a long call's memory is its first round: nothing else fills the caches before it.
+
         An update of weights, which may run in host memory too, is also timed there, and so is what adds a
         gradient to its sum. A call whose memory depends on the data is counted with what it takes at worst.
         """
         calls, one = inputs.calls(), self._distinct.get(key)
-        is_first = one is None
+        is_first, timed = one is None, False
         if one is None:
             one = self._distinct[key] = _Distinct(Timing(self._device))
             device = str(self._program.device)
-            one.peak_bytes, one.result_bytes = first_run(calls[-1], device, ran=self._ran)
-        one.timing.add_round(calls)
+            run = _TimedCall(calls[-1], self._device)
+            one.peak_bytes, one.result_bytes = first_run(run, device, ran=self._ran)
+            timed = one.timing.add_long_run(run.seconds)
+            del run
+        if not timed:
+            one.timing.add_round(calls)
         del calls  # before other inputs of the call are made
         if is_first:
             worst = (live_peak(call, self._program.device).peak_bytes for call in inputs.calls_by_data())

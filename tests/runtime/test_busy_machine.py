@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from random import Random
 from typing import Any
 from zlib import crc32
@@ -110,8 +111,11 @@ class Scripted(Cpu):
 
 
 def timing(*runs: float) -> Timing:
-    """Return the timing of rounds in which all runs take the same, of a slow call: each has its fewest."""
-    found = Timing(Scripted(*(seconds for each in runs for seconds in [each] * FEWEST)))
+    """Return the timing of rounds in which all runs take the same, of a slow call: each has its fewest.
+
+    runs: in tenths of a second.
+    """
+    found = Timing(Scripted(*(seconds / 10 for each in runs for seconds in [each] * FEWEST)))
     for _ in runs:
         found.add_round([lambda: None])
     return found
@@ -124,9 +128,19 @@ def test_a_time_is_believed_once_rounds_agree() -> None:
     assert not timing(0.9, 0.95).settled
     assert timing(0.9, 0.95, 0.96).settled
     slow = timing(0.9, 0.9, 0.1)
-    assert (slow.seconds, slow.doubt) == (0.1, pytest.approx(8.0))
+    assert (slow.seconds, slow.doubt) == (pytest.approx(0.01), pytest.approx(8.0))
     assert not timing(0.9, 0.9, 0.1, 0.105).settled
     assert timing(0.9, 0.9, 0.1, 0.105, 0.3, 0.107).settled
+
+
+def test_a_long_run_timed_for_another_reason_is_a_round() -> None:
+    found = Timing(Scripted(0.91))
+    assert not found.add_long_run(0.001)
+    assert found.seconds == inf
+    assert found.add_long_run(0.9)
+    assert found.doubt == 1.0
+    found.add_round([lambda: None])
+    assert found.settled
 
 
 def test_the_launch_is_that_of_launches_ahead() -> None:
@@ -138,7 +152,7 @@ def test_the_launch_is_that_of_launches_ahead() -> None:
 
     def launch(*seconds: float) -> float:
         found = Timing(Launching(*seconds))
-        for _ in range(len(seconds) // FEWEST):
+        for _ in range(len(seconds)):
             found.add_round([lambda: None])
         return found.launch
 
@@ -167,6 +181,23 @@ def test_further_rounds_time_only_what_is_not_settled(monkeypatch: pytest.Monkey
     assert {*timed} == {slow}
     running.run(anew=True)
     assert len({*timed}) > 3
+
+
+def test_a_long_call_runs_once_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the first round it is the run that counts its memory."""
+    iteration = convnet()
+    program = trace(iteration)
+    timed: list[Any] = []
+    once = Cpu.once
+    monkeypatch.setattr(Cpu, "once", lambda self, call: (once(self, call)[0], 0.5))
+    monkeypatch.setattr(Cpu, "timed", lambda _self, calls: timed.append(calls[0].func) or Timed(0.5))
+    running = Rounds(program, residents(program, iteration), ran=True)
+    running.run()
+    assert not timed
+    assert not running.settled
+    running.run()
+    assert len(timed) == len({id(one) for one in running.measurements()})
+    assert running.settled
 
 
 # ── compared with eager ─────────────────────────────────────────────────────────────────────────────

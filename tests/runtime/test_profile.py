@@ -13,6 +13,7 @@ from memplan.runtime.device.device import Timed
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.measuring.measure import Measurement
 from memplan.runtime.measuring.synthetic_inputs import (
+    POOL_ELEMENTS,
     SyntheticInputs,
     elements_spanned,
     signature,
@@ -316,6 +317,15 @@ def test_a_stand_in_lies_in_memory_of_its_own_size():
     tensors = [leaf for leaf in call.args if isinstance(leaf, torch.Tensor)]
     assert {(300, 400), (2, 300), (400,)} == {tuple(tensor.shape) for tensor in tensors}
     assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in tensors)
+
+
+@pytest.mark.parametrize("extent", [0, 5, POOL_ELEMENTS, POOL_ELEMENTS + 3, 3 * POOL_ELEMENTS])
+def test_a_longer_input_repeats_the_random_numbers_of_a_shorter_one(extent):
+    program = trace(Iteration(nn.Linear(2, 2), (torch.ones(2, 2),), lambda y: y.sum()))
+    form = program.values[0]._replace(shape=(extent,), strides=(1,), dtype=torch.float32)
+    made = SyntheticInputs(program, {})._stand_in(form)
+    pool = torch.rand(POOL_ELEMENTS, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(made, pool.repeat(4)[:extent])
 
 
 @pytest.mark.sampled(1)

@@ -41,7 +41,14 @@ class MismatchError(MemplanError):
 
 
 class DifferenceError(MemplanError):
-    """A difference between what the traced program computes and what the model computes."""
+    """A difference between what the traced program computes and what the model computes.
+
+    Attributes:
+        loss (Tensor or None): the loss of eager PyTorch's iteration on the batch of a call of a step, which
+            was trained instead of the plan's. None before the first call.
+    """
+
+    loss: Any = None
 
 
 class MissingPackageError(MemplanError):

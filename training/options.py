@@ -279,10 +279,12 @@ class PlanningOptions(OptionsBase):
     verify: bool | None = option(
         converter=_three_way,
         text=(
-            "Whether to run two iterations of the plan and of eager PyTorch (three if tensors are "
-            "transferred), which may exceed the budget, and compare everything they compute bit by bit; "
-            "weights, buffers and random numbers are restored. If memory does not suffice, a warning says "
-            "so. None skips it if this plan was verified before with the same code, state and settings."
+            "Whether to compare everything that iterations of the plan and of eager PyTorch compute, bit by "
+            "bit. None: on the first two batches that train, which eager PyTorch runs too, and not if this "
+            "plan was compared before with the same code, state and settings. True: before training, by two "
+            "iterations of each (three if tensors are transferred), after which weights, buffers and random "
+            "numbers are restored. Eager PyTorch's iterations may exceed the budget. If memory does not "
+            "suffice, a warning says so."
         ),
         default=None,
     )

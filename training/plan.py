@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -14,11 +15,8 @@ from ..graphs.graph import Graph
 from ..graphs.machine import Links, Machine
 from ..planner.baseline import baseline, baseline_schedule
 from ..planner.simulator.part import part_of
-from ..planner.simulator.simulate import simulate
 from ..runtime.compare.compiled import Compiled
-from ..runtime.compare.cost import Cost, below_baseline, worse_than_eager
 from ..runtime.compare.signature import grounds
-from ..runtime.compare.verdict import as_source, compared, warning
 from ..runtime.device.choice import device_of
 from ..runtime.fusion.choice import COMPILED, chosen
 from ..runtime.measuring.measure import Measurement
@@ -47,6 +45,7 @@ from .loop_memory import LoopMemory
 from .options import Options
 from .plan_cache import Plan, find, keep, vouch, vouched
 from .report import TrainingLog
+from .verification import Verification
 
 AUTO = "auto"
 """The default solver, which can be hurried."""
@@ -62,6 +61,9 @@ MOST_PATIENCE = 60.0
 
 IMPROVED_PATIENCE = 10.0
 """Seconds after which it is enough if a better schedule may replace it while it trains."""
+
+IMPROVED_MEASURING = 5.0
+"""Seconds of measuring after the first round, if iterations that drift are timed anew while they train."""
 
 
 class Parts(NamedTuple):
@@ -127,6 +129,9 @@ class Planner:
         if self.bytes is not None:
             self.bytes = self.limit = self.bytes - (more.bytes - before.bytes)
 
+    def __post_init__(self) -> None:
+        self.verification = Verification(self.options, self.book, self.machine_of)
+
     @property
     def verify(self) -> bool | None:
         """Whether plans are compared with eager PyTorch; None: unless they were before."""
@@ -168,15 +173,13 @@ class Planner:
         plan = plan or self._made(iteration, program, size)
         self.bytes = self.bytes or plan.budget
         step = self._step(iteration, plan)
-        steady = False
-        if self.verify or not like or plan.compiled is not None:  # else one with the same calls was compared
-            steady = self._compared(iteration, step, plan, kept, first=size is None)
+        vouching = self._compare(iteration, step, plan, kept, like, first=size is None)
         self._settled[step] = "" if plan.compiled is not None else structure(plan.program)
         self._asked[step] = kept.asked
         if kept.plan is None:
             self.keep(step, plan)
-        if steady and kept.grounds is not None and self.options.cache is not None:
-            vouch(self.options.cache, plan, kept.asked, kept.grounds)
+        if vouching is not None:
+            vouching()
         self.book.opened(step, plan, self.machine_of(plan))
         if iteration.updates is not None:
             optimizer = iteration.updates.optimizer
@@ -240,39 +243,41 @@ class Planner:
         known = plan is not None and base is not None and vouched(self.options.cache, plan, asked, base)
         return _Kept(asked, plan, base, vouched=known and self.verify is None)
 
-    def _compared(
-        self, iteration: Iteration, step: PlannedStep, plan: Plan, kept: _Kept, *, first: bool
-    ) -> bool:
-        """Compare the plan with eager PyTorch, and tell whether the result may be noted on disk.
+    def _compare(
+        self,
+        iteration: Iteration,
+        step: PlannedStep,
+        plan: Plan,
+        kept: _Kept,
+        like: Sequence[PlannedStep],
+        *,
+        first: bool,
+    ) -> Callable[[], None] | None:
+        """Compare the plan with eager PyTorch, now or on the first batches, unless it was compared before.
 
+        like: other steps with the same calls, in one of which these were compared, or will be.
         first: whether the plan is the one that `optimize` returns. Only that one may be refused because eager
             PyTorch takes less: training in progress is not stopped for this.
+
+        Returns what notes the result on disk, None if it may not be noted, or not yet.
         """
         if kept.vouched:
             self.book.compared_before()
-            return False
-        if self.verify is False:
-            return False
+            return None
+        same = like if self.verify is None and plan.compiled is None else ()
+        if self.verify is False or any(step not in self.verification.waiting for step in same):
+            return None
+        folder, base = self.options.cache, kept.grounds
+        vouching = None if base is None or folder is None else partial(vouch, folder, plan, kept.asked, base)
+        weighs = iteration.trains and first
+        if self.verification.can_wait(iteration, step, plan):
+            self.verification.wait(iteration, step, plan, vouching, like, weighs=weighs)
+            return None
         with self.book.phase("compare"):
-            same = compared(iteration, step, plan.graph, self._in_turn(iteration, step), plan.compiled)
-            if same is not None and same.eager is not None and first and iteration.trains:
-                self._weigh(iteration, step, plan, same.eager)
-        line = warning(as_source(same))
-        if line is not None:
-            warn_user(line)
-        return same is not None and same.steady and line is None
-
-    def _weigh(self, iteration: Iteration, step: PlannedStep, plan: Plan, eager: Cost) -> None:
-        """Warn if eager PyTorch takes less memory than the baseline.
-
-        Raises InputError if the plan is worse than eager PyTorch in memory and in time.
-        """
-        machine = self.machine_of(plan)
-        peak = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures.peak
-        if line := worse_than_eager(iteration, step, peak, eager, self.outside.bytes):
-            raise InputError(line)
-        if line := below_baseline({"peak": eager.peak_bytes}, baseline(plan.graph).peak):
-            warn_user(line)
+            steady = self.verification.before_training(
+                iteration, step, plan, self._in_turn(iteration, step), self.outside.bytes, weighs=weighs
+            )
+        return vouching if steady else None
 
     def _solver(self, iteration: Iteration) -> str:
         return self.options.solver if iteration.trains else FORWARD
@@ -296,7 +301,7 @@ class Planner:
         with self.giving_up(step):
             made = self._step(iteration, plan, step)
             made.place()
-        for known in (self._asked, self._settled):
+        for known in (self._asked, self._settled, self.verification.waiting):
             if step in known:
                 known[made] = known[step]  # pyright: ignore[reportArgumentType]
         return made
@@ -323,6 +328,7 @@ class Planner:
             made = self._step(iteration, plan)
         self._asked[made] = asked
         self._settled[made] = self._settled[step]
+        self.verification.waiting.pop(step, None)
         if found is None:
             self.keep(made, plan)
         self.book.opened(made, plan, self.machine_of(plan))
@@ -391,7 +397,8 @@ class Planner:
     def _made(self, iteration: Iteration, program: Program, size: int | None) -> Plan:
         with self.book.phase("measure"):
             tensors = residents(program, iteration)
-            measured = measure_program(program, tensors, self.book.measured, ran=True)
+            limit = IMPROVED_MEASURING if self.improves else None
+            measured = measure_program(program, tensors, self.book.measured, ran=True, limit_seconds=limit)
         if line := busy_line(uncertainty(measured)):
             self.book.remark("measure", line)
         if iteration.processes is not None:

@@ -7,7 +7,7 @@ another has moved to the host (runtime/run/ownership.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..graphs.errors import MismatchError
+from ..graphs.errors import DifferenceError, MismatchError
 from ..graphs.units import duration, format_bytes
 from ..planner.card import Card, Entry
+from ..runtime.compare.batch import train_eagerly
 from ..runtime.interrupts import deferred_signals, open_to_signals
 from ..runtime.model.clipping import parse_norm
 from ..runtime.model.iteration import Inputs, Iteration, Purpose, scale_of, tensors_in
@@ -115,6 +116,8 @@ class Step:
         Raises:
             MismatchError: the batch differs from the planned one in more than its shape.
             InfeasibleError: there is no schedule for the batch's shape within the budget.
+            DifferenceError: the plan computes something else than eager PyTorch, whose iteration is kept:
+                the error's `loss` is its loss.
             MemplanError: the class of all errors of memplan, those above included.
         """
         checkpoint.check_loaded(self._iteration.module)
@@ -141,7 +144,29 @@ class Step:
         if self._iteration.processes is not None:  # others do not repeat theirs
             outcome = iterate(plan)
         else:
-            outcome = with_less(plan, iterate, partial(self._smaller, inputs))
+            outcome = self._verified(plan, inputs, iterate)
+        return self._loss(inputs, outcome)
+
+    def _verified(
+        self, plan: PlannedStep, inputs: Inputs, iterate: Callable[[PlannedStep], Outcome]
+    ) -> Outcome:
+        """Run an iteration, compared with eager PyTorch's if it is one of the plan's first.
+
+        Raises DifferenceError with the loss of eager's iteration, which is then what was trained.
+        """
+        planner, iteration = self._planner, self._iteration._replace(inputs=inputs)
+
+        def run() -> Outcome:
+            return with_less(plan, iterate, partial(self._smaller, inputs))
+
+        try:
+            return planner.verification.iterate(iteration, plan, run, planner.outside.bytes)
+        except DifferenceError as error:
+            error.loss = self._loss(inputs, train_eagerly(iteration, plan))
+            raise
+
+    def _loss(self, inputs: Inputs, outcome: Outcome) -> Tensor:
+        """Return the loss of an iteration that has run."""
         if self._scaling is not None and self._iteration.updates is not None:
             self._scaling.updated(self._iteration.updates.optimizer, infinite=outcome.infinite)
         processes = self._iteration.processes

@@ -12,7 +12,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..graphs.errors import InputError
+from ..graphs.errors import DifferenceError, InputError
 from ..runtime.interrupts import deferred_signals
 from ..runtime.model.iteration import Inputs, Iteration
 from ..runtime.run.execute import PlannedStep
@@ -84,14 +84,21 @@ class OutsideStep(Step):
             processes.check_syncs()
         try:
             loss = super()._run(plan, inputs)
+        except DifferenceError:  # eager's iteration is kept
+            self._count()
+            raise
         except BaseException:
             if many == 1:
                 self._outside.zero_grad(set_to_none=True)
             raise
-        self._waiting += 1
-        if self._waiting == many:
-            self.update()
+        self._count()
         return loss
+
+    def _count(self) -> None:
+        """Count a batch whose gradients are there, and update the weights after the last one."""
+        self._waiting += 1
+        if self._waiting == self._iteration.accumulate:
+            self.update()
 
     @property
     def _begins(self) -> bool:

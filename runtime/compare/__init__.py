@@ -1,4 +1,5 @@
 """Planned iterations compared with eager PyTorch's: bits, memory, time.
 
-Public modules: accuracy, compiled, cost, eager, eager_operations, peaks, side_by_side, signature, verdict.
+Public modules: accuracy, batch, compiled, cost, eager, eager_operations, peaks, side_by_side, signature,
+verdict.
 """

@@ -145,7 +145,7 @@ def compare(
         for checkpoints_off in (False, True):
             with compiling(flag), without_checkpoints() if checkpoints_off else nullcontext():
                 eager, changes, steady = plainly(None if flag or checkpoints_off else measuring)
-            comparison = _difference(eager, planned)._replace(
+            comparison = difference(eager, planned)._replace(
                 compiling=flag,
                 checkpoints_off=checkpoints_off,
                 steady=steady,
@@ -181,14 +181,14 @@ def _rounded(
             for _ in range(count):
                 run_eager(iteration, on_host=on_host)
             before = copies(changing(iteration))
-            eager = _left(iteration, step.program, run_eager(iteration, on_host=on_host))
-            expected = _everything(iteration, step.program, [eager])
+            eager = left_by(iteration, step.program, run_eager(iteration, on_host=on_host))
+            expected = everything(iteration, step.program, [eager])
         with _alone(iteration, step, ()):
             for _ in range(count):
                 run_eager(iteration, on_host=on_host)
             outcome = step.run(iteration.inputs)
             step.restore_to_device()
-            planned = _everything(iteration, step.program, [outcome])
+            planned = everything(iteration, step.program, [outcome])
         if expected.keys() != planned.keys():
             return found
         for name, tensor in expected.items():
@@ -208,7 +208,7 @@ def _rounded(
 def between(iteration: Iteration, one: Sequence[PlannedStep], other: Sequence[PlannedStep]) -> Comparison:
     """Compare the iterations of two plans of one program with each other, as `compare` does with eager's."""
     first, second = (_planned(iteration, iterations[-1], iterations)[0] for iterations in (one, other))
-    return _difference(first, second)
+    return difference(first, second)
 
 
 def _planned(
@@ -222,7 +222,7 @@ def _planned(
         outcomes = [each.run(iteration.inputs) for each in iterations]
         for each in {*iterations}:
             each.restore_to_device()
-        return _everything(iteration, step.program, outcomes), outcomes, {*changing(iteration)}
+        return everything(iteration, step.program, outcomes), outcomes, {*changing(iteration)}
 
 
 def _eager(
@@ -249,14 +249,14 @@ def _eager(
         for last in updating:
             run = partial(run_eager, iteration, sums, firsts, last=last, on_host=on_host)
             outcome = run() if measuring is None else measuring.run(run)
-            outcomes.append(_left(iteration, step.program, outcome))
+            outcomes.append(left_by(iteration, step.program, outcome))
             for name in [name for name in sums if (name, SUM) not in step.program.states]:
                 del sums[name]
             since = since or PythonState(iteration, tensors=True)
-        everything = _everything(iteration, step.program, outcomes, before.changed())
-        everything |= copies({f"{name}.{SUM}": x for name, x in sums.items()})
+        found = everything(iteration, step.program, outcomes, before.changed())
+        found |= copies({f"{name}.{SUM}": x for name, x in sums.items()})
         steady = since is not None and not since.changes() and not before.state.drawn()
-        return everything, before.state.changes(), steady
+        return found, before.state.changes(), steady
 
 
 @contextmanager
@@ -347,7 +347,7 @@ _MOST_NAMED = 3
 _GRADIENT = ".grad"
 
 
-def _difference(eager: Mapping[str, Tensor], planned: Mapping[str, Tensor]) -> Comparison:
+def difference(eager: Mapping[str, Tensor], planned: Mapping[str, Tensor]) -> Comparison:
     if unmatched := sorted(eager.keys() ^ planned.keys()):
         return Comparison(unmatched[0], float("inf"), len(eager))
     for name, tensor in eager.items():
@@ -356,7 +356,7 @@ def _difference(eager: Mapping[str, Tensor], planned: Mapping[str, Tensor]) -> C
     return Comparison(None, 0.0, len(eager))
 
 
-def _left(iteration: Iteration, program: Program, eager: Outcome) -> Outcome:
+def left_by(iteration: Iteration, program: Program, eager: Outcome) -> Outcome:
     """Return the outcome without the gradients that updates use up: eager keeps them until the next
     `zero_grad`.
     """
@@ -365,7 +365,7 @@ def _left(iteration: Iteration, program: Program, eager: Outcome) -> Outcome:
     return eager._replace(gradients={name: eager.gradients[name] for name in program.gradients})
 
 
-def _everything(
+def everything(
     iteration: Iteration, program: Program, outcomes: list[Outcome], changed: Sequence[str] = ()
 ) -> dict[str, Tensor]:
     """Collect all that iterations make or change: losses, outputs, gradients, buffers, weights, states.

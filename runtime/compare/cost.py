@@ -56,11 +56,15 @@ class Cost(NamedTuple):
 
 
 class EagerCost:
-    """Measurement of the iterations that a comparison runs anyway: the peak of the second, which has all
-    states, and the time of the fastest other one.
+    """Measurement of the iterations that a comparison runs anyway: the peak of one, and the time of the
+    fastest other one, if there is another.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, measured: int = 2) -> None:
+        """measured: number of the iteration whose peak counts, by default of the second, which has all
+        states.
+        """
+        self._measured = measured
         self._device = device_of(program.device)
         self._resident = resident_bytes(program)
         self._peak: int | None = None
@@ -69,10 +73,12 @@ class EagerCost:
 
     def run(self, call: Callable[[], T]) -> T:
         self._runs += 1
-        if self._runs == 2 and not profiler_is_on():
-            found = live_peak(call, self._device)
+        if self._runs == self._measured and not profiler_is_on():
+            found = live_peak(lambda: self._device.once(call), self._device)
             self._peak = self._resident + found.peak_bytes
-            return found.result
+            result, seconds = found.result
+            self._seconds = seconds if self._seconds is None else self._seconds  # counting takes time too
+            return result
         result, seconds = self._device.once(call)
         self._seconds = seconds if self._seconds is None else min(self._seconds, seconds)
         return result

@@ -71,7 +71,7 @@ def compared(
 
     Raises DifferenceError if the two are not equal.
     """
-    if step.program.device.type == "cpu" and _host_lacks(baseline(graph).peak - resident_bytes(step.program)):
+    if not has_memory_for_eager(step.program, graph):
         return None
     comparison = _if_it_fits(lambda: _of_trace(iteration, step, iterations, compiled))
     if comparison is not None and not comparison.equal:
@@ -144,13 +144,14 @@ def warning(eager: Mapping[str, Any]) -> str | None:
 NOT_COMPARED = "not compared with eager PyTorch: there is not memory enough for its iteration"
 
 
-def _host_lacks(size: int) -> bool:
-    """Tell whether the host has less memory available than `size`.
+def has_memory_for_eager(program: Program, graph: Graph) -> bool:
+    """Tell whether the host has memory available for an iteration of eager PyTorch.
 
-    A process that takes more than there is would be ended, without an exception.
+    A process that takes more than there is would be ended, without an exception. A GPU says so itself.
     """
-    there = available_bytes()
-    return there is not None and size > there
+    if program.device.type != "cpu" or (there := available_bytes()) is None:
+        return True
+    return baseline(graph).peak - resident_bytes(program) <= there
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -34,12 +34,23 @@ class Before:
     tensors: those that are copied, by name.
     """
 
-    def __init__(self, state: PythonState, tensors: Mapping[str, SavedTensor]) -> None:
+    def __init__(
+        self, state: PythonState, tensors: Mapping[str, SavedTensor], steps: list[Callable[[], None]]
+    ) -> None:
+        """steps: what puts it back."""
         self.state, self.tensors = state, tensors
+        self._steps = steps
 
     def changed(self) -> list[str]:
         """Return the names of the tensors that are different now."""
         return [name for name, tensor in self.tensors.items() if tensor.has_changed()]
+
+    def put_back(self) -> None:
+        _run_all(self._steps)
+
+    def keep(self) -> None:
+        """Keep what was changed since it was put back, beyond the end of the context."""
+        self._steps.clear()
 
 
 @contextmanager
@@ -70,11 +81,12 @@ def unchanged(
             gradients.put_back,
             *(partial(restore_generator, each, numbers) for each, numbers in generators.items()),
         ]
+        before = Before(state, tensors, steps)
         try:
             with open_to_signals(first_interrupt=True):
-                yield Before(state, tensors)
+                yield before
         finally:
-            _run_all(steps)
+            before.put_back()
 
 
 def residents_of(iteration: Iteration) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ import memplan
 import pytest
 import torch
 from memplan.runtime.compare import cost
+from memplan.runtime.compare.comparison import ITERATIONS
 from memplan.runtime.compare.cost import Cost, below_baseline, is_slower, worse_in_both
 from memplan.runtime.measuring.live_bytes import live_peak
 from torch import nn
@@ -44,11 +45,13 @@ X = torch.randn(256, 16, generator=torch.Generator().manual_seed(0))
 
 
 def said(module, x=X, **options):
-    """What `optimize` warns of, and the step."""
+    """What `optimize` and the first batches warn of, and the step."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         options = {"budget": "100%", "cache": False, "time_limit": 1} | options
         step = memplan.optimize(module, x, **options)
+        for _batch in range(ITERATIONS):
+            step(x).backward()
     return [str(each.message) for each in found if issubclass(each.category, UserWarning)], step
 
 
@@ -65,7 +68,7 @@ def eager_peak(module):
 
 
 def test_a_model_with_checkpoints_of_its_own_takes_less_than_the_baseline(monkeypatch):
-    monkeypatch.setattr("memplan.training.plan.worse_than_eager", lambda *_: None)
+    monkeypatch.setattr("memplan.training.verification.worse_than_eager", lambda *_: None)
     module = Checkpointed()
     lines, step = said(module)
     (line,) = [line for line in lines if "of the baseline" in line]
@@ -78,13 +81,14 @@ SLOW = [(1.0, 1.2)] * 6 + [(1.0, 0.9)]
 """Rounds of a plan that is slow in all but one: seconds of eager, of the plan."""
 
 
-def test_a_plan_that_is_worse_in_both_is_refused(monkeypatch):
+@pytest.mark.parametrize("verify", [None, True], ids=["at the first batch", "before"])
+def test_a_plan_that_is_worse_in_both_is_refused(monkeypatch, verify):
     """Eager takes less by its checkpoints; and less time, as if the plan were slow."""
     monkeypatch.setattr(cost, "windows", lambda *_: zip(*SLOW, strict=True))
     line = r"worse than eager PyTorch in both memory and time: .* give a budget below (?P<bytes>[\d,]+) bytes"
     module = Checkpointed()
     with pytest.raises(memplan.MemplanError, match=line) as refused:
-        memplan.optimize(module, X, budget="100%", cache=False, time_limit=1)
+        memplan.optimize(module, X, budget="100%", cache=False, time_limit=1, verify=verify)(X)
     assert f"eager {eager_peak(module):,} B" in str(refused.value)
     below = int(refused.value.args[0].rpartition("below ")[2].split()[0].replace(",", "")) - 1
     assert said(Checkpointed(), budget=below)[1].plan.figures.peak < eager_peak(module)
@@ -108,7 +112,7 @@ def test_one_that_is_slower_now_and_then_is_not(rounds, slower):
 def test_new_shapes_of_a_training_that_runs_are_not_refused(monkeypatch):
     module = Checkpointed()
     _, step = said(module, budget=eager_peak(module) - 1, states=0, gradients="freed")
-    monkeypatch.setattr("memplan.training.plan.worse_than_eager", lambda *_: "worse")
+    monkeypatch.setattr("memplan.training.verification.worse_than_eager", lambda *_: "worse")
     step(X[:100]).backward()
 
 
@@ -198,7 +202,7 @@ def test_rounds_take_turns(monkeypatch):
     """So that what else the machine does meets both."""
     module, order = Checkpointed(), []
     monkeypatch.setattr(cost, "run_eager", lambda _iteration: order.append("eager"))
-    monkeypatch.setattr("memplan.training.plan.worse_than_eager", lambda *_: None)
+    monkeypatch.setattr("memplan.training.verification.worse_than_eager", lambda *_: None)
     _, step = said(module)
     plan = step.plans[0]
     monkeypatch.setattr(plan, "run", lambda _inputs: order.append("plan"))

@@ -16,8 +16,11 @@ import memplan
 import pytest
 import torch
 from memplan.runtime.compare import signature, verdict
+from memplan.runtime.compare.batch import BatchComparison
+from memplan.runtime.compare.comparison import ITERATIONS
 from memplan.runtime.trace.output_layouts import trace_real_layouts
 from memplan.training import plan as planning
+from memplan.training import verification
 from memplan.training.progress import ProgressEvent
 from torch import Tensor, nn
 
@@ -45,8 +48,12 @@ def script(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Gets an entry for each plan that is compared, before it trains or on its first batches."""
     done: list[bool] = []
-    monkeypatch.setattr(planning, "compared", lambda *given: done.append(True) or verdict.compared(*given))
+    monkeypatch.setattr(
+        verification, "compared", lambda *given: done.append(True) or verdict.compared(*given)
+    )
+    monkeypatch.setattr(verification, "BatchComparison", lambda: done.append(True) or BatchComparison())
     return done
 
 
@@ -69,10 +76,15 @@ def total(output: Tensor) -> Tensor:
 
 
 def start(folder: Path, module: nn.Module | None = None, loss_fn: Any = total, **options: Any) -> Any:
-    module = module or Model()
-    return memplan.optimize(
-        module, X, loss_fn=loss_fn, budget="100%", solver="store-all", cache=folder, **options
+    """Plan, and train on as many batches as are compared."""
+    step = memplan.optimize(
+        module or Model(), X, loss_fn=loss_fn, budget="100%", solver="store-all", cache=folder, **options
     )
+    for _batch in range(ITERATIONS):
+        loss = step(X)
+        if "optimizer" not in options:
+            loss.backward()
+    return step
 
 
 def test_calls_run_by_themselves_where_the_plan_is_compared(
@@ -237,6 +249,8 @@ class Model(nn.Linear):
         return super().forward(x) * (2 if "one" in self.kinds and "two" in {"one", "two"} else 1)
 
 step = memplan.optimize(Model(6, 3), torch.ones(8, 6), loss_fn=torch.sum, budget="100%", cache=sys.argv[1])
+for _ in range(2):
+    step(torch.ones(8, 6)).backward()
 print(step.report().plans[0].compared_before)
 """
 

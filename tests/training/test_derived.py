@@ -121,7 +121,9 @@ def test_a_branch_by_lengths_is_another_program_measured_and_compared(measured: 
         loss.backward()
         module.zero_grad()
         assert len(measured) == made
-        assert ("compare" in step.report().plans[0].setup) == (length == 20)
+        notes = " ".join(step.report().plans[0].notes)
+        # Two batches of each of both programs are compared, whatever their shapes.
+        assert ("compared with eager PyTorch's" in notes) == (length != 8)
 
 
 def test_offloaded_weights_stay_offloaded_by_a_transferred_schedule(measured: list[str]) -> None:

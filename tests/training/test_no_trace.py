@@ -12,7 +12,7 @@ import memplan
 import numpy as np
 import pytest
 import torch
-from memplan.runtime.compare import comparison, eager
+from memplan.runtime.compare import batch, comparison, eager
 from memplan.runtime.model.iteration import Iteration, Updates
 from memplan.runtime.model.saved import SavedTensor, elements_of
 from memplan.runtime.model.unchanged import unchanged
@@ -208,7 +208,8 @@ def test_the_first_evaluation_and_another_shape_count_once():
         assert module.count.item() == number
 
 
-def test_a_counter_that_is_not_compared_equal_is_told():
+@pytest.mark.parametrize("verify", [None, True], ids=["first batch", "before"])
+def test_a_counter_that_is_not_compared_equal_is_told(verify):
     """Eager changes a frozen weight that the trace leaves alone: that is a difference of its own."""
 
     class Grows(Base):
@@ -221,12 +222,14 @@ def test_a_counter_that_is_not_compared_equal_is_told():
             return x
 
     with pytest.raises(memplan.MemplanError, match="count differs from eager"):
-        memplan.optimize(Grows(), X, budget="100%", cache=False, time_limit=1)
+        memplan.optimize(Grows(), X, budget="100%", cache=False, time_limit=1, verify=verify)(X)
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("when", range(2, 8, 2))
-def test_ctrl_c_while_it_compares(when, monkeypatch):
+@pytest.mark.parametrize(
+    ("when", "verify"), [(2, True), (4, True), (6, True), (2, None)], ids=[2, 4, 6, "first batch"]
+)
+def test_ctrl_c_while_it_compares(when, verify, monkeypatch):
     """A second one, while things are put back, does not break that off."""
     module, optimizer = made(Momentum, "adamw")
     iteration = Iteration(module, (X,), updates=Updates(not_none(optimizer)))
@@ -245,10 +248,12 @@ def test_ctrl_c_while_it_compares(when, monkeypatch):
         return made
 
     original = eager.run_eager
-    monkeypatch.setattr(comparison, "run_eager", run_eager)
+    for file in (comparison, batch):
+        monkeypatch.setattr(file, "run_eager", run_eager)
     monkeypatch.setattr("memplan.runtime.model.unchanged.SavedTensor", Interrupting)
+    options = {"budget": "100%", "cache": False, "time_limit": 1, "verify": verify}
     with pytest.raises(KeyboardInterrupt):
-        memplan.optimize(module, X, budget="100%", cache=False, time_limit=1, optimizer=optimizer)
+        memplan.optimize(module, X, optimizer=optimizer, **options)(X)
     assert differences(before, digest(iteration)) == []
 
 

@@ -96,7 +96,7 @@ def test_the_peak_with_states_and_updates_is_within_the_budget() -> None:
     """Shares are of the plain peak with the states in it."""
     module = model()
     optimizer = Lion(module.parameters())
-    step = planned(module, optimizer, budget="80%")
+    step = planned(module, optimizer, budget="80%", verify=True)
     taken = counted(optimizer, dict(module.named_parameters()))
     weights = sum(p.nbytes for p in module.parameters())
     assert taken.states == weights

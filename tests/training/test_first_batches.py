@@ -1,0 +1,209 @@
+"""A plan's first iterations are compared with eager PyTorch's on the same batches, before they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import memplan
+import pytest
+import torch
+from memplan.graphs.errors import DifferenceError
+from memplan.runtime.compare import batch, comparison
+from memplan.runtime.compare.comparison import ITERATIONS
+from memplan.runtime.compare.eager import run_eager
+from memplan.runtime.run.execute import Outcome, PlannedStep
+from memplan.training import step as steps
+from memplan.training import verification
+from torch import Tensor, nn
+
+BATCHES = torch.randn(5, 8, 6, generator=torch.Generator().manual_seed(3))
+
+
+class Noisy(nn.Module):
+    """Draws random numbers, and changes a buffer in each iteration."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(0.3), nn.Linear(6, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def mean_square(output: Tensor) -> Tensor:
+    return output.square().mean()
+
+
+def sgd(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)
+
+
+def optimized(module: nn.Module, x: Tensor = BATCHES[0], **options: Any) -> Any:
+    given = {"loss_fn": mean_square, "budget": "100%", "solver": "store-all", "cache": False}
+    return memplan.optimize(module, x, **{**given, **options})
+
+
+def everything(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    states = [t for row in optimizer.state.values() for t in row.values() if isinstance(t, Tensor)]
+    gradients = [x.grad for x in module.parameters() if x.grad is not None]
+    return [*module.state_dict().values(), *states, *gradients, torch.get_rng_state()]
+
+
+def by_eager(module: nn.Module, batches: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """Train by plain PyTorch; return losses and all that is left."""
+    optimizer, losses = sgd(module), list[Tensor]()
+    torch.manual_seed(1)
+    for x in batches:
+        optimizer.zero_grad()
+        loss = mean_square(module(x))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    optimizer.zero_grad()
+    return losses, everything(module, optimizer)
+
+
+@pytest.fixture(autouse=True)
+def any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No plan is refused for its time: those of models as small are not compared on a busy machine."""
+    monkeypatch.setattr(verification, "worse_than_eager", lambda *_: None)
+
+
+@pytest.fixture
+def eager_runs(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Gets an entry for each iteration of eager PyTorch."""
+    done: list[bool] = []
+    for file in (batch, comparison):
+        monkeypatch.setattr(file, "run_eager", lambda *a, **k: done.append(True) or run_eager(*a, **k))
+    return done
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["backward", "planned updates"])
+def test_training_is_bitwise_eager_s_from_the_first_batch(eager_runs: list[bool], planned: bool) -> None:
+    module, counts = Noisy(), list[int]()
+    optimizer = sgd(module)
+    given: dict[str, Any] = {"optimizer": optimizer} if planned else {"states": optimizer}
+    step = optimized(module, **given)
+    assert not eager_runs
+    torch.manual_seed(1)
+    losses: list[Tensor] = []
+    for x in BATCHES:
+        loss = step(x)
+        if not planned:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        losses.append(loss.detach())
+        counts.append(len(eager_runs))
+    optimizer.zero_grad()
+    expected, left = by_eager(Noisy(), BATCHES)
+    assert counts == [1, *[ITERATIONS] * 4]
+    assert all(map(torch.equal, losses, expected))
+    assert all(map(torch.equal, everything(module, optimizer), left))
+    assert "iterations compared with eager PyTorch's, which take " in str(step.report())
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, first: int = 0) -> None:
+    """Have planned iterations return a loss that is wrong, from one of them on."""
+    run: Callable[..., Outcome] = PlannedStep.run
+    runs: list[bool] = []
+
+    def spoilt(step: PlannedStep, inputs: Any) -> Outcome:
+        outcome = run(step, inputs)
+        runs.append(True)
+        assert outcome.loss is not None
+        return outcome if len(runs) <= first else outcome._replace(loss=outcome.loss + 1)
+
+    monkeypatch.setattr(PlannedStep, "run", spoilt)
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["first batch", "second batch"])
+@pytest.mark.parametrize("kind", ["backward", "planned updates", "updates after the plan"])
+def test_a_difference_refuses_the_step_and_keeps_eager_s_result(
+    monkeypatch: pytest.MonkeyPatch, kind: str, first: int
+) -> None:
+    module = Noisy()
+    optimizer = sgd(module)
+    given: dict[str, Any] = {"optimizer": optimizer} if kind == "planned updates" else {"states": optimizer}
+    if kind == "updates after the plan":
+        monkeypatch.setattr("memplan.training.optimize.is_planned", lambda _optimizer: False)
+        given = {"optimizer": optimizer}
+    step = optimized(module, **given)
+    spoil(monkeypatch, first)
+    losses: list[Tensor] = []
+    torch.manual_seed(1)
+    for number, x in enumerate(BATCHES[:3]):
+        optimizer.zero_grad()
+        if number < first:
+            loss = step(x)
+        else:
+            with pytest.raises(
+                DifferenceError, match=r"is not the model's: .* differs from eager"
+            ) as refused:
+                step(x)
+            loss = refused.value.loss
+        if kind == "backward":
+            loss.backward()
+            optimizer.step()
+        losses.append(loss.detach())
+    optimizer.zero_grad()
+    expected, left = by_eager(Noisy(), BATCHES[:3])
+    assert all(map(torch.equal, losses, expected))
+    assert all(map(torch.equal, everything(module, optimizer), left))
+
+
+def test_without_memory_for_eager_s_iteration_the_plan_trains_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = Noisy()
+    optimizer = sgd(module)
+    step = optimized(module, optimizer=optimizer)
+
+    def exhausted(iteration: Any, *given: Any, **more: Any) -> Any:
+        run_eager(iteration, *given, **more)
+        raise MemoryError
+
+    monkeypatch.setattr(batch, "run_eager", exhausted)
+    torch.manual_seed(1)
+    with pytest.warns(UserWarning, match="not compared with eager PyTorch: there is not memory enough"):
+        losses = [step(BATCHES[0])]
+    losses += [step(x) for x in BATCHES[1:]]
+    expected, left = by_eager(Noisy(), BATCHES)
+    assert all(map(torch.equal, losses, expected))
+    optimizer.zero_grad()
+    assert all(map(torch.equal, everything(module, optimizer), left))
+
+
+def test_plans_of_the_same_calls_share_the_comparison(eager_runs: list[bool]) -> None:
+    """The example's shape may never come: then the first batches of another shape are compared."""
+    module = Noisy()
+    step = optimized(module, states=0, gradients="freed", budget="200%")
+    for rows, runs in ((5, 1), (7, 2), (5, 2), (8, 2), (6, 2)):
+        step(BATCHES[0][:rows]).backward()
+        module.zero_grad()
+        assert len(eager_runs) == runs
+
+
+def test_true_compares_before_training(eager_runs: list[bool]) -> None:
+    step = optimized(Noisy(), verify=True)
+    assert len(eager_runs) == ITERATIONS
+    step(BATCHES[0])
+    assert len(eager_runs) == ITERATIONS
+
+
+def test_an_error_of_the_plan_leaves_all_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Noisy()
+    optimizer = sgd(module)
+    step = optimized(module, optimizer=optimizer)
+    before, iterate = [x.clone() for x in everything(module, optimizer)], steps.Step._iterate
+
+    def failing(self: Any, *given: Any) -> Outcome:
+        iterate(self, *given)
+        raise KeyError("after the iteration")
+
+    monkeypatch.setattr(steps.Step, "_iterate", failing)
+    with pytest.raises(KeyError):
+        step(BATCHES[0])
+    assert all(map(torch.equal, everything(module, optimizer), before))

@@ -1,0 +1,192 @@
+"""Plans compared with eager PyTorch: on the batches that train first, or before them.
+
+    verify=None     the first iterations of a plan that was not compared before are eager PyTorch's as well,
+                    on the same batches (runtime/compare/batch.py). So training begins at once.
+    verify=True     each plan, before its first iteration, on the inputs that it was made for
+    verify=False    never
+
+Plans that move tensors, parts of an update or of a larger graph, compiled operations, CUDA graphs, several
+processes and forward passes are compared before their first iteration: an iteration of these goes on in the
+next one, or has no eager counterpart by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from ..graphs.errors import InputError
+from ..graphs.machine import Machine
+from ..graphs.units import format_bytes
+from ..planner.baseline import baseline
+from ..planner.simulator.simulate import simulate
+from ..runtime.compare.batch import BatchComparison
+from ..runtime.compare.cost import Cost, EagerCost, below_baseline, worse_than_eager
+from ..runtime.compare.verdict import (
+    NOT_COMPARED,
+    as_source,
+    compared,
+    has_memory_for_eager,
+    is_out_of_memory,
+    warning,
+)
+from ..runtime.model.iteration import Iteration
+from ..runtime.model.unchanged import unchanged
+from ..runtime.run.execute import Outcome, PlannedStep
+from ..runtime.unsupported import warn_user
+from .options import Options
+from .plan_cache import Plan
+from .report import TrainingLog
+
+
+@dataclass
+class _Waiting:
+    """A plan whose first iterations are to be compared.
+
+    comparison: shared by plans of the same calls, for other shapes: what is left of it is left for all.
+    vouching: notes on disk that it was found equal; None if that is not to be noted.
+    weighs: whether it may be refused because eager PyTorch takes less.
+    noted: whether the report says what eager PyTorch takes.
+    """
+
+    plan: Plan
+    comparison: BatchComparison
+    cost: EagerCost
+    vouching: Callable[[], None] | None
+    weighs: bool
+    noted: bool = False
+
+
+@dataclass
+class Verification:
+    """The comparisons of a step's plans with eager PyTorch.
+
+    machine_of: returns a plan's machine.
+    waiting: the plans that are compared on the batches that train first.
+    """
+
+    options: Options
+    book: TrainingLog
+    machine_of: Callable[[Plan], Machine | None]
+    waiting: WeakKeyDictionary[PlannedStep, _Waiting] = field(
+        default_factory=WeakKeyDictionary[PlannedStep, _Waiting]
+    )
+
+    def can_wait(self, iteration: Iteration, step: PlannedStep, plan: Plan) -> bool:
+        """Tell whether the plan can be compared on the batches that train first."""
+        program = plan.program
+        alone = iteration.purpose == "train" and iteration.processes is None and iteration.accumulate == 1
+        simple = plan.compiled is None and not self.options.cuda_graph and step.cycle is None
+        # Values that decide, or that code keeps, may be others in the next iteration: it is tried before.
+        fixed = program.used is None and program.host_part is None
+        return self.options.verify is None and alone and simple and fixed
+
+    def wait(
+        self,
+        iteration: Iteration,
+        step: PlannedStep,
+        plan: Plan,
+        vouching: Callable[[], None] | None,
+        like: Sequence[PlannedStep],
+        *,
+        weighs: bool,
+    ) -> None:
+        """Have the plan compared on the batches that train first.
+
+        like: steps with the same calls, which are waiting too.
+        """
+        if not has_memory_for_eager(plan.program, plan.graph):
+            warn_user(NOT_COMPARED)
+            return
+        comparison = self.waiting[like[-1]].comparison if like else BatchComparison()
+        # With updates the first iteration makes the states, which are counted as resident.
+        cost = EagerCost(plan.program, measured=1 if iteration.updates is None else 2)
+        self.waiting[step] = _Waiting(plan, comparison, cost, vouching, weighs)
+
+    def before_training(
+        self,
+        iteration: Iteration,
+        step: PlannedStep,
+        plan: Plan,
+        in_turn: Sequence[PlannedStep] | None,
+        outside: int,
+        *,
+        weighs: bool,
+    ) -> bool:
+        """Compare iterations that leave no trace, and tell whether the result may be noted on disk.
+
+        in_turn: see `compare`.
+        outside: bytes of the budget that are not the plan's.
+        weighs: whether the plan may be refused because eager PyTorch takes less.
+
+        Raises DifferenceError, and InputError for a plan that is worse than eager PyTorch.
+        """
+        same = compared(iteration, step, plan.graph, in_turn, plan.compiled)
+        if same is not None and same.eager is not None and weighs:
+            self._weigh(iteration, step, plan, same.eager, outside)
+        line = warning(as_source(same))
+        if line is not None:
+            warn_user(line)
+        return same is not None and same.steady and line is None
+
+    def iterate(
+        self, iteration: Iteration, step: PlannedStep, run: Callable[[], Outcome], outside: int
+    ) -> Outcome:
+        """Run an iteration by the plan, with eager PyTorch's before it if it is one of the plan's first.
+
+        Raises what `before_training` raises. All is then as before.
+        """
+        waiting, begun = self.waiting.get(step), False
+        if waiting is None:
+            return run()
+
+        def planned() -> Outcome:
+            nonlocal begun
+            eager = waiting.cost.cost
+            if not waiting.noted and eager is not None:
+                waiting.noted = True
+                peak = format_bytes(eager.peak_bytes)
+                self.book.note(step, f"iterations compared with eager PyTorch's, which take {peak}")
+                if waiting.weighs:
+                    self._weigh(iteration, step, waiting.plan, eager, outside)
+            begun = True
+            return run()
+
+        try:
+            outcome = waiting.comparison.iterate(iteration, step, waiting.cost, planned)
+        except Exception as error:
+            if begun:
+                raise
+            if not is_out_of_memory(error):
+                # A change of module or optimizer that the plan refuses is better told by the plan.
+                with unchanged(iteration, step.program.device):
+                    run()
+                raise
+            del self.waiting[step]
+            warn_user(NOT_COMPARED)
+            return run()
+        if outcome is not None:
+            steady, done = waiting.comparison.steady, not waiting.comparison.left
+        else:  # eager may differ from itself, or be equal another way
+            steady = self.before_training(iteration, step, waiting.plan, None, outside, weighs=False)
+            outcome, done = run(), True
+        # A plan for fewer bytes that has replaced this one meanwhile is another than was compared.
+        if done and step in self.waiting and steady and waiting.vouching is not None:
+            waiting.vouching()
+        if done:
+            for other in [x for x, each in self.waiting.items() if each.comparison is waiting.comparison]:
+                del self.waiting[other]
+        return outcome
+
+    def _weigh(self, iteration: Iteration, step: PlannedStep, plan: Plan, eager: Cost, outside: int) -> None:
+        """Warn if eager PyTorch takes less memory than the baseline.
+
+        Raises InputError if the plan is worse than eager PyTorch in memory and in time.
+        """
+        machine = self.machine_of(plan)
+        peak = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures.peak
+        if line := worse_than_eager(iteration, step, peak, eager, outside):
+            raise InputError(line)
+        if line := below_baseline({"peak": eager.peak_bytes}, baseline(plan.graph).peak):
+            warn_user(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,9 @@ from rich.text import Text
 
 from ..graphs.files.documents import write_document
 from ..graphs.files.machine import machine_to_document
-from ..graphs.machine import Machine
+from ..graphs.machine import Link, Machine, Peers
 from ..graphs.machines.gpus import Gpu, gpu_to_document
+from ..graphs.machines.networks import NETWORKS, find_network
 from ..graphs.machines.presets import Preset, presets
 from ..graphs.units import duration, format_bytes
 from ..planner.budget import spelled
@@ -31,6 +33,15 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name", required=False, shell_complete=completing(machines))
 @host_options
+@click.option(
+    "--ranks", type=click.IntRange(1), help="Devices that train together, joined by --link.  [default: one]"
+)
+@click.option(
+    "--link",
+    metavar="NAME|RATE",
+    help="Network of --ranks: nvlink, pcie4, pcie5, ib400, eth100, or bytes/s that a device receives, "
+    "like 45GB/s or 45GB/s,30us.  [default: no network]",
+)
 @click.option("--list", "as_list", is_flag=True, help="List the machines known by name.")
 @click.option("--device", metavar="cpu|cuda", help="Device to measure.  [default: cuda if there is one]")
 @click.option(
@@ -42,6 +53,8 @@ def machine(
     name: str | None,
     host: str | None,
     lanes: str | None,
+    ranks: int | None,
+    link: str | None,
     as_list: bool,
     device: str | None,
     disk: Path | None,
@@ -58,28 +71,48 @@ def machine(
     plan machine -o machine.yaml --disk /scratch
     plan machine rtx3060
     plan machine rtx4090 --host 64GB --lanes 8 -o mine.yaml
+    plan machine h100 --ranks 8 --link nvlink -o eight.yaml
     """
     if (name is not None) + as_list + (device is not None or disk is not None) > 1:
         raise click.UsageError("NAME, --list and measuring (--device, --disk) do not go together")
     if name is None and (host or lanes):
         raise click.UsageError("--host and --lanes go with NAME")
+    if (ranks is None) != (link is None) or (link is not None and as_list):
+        raise click.UsageError("--ranks and --link go together, with one machine: --ranks 8 --link nvlink")
+    peers = None if link is None or ranks is None else find_network(link, ranks)
     if as_list and destination:
         raise click.UsageError("-o writes one machine: it does not go with --list")
     if as_list:
         _list(output)
     elif name is not None:
-        _show(chosen_preset(name, host, lanes), destination, output)
+        _show(_joined(chosen_preset(name, host, lanes), peers), destination, output)
     else:
-        _measure(device, disk, destination, output)
+        _measure(device, disk, peers, destination, output)
 
 
 def _list(output: Output) -> None:
     known = presets().values()
     heads = ["device", "host", "disk", "d2h", "h2d", "updates", "on host", "name"]
+    networks = [[network.name, rate(network.rate), network.source] for network in NETWORKS.values()]
     output.result(
-        {"machines": [_document(preset) for preset in known]},
-        table(heads, (_cells(preset) for preset in known)),
+        {
+            "machines": [_document(preset) for preset in known],
+            "networks": [vars(network) for network in NETWORKS.values()],
+        },
+        [
+            *table(heads, (_cells(preset) for preset in known)),
+            Text(),
+            *table(["network", "rate", "between ranks (--link)"], networks),
+        ],
     )
+
+
+def _joined(preset: Preset, peers: Peers | None) -> Preset:
+    """Return the preset with a network to other devices like it."""
+    if peers is None:
+        return preset
+    machine = replace(preset.machine, links=replace(preset.machine.links, peers=peers))
+    return replace(preset, machine=machine)
 
 
 def _cells(preset: Preset) -> list[str]:
@@ -119,11 +152,16 @@ def _gpu(gpu: Gpu) -> str:
     )
 
 
-def _measure(device: str | None, disk: Path | None, destination: Path | None, output: Output) -> None:
+def _measure(
+    device: str | None, disk: Path | None, peers: Peers | None, destination: Path | None, output: Output
+) -> None:
     from ..runtime.measuring.this_machine import measure_machine
 
     with output.status("measuring") as report:
         found = measure_machine(device, disk, report)
+    if peers is not None:
+        links = replace(found.machine.links, peers=peers)
+        found = found._replace(machine=replace(found.machine, links=links))
     written = _write(found.machine, destination)
     output.result(
         {
@@ -165,7 +203,10 @@ def _machine_rows(machine: Machine) -> Iterator[Row]:
             yield "pinned", spelled(machine.pinned)
         if tier.name == "host" and machine.unpinned:
             yield "pinned", "nothing"
-    links = [("device to host", machine.links.d2h), ("host to device", machine.links.h2d)]
+    links: list[tuple[str, Link | None]] = [
+        ("device to host", machine.links.d2h),
+        ("host to device", machine.links.h2d),
+    ]
     for tier in below:
         links += [(f"{tier.name} read", tier.read), (f"{tier.name} write", tier.write)]
     for what, link in links:
@@ -174,6 +215,11 @@ def _machine_rows(machine: Machine) -> Iterator[Row]:
             slower = f", {rate(link.pageable)} where it is not pinned" if link.pageable else ""
             sizes = f", measured at {len(link.measured)} sizes" if link.measured else ""
             yield what, rate(link.rate) + latency + slower + sizes
+    if (peers := machine.links.peers) is not None:
+        latency = f"{duration(peers.latency)} a collective"
+        yield "between ranks", f"{peers.ranks} ranks, {rate(peers.rate)}, {latency}"
+    for group in machine.shared:
+        yield "take turns", ", ".join(group)
     for place in ("device", "host"):
         value = getattr(machine.updates, place)
         if value is not None:

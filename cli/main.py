@@ -32,6 +32,7 @@ COMMANDS = {
     "size": "Will it fit a GPU? The batch to train with, the largest, what takes the memory.",
     "import": "Make a graph of a file that another tool has written.",
     "export": "Write a graph as a file for another tool.",
+    "shard": "Write a graph as one rank of sharded training runs it.",
     "partition": "Show the clusters a graph is cut into.",
     "instances": "List the graphs that come with memplan, or write one.",
     "solvers": "List the solvers.",

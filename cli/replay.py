@@ -21,7 +21,7 @@ from ..planner.bounds import least_memory, time_bound
 from ..planner.budget import Budget
 from ..planner.errors import InvalidScheduleError
 from ..planner.report import Report
-from ..planner.schedule.file import FORMAT, ScheduleFile, schedule_from_document
+from ..planner.schedule.file import FORMAT, SHARDED_FORMAT, ScheduleFile, schedule_from_document
 from ..planner.simulator.simulate import Figures, Replay, simulate
 from .exits import CheckFailedError
 from .find_graph import find_graph, is_of_digest, recorded_graph
@@ -139,7 +139,7 @@ def validate_schedule(held: Held, path: Path) -> Replay:
 def _check_schedule(document: object, path: Path) -> None:
     """Raise InputError if a document is of another kind, before the graph is looked for."""
     try:
-        check_format(mapping(document, "a schedule"), FORMAT)
+        check_format(mapping(document, "a schedule"), FORMAT, SHARDED_FORMAT)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
 

@@ -106,6 +106,7 @@ def nodes_of(graph: Graph, options: Options) -> tuple[list[Node], list[str]]:
             (int((~operations.recompute).sum()), "operations that may run only once"),
             (int(operations.random.sum()), "operations that draw random numbers"),
             (len(operations.modes), "operations with modes"),
+            (len(graph.tensors.spread), "tensors that are spread over ranks"),
             (len(graph.results), "results that stay to the end"),
         )
         if count

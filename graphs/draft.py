@@ -21,6 +21,7 @@ class Draft:
     def __init__(self, name: str) -> None:
         self.name = name
         self._tensors: list[tuple[str, int, Kind, str | None]] = []
+        self._spread: set[int] = set()
         self._names: list[str] = []
         self._phases: list[Phase] = []
         self._times: list[float] = []
@@ -32,9 +33,17 @@ class Draft:
         self._modes: dict[int, tuple[Mode, ...]] = {}
 
     def tensor(
-        self, name: str, size_bytes: int, kind: Kind = Kind.ACTIVATION, layer: str | None = None
+        self,
+        name: str,
+        size_bytes: int,
+        kind: Kind = Kind.ACTIVATION,
+        layer: str | None = None,
+        *,
+        spread: bool = False,
     ) -> int:
-        """Add a tensor and return its index."""
+        """Add a tensor and return its index. spread: over the ranks of sharded training."""
+        if spread:
+            self._spread.add(len(self._tensors))
         self._tensors.append((name, size_bytes, kind, layer))
         return len(self._tensors) - 1
 
@@ -85,7 +94,13 @@ class Draft:
         reads, writes, mutates = (Adjacency.of(column) for column in self._edges)
         return Graph(
             self.name,
-            Tensors(names, np.array(sizes, np.int64), np.array(kinds, np.uint8), layers),
+            Tensors(
+                names,
+                np.array(sizes, np.int64),
+                np.array(kinds, np.uint8),
+                layers,
+                frozenset(self._spread),
+            ),
             Operations(
                 self._names,
                 np.array(self._phases, np.uint8),

@@ -107,12 +107,16 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tensors:
-    """The tensor columns, one entry per tensor. bytes: int64. kind: uint8, values of `Kind`."""
+    """The tensor columns, one entry per tensor. bytes: int64. kind: uint8, values of `Kind`.
+
+    spread: the tensors that lie on the device or, in shares, on all ranks; empty outside of sharded training.
+    """
 
     name: Sequence[str]
     bytes: NDArray[np.int64]
     kind: NDArray[np.uint8]
     layer: Sequence[str | None]
+    spread: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.name)
@@ -145,7 +149,7 @@ class Operations:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph:
-    """A plan-graph/1. `results`: indices of the tensors that must exist when the iteration ends."""
+    """A plan-graph/1 or 2. `results`: indices of the tensors that must exist when the iteration ends."""
 
     name: str
     tensors: Tensors
@@ -233,6 +237,23 @@ class Graph:
     def resident(self) -> NDArray[np.bool_]:
         """Return per tensor whether it is there when an iteration starts (an input or persistent)."""
         return self.persistent | (self.tensors.kind == Kind.INPUT)
+
+    @cached_property
+    def spread(self) -> NDArray[np.bool_]:
+        """Return per tensor whether it is spread over the ranks."""
+        found = np.zeros(len(self.tensors), np.bool_)
+        found[list(self.tensors.spread)] = True
+        return found
+
+    def on_peers(self, operation: int) -> tuple[int, ...]:
+        """Return what an operation uses on the peers: the spread tensors of an update.
+
+        It reads and changes this rank's shares of them. Every other operation uses them on the device.
+        """
+        spread = self.tensors.spread
+        if not spread or self.operations.phase[operation] != Phase.UPDATE:
+            return ()
+        return tuple(x for x in self.input_lists[operation] if x in spread)
 
     @cached_property
     def repeat_seconds(self) -> NDArray[np.float64]:

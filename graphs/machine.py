@@ -5,6 +5,12 @@
 The memories form a row; a link joins each to its neighbours alone. Code that moves and counts tensors
 knows a memory by its place in the row, an int, and asks the `Hierarchy` for all else. `Memory` names the
 first three places.
+
+In sharded training the tensors that are spread over the ranks have a row of their own, of two places:
+
+    device ◀──gather, scatter──▶ peers
+
+A copy on the peers is spread over all ranks, so each device holds one share of it.
 """
 
 from __future__ import annotations
@@ -26,10 +32,14 @@ MOST_MEMORIES = 8
 
 
 class Memory(IntEnum):
-    """The first three places in the row of memories. DISK is the memory below the host, whatever its name."""
+    """The first three places in the row of memories. DISK is the memory below the host, whatever its name.
+
+    PEERS is the same place as HOST: it is the memory below the device of a tensor that is spread.
+    """
 
     DEVICE = 0
     HOST = 1
+    PEERS = 1
     DISK = 2
 
 
@@ -96,17 +106,44 @@ class Link:
         return np.array(sizes, np.float64), np.array(seconds, np.float64)
 
 
+@dataclass(frozen=True)
+class Peers(Link):
+    """The network between the ranks: one queue for gathers and scatters.
+
+    Its rate is that of the bytes that a device receives, and so are the sizes that were measured.
+
+    ranks: number of devices.
+    """
+
+    ranks: int = 1
+
+    def seconds(self, size: Bytes, copies: int = 1) -> Bytes:
+        """Return the seconds of so many bytes, gathered or scattered in so many tensors of one size.
+
+        A device receives all but its own share (ring all-gather and reduce-scatter).
+        """
+        return super().seconds(cast(Bytes, size - copies * np.ceil(size / copies / self.ranks)), copies)
+
+    def total_seconds(self, sizes: Sequence[int]) -> float:
+        return float(self.seconds(np.array(sizes, np.float64)).sum())
+
+    def share_of(self, size: int) -> int:
+        """Return the bytes that a copy on the peers takes on each device."""
+        return -(-size // self.ranks)
+
+
 @dataclass(frozen=True, init=False)
 class Links:
     """The links of a machine, None if it has no such link.
 
-    A bare number is a rate in bytes/s, without latency.
+    A bare number is a rate in bytes/s, without latency. peers: the network between the ranks.
     """
 
     d2h: Link | None
     h2d: Link | None
     disk_read: Link | None
     disk_write: Link | None
+    peers: Peers | None
 
     def __init__(
         self,
@@ -114,10 +151,18 @@ class Links:
         h2d: Link | float | None = None,
         disk_read: Link | float | None = None,
         disk_write: Link | float | None = None,
+        *,
+        peers: Peers | None = None,
     ) -> None:
         given = {"d2h": d2h, "h2d": h2d, "disk_read": disk_read, "disk_write": disk_write}
         for name, link in given.items():
             object.__setattr__(self, name, Link(float(link)) if isinstance(link, int | float) else link)
+        object.__setattr__(self, "peers", peers)
+
+    @property
+    def reach_host(self) -> bool:
+        """Tell whether tensors can go to the host and come back."""
+        return self.d2h is not None and self.h2d is not None
 
 
 @dataclass(frozen=True)
@@ -136,9 +181,14 @@ class Tier:
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """All memories of a machine in a row, the device first."""
+    """All memories of a machine in a row, the device first.
+
+    peers: the network to the other ranks, None if there is none. shared: see `Machine`.
+    """
 
     tiers: tuple[Tier, ...]
+    peers: Peers | None = None
+    shared: tuple[tuple[str, ...], ...] = ()
 
     def __len__(self) -> int:
         return len(self.tiers)
@@ -150,7 +200,8 @@ class Hierarchy:
     def with_length(self, memories: int) -> Hierarchy:
         """Return the row with at least so many memories; those that the machine lacks hold nothing."""
         missing = range(len(self.tiers), memories)
-        return Hierarchy((*self.tiers, *(Tier(f"memory {place}", capacity=0) for place in missing)))
+        added = (Tier(f"memory {place}", capacity=0) for place in missing)
+        return Hierarchy((*self.tiers, *added), self.peers, self.shared)
 
 
 @dataclass(frozen=True)
@@ -173,7 +224,9 @@ class Machine:
     updates: no rule of schedules knows them; from them come the times of update operations that nobody has
     measured. pinned: bytes of host memory that can be pinned, of those that its capacity has. unpinned:
     nothing is pinned, and the links have their pageable rates; see `without_pinned`. disk_name: what the
-    memory below the host is called. deeper: the memories below that, in a row.
+    memory below the host is called. deeper: the memories below that, in a row. shared: groups of links, by
+    the names of machine files, that take turns, as they share one resource; `cpu` stands for work on the
+    CPU.
     """
 
     device_capacity: int | None = None
@@ -185,6 +238,7 @@ class Machine:
     unpinned: bool = False
     disk_name: str = "disk"
     deeper: tuple[Tier, ...] = ()
+    shared: tuple[tuple[str, ...], ...] = ()
 
     @cached_property
     def hierarchy(self) -> Hierarchy:
@@ -196,8 +250,15 @@ class Machine:
                 Tier("host", self.host_capacity, links.d2h, links.h2d),
                 Tier(self.disk_name, self.disk_capacity, links.disk_write, links.disk_read),
                 *self.deeper,
-            )
+            ),
+            links.peers,
+            self.shared,
         )
+
+    @property
+    def can_transfer(self) -> bool:
+        """Tell whether tensors can leave the device and come back: to the host, or to the peers."""
+        return self.links.reach_host or self.links.peers is not None
 
     def without_pinned(self) -> Machine | None:
         """Return the same machine without pinned memory, with slower copies.

@@ -1,17 +1,24 @@
 """The baseline of every report: all operations once, in traced order, each tensor deleted after its last
-use."""
+use.
+
+In sharded training the weights are gathered just before their first use, and stay until they change, by a
+network that takes no time.
+"""
 
 from __future__ import annotations
 
-from math import fsum
+from math import fsum, inf
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from ..graphs.graph import Graph
+from ..graphs.machine import Links, Machine, Peers
+from .residency.prefetch_placement import build_schedule
+from .residency.residency import Residency
 from .schedule.schedule import Schedule
 from .schedule.sequence import in_default_mode, schedule_of
-from .simulator.simulate import Figures
+from .simulator.simulate import Figures, simulate
 
 _schedules: WeakKeyDictionary[Graph, Schedule] = WeakKeyDictionary()
 _known: WeakKeyDictionary[Graph, Figures] = WeakKeyDictionary()
@@ -20,15 +27,28 @@ _known: WeakKeyDictionary[Graph, Figures] = WeakKeyDictionary()
 def baseline_schedule(graph: Graph) -> Schedule:
     """Return the baseline: what eager PyTorch does, if it freed every tensor after its last use."""
     if graph not in _schedules:
-        _schedules[graph] = schedule_of(graph, in_default_mode(range(len(graph.operations))))
+        runs = in_default_mode(range(len(graph.operations)))
+        spread = bool(graph.tensors.spread)
+        _schedules[graph] = build_schedule(graph, Residency(runs)) if spread else schedule_of(graph, runs)
     return _schedules[graph]
 
 
 def baseline(graph: Graph) -> Figures:
     """Return time and peak of the baseline on a device of any size, as the simulator does, once per graph."""
     if graph not in _known:
-        _known[graph] = _figures(graph)
+        _known[graph] = _sharded_figures(graph) if graph.tensors.spread else _figures(graph)
     return _known[graph]
+
+
+def any_size(graph: Graph) -> Machine:
+    """Return a machine of any size, without links; a graph that is sharded has its ranks, and a network that
+    takes no time."""
+    ranks = graph.machine.links.peers.ranks if graph.machine and graph.machine.links.peers else 1
+    return Machine(links=Links(peers=Peers(inf, ranks=ranks))) if graph.tensors.spread else Machine()
+
+
+def _sharded_figures(graph: Graph) -> Figures:
+    return simulate(graph, baseline_schedule(graph), machine=any_size(graph)).figures
 
 
 def _figures(graph: Graph) -> Figures:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..graphs.adjacency import Adjacency
 from ..graphs.graph import Graph, Mode, Phase
 from ..graphs.machine import Links, Machine
+from .simulator.footprint import Footprint
 
 Ints = NDArray[np.int64]
 
@@ -21,10 +22,11 @@ def minimum_memory(graph: Graph, machine: Machine | None = None) -> int:
     recomputation.
 
     While operation o runs, its inputs, outputs and workspace are on the device, and so is all that
-    never leaves it: the batch, and, if nothing comes from the host, the persistent tensors that some
-    operation needs there in each of its modes; others may be on the host throughout. At the end the results
-    are there too, if nothing goes to the host and no mode produces them there. A mode that reads or writes
-    host memory, or runs on the host, needs less. If the graph has only one schedule, its peak counts.
+    never leaves it: the batch, its shares of spread weights and states, and, if nothing comes from the host,
+    the persistent tensors that some operation needs there in each of its modes; others may be on the host
+    throughout. At the end the results are there too, if nothing goes to the host and no mode produces them
+    there. A mode that reads or writes host memory, or runs on the host, needs less. If the graph has only
+    one schedule, its peak counts.
     """
     machine = machine or graph.machine
     if (machine is None or machine.links == Links()) and has_one_schedule(graph):
@@ -32,18 +34,24 @@ def minimum_memory(graph: Graph, machine: Machine | None = None) -> int:
     links = machine.links if machine else Links()
     always = graph.resident & ~graph.persistent
     if links.h2d is None:
-        always = graph.resident & (~graph.persistent | _needed(graph))
+        always = graph.resident & ~graph.spread & (~graph.persistent | _needed(graph))
     extra = np.where(always, 0, graph.tensors.bytes)
     need = _needs(graph, extra, _Spans.none(graph))
     below = {x for modes in graph.operations.modes.values() for mode in modes for x in mode.made_on_host}
     stay = [] if links.d2h is not None else [x for x in graph.results if x not in below]
-    results = int(extra[stay].sum())
-    return int(graph.tensors.bytes[always].sum()) + max(int(need.max(initial=0)), results)
+    results = int(extra[[x for x in stay if x not in graph.tensors.spread]].sum())
+    shares = Footprint(graph, (machine or Machine()).hierarchy).shares
+    for update in np.flatnonzero(graph.operations.phase == Phase.UPDATE).tolist() if shares else ():
+        used = graph.on_peers(update)
+        need[update] += sum(shares[x] for x in used if not graph.persistent[x]) - int(extra[list(used)].sum())
+    always_there = sum(share for x, share in shares.items() if graph.persistent[x])
+    return always_there + int(graph.tensors.bytes[always].sum()) + max(int(need.max(initial=0)), results)
 
 
 def least_memory(graph: Graph) -> int:
     """Return the device bytes below which no schedule exists on any machine, with links of whatever rates."""
-    return minimum_memory(graph, Machine(links=Links(1.0, 1.0)))
+    peers = graph.machine.links.peers if graph.machine else None
+    return minimum_memory(graph, Machine(links=Links(1.0, 1.0, peers=peers)))
 
 
 def offloads(machine: Machine | None) -> bool:
@@ -68,7 +76,7 @@ def minimum_memory_once(graph: Graph, machine: Machine | None = None) -> int | N
     graph.
     """
     machine = machine or graph.machine
-    linked = machine is not None and machine.links != Links()
+    linked = bool(graph.tensors.spread) or (machine is not None and machine.links != Links())
     if linked or uses_host(graph) or not (graph.operations.phase == Phase.BACKWARD).any():
         return None
     return _once_peak(graph, backward_once(graph))

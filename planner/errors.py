@@ -18,6 +18,7 @@ RULES = {
     "delete-last-copy": "the last fresh copy of a persistent tensor is never deleted",
     "transfer-source": "a copied tensor is there, complete and fresh",
     "transfer-link": "a transfer uses a link that the machine has",
+    "peers": "shares of weights and states stay on the peers; weights are gathered, gradients scattered",
     "capacity": "each memory stays within its capacity, the device within the budget, what is pinned too",
     "addresses": "copies that are there at once share no byte of the arena, which the budget holds",
     "runs-all": "every operation runs at least once",

@@ -12,9 +12,9 @@ import numpy as np
 
 from ..graphs.arrays import Floats, Ints
 from ..graphs.graph import Graph, Kind, Phase
-from ..graphs.machine import Machine, Memory
+from ..graphs.machine import Memory
 from ..planner.addresses.lifetimes import WORKSPACE, Lifetimes
-from ..planner.baseline import baseline_schedule
+from ..planner.baseline import any_size, baseline_schedule
 from ..planner.schedule.schedule import Schedule, Verb
 from ..planner.simulator.curves import byte_curves
 from ..planner.simulator.timeline import NOTHING, Timeline, timeline
@@ -22,7 +22,7 @@ from .colours import COLOURS
 from .curves import by_memory
 from .memory_timeline import moments, passed
 from .modules import modules
-from .subject import Subject, cause_index, cause_words, queue_words
+from .subject import Subject, cause_index, cause_words, queue_index, queue_words
 from .tensor_outcomes import TensorOutcome, bars, fates, recomputed_runs
 
 Document = dict[str, Any]
@@ -81,8 +81,8 @@ def _memory(graph: Graph, line: Timeline, rows: Lifetimes) -> Document:
 def _plain(graph: Graph) -> Document:
     """Return the curve of the baseline on a device of unlimited size."""
     schedule = baseline_schedule(graph)
-    line = timeline(graph, schedule, machine=Machine())
-    return _curve("plain", line, byte_curves(graph, schedule, machine=Machine())[Memory.DEVICE])
+    line = timeline(graph, schedule, machine=any_size(graph))
+    return _curve("plain", line, byte_curves(graph, schedule, machine=any_size(graph))[Memory.DEVICE])
 
 
 def _curve(name: str, line: Timeline, bytes_: Ints) -> Document:
@@ -112,7 +112,7 @@ def _steps(subject: Subject, line: Timeline) -> Document:
         "step": shown.tolist(),
         "start": _times(line.start[shown]),
         "end": _times(line.end[shown]),
-        "queue": line.queue[shown].tolist(),
+        "queue": [queue_index(queue, memories) for queue in line.queue[shown].tolist()],
         "idle": _times(line.idle[shown]),
         "cause": [cause_index(cause, memories) for cause in line.cause[shown].tolist()],
         "of": schedule.targets[shown].tolist(),

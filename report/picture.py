@@ -14,15 +14,15 @@ import numpy as np
 
 from ..graphs.arrays import Floats, Ints
 from ..graphs.graph import Kind, Phase
-from ..graphs.machine import Machine, Memory
+from ..graphs.machine import Memory
 from ..graphs.units import format_bytes
 from ..planner.addresses.lifetimes import lifetimes
-from ..planner.baseline import baseline_schedule
+from ..planner.baseline import any_size, baseline_schedule
 from ..planner.schedule.schedule import Verb
 from ..planner.simulator.timeline import NOTHING, Timeline, timeline
 from .colours import AGAIN, COPY, KIND, PHASE
 from .memory_timeline import moments, passed
-from .subject import Subject, queue_words
+from .subject import Subject, queue_index, queue_words
 
 COLUMNS = 900
 """Width of the time axis, pixels."""
@@ -52,7 +52,7 @@ def picture(subject: Subject) -> str:
     plain_at, plain_bytes = _plain(subject)
     ceiling = max(figures.peak, subject.budget or 0, int(plain_bytes.max(initial=0)), 1)
     words = queue_words(subject.memories)
-    queues = [queue for queue in range(len(words)) if bool((line.queue == queue).any())]
+    queues = sorted({queue for queue in line.queue.tolist() if queue != NOTHING})
     bottom = _TOP + _HEIGHT + 26
     height = bottom + len(queues) * (_ROW + _GAP) + 54
     body = [
@@ -65,7 +65,8 @@ def picture(subject: Subject) -> str:
         *_budget(subject.budget, ceiling),
     ]
     for place, queue in enumerate(queues):
-        body += _queue(words[queue], bottom + place * (_ROW + _GAP), _fills(subject, line, queue, edges))
+        word = words[queue_index(queue, subject.memories)]
+        body += _queue(word, bottom + place * (_ROW + _GAP), _fills(subject, line, queue, edges))
     width = _LEFT + COLUMNS + 20
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="schedule" viewBox="0 0 {width} {height}" role="img" '
@@ -142,9 +143,9 @@ def _colours(subject: Subject) -> np.ndarray[tuple[int], np.dtype[np.str_]]:
 
 
 def _plain(subject: Subject) -> tuple[Floats, Ints]:
-    schedule = baseline_schedule(subject.graph)
-    line = timeline(subject.graph, schedule, machine=Machine())
-    found = moments(subject.graph, line, lifetimes(subject.graph, schedule, machine=Machine()))
+    schedule, machine = baseline_schedule(subject.graph), any_size(subject.graph)
+    line = timeline(subject.graph, schedule, machine=machine)
+    found = moments(subject.graph, line, lifetimes(subject.graph, schedule, machine=machine))
     return found.at, found.sums.sum(axis=1)
 
 

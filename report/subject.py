@@ -11,6 +11,7 @@ from ..graphs.machine import Machine, Memory
 from ..planner.addresses.lifetimes import Lifetimes, lifetimes
 from ..planner.report import Report
 from ..planner.schedule.schedule import Schedule
+from ..planner.simulator.clock import Queue
 from ..planner.simulator.pinned import PINNED
 from ..planner.simulator.timeline import LAUNCH, NOTHING
 
@@ -18,7 +19,7 @@ from ..planner.simulator.timeline import LAUNCH, NOTHING
 def queue_words(memories: Sequence[str]) -> tuple[str, ...]:
     """Return the name of each queue, by its number. memories: their names from the device down."""
     copies = ((f"{name} write", f"{name} read") for name in memories[Memory.DISK :])
-    return ("compute", "CPU", "device to host", "host to device", *chain.from_iterable(copies))
+    return ("compute", "CPU", "device to host", "host to device", *chain.from_iterable(copies), "network")
 
 
 def cause_words(memories: Sequence[str]) -> tuple[str, ...]:
@@ -30,6 +31,7 @@ def cause_words(memories: Sequence[str]) -> tuple[str, ...]:
         "a copy to the host",
         "a copy from the host",
         *chain.from_iterable(copies),
+        "a gather or scatter",
         "the training thread",
         "the iteration before the last",
     )
@@ -37,7 +39,12 @@ def cause_words(memories: Sequence[str]) -> tuple[str, ...]:
 
 def cause_index(cause: int, memories: Sequence[str]) -> int:
     """Return the index of a timeline's cause among the `cause_words`; NOTHING stays."""
-    return cause if cause >= NOTHING else len(queue_words(memories)) + LAUNCH - cause
+    return queue_index(cause, memories) if cause >= NOTHING else len(queue_words(memories)) + LAUNCH - cause
+
+
+def queue_index(queue: int, memories: Sequence[str]) -> int:
+    """Return the index of a timeline's queue among the `queue_words`: the network is the last."""
+    return len(queue_words(memories)) - 1 if queue == Queue.COMM else queue
 
 
 @dataclass(frozen=True)

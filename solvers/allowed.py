@@ -166,9 +166,15 @@ def _restricted_machine(machine: Machine, allowed: tuple[Technique, ...]) -> Mac
     They have no capacity: a tensor that nothing reads could start in one otherwise.
     """
     if "offload" not in allowed:
-        return Machine(machine.device_capacity, host_capacity=0, disk_capacity=0, updates=machine.updates)
+        return Machine(
+            machine.device_capacity,
+            host_capacity=0,
+            disk_capacity=0,
+            links=Links(peers=machine.links.peers),
+            updates=machine.updates,
+        )
     if "disk" not in allowed:
-        links = Links(machine.links.d2h, machine.links.h2d)
+        links = Links(machine.links.d2h, machine.links.h2d, peers=machine.links.peers)
         return replace(machine, links=links, disk_capacity=0, deeper=())
     return machine
 

@@ -36,14 +36,17 @@ class LinkedMachine:
 
 
 def worth_moving(machine: Machine) -> int:
-    """Return the bytes from which a tensor is worth a transfer to the host and back; 1 without latencies.
+    """Return the bytes from which a tensor is worth a transfer to the host and back, or two on the network
+    between ranks; 1 without latencies.
 
     An offload interval frees memory for b bytes. Taken from larger tensors, the same memory costs the links
     b / β. So a tensor is worth its copies if they take at most twice that (from Hockney's n½ of the two
     directions on). Solvers that choose what to transfer leave smaller tensors on the device, unless the
     budget can't be met without them.
     """
-    out, back = machine.links.d2h, machine.links.h2d
+    links = machine.links
+    # in sharded training most of what moves are weights
+    out, back = (links.peers, links.peers) if links.peers else (links.d2h, links.h2d)
     if out is None or back is None:
         return 1
     large = 1 / out.best_rate + 1 / back.best_rate

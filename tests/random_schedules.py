@@ -38,6 +38,11 @@ def random_initial(random: Random, graph: Graph, machine: Machine | None) -> Ini
     places = [(HOST,), (DISK,), (DEVICE, HOST), *((memory,) for memory in deeper), *combined]
     groups: list[tuple[tuple[int, ...], list[int]]] = []
     for x in range(len(graph.tensors)):
+        if x in graph.tensors.spread and graph.tensor(x).kind in PERSISTENT:
+            places_of_shares = [(HOST,), (HOST,), (DEVICE, HOST)]
+            if not chance(random, 0.01):
+                groups.append((random.choice(places_of_shares), [x]))
+            continue
         offloaded = machine is not None and chance(random, 0.5)
         if graph.tensor(x).kind in PERSISTENT and offloaded:
             groups.append((random.choice([(HOST,), *places]), [x]))

@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import inf
 from typing import Literal, NamedTuple
 
-from memplan.graphs.graph import Graph, Kind, Mode
+from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.graphs.machine import Link, Machine, Memory
 from memplan.planner.schedule.schedule import Initial, Schedule, Step, Verb
 
@@ -21,7 +21,7 @@ DEVICE, HOST = Memory.DEVICE, Memory.HOST
 PERSISTENT = {Kind.PARAMETER, Kind.BUFFER, Kind.OPTIMIZER_STATE}
 Place = int | Literal["pinned"]
 Queue = str | tuple[int, int]
-"""compute, cpu or launch, or a link: from one memory to its neighbour."""
+"""compute, cpu, launch, peers or shared ones, or a link: from one memory to its neighbour."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,10 @@ class Walk:
         self.tensors = [graph.tensor(x) for x in range(len(graph.tensors))]
         self.operations = [graph.operation(o) for o in range(len(graph.operations))]
         self.results = list(graph.results)
+        self.spread = graph.tensors.spread
         self.machine = machine or graph.machine or Machine()
+        peers = self.machine.links.peers
+        self.ranks = 1 if peers is None else peers.ranks
         self.tiers = self.machine.hierarchy.tiers
         self.memories = range(len(self.tiers))
         self.initial = initial
@@ -193,12 +196,29 @@ class Walk:
         self.half_taken: dict[Place, list[PendingDelete]] = {m: [] for m in self.pending}
         self.transfers: dict[tuple[int, Queue], list[Transfer]] = {}
         self.free: dict[Queue, float] = dict.fromkeys(("compute", "cpu", "launch"), 0.0)
+        self.free["peers"] = 0.0
         for above, below in pairwise(self.memories):
             self.free[above, below] = self.free[below, above] = 0.0
+        self.shared = {self._named(name): group for group in self.machine.shared for name in group}
+        self.free.update(dict.fromkeys(map(str, self.shared.values()), 0.0))
         self.least_bytes = {m: self.live_bytes(m) for m in self.memories}
         self.peak = dict(self.least_bytes)
         self.pinned_limit = min(self.limit[HOST], inf if self.machine.pinned is None else self.machine.pinned)
         self.pinned_peak = self.least_pinned = self.pinned_bytes()
+
+    def _named(self, name: str) -> Queue:
+        """The queue that a machine file calls so."""
+        if name in ("cpu", "peers"):
+            return name
+        if name in ("d2h", "h2d"):
+            return (0, 1) if name == "d2h" else (1, 0)
+        tier, way = name.rsplit("_", 1)
+        lower = [each.name for each in self.tiers].index(tier)
+        return (lower - 1, lower) if way == "write" else (lower, lower - 1)
+
+    def turns(self, queue: Queue) -> Queue:
+        """What the queue has to itself, or shares with others in turns."""
+        return str(self.shared[queue]) if queue in self.shared else queue
 
     def _capacity(self, memory: int) -> float:
         capacity = self.tiers[memory].capacity
@@ -226,7 +246,14 @@ class Walk:
         return self.present(x, memory) and self.complete(x, memory) and self.fresh(x, memory)
 
     def live_bytes(self, memory: int) -> int:
-        return sum(self.tensors[x].bytes for x, m in self.copies if m == memory)
+        return sum(size for copy in self.copies for where, size in [self.weigh(*copy)] if where == memory)
+
+    def weigh(self, x: int, memory: int) -> tuple[int, int]:
+        """Whose bytes a copy takes, and how many: on the peers, a share of each device's."""
+        size = self.tensors[x].bytes
+        if x in self.spread and memory == HOST:
+            return DEVICE, (size + self.ranks - 1) // self.ranks
+        return memory, size
 
     # What is pinned
 
@@ -235,6 +262,8 @@ class Walk:
 
     def crossing(self, step: Step, x: int) -> bool:
         """Whether the step sends x over the link, or reads it over the link."""
+        if x in self.spread:
+            return False
         if step.verb == Verb.COMPUTE:
             o, known = step.target, 0 <= step.where <= len(self.operations[step.target].modes)
             mode = self.mode(step) if known else None
@@ -281,8 +310,9 @@ class Walk:
     def inputs(self, step: Step) -> set[tuple[int, int]]:
         """The copies that a compute step reads, those that it changes included."""
         operation, mode = self.operations[step.target], self.mode(step)
+        shares = self.spread if operation.phase == Phase.UPDATE else ()
         return {
-            (x, HOST if mode.on_host or x in mode.reads_host else DEVICE)
+            (x, HOST if mode.on_host or x in mode.reads_host or x in shares else DEVICE)
             for x in operation.reads + operation.mutates
         }
 
@@ -316,6 +346,8 @@ class Walk:
     def way(self, step: Step) -> Way:
         """From the memory above the one named down to it, or from the one below up to it."""
         target = step.where
+        if step.target in self.spread:
+            return Way(HOST - target, target, self.machine.links.peers) if target <= HOST else Way(0, 1, None)
         if step.verb == Verb.OFFLOAD:
             return Way(target - 1, target, self.tiers[target].write)
         return Way(target + 1, target, self.tiers[target + 1].read)
@@ -327,6 +359,9 @@ class Walk:
         named = [x for _memories, tensors in self.initial.groups for x in tensors]
         if len(set(named)) < len(named) or any(self.tensors[x].kind not in PERSISTENT for x in named):
             rules.add("initial")
+        for x in self.spread:
+            if self.tensors[x].kind in PERSISTENT and self.home(x) not in ({HOST}, {DEVICE, HOST}):
+                rules.add("initial")
         if (
             any(self.live_bytes(m) > self.limit[m] for m in self.memories)
             or self.pinned_bytes() > self.pinned_limit
@@ -377,6 +412,8 @@ class Walk:
         rules: set[str] = set()
         if self.tensors[x].kind == Kind.INPUT:
             rules.add("delete-input")
+        if x in self.spread and self.tensors[x].kind in PERSISTENT and memory == HOST:
+            rules.add("peers")
         if not self.present(x, memory):
             rules.add("delete-present")
         elif self.tensors[x].kind in PERSISTENT and self.fresh(x, memory):
@@ -388,13 +425,18 @@ class Walk:
     def _transfer_violations(self, step: Step) -> set[str]:
         rules: set[str] = set()
         source, target, link = self.way(step)
+        if step.target in self.spread:
+            kept = self.tensors[step.target].kind in PERSISTENT
+            if (step.verb, step.where) != ((Verb.PREFETCH, DEVICE) if kept else (Verb.OFFLOAD, HOST)):
+                return {"peers"}
         if link is None:
             rules.add("transfer-link")
         if not self.readable(step.target, source):
             rules.add("transfer-source")
-        need = 0 if self.present(step.target, target) else self.tensors[step.target].bytes
+        place, size = self.weigh(step.target, target)
+        need = 0 if self.present(step.target, target) else size
         pinned = self.pinned_bytes() + self.need_pinned(step.target, target)
-        if self.live_bytes(target) + need > self.limit[target] or pinned > self.pinned_limit:
+        if self.live_bytes(place) + need > self.limit[place] or pinned > self.pinned_limit:
             rules.add("capacity")
         return rules
 
@@ -424,7 +466,7 @@ class Walk:
 
     def _compute(self, step: Step) -> tuple[float, float]:
         mode = self.mode(step)
-        memory, queue = (HOST, "cpu") if mode.on_host else (DEVICE, "compute")
+        queue = "cpu" if mode.on_host else "compute"
         read = [self.copies[key] for key in self.inputs(step)]
         waits = [copy.ready for copy in read]
         for copy in read:
@@ -432,26 +474,28 @@ class Walk:
                 self._wait(transfer, queue == "compute")
         outputs = self.outputs(step)
         waits += [self.copies[x, place].ready for x, place in outputs if self._added_in_place(step, x, place)]
-        for x in self.operations[step.target].mutates:
-            waits += self._await_users(x, memory)
+        changed = [(x, place) for x, place in self.inputs(step) if x in self.operations[step.target].mutates]
+        for x, place in changed:
+            waits += self._await_users(x, place)
         pinned = [x for x, place in outputs if self.need_pinned(x, place)]
         pinned_bytes = self.new_pinned(step)
         for place in (DEVICE, HOST):
             waits += self._allocate(place, self.need_bytes(step, place))
         waits += self._allocate("pinned", pinned_bytes)
         launched = self.free["launch"] = max(self.free["launch"], self.fence) + mode.launch
-        start = max([self.free[queue], self.fence, launched, *waits])
-        end = self.free[queue] = start + mode.time
+        lane = self.turns(queue)
+        start = max([self.free[lane], self.fence, launched, *waits])
+        end = self.free[lane] = start + mode.time
         for x, place in outputs:
             if not self.present(x, place):
                 self.copies[x, place] = Copy({step.target}, self.version[x], end, pinned=x in pinned)
             elif self._added_in_place(step, x, place):
                 self.copies[x, place].contributions.add(step.target)
                 self.copies[x, place].ready = end
-        for x in self.operations[step.target].mutates:
+        for x, place in changed:
             self.version[x] += 1
-            self.copies[x, memory].version = self.version[x]
-            self.copies[x, memory].ready = end
+            self.copies[x, place].version = self.version[x]
+            self.copies[x, place].ready = end
         self.ran.add(step.target)
         return start, end
 
@@ -468,13 +512,16 @@ class Walk:
         there = self.present(x, target)
         waits = [read.ready]
         pinned = self.need_pinned(x, target)
-        waits += self._await_users(x, target) if there else self._allocate(target, self.tensors[x].bytes)
+        waits += self._await_users(x, target) if there else self._allocate(*self.weigh(x, target))
         waits += self._allocate("pinned", pinned)
         if DEVICE in (source, target):
             waits.append(self.free["compute"])
-        queue = (source, target)
-        start = max([self.free[queue], self.fence, *waits])
-        end = self.free[queue] = start + seconds_of(link, self.tensors[x].bytes)
+        size = self.tensors[x].bytes
+        queue: Queue = "peers" if x in self.spread else (source, target)
+        passing = size - (size + self.ranks - 1) // self.ranks if x in self.spread else size
+        lane = self.turns(queue)
+        start = max([self.free[lane], self.fence, *waits])
+        end = self.free[lane] = start + seconds_of(link, passing)
         if not there:
             self.copies[x, target] = Copy(set(), 0, pinned=pinned > 0)
         made = self.copies[x, target]
@@ -498,9 +545,10 @@ class Walk:
     def _delete(self, x: int, memory: int) -> None:
         copy = self.copies.pop((x, memory))
         in_flight = [t for t in copy.made_by + copy.read_by if t.in_flight(memory)]
-        if in_flight and self.tensors[x].bytes:
-            for place in (memory, "pinned") if copy.pinned else (memory,):
-                self.pending[place].append(PendingDelete(self.tensors[x].bytes, in_flight))
+        where, size = self.weigh(x, memory)
+        if in_flight and size:
+            for place in (where, "pinned") if copy.pinned else (where,):
+                self.pending[place].append(PendingDelete(size, in_flight))
 
     def _allocate(self, memory: Place, need: int) -> list[float]:
         """Make room for `need` bytes and count them. Returns the ends of the transfers waited for."""

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from memplan.graphs.draft import Draft
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
-from memplan.graphs.machine import Link, Links, Machine, Tier
+from memplan.graphs.machine import Link, Links, Machine, Peers, Tier
 from memplan.planner.schedule.schedule import Schedule
+from memplan.planner.simulator.clock import resources
 from random_schedules import chance, random_initial, random_schedule
 from reference_replay import Refused, replay
 
@@ -29,6 +30,7 @@ LATENCIES = (0.0, 0.0, 0.25, 1.0, 3.0)
 LAUNCHES = (0.0, 0.25, 0.5, 1.0, 2.0)
 PERSISTENT = (Kind.PARAMETER, Kind.BUFFER, Kind.OPTIMIZER_STATE)
 MADE = (Kind.ACTIVATION, Kind.GRADIENT, Kind.PARAMETER_GRADIENT)
+RANKS = (1, 2, 2, 4, 3)
 
 
 class Case(NamedTuple):
@@ -107,6 +109,43 @@ def random_machine(random: Random) -> Machine:
     return Machine(links=Links(*rates))
 
 
+def with_spread(random: Random, graph: Graph) -> Graph:
+    """The same graph with some tensors spread over ranks, those that may be."""
+    operations, persistent = graph.operations, graph.persistent
+    updates = operations.phase == Phase.UPDATE
+    in_host = {
+        x
+        for o, modes in operations.modes.items()
+        for mode in modes
+        for x in (
+            (*graph.input_lists[o], *operations.writes[o])
+            if mode.on_host
+            else (*mode.reads_host, *mode.writes_host)
+        )
+    }
+    kinds = graph.tensors.kind.copy()
+    spread: list[int] = []
+    for x in range(len(kinds)):
+        users = {"changed": graph.mutators[x], "made": graph.producers[x]}
+        legal = updates[users["changed"]].all() and not updates[users["made"]].any() and x not in in_host
+        if legal and kinds[x] != Kind.INPUT and chance(random, 0.7):
+            kinds[x] = random.choice((Kind.PARAMETER, Kind.OPTIMIZER_STATE)) if persistent[x] else MADE[-1]
+            spread.append(x)
+    tensors = replace(graph.tensors, kind=kinds, spread=frozenset(spread))
+    found = replace(graph, tensors=tensors)
+    validate(found)
+    return found
+
+
+def with_shared(random: Random, machine: Machine) -> Machine:
+    """The same machine with links that take turns, in groups of two and more."""
+    names = sorted(resources(machine.hierarchy.names))
+    random.shuffle(names)
+    first = random.randint(2, len(names))
+    groups = [names[:first], names[first : first + random.randint(2, 3)]]
+    return replace(machine, shared=tuple(tuple(group) for group in groups if len(group) > 1))
+
+
 def with_memories(random: Random, machine: Machine, memories: int) -> Machine:
     """So many that a copy can reach, two or more, without capacities; some links are missing all the same."""
     if memories == 2:
@@ -120,13 +159,21 @@ def with_memories(random: Random, machine: Machine, memories: int) -> Machine:
     return replace(machine, disk_name=random.choice(("disk", "cxl")), deeper=tuple(deeper))
 
 
-def random_case(random: Random, most_operations: int = 7, memories: int = 3) -> Case:
+def random_case(
+    random: Random, most_operations: int = 7, memories: int = 3, *, peers: bool = False, shared: bool = False
+) -> Case:
     """A graph, a schedule for it (legal at most times), and limits at, just below or above its need.
-    memories: of a machine, 2 to 8."""
+    memories: of a machine, 2 to 8. peers: tensors are spread over ranks. shared: links take turns."""
     graph = random_graph(random, most_operations)
-    machine = random_machine(random) if chance(random, 0.8) else None
+    machine = random_machine(random) if peers or shared or chance(random, 0.8) else None
     if machine is not None and memories != 3:
         machine = with_memories(random, machine, memories)
+    if machine is not None and peers:
+        graph = with_spread(random, graph)
+        network = Peers(random.choice(RATES), ranks=random.choice(RANKS)) if chance(random, 0.95) else None
+        machine = replace(machine, links=replace(machine.links, peers=network))
+    if machine is not None and shared:
+        machine = with_shared(random, machine)
     initial = random_initial(random, graph, machine)
     schedule = random_schedule(random, graph, machine, initial)
     budget = None
@@ -164,14 +211,20 @@ def random_case(random: Random, most_operations: int = 7, memories: int = 3) -> 
 
 
 def with_latencies(random: Random, links: Links, latencies: Sequence[float] = LATENCIES) -> Links:
-    each = (links.d2h, links.h2d, links.disk_read, links.disk_write)
-    return Links(*(link and Link(link.rate, random.choice(latencies)) for link in each))
+    each = (links.d2h, links.h2d, links.disk_read, links.disk_write, links.peers)
+    found = (link and replace(link, latency=random.choice(latencies)) for link in each)
+    d2h, h2d, disk_read, disk_write, peers = found
+    assert peers is None or isinstance(peers, Peers)
+    return Links(d2h, h2d, disk_read, disk_write, peers=peers)
 
 
 def with_measured(random: Random, links: Links) -> Links:
     """The same links with copies that were measured at several sizes."""
-    each = (links.d2h, links.h2d, links.disk_read, links.disk_write)
-    return Links(*(link and replace(link, measured=random_measured(random, link)) for link in each))
+    each = (links.d2h, links.h2d, links.disk_read, links.disk_write, links.peers)
+    found = (link and replace(link, measured=random_measured(random, link)) for link in each)
+    d2h, h2d, disk_read, disk_write, peers = found
+    assert peers is None or isinstance(peers, Peers)
+    return Links(d2h, h2d, disk_read, disk_write, peers=peers)
 
 
 def random_measured(random: Random, link: Link) -> tuple[tuple[int, float], ...]:

@@ -44,12 +44,18 @@ def recomputed(graph: Graph, schedule: Schedule) -> list[Entry]:
 
 
 def transfers(graph: Graph, schedule: Schedule) -> Entry:
-    """Return number and bytes of offloads and of prefetches."""
-    sizes = graph.tensors.bytes[schedule.targets * (schedule.verbs != Verb.COMPUTE)]
+    """Return number and bytes of offloads and of prefetches; of sharded training, of gathers and scatters
+    too."""
+    tensors = schedule.targets * (schedule.verbs != Verb.COMPUTE)
+    sizes, spread = graph.tensors.bytes[tensors], graph.spread[tensors]
+    kinds = [(Verb.OFFLOAD, False, "offloads"), (Verb.PREFETCH, False, "prefetches")]
+    if graph.tensors.spread:
+        kinds += [(Verb.PREFETCH, True, "gathers"), (Verb.OFFLOAD, True, "scatters")]
     found: Entry = {}
-    for verb, name in ((Verb.OFFLOAD, "offloads"), (Verb.PREFETCH, "prefetches")):
-        chosen = schedule.verbs == verb
-        found[name] = {"steps": int(chosen.sum()), "bytes": int(sizes[chosen].sum())}
+    for verb, between_ranks, name in kinds:
+        chosen = (schedule.verbs == verb) & (spread == between_ranks)
+        if between_ranks or not graph.tensors.spread or chosen.any():
+            found[name] = {"steps": int(chosen.sum()), "bytes": int(sizes[chosen].sum())}
     return found
 
 
@@ -63,9 +69,10 @@ def peak(graph: Graph, schedule: Schedule, rows: Lifetimes) -> Entry:
     at = int(live.argmax())
     verb, target, _where = list(schedule.rows())[at]
     of = graph.operations.name if verb == Verb.COMPUTE else graph.tensors.name
-    there = np.sort(np.repeat(rows.tensor, rows.there(at)))
-    there = there[there != WORKSPACE]
-    sizes, kinds = graph.tensors.bytes[there], graph.tensors.kind[there]
+    there, sizes = (np.repeat(column, rows.there(at)) for column in (rows.tensor, rows.size))
+    order = np.argsort(there[there != WORKSPACE], kind="stable")
+    there, sizes = (column[there != WORKSPACE][order] for column in (there, sizes))
+    kinds = graph.tensors.kind[there]
     order = np.argsort(-sizes, kind="stable")
     return {
         "step": at,
@@ -74,8 +81,8 @@ def peak(graph: Graph, schedule: Schedule, rows: Lifetimes) -> Entry:
         "by_kind": {kind.word: int(sizes[kinds == kind].sum()) for kind in Kind if (kinds == kind).any()},
         "other": int(live[at] - sizes.sum()),
         "tensors": [
-            {"tensor": tensor.name, "kind": tensor.kind.word, "bytes": tensor.bytes}
-            for tensor in map(graph.tensor, there[order].tolist())
+            {"tensor": graph.tensors.name[x], "kind": Kind(graph.tensors.kind[x]).word, "bytes": size}
+            for x, size in zip(there[order].tolist(), sizes[order].tolist(), strict=True)
         ],
     }
 

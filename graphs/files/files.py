@@ -19,13 +19,14 @@ _ROWS_AT_A_TIME = 1000
 
 
 def load_graph(path: str | Path) -> Graph:
-    """Read a plan-graph/1. Raises InputError: one line with the file, the place and the fault."""
+    """Read a plan-graph/1 or 2. Raises InputError: one line with the file, the place and the fault."""
     path = Path(path)
     return graph_from_document(read_document(path), str(path))
 
 
 def save_graph(graph: Graph, path: str | Path) -> None:
-    """Write a plan-graph/1 in the format of the suffix; the same graph gives the same bytes."""
+    """Write a plan-graph/1, or 2 if tensors are spread, in the format of the suffix; the same graph gives
+    the same bytes."""
     write_document(graph_to_document(graph), Path(path))
 
 

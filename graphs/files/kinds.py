@@ -21,16 +21,18 @@ _BY_FIELD = {
 """Fields of documents that name no format -> the same."""
 
 
-def check_format(row: Row, wanted: str) -> None:
-    """Raise ValueError if a document is not of the format `wanted`; says what it is, if that is known."""
+def check_format(row: Row, *wanted: str) -> None:
+    """Raise ValueError if a document is not of one of the formats `wanted`, versions of one kind; says what
+    it is, if that is known."""
     named: Any = row.get("format")
-    if named == wanted:
+    if named in wanted:
         return
     kind = str(named).partition("/")[0]
-    if kind == wanted.partition("/")[0]:  # of another version
+    if kind == wanted[0].partition("/")[0]:  # of another version
         what = None
     elif named is None:
         what = next((what for field, what in _BY_FIELD.items() if field in row), None)
     else:
         what = _KINDS.get(kind)
-    raise ValueError(f"format is {named!r}, not {wanted!r}{f'; it is {what}' if what else ''}")
+    formats = " or ".join(map(repr, wanted))
+    raise ValueError(f"format is {named!r}, not {formats}{f'; it is {what}' if what else ''}")

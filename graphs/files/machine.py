@@ -6,6 +6,8 @@ disk: {capacity: 1TB}
 links: {d2h: {rate: 12e9, pageable: 4e9}, h2d: {rate: 12e9, latency: 20us, pageable: 5e9}, disk_read: 3e9}
                                            # bytes/s, seconds; pageable: if host memory is not pinned;
                                            # measured: [[1MB, 110us], …], copies of these sizes
+    peers: {rate: 45e9, latency: 30us, ranks: 8}   # (in links) the network between the ranks of sharded
+                                           # training: bytes that a device receives in a second
 updates: {device: 16.6e9, host: 1.1e9}     # bytes of float32 weights per second by AdamW; device_fused and
                                            # host_fused: by its fused kernel
 
@@ -14,6 +16,10 @@ In place of `disk` and its two links, the memories below the host may be listed,
 memories:
   - {name: cxl, capacity: 256GB, write: 30e9, read: {rate: 32e9, latency: 1us}}
   - {name: disk, capacity: 4TB, write: 2e9, read: 3e9}    # write: from the memory above; read: to it
+
+Links that share a resource take turns, if a list says so (`cpu` stands for work on the CPU):
+
+shared: [[d2h, h2d], [disk_write, disk_read]]
 
 A file may have a section `gpu`, the figures from which operations are estimated where --gpu names the file:
 graphs/machines/gpus.py reads it.
@@ -27,15 +33,16 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..errors import InputError
-from ..machine import MOST_MEMORIES, Link, Links, Machine, Memory, Tier, Updates
+from ..machine import MOST_MEMORIES, Link, Links, Machine, Memory, Peers, Tier, Updates
 from ..units import FEW_BYTES, bare_number, parse_rate, parse_seconds
 from .documents import read_document
 from .fields import Row, check_fields, mapping, sequence, size, text, twice
 
-_LINKS = ("d2h", "h2d", "disk_read", "disk_write")
+_LINKS = ("d2h", "h2d", "disk_read", "disk_write", "peers")
+_MOST_RANKS = 1 << 20
 _MOST_LISTED = MOST_MEMORIES - Memory.DISK
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
-_RESERVED = ("device", "host", "both", "pinned")
+_RESERVED = ("device", "host", "both", "pinned", "peers")
 """Words with another meaning where a schedule names a memory."""
 _UPDATES = ("device", "host", "device_fused", "host_fused")
 
@@ -99,7 +106,7 @@ def _sizes(document: Row) -> Iterator[tuple[str, object]]:
 def machine_from_document(document: object) -> Machine:
     """Return the machine of a document. Raises ValueError with the field and the fault."""
     row = mapping(document, "a machine")
-    check_fields(row, (), ("device", "host", "disk", "memories", "links", "updates", "gpu"))
+    check_fields(row, (), ("device", "host", "disk", "memories", "links", "updates", "shared", "gpu"))
     links = _fields(row, "links", _LINKS)
     updates = _fields(row, "updates", _UPDATES)
     disk, *deeper = _below_host(row, links)
@@ -107,13 +114,36 @@ def machine_from_document(document: object) -> Machine:
         _capacity(row.get("device"), "device"),
         _capacity(row.get("host"), "host"),
         disk.capacity,
-        Links(_link(links.get("d2h"), "d2h"), _link(links.get("h2d"), "h2d"), disk.read, disk.write),
+        Links(
+            _link(links.get("d2h"), "d2h"),
+            _link(links.get("h2d"), "h2d"),
+            disk.read,
+            disk.write,
+            peers=_peers(links.get("peers")),
+        ),
         Updates(*(_rate(updates.get(name), name) for name in _UPDATES)),
         _capacity(row.get("host"), "host", "pinned"),
         disk_name=disk.name,
         deeper=tuple(deeper),
+        shared=_shared(row, [disk, *deeper]),
     )
     return (machine.without_pinned() if machine.pinned == 0 else None) or machine
+
+
+def _shared(row: Row, below: list[Tier]) -> tuple[tuple[str, ...], ...]:
+    """Parse the groups of links that take turns. below: the memories below the host."""
+    tiers = [f"{tier.name}_{way}" for tier in below for way in ("write", "read")]
+    known = ("d2h", "h2d", *tiers, "peers", "cpu")
+    groups = [sequence(each, "shared") for each in sequence(row.get("shared") or [], "shared")]
+    for group in groups:
+        if len(group) < 2:
+            raise ValueError(f"field 'shared': {group} is no group: list two links or more, like [d2h, h2d]")
+        if unknown := [name for name in group if name not in known]:
+            raise ValueError(f"field 'shared': {unknown[0]!r} is not one of {', '.join(known)}")
+    names = [name for group in groups for name in group]
+    if len(set(names)) < len(names):
+        raise ValueError(f"field 'shared': {twice(names)!r} stands twice: a link is in one group")
+    return tuple(map(tuple, groups))
 
 
 def _below_host(row: Row, links: Row) -> list[Tier]:
@@ -166,6 +196,8 @@ def machine_to_document(machine: Machine) -> dict[str, Any]:
         document["links"] = known
     if known := {name: rate for name, rate in updates.items() if rate is not None}:
         document["updates"] = known
+    if machine.shared:
+        document["shared"] = [list(group) for group in machine.shared]
     return document
 
 
@@ -183,7 +215,9 @@ def _link_to_document(link: Link, unpinned: bool) -> float | dict[str, Any]:
     pageable = link.rate if unpinned else link.pageable
     measured = [list(pair) for pair in link.measured]
     optional = (("latency", link.latency), ("pageable", pageable), ("measured", measured))
-    more = {name: value for name, value in optional if value}
+    more: dict[str, Any] = {name: value for name, value in optional if value}
+    if isinstance(link, Peers):
+        more["ranks"] = link.ranks
     return {"rate": link.rate, **more} if more else link.rate
 
 
@@ -215,6 +249,21 @@ def _link(value: object, name: str) -> Link | None:
         return Link(parse_rate(row["rate"]), latency, pageable, _measured(row.get("measured"), latency))
     except (InputError, ValueError) as error:
         raise ValueError(f"field {name!r}: {error}") from None
+
+
+def _peers(value: object) -> Peers | None:
+    """Parse the network between the ranks: {rate, latency, measured, ranks}."""
+    if value is None:
+        return None
+    row = dict(mapping(value, "peers"))
+    if "ranks" not in row:
+        raise ValueError("field 'peers': how many ranks share it? Add `ranks: 8`")
+    ranks = row.pop("ranks")
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= _MOST_RANKS:
+        raise ValueError(f"field 'peers': ranks is a whole number from 1 to {_MOST_RANKS:,}, not {ranks!r}")
+    link = _link(row, "peers")
+    assert link is not None
+    return Peers(link.rate, link.latency, None, link.measured, ranks)
 
 
 def _measured(value: object, latency: float) -> tuple[tuple[int, float], ...]:

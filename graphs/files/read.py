@@ -1,4 +1,5 @@
-"""plan-graph/1 from a document to columns. Every fault is one line: the file, the place, what is wrong."""
+"""plan-graph/1 and 2 from a document to columns. Every fault is one line: the file, the place, what is
+wrong."""
 
 from __future__ import annotations
 
@@ -29,10 +30,13 @@ from .machine import machine_from_document
 from .validate import validate
 
 FORMAT = "plan-graph/1"
+SHARDED_FORMAT = "plan-graph/2"
+"""The version of graphs with tensors that are spread over ranks; all others have version 1."""
 
 KINDS = {kind.word: kind for kind in Kind}
 PHASES = {phase.word: phase for phase in Phase}
 _TENSOR_FIELDS = ("name", "bytes", "kind"), ("layer",)
+_SHARDED_TENSOR_FIELDS = ("name", "bytes", "kind"), ("layer", "spread")
 _OPERATION_FIELDS = (
     ("name", "phase", "time"),
     ("launch", "workspace", "reads", "writes", "mutates", "recompute", "random", "layer", "modes"),
@@ -49,9 +53,10 @@ def graph_from_document(document: object, where: str) -> Graph:
     """
     try:
         row = mapping(document, "a graph")
-        check_format(row, FORMAT)
+        check_format(row, FORMAT, SHARDED_FORMAT)
         check_fields(row, *_GRAPH_FIELDS)
-        tensors, index = _tensors(sequence(row["tensors"], "tensors"))
+        fields = _TENSOR_FIELDS if row["format"] == FORMAT else _SHARDED_TENSOR_FIELDS
+        tensors, index = _tensors(sequence(row["tensors"], "tensors"), fields)
         graph = Graph(
             name_of(row),
             tensors,
@@ -66,14 +71,19 @@ def graph_from_document(document: object, where: str) -> Graph:
     return graph
 
 
-def _tensors(rows: list[Any]) -> tuple[Tensors, dict[str, int]]:
+def _tensors(
+    rows: list[Any], fields: tuple[tuple[str, ...], tuple[str, ...]]
+) -> tuple[Tensors, dict[str, int]]:
     names: list[str] = []
     sizes: list[int] = []
     kinds: list[Kind] = []
     layers: list[str | None] = []
+    spread: list[int] = []
 
     def add(row: Row) -> None:
-        check_fields(row, *_TENSOR_FIELDS)
+        check_fields(row, *fields)
+        if flag(row.get("spread", False), "spread"):
+            spread.append(len(names))
         names.append(name_of(row))
         sizes.append(size(row["bytes"], "bytes"))
         kinds.append(word(row["kind"], "kind", KINDS))
@@ -81,7 +91,8 @@ def _tensors(rows: list[Any]) -> tuple[Tensors, dict[str, int]]:
 
     _each(rows, "tensors", add)
     index = _index(names, "tensor")
-    return Tensors(names, np.array(sizes, np.int64), np.array(kinds, np.uint8), layers), index
+    columns = np.array(sizes, np.int64), np.array(kinds, np.uint8)
+    return Tensors(names, *columns, layers, frozenset(spread)), index
 
 
 def _operations(rows: list[Any], tensors: dict[str, int]) -> Operations:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..graph import Graph, Phase
+from ..graph import Graph, Kind, Phase
 
 MOST_SECONDS = 1e18
 """All operations together; the universe is half as old."""
@@ -20,6 +20,7 @@ def validate(graph: Graph) -> None:
     _nothing_writes_residents(graph)
     _reads_follow_writes(graph)
     _results_are_made(graph)
+    _spread_tensors_are_of_updates(graph)
     for operation, modes in graph.operations.modes.items():
         inputs = set(graph.input_lists[operation])
         written = set(graph.operations.writes[operation].tolist())
@@ -100,6 +101,40 @@ def _results_are_made(graph: Graph) -> None:
     for tensor in graph.results:
         if not made[tensor]:
             raise ValueError(f"results: {graph.tensors.name[tensor]} is written by no operation")
+
+
+SPREAD_KINDS = (Kind.PARAMETER, Kind.OPTIMIZER_STATE, Kind.PARAMETER_GRADIENT)
+"""Kinds of tensors that may be spread over ranks."""
+
+
+def _spread_tensors_are_of_updates(graph: Graph) -> None:
+    """Check that only updates change spread tensors, and that none of these is ever in host memory."""
+    spread, operations = graph.tensors.spread, graph.operations
+    for x in sorted(spread):
+        if graph.tensor(x).kind not in SPREAD_KINDS:
+            kinds = ", ".join(kind.word for kind in SPREAD_KINDS)
+            name, kind = graph.tensors.name[x], graph.tensor(x).kind.word
+            raise ValueError(f"tensors[{x}] ({name}): spread, but of kind {kind}: only {kinds} can be")
+        for o in graph.mutators[x].tolist():
+            if operations.phase[o] != Phase.UPDATE:
+                raise ValueError(
+                    f"{_at(graph, o)}: changes {graph.tensors.name[x]}, which is spread: only an operation "
+                    "of phase update can"
+                )
+        for o in graph.producers[x].tolist():
+            if operations.phase[o] == Phase.UPDATE:
+                raise ValueError(
+                    f"{_at(graph, o)}: an update writes {graph.tensors.name[x]}, which is spread: list it in "
+                    "'mutates'"
+                )
+    for o, modes in operations.modes.items() if spread else ():
+        touched = {*graph.input_lists[o], *operations.writes[o].tolist()} & spread
+        for mode in modes:
+            if extra := touched if mode.on_host else touched & {*mode.reads_host, *mode.writes_host}:
+                raise ValueError(
+                    f"{_at(graph, o)}: mode {mode.name!r} has {_name(graph, extra)} in host memory, "
+                    "but it is spread over the ranks"
+                )
 
 
 def _at(graph: Graph, operation: int) -> str:

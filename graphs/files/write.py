@@ -1,4 +1,4 @@
-"""A graph as a plan-graph/1 document; fields at their default are left out."""
+"""A graph as a plan-graph/1 or 2 document; fields at their default are left out."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 
 from ..graph import Graph, Mode, Operation
 from .machine import machine_to_document
-from .read import FORMAT
+from .read import FORMAT, SHARDED_FORMAT
 
 
 def graph_to_document(graph: Graph) -> dict[str, Any]:
     """Return the document that graph_from_document reads back, column for column."""
-    document: dict[str, Any] = {"format": FORMAT, "name": graph.name}
+    version = SHARDED_FORMAT if graph.tensors.spread else FORMAT
+    document: dict[str, Any] = {"format": version, "name": graph.name}
     if graph.source:
         document["source"] = dict(graph.source)
     if graph.machine is not None:
@@ -40,7 +41,11 @@ def rows_of(graph: Graph) -> dict[str, Iterator[Any]]:
 def _tensor_row(graph: Graph, index: int) -> dict[str, Any]:
     tensor = graph.tensor(index)
     row: dict[str, Any] = {"name": tensor.name, "bytes": tensor.bytes, "kind": tensor.kind.word}
-    return row if tensor.layer is None else {**row, "layer": tensor.layer}
+    if tensor.layer is not None:
+        row["layer"] = tensor.layer
+    if index in graph.tensors.spread:
+        row["spread"] = True
+    return row
 
 
 def _operation_row(operation: Operation, names: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
 """Transformations of a graph: another order, updates added.
 
-Public modules: order, updates.
+Public modules: order, sharding, updates.
 """

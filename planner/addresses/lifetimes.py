@@ -121,7 +121,9 @@ def lifetimes(
             break
         walk.run_iteration()
     stays = [
-        _Life(x, walk.sizes[x], first, first + steps) for x, start in walk.there.items() if start < first
+        _Life(x, walk.footprint.of(x, memory)[1], first, first + steps)
+        for (memory, x), start in walk.there.items()
+        if start < first
     ]
     moves = [life for life in walk.gone if first <= life.start < first + steps]
     rows = [(x, size, start - first, end - first) for x, size, start, end in (*stays, *moves) if size]
@@ -147,7 +149,7 @@ class _Life(NamedTuple):
 class _Recorder(Walk):
     """A memory pass that records the copies of one memory.
 
-    there: per resident tensor since when, below 0 for always. gone: lifetimes that have ended.
+    there: per resident copy since when, below 0 for always. gone: lifetimes that have ended.
     now: the next step, counted from the first iteration on.
     """
 
@@ -157,14 +159,18 @@ class _Recorder(Walk):
         self._memory, self._of = memory, int(Memory.HOST) if memory == PINNED else memory
         self._pending: deque[_Life] = deque()
         self._first = 0
-        self.there: dict[int, int] = {}
+        self.there: dict[Copy, int] = {}
         self.gone: list[_Life] = []
         super().__init__(graph, schedule, budget=budget, machine=machine)
-        self.there = {x: -1 for x, memories in self.places.items() if self._of in memories and self._noted(x)}
+        copies = [(memory, x) for x, memories in self.places.items() for memory in memories]
+        self.there = dict.fromkeys(filter(self._noted, copies), -1)
 
-    def _noted(self, x: int) -> bool:
-        """Tell whether a resident copy is one of those to record."""
-        return self._memory != PINNED or x in self.pinned
+    def _noted(self, copy: Copy) -> bool:
+        """Tell whether a resident copy is one of those to record: on the device, shares of spread tensors
+        too."""
+        memory, x = copy
+        where, _size = self.footprint.of(x, memory)
+        return where == self._of and (self._memory != PINNED or x in self.pinned)
 
     @property
     def now(self) -> int:
@@ -200,13 +206,14 @@ class _Recorder(Walk):
         ]
         super()._compute(operation, mode_index)
         if self._of <= _HOST:  # nothing computes into a deeper memory
-            self.there.update(dict.fromkeys(filter(self._noted, made), self.now))
+            copies = [(self._of, x) for x in made]
+            self.there.update(dict.fromkeys(filter(self._noted, copies), self.now))
 
     def _transfer(self, x: int, queue: int, target: int) -> None:
         new = not self.copies.have[target][x]
         super()._transfer(x, queue, target)
-        if new and target == self._of and self._noted(x):
-            self.there[x] = self.now
+        if new and self._noted((target, x)):
+            self.there[target, x] = self.now
 
     def _allocate(self, ledger_of: int, kept: int, transient: int, waits: list[int]) -> None:
         pending = self.ledgers[ledger_of].pending
@@ -221,13 +228,14 @@ class _Recorder(Walk):
 
     def _drop(self, copy: Copy) -> None:
         memory, x = copy
-        noted = memory == self._of and self._noted(x)
+        noted = self._noted(copy)
         ledger = self.ledgers[self._memory]
         before = len(ledger.pending)
         super()._drop(copy)
         if not noted:
             return
-        life = _Life(x, self.sizes[x], self.there.pop(x), self.now)
+        _where, size = self.footprint.of(x, memory)
+        life = _Life(x, size, self.there.pop(copy), self.now)
         if len(ledger.pending) > before:
             self._pending.append(life)
         else:

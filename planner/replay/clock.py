@@ -7,7 +7,7 @@ import numpy as np
 
 from ...graphs.compiled import inner
 from ..simulator.clock import Queue
-from .rows import LAUNCH, QUEUE, RUN, WAIT, IterationTables
+from .rows import LANE, LAUNCH, QUEUE, RUN, WAIT, IterationTables
 
 MAX_ITERATIONS = 40
 """The most iterations that a search simulates; then the growth is the mean of the last half."""
@@ -27,7 +27,7 @@ def period(iteration: IterationTables, most: int) -> float:
     count = iteration.counts[0]
     back, queues = 0, _H2D + 1
     for row in range(count):
-        queues = max(queues, rows[row, QUEUE] + 1)
+        queues = max(queues, rows[row, LANE] + 1)
     thread = queues
     for place in range(first[count]):
         if waits[place] < 0:
@@ -36,15 +36,15 @@ def period(iteration: IterationTables, most: int) -> float:
     ends = np.zeros((back + 1, count))
     free, begin = np.zeros(queues + 1), np.zeros(queues + 1)
     growth, half = np.zeros(queues + 1), np.zeros(queues + 1)
-    fence = following = longest = computed = launched = 0.0
+    fence = following = landed = longest = computed = launched = 0.0
     for number in range(most):
         for queue in range(queues + 1):
             begin[queue] = free[queue]
         now = ends[number % (back + 1)]
         place = 0
         for row in range(count):
-            queue = rows[row, QUEUE]
-            start = max(computed if queue == _COMPUTE else free[queue], fence)
+            queue, lane = rows[row, QUEUE], rows[row, LANE]
+            start = max(computed if queue == _COMPUTE else free[lane], fence)
             if seconds[row, LAUNCH]:
                 launched = max(launched, fence) + seconds[row, LAUNCH]
             if queue < _D2H:
@@ -60,16 +60,16 @@ def period(iteration: IterationTables, most: int) -> float:
                 ago = -(other // count)
                 if ago <= number:
                     start = max(start, ends[(number - ago) % (back + 1), other + ago * count])
-            seconds[row, WAIT] = start - (computed if queue == _COMPUTE else free[queue])
+            seconds[row, WAIT] = start - (computed if queue == _COMPUTE else free[lane])
             now[row] = start + seconds[row, RUN]
             if queue == _COMPUTE:
                 computed = now[row]
             else:
-                free[queue] = now[row]
+                free[lane] = now[row]
+                if queue >= _D2H:
+                    landed = max(landed, now[row])
         free[_COMPUTE], free[thread] = computed, launched
-        fence, following = following, 0.0
-        for queue in range(_D2H, thread):
-            following = max(following, free[queue])
+        fence, following = following, landed
         longest, change = 0.0, 0.0
         for queue in range(queues + 1):
             gained = free[queue] - begin[queue]

@@ -17,7 +17,8 @@ from ...graphs.arrays import Ints
 from ...graphs.graph import Graph, Kind
 from ...graphs.machine import Machine, Memory
 from ..schedule.sequence import Run
-from ..simulator.clock import Queue, link_of, read_queue
+from ..simulator.clock import Queue, lanes_of, link_of, read_queue
+from ..simulator.footprint import Footprint
 
 MOST_BITS = 62
 """Contributions to one tensor that are distinguished; any more share the last bit."""
@@ -29,9 +30,10 @@ class Instance(NamedTuple):
     variants: (seconds, launch, workspace, host, reads_…, host_reads_…, writes_…, host_writes_…, mutates_…),
     with `…_start` and `…_end` as indices into `members`; writes are pairs (tensor, its contribution as a
     bit), host_writes the pairs that an execution variant on the device produces in host memory.
-    tensors: (size, whole, persistent, input).
+    tensors: (size, whole, persistent, input, spread, share); a spread one takes `share` bytes of the device
+    while it has a copy on the peers, which is the memory below the device for it.
     limits: bytes per memory; the last entry is for pinned memory.
-    copies: seconds, by queue, tensor.
+    copies: seconds, by queue of the direction, tensor. lanes: per queue, see `lanes_of`.
     """
 
     variants: Any
@@ -39,6 +41,7 @@ class Instance(NamedTuple):
     members: Ints
     limits: NDArray[np.float64]
     copies: NDArray[np.float64]
+    lanes: Ints
 
 
 _LISTS = ("reads", "host_reads", "writes", "host_writes", "mutates")
@@ -46,7 +49,11 @@ _VARIANT = np.dtype(
     [("seconds", np.float64), ("launch", np.float64), ("workspace", np.int64), ("host", np.bool_)]
     + [(f"{name}_{end}", np.int64) for name in _LISTS for end in ("start", "end")]
 )
-_TENSOR = np.dtype([("size", np.int64), ("whole", np.int64), ("persistent", np.bool_), ("input", np.bool_)])
+_TENSOR = np.dtype(
+    [("size", np.int64), ("whole", np.int64)]
+    + [(name, np.bool_) for name in ("persistent", "input", "spread")]
+    + [("share", np.int64)]
+)
 
 
 class VariantTable:
@@ -70,7 +77,7 @@ class VariantTable:
             row["launch"] = graph.launch(operation, index)
             row["workspace"] = graph.workspace(operation, index)
             row["host"] = mode is not None and mode.on_host
-            below = set(mode.reads_host) if mode is not None else set[int]()
+            below = {*(mode.reads_host if mode is not None else ()), *graph.on_peers(operation)}
             mutates = graph.mutate_lists[operation]
             inputs = dict.fromkeys(graph.read_lists[operation] + mutates)
             direct = set(mode.writes_host) if mode is not None else set[int]()
@@ -85,10 +92,11 @@ class VariantTable:
                 _append(members, row, name, values)
         return Instance(
             variants,
-            _tensors(graph),
+            _tensors(graph, machine),
             np.array(members, np.int64),
             _limits(machine, budget),
             _copies(graph, machine),
+            np.array(lanes_of(machine.hierarchy), np.int64),
         )
 
 
@@ -98,12 +106,15 @@ def _append(members: list[int], row: Any, name: str, values: Iterable[int]) -> N
     row[f"{name}_end"] = len(members)
 
 
-def _tensors(graph: Graph) -> Any:
+def _tensors(graph: Graph, machine: Machine) -> Any:
     records = np.zeros(len(graph.tensors), _TENSOR)
     records["size"] = graph.tensors.bytes
     records["whole"] = [min(whole, (1 << (MOST_BITS + 1)) - 1) for whole in graph.whole_contributions]
     records["persistent"] = graph.persistent
     records["input"] = graph.tensors.kind == Kind.INPUT
+    records["spread"], records["share"] = graph.spread, graph.tensors.bytes
+    for x, share in Footprint(graph, machine.hierarchy).shares.items():
+        records["share"][x] = share
     return records
 
 
@@ -122,4 +133,8 @@ def _copies(graph: Graph, machine: Machine) -> NDArray[np.float64]:
     for queue in queues:
         if link := link_of(machine.hierarchy, queue):
             seconds[queue] = link.seconds(graph.tensors.bytes.astype(np.float64))
+    spread, peers = graph.spread, machine.links.peers
+    for queue in (Queue.D2H, Queue.H2D) if spread.any() else ():
+        sizes = graph.tensors.bytes[spread].astype(np.float64)
+        seconds[queue, spread] = inf if peers is None else peers.seconds(sizes)
     return seconds

@@ -39,14 +39,14 @@ def pins_of(instance: Instance, steps: Ints) -> tuple[Ints, Flags, Flags]:
             most += variants[target].host_writes_end - variants[target].host_writes_start
             if variants[target].host:
                 made = (variants[target].writes_end - variants[target].writes_start) // 2
-        elif verb != DELETE and where == HOST:
+        elif verb != DELETE and where == HOST and not tensors[target].spread:
             made = 1
         first[index + 1] = first[index] + made
     flags, at_start = np.zeros(first[length], np.bool_), np.zeros(count, np.bool_)
     if instance.limits[-1] == np.inf:
         return first, flags, at_start
     events = np.empty(most + first[length], np.int64)
-    events = events[: _events(variants, instance.members, steps, events)]
+    events = events[: _events(variants, tensors, instance.members, steps, events)]
     will, crossed = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     for place in range(len(events) - 1, -1, -1):
         if events[place] % _KINDS != _MAKE:
@@ -69,8 +69,11 @@ def pins_of(instance: Instance, steps: Ints) -> tuple[Ints, Flags, Flags]:
 
 
 @inner
-def _events(variants: Any, members: Ints, steps: Ints, events: Ints) -> int:
-    """Fill `events` with what happens to copies on the host, in order; their number."""
+def _events(variants: Any, tensors: Any, members: Ints, steps: Ints, events: Ints) -> int:
+    """Fill `events` with what happens to copies on the host, in order; their number.
+
+    Copies of spread tensors are on the peers instead: nothing is said of them.
+    """
     length = 0
     for index in range(len(steps)):
         verb, target, where = steps[index, 0], steps[index, 1], steps[index, 2]
@@ -80,11 +83,15 @@ def _events(variants: Any, members: Ints, steps: Ints, events: Ints) -> int:
             if variant.host:
                 low, high, each, kind = variant.writes_start, variant.writes_end, 2, _MAKE
             for place in range(low, high, each):
+                if tensors[members[place]].spread:
+                    continue
                 events[length] = members[place] * _KINDS + kind
                 length += 1
             for place in range(variant.host_writes_start, variant.host_writes_end, 2):
                 events[length] = members[place] * _KINDS + _CROSS
                 length += 1
+            continue
+        if tensors[target].spread:
             continue
         if verb == DELETE:
             if where == HOST:

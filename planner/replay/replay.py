@@ -32,9 +32,13 @@ from .rows import (
     MOVE,
     OFFLOAD,
     OVERWRITE,
+    PEERS,
     QUEUE,
     READ,
     RUN,
+    SHARE,
+    SIZE,
+    SPREAD,
     WAIT,
     IterationTables,
     empty_iteration,
@@ -45,7 +49,7 @@ from .rows import (
 )
 from .walk import walk
 
-_COMPUTE, _CPU = int(Queue.COMPUTE), int(Queue.CPU)
+_COMPUTE, _CPU, _COMM = int(Queue.COMPUTE), int(Queue.CPU), int(Queue.COMM)
 _VANISH = -1
 """The verb of the deletes at the end of the list, from every memory."""
 
@@ -143,7 +147,8 @@ def _read(
         for memory in range(memories):
             if starts[x] >> memory & 1:
                 have[memory, x] = tensors[x].whole
-                starting[memory] += tensors[x].size
+                ledger, size = _footprint(tensors[x], memory)
+                starting[ledger] += size
                 if memory == HOST and pinned[x]:
                     starting[pinned_ledger] += tensors[x].size
     settled, excess = starting.copy(), 0.0
@@ -166,7 +171,8 @@ def _read(
                 ):
                     continue
                 have[memory, target] = 0
-                settled[memory] -= tensors[target].size
+                ledger, size = _footprint(tensors[target], memory)
+                settled[ledger] -= size
                 if moving[target] >= 0:
                     is_pinned = memory == HOST and pinned[target]
                     events[at] = event(DROP_PINNED if is_pinned else DROP, int(moving[target]), memory)
@@ -188,8 +194,10 @@ def _read(
                     at += 1
             for place in range(variant.mutates_start, variant.mutates_end):
                 x = int(moving[members[place]])
+                # an update, the only one that changes spread tensors, uses their shares on the peers
+                where = PEERS if tensors[members[place]].spread else memory
                 if x >= 0:
-                    events[at], events[at + 1] = event(OVERWRITE, x, memory), event(CHANGE, x, memory)
+                    events[at], events[at + 1] = event(OVERWRITE, x, where), event(CHANGE, x, where)
                     at += 2
             if _rows_of(variant) == 2:
                 below = reruns = 0
@@ -206,7 +214,7 @@ def _read(
                 demand = int(settled[HOST]) + below + reruns
                 pinning = int(settled[pinned_ledger]) + below + reruns if pins_limited else 0
                 excess = max(excess, demand - limits[HOST], pinning - limits[pinned_ledger])
-                put(iteration, row, queue, HOST, demand, pinning, at, 0.0, 0.0)
+                put(iteration, row, queue, HOST, demand, pinning, at, 0.0, 0.0, instance.lanes[queue])
                 settled[HOST] += below
                 settled[pinned_ledger] += below if pins_limited else 0
                 row += 1
@@ -235,26 +243,28 @@ def _read(
                 if variant.host:
                     events[at] = event(MAKE, int(moving[x]), memory)
                     at += 1
-            seconds, launch = variant.seconds, variant.launch
+            seconds, launch, lane = variant.seconds, variant.launch, instance.lanes[queue]
         else:
             if verb == OFFLOAD:
                 source, queue = where - 1, write_queue(where)
             else:
                 source, queue = where + 1, read_queue(where)
-            memory, x = where, int(moving[target])
+            to, x = where, int(moving[target])
+            memory, size = _footprint(tensors[target], to)
+            lane = instance.lanes[_COMM if tensors[target].spread else queue]
             events[at] = event(READ, x, source)
             at += 1
-            if have[memory, target]:
-                events[at] = event(OVERWRITE, x, memory)
+            if have[to, target]:
+                events[at] = event(OVERWRITE, x, to)
                 at += 1
             else:
-                kept = tensors[target].size
+                kept = size
                 if memory == HOST and flags[first[index]]:
                     pinned[target] = True
                     pins = kept
-            events[at] = event(MOVE, x, memory)
+            events[at] = event(MOVE, x, to)
             at += 1
-            have[memory, target] = have[source, target]
+            have[to, target] = have[source, target]
             seconds, launch = instance.copies[queue, target], 0.0
         excess = max(excess, settled[memory] + kept + transient - limits[memory])
         pinning = 0
@@ -272,12 +282,21 @@ def _read(
             at,
             seconds,
             launch,
+            lane,
         )
         settled[memory] += kept
         row += 1
-    put(iteration, row, -1, DEVICE, 0, 0, at, 0.0, 0.0)
+    put(iteration, row, -1, DEVICE, 0, 0, at, 0.0, 0.0, -1)
     iteration.counts[0], iteration.counts[2] = row, drops
     return excess
+
+
+@inner
+def _footprint(tensor: Any, memory: int) -> tuple[int, int]:
+    """Return the memory in which the bytes of a tensor's copy count, and their number (Footprint.of)."""
+    if memory == PEERS and tensor.spread:
+        return DEVICE, tensor.share
+    return memory, tensor.size
 
 
 @inner
@@ -331,7 +350,9 @@ def _moving(instance: Instance, steps: Ints, starts: NDArray[np.uint8], iteratio
     for x in range(len(moving)):
         if moving[x] == 0:
             moving[x] = count
-            iteration.size[count] = instance.tensors[x].size
+            tensor = instance.tensors[x]
+            iteration.size[count, SIZE], iteration.size[count, SHARE] = tensor.size, tensor.share
+            iteration.size[count, SPREAD] = tensor.spread
             count += 1
     iteration.counts[1] = count
     return moving

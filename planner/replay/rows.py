@@ -23,14 +23,20 @@ COMPUTE, DELETE, OFFLOAD, PREFETCH = (
     int(Verb.OFFLOAD),
     int(Verb.PREFETCH),
 )
-DEVICE, HOST = int(Memory.DEVICE), int(Memory.HOST)
+DEVICE, HOST, PEERS = int(Memory.DEVICE), int(Memory.HOST), int(Memory.PEERS)
 
 write_queue, read_queue = inner(judge.write_queue), inner(judge.read_queue)
 """The numbers of the queues of copies to a memory, as compiled code calls them."""
 
-QUEUE, MEMORY, DEMAND, EVENTS_END, PINNED_DEMAND = range(5)
-"""The columns of a row. DEMAND: bytes in MEMORY while it runs, if all deletes were immediate. EVENTS_END: of
-its events in the flat list. PINNED_DEMAND: bytes that would be pinned, 0 if it makes no such copy."""
+QUEUE, MEMORY, DEMAND, EVENTS_END, PINNED_DEMAND, LANE = range(6)
+"""The columns of a row. QUEUE: of a transfer, that of its direction. MEMORY: in which its bytes count.
+DEMAND: bytes there while it runs, if all deletes were immediate. EVENTS_END: of its events in the flat list.
+PINNED_DEMAND: bytes that would be pinned, 0 if it makes no such copy. LANE: what it takes turns on."""
+
+COLUMNS = LANE + 1
+
+SIZE, SHARE, SPREAD = range(3)
+"""The columns of a moving tensor: bytes; those of a copy on the peers; 1 if its lower memory is the peers."""
 
 RUN, LAUNCH, WAIT = range(3)
 """The columns of a row's seconds: what it takes on its queue, and the training thread to launch it; how long
@@ -45,7 +51,7 @@ MOVE: a transfer makes it."""
 class IterationTables(NamedTuple):
     """One iteration as rows.
 
-    rows: shape (most, 5). seconds: shape (most, 3). events: see `event`. size: bytes per moving tensor.
+    rows: shape (most, 6). seconds: shape (most, 3). events: see `event`. size: shape (moving tensors, 3).
     counts: number of rows, without the last; of moving tensors; of DROP events.
 
     Filled in by `walk`: waits[first[r]:first[r + 1]] are the rows for which row r waits; below 0: rows of
@@ -65,10 +71,10 @@ class IterationTables(NamedTuple):
 def empty_iteration(rows: int, events: int, moving: int, queues: int) -> IterationTables:
     """Return an empty iteration with room for so many; a row waits for one row of each queue at most."""
     return IterationTables(
-        np.empty((rows + 1, 5), np.int64),
+        np.empty((rows + 1, COLUMNS), np.int64),
         np.empty((rows + 1, 3)),
         np.empty(events, np.int64),
-        np.empty(moving, np.int64),
+        np.empty((moving, 3), np.int64),
         np.zeros(3, np.int64),
         np.empty(rows + 2, np.int64),
         np.empty(queues * (rows + 1), np.int64),
@@ -110,9 +116,11 @@ def put(
     events_end: int,
     seconds: float,
     launch: float,
+    lane: int,
 ) -> None:
     """Write a row."""
     columns = iteration.rows[row]
     columns[QUEUE], columns[MEMORY] = queue, memory
     columns[DEMAND], columns[EVENTS_END], columns[PINNED_DEMAND] = demand, events_end, pinned
+    columns[LANE] = lane
     iteration.seconds[row, RUN], iteration.seconds[row, LAUNCH] = seconds, launch

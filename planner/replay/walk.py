@@ -3,7 +3,8 @@
 Of a queue's rows only the newest is waited for: it ends last. The state of a moving tensor is one number: per
 link whether its newest transfer still holds its source and its target, and whether it made the copy that is
 there (copies.py in planner/simulator). Link 2 m goes from memory m down, link 2 m + 1 up to it; the queue of
-a link is _LINKS + its number. Linear in rows, events and iterations.
+a link is _LINKS + its number. The links of a spread tensor are two directions of one queue. Linear in rows,
+events and iterations.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from .rows import (
     PINNED_DEMAND,
     QUEUE,
     READ,
+    SHARE,
+    SIZE,
+    SPREAD,
     IterationTables,
     kind_of,
     memory_of,
@@ -38,6 +42,7 @@ from .rows import (
 
 _MAX_ITERATIONS = 17
 _COMPUTE, _CPU, _LINKS = int(Queue.COMPUTE), int(Queue.CPU), int(Queue.D2H)
+_DEVICE, _PEERS = int(Memory.DEVICE), int(Memory.PEERS)
 
 _FIELD = 16
 """Bits of the state for each of three facts about the links; there are at most 2 · (MOST_MEMORIES − 1)."""
@@ -92,7 +97,7 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
     first, last = np.zeros(ledgers, np.int64), np.zeros(ledgers, np.int64)
     rests = np.zeros((ledgers, width), np.int64)
     held = np.zeros(ledgers)
-    wanted = np.full(queues, -1)
+    wanted = np.full(queues + 1, -1)  # the last: of gathers and scatters
     left = np.empty(moving + width * (4 * drops + 2 * ledgers), np.int64)
     before = np.empty(len(left), np.int64)
     length = waits = 0
@@ -123,7 +128,8 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
                     producer = _LINKS
                     while made_by:
                         if made_by & 1:
-                            wanted[producer] = max(wanted[producer], newest[tensor, producer])
+                            of = queues if sizes[tensor, SPREAD] else producer
+                            wanted[of] = max(wanted[of], newest[tensor, producer])
                         made_by >>= 1
                         producer += 1
                 elif kind == OVERWRITE:
@@ -131,21 +137,24 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
                     for link in range(links):
                         if holders & _BOTH << link:
                             waiting = True
-                            wanted[_LINKS + link] = max(wanted[_LINKS + link], newest[tensor, _LINKS + link])
+                            of = queues if sizes[tensor, SPREAD] else _LINKS + link
+                            wanted[of] = max(wanted[of], newest[tensor, _LINKS + link])
                             now &= ~(_BOTH << link)
                 elif kind in (DROP, DROP_PINNED):
                     holders = now & _HOLDERS[memory]
                     now &= ~(holders | _MAKERS[memory])
-                    if holders and sizes[tensor]:
-                        ledger = memory
+                    ledger, size = memory, sizes[tensor, SIZE]
+                    if memory == _PEERS and sizes[tensor, SPREAD]:
+                        ledger, size = _DEVICE, sizes[tensor, SHARE]
+                    if holders and size:
                         while True:
                             entry = pending[ledger, last[ledger]]
-                            entry[_SIZE], entry[_TENSOR] = sizes[tensor], tensor
+                            entry[_SIZE], entry[_TENSOR] = size, tensor
                             for link in range(links):
                                 holds = holders & _BOTH << link
                                 entry[_TRANSFERS + link] = newest[tensor, _LINKS + link] if holds else -1
                             last[ledger] += 1
-                            held[ledger] += sizes[tensor]
+                            held[ledger] += size
                             if kind == DROP or ledger == pinned:
                                 break
                             ledger = pinned
@@ -172,7 +181,16 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
                     waiting = True
                     held[ledger] -= min(missing, held[ledger])
                     _claim(
-                        missing, pending[ledger], rests[ledger], ledger, first, last, state, newest, wanted
+                        missing,
+                        pending[ledger],
+                        rests[ledger],
+                        ledger,
+                        first,
+                        last,
+                        state,
+                        newest,
+                        sizes,
+                        wanted,
                     )
                 peaks[ledger] = max(peaks[ledger], demand + held[ledger] - rests[ledger, _SIZE])
                 if ledger == pinned or rows[row, PINNED_DEMAND] == 0:
@@ -180,7 +198,7 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
                 ledger, demand = pinned, int(rows[row, PINNED_DEMAND])
             iteration.first[row] = waits
             if waiting:
-                for other in range(queues):
+                for other in range(queues + 1):
                     if wanted[other] >= 0:
                         iteration.waits[waits] = wanted[other] - begin
                         wanted[other] = -1
@@ -206,6 +224,7 @@ def _claim(
     last: Ints,
     state: Ints,
     newest: Ints,
+    sizes: Ints,
     wanted: Ints,
 ) -> None:
     """Take so many bytes: first of what an earlier claim has left of a delete, then of the oldest deletes."""
@@ -219,8 +238,10 @@ def _claim(
                 transfer = rest[_TRANSFERS + link]
                 if transfer >= 0 and transfer == newest[rest[_TENSOR], _LINKS + link]:
                     state[rest[_TENSOR]] &= ~(_BOTH << link)
+        spread = sizes[rest[_TENSOR], SPREAD]
         for link in range(links):
-            wanted[_LINKS + link] = max(wanted[_LINKS + link], rest[_TRANSFERS + link])
+            of = _LINKS + links if spread else _LINKS + link
+            wanted[of] = max(wanted[of], rest[_TRANSFERS + link])
         taken = min(missing, rest[_SIZE])
         rest[_SIZE] -= int(taken)
         missing -= taken

@@ -91,16 +91,22 @@ class _Version:
 
 
 def derive_copies(
-    events: Sequence[Event], requests: Requests, *, period: int | None, survives: bool
+    events: Sequence[Event],
+    requests: Requests,
+    *,
+    period: int | None,
+    survives: bool,
+    stays_below: bool = False,
 ) -> Copies:
     """Derive the copies in the upper memory that these accesses need.
 
     events: by moment.
     period: moments of an iteration, for a persistent tensor; else None.
     survives: the tensor is in the upper memory when the iteration ends.
+    stays_below: a persistent tensor never leaves the lower memory.
     """
     if period is not None and not any(event.changes for event in events):
-        copies = _unchanging(events, requests, period)
+        copies = _unchanging(events, requests, period, stays_below=stays_below)
     else:
         copies = Copies()
         for version in _versions(events, period):
@@ -193,15 +199,16 @@ def _end(use: int, stored: int | None) -> int:
     return use + 1 if stored is None else max(use + 1, stored)
 
 
-def _unchanging(events: Sequence[Event], requests: Requests, period: int) -> Copies:
+def _unchanging(events: Sequence[Event], requests: Requests, period: int, *, stays_below: bool) -> Copies:
     """Derive the copies of a persistent tensor that never changes: a lower copy stays fresh for ever."""
     above = [event.moment for event in events if event.upper]
     if not events:
-        return Copies(always_below=True) if requests.offloads(-1, None) else Copies([Interval(0, None, None)])
+        below = stays_below or requests.offloads(-1, None)
+        return Copies(always_below=True) if below else Copies([Interval(0, None, None)])
     around = [*above, above[0] + period] if above else []
     leaving = [index for index, (a, b) in enumerate(pairwise(around)) if requests.offloads(a, b)]
     if not leaving:
-        below = len(above) < len(events)
+        below = stays_below or len(above) < len(events)
         return Copies([Interval(0, None, None)] if above else [], always_below=below)
     copies = Copies(always_below=True)
     for before, index in pairwise([leaving[-1] - len(above), *leaving]):

@@ -33,6 +33,7 @@ class Lifetime:
     first_moment: of the first contribution.
     survives: it is there when the iteration ends, as a result or an input.
     persistent: it is a persistent tensor's: the last use is followed by the first of the next iteration.
+    spread: over ranks; memory HOST is the peers then.
     """
 
     tensor: int
@@ -40,6 +41,7 @@ class Lifetime:
     first_moment: int = 0
     survives: bool = False
     persistent: bool = False
+    spread: bool = False
 
     @property
     def device_uses(self) -> list[Use]:
@@ -118,15 +120,16 @@ def tensor_lifetimes(graph: Graph, x: int, accesses: Sequence[tuple[int, Access]
     accesses: with their moments, in order.
     """
     whole, resident, is_result = graph.whole_contributions[x], graph.resident.item(x), x in graph.results
+    spread = x in graph.tensors.spread
     need, lifetime, done = (whole if is_result else 0), None, list[Lifetime]()
     if resident:
         persistent = graph.persistent.item(x)
-        lifetime = Lifetime(x, persistent=persistent, survives=not persistent)
+        lifetime = Lifetime(x, persistent=persistent, survives=not persistent, spread=spread)
     elif is_result:
-        lifetime = Lifetime(x, survives=True)
+        lifetime = Lifetime(x, survives=True, spread=spread)
     for moment, access in reversed(accesses):
         for bit in access.bits:
-            lifetime = lifetime or Lifetime(x)
+            lifetime = lifetime or Lifetime(x, spread=spread)
             # Only the contribution that completes the tensor begins a version; earlier ones are no uses.
             if need == whole or not lifetime.uses:
                 lifetime.uses.append(Use(moment, access.memory, True))
@@ -136,7 +139,7 @@ def tensor_lifetimes(graph: Graph, x: int, accesses: Sequence[tuple[int, Access]
                 done.append(lifetime)
                 lifetime = None
         if access.reads is not None:
-            lifetime = lifetime or Lifetime(x)
+            lifetime = lifetime or Lifetime(x, spread=spread)
             lifetime.uses.append(Use(moment, access.reads, access.mutates))
             need = whole
     if lifetime:
@@ -147,9 +150,10 @@ def tensor_lifetimes(graph: Graph, x: int, accesses: Sequence[tuple[int, Access]
 
 
 def _memories(graph: Graph, operation: int, mode: int) -> tuple[Memory, tuple[int, ...]]:
-    """Return the memory in which a run takes place, and the tensors that it reads in host memory in any
-    case."""
+    """Return the memory in which a run takes place, and the tensors that it reads in the memory below the
+    device in any case."""
+    shares = graph.on_peers(operation)
     if mode == DEFAULT_MODE:
-        return Memory.DEVICE, ()
+        return Memory.DEVICE, shares
     found = graph.operations.modes[operation][mode - 1]
-    return (Memory.HOST if found.on_host else Memory.DEVICE), found.reads_host
+    return (Memory.HOST if found.on_host else Memory.DEVICE), (*found.reads_host, *shares)

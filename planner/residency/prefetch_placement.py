@@ -20,6 +20,7 @@ from ...graphs.machine import MOST_MEMORIES, Hierarchy, Machine, Memory
 from ..errors import InvalidScheduleError
 from ..schedule.schedule import DEFAULT_MODE, Initial, Schedule
 from ..schedule.sequence import Run
+from ..simulator.footprint import Footprint
 from ..simulator.simulate import Figures, simulate
 from .assembly import COMPUTE, assemble
 from .lifetimes import count_moments, find_lifetimes, run_moment
@@ -48,14 +49,16 @@ class ResidencyTransfers:
         self.hops = len(hierarchy) - 1
         self.curves = np.zeros((self.hops, moments), np.int64)
         self.device_curve[run_moment(0) :: 2] = [device_workspace(graph, run) for run in residency.runs]
-        self.initial = np.where(graph.resident, 1, 0).astype(np.uint8)
+        self.initial = memories_at_start(graph)
         rows = list[TensorTransfers]()
-        sizes: list[int] = graph.tensors.bytes.tolist()
+        footprint = Footprint(graph, hierarchy)
+        sizes = footprint.sizes
         for x, lifetimes in _by_tensor(graph, residency):
             rows.append(derive_transfers(sizes, hierarchy, residency, lifetimes))
-            for curve, spans in zip(self.curves, rows[-1].spans, strict=True):
+            for memory, spans in enumerate(rows[-1].spans):
+                where, size = footprint.of(x, memory)
                 for low, high in spans:
-                    curve[low:high] += sizes[x]
+                    self.curves[where, low:high] += size
             if graph.persistent[x]:
                 self.initial[x] = rows[-1].start
         self.moves: Any = np.concatenate([np.empty(0, FIXED_STEP), *(row.moves for row in rows)])
@@ -102,7 +105,8 @@ def build_schedule(graph: Graph, residency: Residency) -> Schedule:
     (`may_start`: on the disk and elsewhere).
     """
     deepest = max(residency.offloaded.values(), default=0)
-    transfers = ResidencyTransfers(graph, Machine().hierarchy.with_length(deepest + 1), residency)
+    hierarchy = (graph.machine or Machine()).hierarchy if graph.tensors.spread else Machine().hierarchy
+    transfers = ResidencyTransfers(graph, hierarchy.with_length(deepest + 1), residency)
     return transfers.schedule(*transfers.steps(0.0, [inf] * transfers.hops))
 
 
@@ -178,6 +182,12 @@ def may_start(memories: int) -> bool:
     The schedule file has words for others, too; what is placed here does not use them.
     """
     return memories & (memories - 1) == 0 or memories == 1 << Memory.DEVICE | 1 << Memory.HOST
+
+
+def memories_at_start(graph: Graph) -> NDArray[np.uint8]:
+    """Return per tensor the memories in which it starts if nothing is decided, as bits."""
+    spread = graph.spread & graph.persistent
+    return np.where(spread, 1 << Memory.PEERS, graph.resident.astype(np.int64)).astype(np.uint8)
 
 
 def start_times(graph: Graph, runs: Sequence[Run]) -> list[float]:

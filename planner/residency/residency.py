@@ -51,7 +51,8 @@ def derive_all_copies(residency: Residency, lifetime: Lifetime, memories: int) -
     moments = count_moments(len(residency.runs))
     period = moments if lifetime.persistent else None
     requests = _requests(residency, lifetime, Memory.HOST)
-    copies = [derive_copies(_events(lifetime), requests, period=period, survives=lifetime.survives)]
+    events, survives = _events(lifetime), lifetime.survives
+    copies = [derive_copies(events, requests, period=period, survives=survives, stays_below=lifetime.spread)]
     for memory in range(Memory.HOST, memories):
         requests = _requests(residency, lifetime, memory + 1) if memory < memories - 1 else _NO_REQUESTS
         copies.append(_derive_below(copies[-1], requests, period, survives=lifetime.survives))

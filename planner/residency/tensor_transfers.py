@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...graphs.machine import MOST_MEMORIES, Hierarchy, Memory
+from ...graphs.machine import MOST_MEMORIES, Hierarchy, Link, Memory
 from ..schedule.schedule import Step, delete, offload, prefetch
 from .copies_over_time import Copies, Interval
 from .lifetimes import Lifetime, count_moments, position_of
@@ -101,7 +101,7 @@ def derive_transfers(
         copies = derive_all_copies(residency, lifetime, hops + 1)
         found = list(_fetches(lifetime, copies, moments))
         moves += _moves(lifetime.tensor, copies, {fetch.use - 1 for fetch in found}, moments)
-        fetches += [_row(lifetime.tensor, sizes, hierarchy, residency, fetch) for fetch in found]
+        fetches += [_row(lifetime, sizes, hierarchy, residency, fetch) for fetch in found]
         first = None if lifetime.persistent else lifetime.first_moment
         for memory in range(hops):
             made = first if memory == Memory.DEVICE else None
@@ -159,17 +159,18 @@ def _lower_copy(copies: Copies, moment: int, moments: int) -> tuple[bool, int]:
 
 
 def _row(
-    x: int, sizes: Sequence[int], hierarchy: Hierarchy, residency: Residency, fetch: _Fetch
+    lifetime: Lifetime, sizes: Sequence[int], hierarchy: Hierarchy, residency: Residency, fetch: _Fetch
 ) -> tuple[Any, ...]:
     """Return a row of `fetch_type`."""
-    hops = len(hierarchy) - 1
+    hops, x = len(hierarchy) - 1, lifetime.tensor
     moments, place, size = count_moments(len(residency.runs)), (x, position_of(fetch.use)), sizes[x]
     placed = [AS_EARLY_AS_WANTED] * hops
     for hop, slots in enumerate((residency.prefetch_slots, residency.read_slots)):
         if place in slots:
             placed[hop] = slot_before_use(slots[place], fetch.use, moments)
-    used = [tier.read for tier in hierarchy.tiers[Memory.HOST : fetch.source + 1]]
-    seconds = [link.seconds(float(size)) if link else 0.0 for link in used]
+    rows: list[Link | None] = [tier.read for tier in hierarchy.tiers[Memory.HOST : fetch.source + 1]]
+    used = [hierarchy.peers] if lifetime.spread else rows
+    seconds = [float(link.seconds(float(size))) if link else 0.0 for link in used]
     seconds += [0.0] * (hops - len(seconds))
     return x, fetch.use, fetch.earliest, size, int(fetch.source), (0,) * hops, tuple(placed), tuple(seconds)
 

@@ -1,4 +1,4 @@
-"""plan-schedule/1: a schedule on disk, with the figures and the solver it came from."""
+"""plan-schedule/1 and 2: a schedule on disk, with the figures and the solver it came from."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ from ...graphs.machine import Machine, Memory
 from .schedule import DEFAULT_MODE, Initial, Schedule, Step, Verb
 
 FORMAT = "plan-schedule/1"
+SHARDED_FORMAT = "plan-schedule/2"
+"""The version of schedules of graphs with spread tensors; all others have version 1."""
 
 _REQUIRED = ("format", "graph", "steps")
 _OPTIONAL = ("budget", "machine", "solver", "predicted", "initial", "addresses")
 _VERBS = {verb.word: verb for verb in Verb}
 _DEFAULT = {Verb.DELETE: Memory.DEVICE, Verb.OFFLOAD: Memory.HOST, Verb.PREFETCH: Memory.DEVICE}
 """The memory of a step that names none."""
+_SHARDED_VERBS = {"gather": Verb.PREFETCH, "scatter": Verb.OFFLOAD}
+"""The words of transfers of spread tensors."""
+_PEERS = "peers"
 _BOTH = "both"
 """The word of `initial` for the device and the host; for any other memories it is their names with a +."""
 
@@ -62,7 +67,7 @@ def schedule_from_document(document: object, graph: Graph, where: str) -> Schedu
     """Return the schedule that a document holds. where: the file, for the InputError that names the fault."""
     try:
         row = mapping(document, "a schedule")
-        check_format(row, FORMAT)
+        check_format(row, SHARDED_FORMAT if graph.tensors.spread else FORMAT)
         check_fields(row, _REQUIRED, _OPTIONAL)
         made_for = mapping(row["graph"], "graph")
         check_fields(made_for, ("name", "sha256"), ())
@@ -96,7 +101,7 @@ def save_schedule(
     """Write a plan-schedule/1, whole or not at all. machine: it names the memories, or the graph's."""
     names = _names(machine, graph)
     document = {
-        "format": FORMAT,
+        "format": SHARDED_FORMAT if graph.tensors.spread else FORMAT,
         "graph": {"name": graph.name, "sha256": graph_digest(graph)},
         "budget": budget,
         "machine": None if machine is None else machine_to_document(machine),
@@ -151,8 +156,11 @@ def _step(row: Any, graph: Graph, names: tuple[str, ...]) -> Step:
     if not 2 <= len(parts) <= 3 or not all(isinstance(part, str) for part in parts):
         raise ValueError("a step is a verb, a name and at most one more word")
     verb = _VERBS.get(parts[0])
+    if verb is None and graph.tensors.spread and parts[0] in _SHARDED_VERBS:
+        return _sharded_step(parts, graph)
     if verb is None:
-        raise ValueError(f"unknown verb {parts[0]!r}: one of {', '.join(_VERBS)}")
+        known = (*_VERBS, *(_SHARDED_VERBS if graph.tensors.spread else ()))
+        raise ValueError(f"unknown verb {parts[0]!r}: one of {', '.join(known)}")
     index = graph.operation_index if verb == Verb.COMPUTE else graph.tensor_index
     if parts[1] not in index:
         what = "operation" if verb == Verb.COMPUTE else "tensor"
@@ -162,9 +170,24 @@ def _step(row: Any, graph: Graph, names: tuple[str, ...]) -> Step:
         return Step(verb, target, DEFAULT_MODE if len(parts) == 2 else _mode(graph, target, parts[2]))
     if len(parts) == 2:
         return Step(verb, target, _DEFAULT[verb])
+    if target in graph.tensors.spread and verb == Verb.DELETE and parts[2] == _PEERS:
+        return Step(verb, target, Memory.PEERS)
     if parts[2] not in (allowed := _targets(verb, names)):
         raise ValueError(f"{parts[0]} has no memory {parts[2]!r}: one of {', '.join(allowed)}")
     return Step(verb, target, names.index(parts[2]))
+
+
+def _sharded_step(parts: list[Any], graph: Graph) -> Step:
+    """Parse a gather or a scatter."""
+    x = graph.tensor_index.get(parts[1])
+    if x is None:
+        raise ValueError(f"the graph has no tensor {parts[1]!r}")
+    if len(parts) > 2:
+        raise ValueError(f"{parts[0]} takes a tensor alone")
+    if x not in graph.tensors.spread:
+        raise ValueError(f"{parts[0]}: {parts[1]} is not spread over the ranks")
+    verb = _SHARDED_VERBS[parts[0]]
+    return Step(verb, x, _DEFAULT[verb])
 
 
 def _mode(graph: Graph, operation: int, name: str) -> int:
@@ -180,6 +203,12 @@ def _step_row(step: Step, graph: Graph, names: tuple[str, ...]) -> list[str]:
         row = [verb.word, graph.operations.name[target]]
         return row if where == DEFAULT_MODE else [*row, graph.operations.modes[target][where - 1].name]
     row = [verb.word, graph.tensors.name[target]]
+    if target in graph.tensors.spread:
+        if verb != Verb.DELETE and where == _DEFAULT[verb]:
+            row[0] = "gather" if verb == Verb.PREFETCH else "scatter"
+            return row
+        if verb == Verb.DELETE and where == Memory.PEERS:
+            return [*row, _PEERS]
     return row if where == _DEFAULT[verb] else [*row, names[where]]
 
 
@@ -189,6 +218,14 @@ def _initial(row: Row, graph: Graph, names: tuple[str, ...]) -> Initial:
     for key, tensors in initial.items():
         words = names[: Memory.DISK] if key == _BOTH else tuple(str(key).split("+"))
         memories = tuple(names.index(word) for word in words if word in names)
+        if graph.tensors.spread and words in ((_PEERS,), (names[0], _PEERS)):
+            memories = (Memory.DEVICE, Memory.PEERS)[-len(words) :]
+            groups.append((memories, indices(tensors, f"initial.{key}", graph.tensor_index)))
+            if other := [x for x in groups[-1][1] if x not in graph.tensors.spread]:
+                raise ValueError(
+                    f"initial.{key}: {graph.tensors.name[other[0]]} is not spread over the ranks"
+                )
+            continue
         if len(memories) < len(words) or list(memories) != sorted({*memories}) or memories == (0,):
             check_fields({key: None}, (), (*names[1:], _BOTH))
         groups.append((memories, indices(tensors, f"initial.{key}", graph.tensor_index)))
@@ -196,11 +233,13 @@ def _initial(row: Row, graph: Graph, names: tuple[str, ...]) -> Initial:
 
 
 def _initial_row(initial: Initial, graph: Graph, names: tuple[str, ...]) -> dict[str, list[str]]:
-    both = (Memory.DEVICE, Memory.HOST)
+    both, spread = (Memory.DEVICE, Memory.HOST), graph.tensors.spread
     usual = dict.fromkeys(((Memory.HOST,), (Memory.DISK,), both), frozenset[int]())
-    return {
-        _BOTH if memories == both else "+".join(names[memory] for memory in memories): [
-            graph.tensors.name[tensor] for tensor in sorted(tensors)
-        ]
+    rows = {
+        _BOTH if memories == both else "+".join(names[memory] for memory in memories): tensors - spread
         for memories, tensors in {**usual, **dict(initial.groups)}.items()
     }
+    if spread:
+        rows[_PEERS] = initial.at(Memory.PEERS) & spread
+        rows[f"{names[0]}+{_PEERS}"] = initial.at(*both) & spread
+    return {word: [graph.tensors.name[tensor] for tensor in sorted(row)] for word, row in rows.items()}

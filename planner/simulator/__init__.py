@@ -1,4 +1,4 @@
 """The simulator of schedules: memory by order, time by queues.
 
-Public modules: clock, copies, curves, part, pinned, simulate, timeline, walk.
+Public modules: clock, copies, curves, footprint, part, pinned, simulate, timeline, walk.
 """

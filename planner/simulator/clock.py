@@ -2,7 +2,11 @@
 
 Two queues compute, and two copy between each pair of neighbouring memories, one in each direction. One more
 is the training thread, which launches the computations in list order, for the device and for the CPU:
-none begins before its launch has ended. The thread runs ahead of them.
+none begins before its launch has ended. The thread runs ahead of them. The network between ranks is one queue
+for both directions.
+
+Queues that share a resource take turns, in list order: they are one *lane*. Without shared resources each
+queue is a lane of its own.
 """
 
 from __future__ import annotations
@@ -25,11 +29,16 @@ class Queue(IntEnum):
     H2D = 3
     DISK_WRITE = 4
     DISK_READ = 5
+    COMM = 16
+    """Gathers and scatters, between the device and the peers; behind the queues of the longest row."""
 
 
 # Compiled code, which uses these functions, knows no Queue; and looking up a member of an Enum is slow.
 _COMPUTE, _CPU, _D2H, _H2D = int(Queue.COMPUTE), int(Queue.CPU), int(Queue.D2H), int(Queue.H2D)
-_OFFLOAD = int(Verb.OFFLOAD)
+_COMM, _OFFLOAD = int(Queue.COMM), int(Verb.OFFLOAD)
+
+DEVICE_TRANSFERS = (_D2H, _H2D, _COMM)
+"""The queues of transfers from and to the device, which wait for the compute steps before them."""
 
 
 def write_queue(memory: int) -> int:
@@ -53,8 +62,37 @@ def transfer_queue(verb: int, where: int) -> int:
     return write_queue(where) if verb == _OFFLOAD else read_queue(where)
 
 
+def queue_of(queue: int, spread: bool) -> int:
+    """Return the queue on which a transfer of a tensor runs.
+
+    queue: that of the direction, from `transfer_queue`. spread: the tensor's lower memory is the peers.
+    """
+    return _COMM if spread else queue
+
+
+def lanes_of(hierarchy: Hierarchy) -> list[int]:
+    """Return per queue the lane that it takes turns on: the first queue of those with which it shares."""
+    lanes = list(range(Queue.COMM + 1))
+    if hierarchy.shared:
+        numbers = resources(hierarchy.names)
+        for group in hierarchy.shared:
+            members = [numbers[name] for name in group if name in numbers]
+            for queue in members:
+                lanes[queue] = min(members)
+    return lanes
+
+
+def resources(names: Sequence[str]) -> dict[str, int]:
+    """Return the queues that may share a resource, by the names of machine files. names: of the memories."""
+    links = range(Queue.D2H, write_queue(len(names)))
+    found = {"cpu": int(Queue.CPU), "peers": int(Queue.COMM)}
+    return {**found, **{queue_name(names, queue): queue for queue in links}}
+
+
 def link_of(hierarchy: Hierarchy, queue: int) -> Link | None:
     """Return the link of a transfer queue, None if the machine has none."""
+    if queue == _COMM:
+        return hierarchy.peers
     pair, upwards = divmod(queue - _D2H, 2)
     if not 0 <= pair < len(hierarchy) - 1:
         return None
@@ -65,6 +103,8 @@ def link_of(hierarchy: Hierarchy, queue: int) -> Link | None:
 def queue_name(names: Sequence[str], queue: int) -> str:
     """Return the word for a transfer queue in machine files and messages: d2h, h2d, disk_write, … names: of
     the memories."""
+    if queue == _COMM:
+        return "peers"
     pair, upwards = divmod(queue - _D2H, 2)
     if pair == 0:
         return "h2d" if upwards else "d2h"
@@ -95,11 +135,17 @@ class Played(NamedTuple):
     free: Sequence[float]
 
 
-def play(queues: Sequence[int], seconds: Sequence[float], launches: Sequence[float], waits: Waits) -> Played:
+def play(
+    queues: Sequence[int],
+    seconds: Sequence[float],
+    launches: Sequence[float],
+    waits: Waits,
+    lanes: Sequence[int],
+) -> Played:
     """Simulate one iteration of the cycle after the other, until they repeat.
 
     queues: per step its queue, -1 for a step that takes no queue (a delete). seconds: per step. launches:
-    per step what the thread takes to launch it, 0 for what is not a computation.
+    per step what the thread takes to launch it, 0 for what is not a computation. lanes: from `lanes_of`.
 
     Iterations follow each other without a barrier, but none starts, on any queue, before the transfers of
     the one before the last have ended: what they hold cannot grow for ever. They are played until every wait
@@ -107,16 +153,19 @@ def play(queues: Sequence[int], seconds: Sequence[float], launches: Sequence[flo
     queue's growth is the period. If the growth alternates for ever (a periodic regime longer than one
     iteration), it is the mean growth of the second half.
     """
-    free = [0.0] * (max([len(Queue) - 1, *queues]) + 2)
+    free = [0.0] * (len(lanes) + 1)
     furthest = _furthest_back(len(queues), waits)
     ends: deque[list[float]] = deque(maxlen=furthest + 1)
     history = [list(free)]
     growth: list[float] = []
+    landed = [0.0, 0.0]  # the last end of a transfer, before each iteration
     for _ in range(_ITERATIONS):
-        fence = max(history[-2][Queue.D2H : _THREAD]) if len(history) > 1 else 0.0
-        ends.append(_one_iteration(queues, seconds, launches, waits, free, ends, fence))
+        fence = landed[-2]
+        ends.append(_one_iteration(queues, seconds, launches, waits, lanes, free, ends, fence))
         last, growth = growth, [now - then for now, then in zip(free, history[-1], strict=True)]
         history.append(list(free))
+        transfers = (end for end, queue in zip(ends[-1], queues, strict=True) if queue >= _D2H)
+        landed.append(max(transfers, default=landed[-1]))
         if last and len(ends) >= furthest and _same(last, growth):
             return Played(max(growth), ends, history[-2])
     half = len(history) // 2
@@ -134,6 +183,7 @@ def _one_iteration(
     seconds: Sequence[float],
     launches: Sequence[float],
     waits: Waits,
+    lanes: Sequence[int],
     free: list[float],
     before: Sequence[Sequence[float]],
     fence: float,
@@ -147,18 +197,19 @@ def _one_iteration(
     for step, queue in enumerate(queues):
         if queue < 0:
             continue
-        start = max(free[queue], fence)
+        lane = lanes[queue]
+        start = max(free[lane], fence)
         if launches[step]:
             free[_THREAD] = max(free[_THREAD], fence) + launches[step]
         if queue <= _CPU and free[_THREAD] > start:
             start = free[_THREAD]
-        if queue in (_D2H, _H2D) and free[_COMPUTE] > start:
+        if queue in DEVICE_TRANSFERS and free[_COMPUTE] > start:
             start = free[_COMPUTE]
         for other in waits.get(step, ()):
             ago, of = divmod(other, steps)
             if -ago <= len(before):
                 start = max(start, before[ago][of] if ago else ends[of])
-        free[queue] = ends[step] = start + seconds[step]
+        free[lane] = ends[step] = start + seconds[step]
     return ends
 
 

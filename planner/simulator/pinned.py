@@ -31,7 +31,8 @@ def pinned_copies(graph: Graph, schedule: Schedule) -> frozenset[tuple[int, int]
     in_modes = (schedule.verbs == Verb.COMPUTE) & (schedule.wheres != DEFAULT_MODE)
     if not ((schedule.verbs > Verb.DELETE) | in_modes).any():
         return frozenset()
-    there = {x: (START, x) for x in schedule.initial.on(Memory.HOST)}
+    spread = graph.tensors.spread
+    there = {x: (START, x) for x in schedule.initial.on(Memory.HOST) - spread}
     crossing: set[tuple[int, int]] = set()
     for step, (verb, x, where) in enumerate(schedule.rows()):
         if verb == _COMPUTE:
@@ -44,7 +45,7 @@ def pinned_copies(graph: Graph, schedule: Schedule) -> frozenset[tuple[int, int]
         elif verb == _DELETE:
             if where == _HOST:
                 there.pop(x, None)
-        else:
+        elif x not in spread:
             if where == _HOST:
                 there.setdefault(x, (step, x))
             crosses = transfer_queue(verb, where) in _CROSSING

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine
 from ..schedule.schedule import Schedule
-from .clock import Queue, play
+from .clock import Queue, lanes_of, play
 from .walk import Walk
 
 _MAX_ITERATIONS = 16
@@ -134,5 +134,6 @@ def settle(walk: Walk) -> bool:
 
 def _time(walk: Walk) -> float:
     if any(queue > Queue.COMPUTE for queue in walk.queues):
-        return play(walk.queues, walk.seconds, walk.launches, walk.waits).period
+        lanes = lanes_of(walk.hierarchy)
+        return play(walk.queues, walk.seconds, walk.launches, walk.waits, lanes).period
     return max(fsum(walk.seconds), fsum(walk.launches))  # what the clock would play

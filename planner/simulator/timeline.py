@@ -16,7 +16,7 @@ from ...graphs.arrays import Floats, Ints
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine
 from ..schedule.schedule import Schedule
-from .clock import Played, Queue, play
+from .clock import DEVICE_TRANSFERS, Played, Queue, lanes_of, play
 from .simulate import settle
 from .walk import Walk
 
@@ -54,7 +54,7 @@ def timeline(
     """Return the timeline of a schedule in the steady state. Arguments and errors as `simulate`."""
     walk = Walk(graph, schedule, budget=budget, machine=machine or graph.machine)
     settle(walk)
-    played = play(walk.queues, walk.seconds, walk.launches, walk.waits)
+    played = play(walk.queues, walk.seconds, walk.launches, walk.waits, lanes_of(walk.hierarchy))
     zero = played.free[Queue.COMPUTE]
     queue = np.array(walk.queues, np.int64)
     end = np.array(played.ends[-1], np.float64)
@@ -71,16 +71,17 @@ def _passed(queue: Ints, end: Floats, zero: float) -> Floats:
 def _waits(walk: Walk, played: Played) -> tuple[Floats, Ints]:
     """Return idle and cause of each step."""
     steps, ends = len(walk.queues), played.ends
-    free = list(played.free)
+    free, lanes = list(played.free), lanes_of(walk.hierarchy)
     idle, cause = np.zeros(steps), np.full(steps, NOTHING)
     for step, queue in enumerate(walk.queues):
         if queue == NOTHING:
             continue
         start = ends[-1][step] - walk.seconds[step]
-        idle[step] = max(0.0, start - free[queue])
+        lane = lanes[queue]
+        idle[step] = max(0.0, start - free[lane])
         if idle[step] > _TOLERANCE * start:
-            latest = FENCE, free[queue]
-            if queue in (Queue.D2H, Queue.H2D):
+            latest = FENCE, free[lane]
+            if queue in DEVICE_TRANSFERS:
                 latest = Queue.COMPUTE, free[Queue.COMPUTE]
             for other in walk.waits.get(step, ()):
                 ago, of = divmod(other, steps)
@@ -89,5 +90,5 @@ def _waits(walk: Walk, played: Played) -> tuple[Floats, Ints]:
             on_thread = queue <= Queue.CPU and walk.launches[step] > 0
             late = start - latest[1] > _TOLERANCE * start
             cause[step] = (LAUNCH if on_thread else FENCE) if late else latest[0]
-        free[queue] = ends[-1][step]
+        free[lane] = ends[-1][step]
     return idle, cause

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from ...graphs.graph import Graph, Kind
+from ...graphs.graph import Graph, Kind, Phase
 from ...graphs.machine import Machine, Memory
 from ..errors import InvalidScheduleError
 from ..schedule.schedule import DEFAULT_MODE, Schedule, Verb
 from .admission import AdmissionRules
-from .clock import Queue, Waits, link_of, queue_name, source_of, transfer_queue
+from .clock import Queue, Waits, link_of, queue_name, queue_of, source_of, transfer_queue
 from .copies import Copies, Copy
+from .footprint import Footprint
 from .ledger import Ledger
 from .pinned import PINNED, START, pinned_copies
 
 # Looking up a member of an Enum takes as long as half a step.
 _COMPUTE, _DELETE = int(Verb.COMPUTE), int(Verb.DELETE)
-_DEVICE, _HOST = int(Memory.DEVICE), int(Memory.HOST)
+_DEVICE, _HOST, _PEERS = int(Memory.DEVICE), int(Memory.HOST), int(Memory.PEERS)
 _COMPUTE_QUEUE, _CPU_QUEUE = int(Queue.COMPUTE), int(Queue.CPU)
 
 
@@ -45,7 +46,13 @@ class Walk:
         )
         self.pinned: set[int] = set()
 
-        self.sizes: list[int] = graph.tensors.bytes.tolist()
+        self.footprint = Footprint(graph, self.hierarchy)
+        self.sizes = self.footprint.sizes
+        self._on_peers = {
+            operation: graph.on_peers(operation)
+            for operation in ((graph.operations.phase == Phase.UPDATE).nonzero()[0].tolist())
+            if graph.tensors.spread
+        }
         self.persistent: list[bool] = graph.persistent.tolist()
         self.resident: list[bool] = graph.resident.tolist()
         self._input: list[bool] = (graph.tensors.kind == Kind.INPUT).tolist()
@@ -117,7 +124,7 @@ class Walk:
             rule, why, tensor = fault
             self._refuse(rule, why, tensor)
 
-        copies = self.copies
+        copies, on_peers = self.copies, self._on_peers.get(operation, ())
         have, whole = copies.have[memory], copies.whole
         shared = copies.stale or copies.made
         waits: list[int] = []
@@ -126,11 +133,13 @@ class Walk:
                 if self._unpinned:
                     self._refuse("capacity", "the device reads {} on the host, where nothing is pinned", x)
                 self._read((_HOST, x), queue, waits)
+            elif x in on_peers:
+                self._read((_PEERS, x), queue, waits)
             elif shared or have[x] != whole[x]:
                 self._read((memory, x), queue, waits)
 
         for x in mutates:
-            copies.await_users((memory, x), waits)
+            copies.await_users((_PEERS if x in on_peers else memory, x), waits)
         kept = pinned = 0
         if writes_host:
             self._write_host([(x, bit) for x, bit in made if x in writes_host], waits)
@@ -151,7 +160,7 @@ class Walk:
             else:
                 have[x] |= bit
         for x in mutates:
-            copies.change_in_place((memory, x), queue, self.step)
+            copies.change_in_place((_PEERS if x in on_peers else memory, x), queue, self.step)
         self._enqueue(queue, seconds, waits, launch)
         device = self.ledgers[_DEVICE]
         self.curve.append(device.used + (transient if memory == _DEVICE else 0))
@@ -178,11 +187,11 @@ class Walk:
         memory, x = copy
         present = self.copies.have[memory][x]
         if not present:
-            self._refuse("reads-present", f"{{}} is not on the {self.names[memory]}", x)
+            self._refuse("reads-present", f"{{}} is not on the {self._name(copy)}", x)
         if present != self.copies.whole[x]:
-            self._refuse("reads-complete", f"{{}} on the {self.names[memory]} lacks contributions", x)
+            self._refuse("reads-complete", f"{{}} on the {self._name(copy)} lacks contributions", x)
         if copy in self.copies.stale:
-            self._refuse("reads-fresh", f"{{}} on the {self.names[memory]} is stale", x)
+            self._refuse("reads-fresh", f"{{}} on the {self._name(copy)} is stale", x)
         self.copies.await_producers(copy, queue, waits)
 
     # ── deletes and transfers ───────────────────────────────────────────────────────────────────
@@ -191,43 +200,64 @@ class Walk:
         if self._input[x]:
             self._refuse("delete-input", "{} is an input", x)
         if not self.copies.have[memory][x]:
-            self._refuse("delete-present", f"{{}} is not on the {self.names[memory]}", x)
+            self._refuse("delete-present", f"{{}} is not on the {self._name((memory, x))}", x)
+        if memory == _PEERS and self.persistent[x] and self.footprint.spread[x]:
+            self._refuse("peers", "{} lies on the peers for ever", x)
         if self.persistent[x] and self.copies.readable((memory, x)):
             others = (m for m in self.copies.memories(x) if m != memory)
             if not any(self.copies.readable((other, x)) for other in others):
                 self._refuse(
-                    "delete-last-copy", f"{{}} has its last fresh copy on the {self.names[memory]}", x
+                    "delete-last-copy", f"{{}} has its last fresh copy on the {self._name((memory, x))}", x
                 )
         self._drop((memory, x))
 
     def _drop(self, copy: Copy) -> None:
         memory, x = copy
         transfers = self.copies.drop(copy)
-        self.ledgers[memory].free(self.sizes[x], transfers)
+        ledger, size = self.footprint.of(x, memory)
+        self.ledgers[ledger].free(size, transfers)
         if memory == _HOST and x in self.pinned:
             self.pinned.remove(x)
             self.ledgers[PINNED].free(self.sizes[x], transfers)
 
     def _transfer(self, x: int, queue: int, target: int) -> None:
-        link = link_of(self.hierarchy, queue)
+        spread = self.footprint.spread[x]
+        if spread:
+            self._require_direction(x, queue)
+        shown = queue_of(queue, spread)
+        link = link_of(self.hierarchy, shown)
         if link is None:
-            self._refuse("transfer-link", f"the machine has no link {queue_name(self.names, queue)}", x)
+            self._refuse("transfer-link", f"the machine has no link {queue_name(self.names, shown)}", x)
         source = (source_of(queue), x)
         if not self.copies.readable(source):
             present = self.copies.have[source[0]][x]
             state = "not there" if not present else "stale" if source in self.copies.stale else "incomplete"
-            self._refuse("transfer-source", f"{{}} on the {self.names[source[0]]} is {state}", x)
+            self._refuse("transfer-source", f"{{}} on the {self._name(source)} is {state}", x)
         waits: list[int] = []
         self.copies.await_producers(source, queue, waits)
         if self.copies.have[target][x]:
             self.copies.await_users((target, x), waits)
         else:
-            self._allocate(target, self.sizes[x], 0, waits)
+            self._allocate(*self.footprint.of(x, target), 0, waits)
             if pinned := self._pin(x, self.step, target):
                 self._allocate(PINNED, pinned, 0, waits)
         self.copies.transfer(x, queue, target, self.step)
-        self._enqueue(queue, link.seconds(self.sizes[x]), waits)
+        self._enqueue(shown, float(link.seconds(float(self.sizes[x]))), waits)
         self.curve.append(self.ledgers[_DEVICE].used)
+
+    def _require_direction(self, x: int, queue: int) -> None:
+        """Refuse a transfer of a spread tensor in which ranks would lose what they have."""
+        if queue not in (Queue.D2H, Queue.H2D):
+            self._refuse("peers", "{} is spread over the ranks: it is on the device or on the peers", x)
+        elif self.persistent[x] and queue == Queue.D2H:
+            self._refuse("peers", "{} lies on the peers for ever: it can be gathered alone", x)
+        elif not self.persistent[x] and queue == Queue.H2D:
+            self._refuse("peers", "{} on the peers is a sum over the ranks: it can be scattered alone", x)
+
+    def _name(self, copy: Copy) -> str:
+        """Return the word for the memory of a copy."""
+        memory, x = copy
+        return "peers" if memory == _PEERS and self.footprint.spread[x] else self.names[memory]
 
     # ── bookkeeping ─────────────────────────────────────────────────────────────────────────────
 
@@ -283,17 +313,23 @@ class Walk:
                     self._refuse_whole("initial", f"{names[x]} is named twice", x)
                 named.add(x)
                 places[x] = memories
+        for x in sorted(self.graph.tensors.spread):
+            if self.persistent[x] and places[x] not in ((Memory.PEERS,), (Memory.DEVICE, Memory.PEERS)):
+                self._refuse_whole(
+                    "initial", f"{names[x]} is spread over the ranks: it starts on the peers", x
+                )
         self.places = places
         for x, memories in places.items():
             for memory in memories:
                 self.copies.have[memory][x] = self.copies.whole[x]
-                if not self.ledgers[memory].fits(self.sizes[x]):
+                ledger, size = self.footprint.of(x, memory)
+                if not self.ledgers[ledger].fits(size):
                     self._refuse_whole(
                         "capacity",
-                        f"the {self.names[memory]} is too small for what lies there at first",
+                        f"the {self.names[ledger]} is too small for what lies there at first",
                         x,
                     )
-                self.ledgers[memory].claim(self.sizes[x], 0)
+                self.ledgers[ledger].claim(size, 0)
                 pinned = self._pin(x, START, memory)
                 if not self.ledgers[PINNED].fits(pinned):
                     self._refuse_whole(

@@ -19,7 +19,7 @@ from ...planner.schedule.schedule import DEFAULT_MODE, Verb
 from ...planner.simulator.timeline import NOTHING, Timeline, timeline
 from ..curves import by_memory
 from ..memory_timeline import passed
-from ..subject import Subject, cause_index, cause_words, queue_words
+from ..subject import Subject, cause_index, cause_words, queue_index, queue_words
 from ..tensor_outcomes import recomputed_runs
 from .events import Counter, Group, Slice
 from .readers import readings
@@ -83,7 +83,7 @@ def _tracks(subject: Subject, line: Timeline, early: float) -> Mapping[str, list
                 "waited_seconds": line.idle.item(step),
                 "waited_for": causes[cause_index(cause, memories)],
             }
-        track = tracks[words[line.queue.item(step)]]
+        track = tracks[words[queue_index(line.queue.item(step), memories)]]
         begun = max(start.item(step), track[-1].end if track else 0)  # rounding may not overlap
         ended = max(end.item(step), begun)
         track.append(Slice(names[step], begun, ended, details, leads[step], follows[step]))

@@ -44,7 +44,8 @@ def read_by(graph: Graph, verb: int, target: int, where: int) -> list[tuple[int,
     if verb != Verb.COMPUTE:
         return [(source_of(transfer_queue(verb, where)), target)]
     memory = Memory.HOST if graph.on_host(target, where) else Memory.DEVICE
-    on_host = () if where == DEFAULT_MODE else graph.operations.modes[target][where - 1].reads_host
+    direct = () if where == DEFAULT_MODE else graph.operations.modes[target][where - 1].reads_host
+    on_host = {*direct, *graph.on_peers(target)}
     return [
         (Memory.HOST if x in on_host else memory, x)
         for x in (*graph.read_lists[target], *graph.mutate_lists[target])
@@ -60,5 +61,6 @@ def _changed_by(graph: Graph, verb: int, target: int, where: int) -> Iterator[tu
     memory = Memory.HOST if graph.on_host(target, where) else Memory.DEVICE
     for x, _bit in graph.contributions(target, where):
         yield (Memory.HOST if x in below else Memory.DEVICE), x
+    shares = graph.on_peers(target)
     for x in graph.mutate_lists[target]:
-        yield memory, x
+        yield (Memory.PEERS if x in shares else memory), x

@@ -209,7 +209,7 @@ class Queues:
     """The queues alongside the compute queue, if that is a separate thread on the CPU."""
 
     def __init__(self) -> None:
-        self._queues = {queue: self.new(queue) for queue in Queue if queue != Queue.COMPUTE}
+        self._queues = {queue: self.new(queue) for queue in Queue if queue not in (Queue.COMPUTE, Queue.COMM)}
 
     def new(self, queue: Queue) -> JobQueue:
         return JobQueue(queue.name.lower(), update_threads() if queue == Queue.CPU else None)

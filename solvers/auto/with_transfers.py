@@ -5,10 +5,11 @@
     joint from others    from the fastest of theirs, if that is near the best, in the time that is left
     joint, more          with other random numbers, one for each core beyond two
 
-So the answer is never slower than any of theirs. All members end once the best is proven to be within the
-gap: the offloading bound for any order is computed alongside the first members. Code that members need is
-compiled once on a machine, by other processes, alongside the other members or before a time limit begins.
-With one core the members take turns, and joint has half of the time.
+So the answer is never slower than any of theirs. In sharded training the others are FSDP2's policies. All
+members end once the best is proven to be within the gap: the offloading bound for any order is computed
+alongside the first members. Code that members need is compiled once on a machine, by other processes,
+alongside the other members or before a time limit begins. With one core the members take turns, and joint
+has half of the time.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ OTHERS = {
     "l2l": 0.02,
 }
 """Solvers other than joint, and the share of all time that each may take with two cores and more."""
+
+SHARDED_OTHERS = {"fsdp": 0.05}
+"""Likewise for graphs of sharded training."""
 
 CODES = {
     "joint": compiling.CODES,
@@ -186,7 +190,8 @@ def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: in
         return joint.improved(problem, rest, schedules)
 
     lines = [known.line("joint", own(0)) if alone else Member("joint", own(0))]
-    for solver, share in OTHERS.items():
+    others = SHARDED_OTHERS if problem.graph.tensors.spread else OTHERS
+    for solver, share in others.items():
         if solver != "search" or minimum_memory(problem.graph, Machine()) <= device_limit(problem):
             lines.append(known.line(solver, other(solver, share)))
     lines.append(Member("joint from others", from_others))

@@ -29,6 +29,7 @@ class Entry:
 
     module: that of `Settings` and `solve`; relative to `memplan.solvers`, or the full name of a plug-in's.
     needs_links: it moves data, and refuses a machine without links d2h and h2d (NotAcceptedError).
+    sharded: it takes graphs of sharded training; others are not asked for one.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Entry:
     source: str
     summary: str
     needs_links: bool = False
+    sharded: bool = False
 
 
 _OURS = (
@@ -46,6 +48,7 @@ _OURS = (
         "any graph",
         "ours",
         "the default: search and others side by side on the available cores; the fastest answer",
+        sharded=True,
     ),
     Entry(
         "store-all",
@@ -159,6 +162,7 @@ _OURS = (
         "ours",
         "recomputation, offloading and CPU updates in one search, judged by the simulated period",
         needs_links=True,
+        sharded=True,
     ),
     Entry(
         "memferry",
@@ -231,6 +235,15 @@ _OURS = (
         "Ren et al. 2021, arXiv:2101.06840",
         "gradients and optimizer states on the host, updates on the CPU after backward",
         needs_links=True,
+    ),
+    Entry(
+        "fsdp",
+        ".offloading.sharded.fsdp",
+        "graphs of sharded training",
+        "PyTorch, torch/distributed/fsdp",
+        "FSDP2's policies: weights kept or gathered again, layers checkpointed or not; the fastest that fits",
+        needs_links=True,
+        sharded=True,
     ),
     Entry(
         "zero-infinity",

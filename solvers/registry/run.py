@@ -28,6 +28,7 @@ import numpy as np
 
 from ...graphs.errors import InputError, MemplanError
 from ...graphs.graph import Graph, Phase
+from ...graphs.machine import Machine
 from ...planner.baseline import baseline_schedule
 from ...planner.bounds import minimum_memory, minimum_memory_once, uses_host
 from ...planner.errors import InvalidScheduleError
@@ -137,6 +138,8 @@ def _solve(
         raise InputError(
             f"operations of the graph use host memory ({field}): it must be pinned, the machine pins none"
         )
+    if problem.graph.tensors.spread:
+        _accept_sharded(name, machine, addresses=addresses)
     module = module_of(entry(name))
     chosen = parse_settings(name, module.Settings, settings)
     start = perf_counter()
@@ -235,6 +238,20 @@ def solve_or_unpin(
             "nothing, its copies take the links' pageable rates"
         )
         return replace(found, notes=(line, *found.notes))
+
+
+def _accept_sharded(name: str, machine: Machine | None, *, addresses: bool) -> None:
+    """Refuse what is not there for graphs of sharded training. Raises NotAcceptedError, InputError."""
+    if not entry(name).sharded:
+        able = ", ".join(each.name for each in entries() if each.sharded)
+        raise NotAcceptedError(f"{name} does not plan sharded training: use one of {able}")
+    if machine is None or machine.links.peers is None:
+        raise InputError(
+            "the graph is sharded, the machine has no network between ranks: give it "
+            "links: {peers: {rate: 45GB/s, latency: 30us, ranks: 8}}"
+        )
+    if addresses:
+        raise InputError("addresses of sharded schedules are not supported: leave --static-layout out")
 
 
 def _direct_access(problem: Problem) -> str | None:

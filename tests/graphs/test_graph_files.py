@@ -87,7 +87,8 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 
 MALFORMED = {
     "another-format": ("format", "plan-schedule/1", "format is 'plan-schedule/1'"),
-    "another-version": ("format", "plan-graph/2", "format is 'plan-graph/2'"),
+    "another-version": ("format", "plan-graph/3", "format is 'plan-graph/3'"),
+    "spread-in-version-1": ("tensors.0.spread", True, "unknown field 'spread'"),
     "no-tensors": ("tensors", ..., "field 'tensors' is missing"),
     "no-results": ("results", ..., "field 'results' is missing"),
     "unknown-field": ("budget", 1, "unknown field 'budget'"),

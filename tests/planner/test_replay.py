@@ -15,13 +15,13 @@ from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.replay import clock
 from memplan.planner.replay.instance import VariantTable
 from memplan.planner.replay.replay import UNASKED, figures_for, replay
-from memplan.planner.replay.rows import QUEUE, empty_iteration
+from memplan.planner.replay.rows import LANE, QUEUE, empty_iteration
 from memplan.planner.schedule.schedule import Initial, Schedule, Verb, compute, delete, offload, prefetch
 from memplan.planner.simulator import clock as judge
-from memplan.planner.simulator.clock import _ITERATIONS, Queue
+from memplan.planner.simulator.clock import _ITERATIONS, Queue, lanes_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.planner.sizing.ranking import by_seconds, starts_of, step_rows
-from strategies import Case, random_case
+from strategies import Case, random_case, with_shared
 
 
 def compiled_figures(graph: Graph, schedule: Schedule, machine: Machine, budget: int) -> list[float]:
@@ -62,10 +62,11 @@ def test_schedules_are_ranked_by_the_simulators_seconds() -> None:
 @pytest.mark.parametrize(
     ("batch", "memories"), [(0, 3), (1, 3), (2, 3), (3, 3), (4, 2), (5, 4), (6, 5), (7, 8)]
 )
-def test_same_figures(batch: int, memories: int) -> None:
+@pytest.mark.parametrize(("peers", "shared"), [(False, False), (True, False), (False, True), (True, True)])
+def test_same_figures(batch: int, memories: int, peers: bool, shared: bool) -> None:
     seen = 0
-    for seed in range(400 * batch, 400 * batch + 400):
-        case = random_case(Random(seed), memories=memories)
+    for seed in range(400 * batch, 400 * batch + (150 if peers or shared else 400)):
+        case = random_case(Random(seed), memories=memories, peers=peers, shared=shared)
         machine = case.machine or case.graph.machine or Machine()
         budget = 2**60 if case.budget is None else case.budget
         try:
@@ -269,7 +270,9 @@ def test_the_clock_plays_any_waits(batch: int) -> None:
     for seed in range(100 * batch, 100 * batch + 100):
         random = Random(seed)
         count = random.randint(1, 12)
-        queues = [random.randrange(6) for _ in range(count)]
+        kinds = list(range(6)) if seed % 2 else [*range(6), int(Queue.COMM)]
+        queues = [random.choice(kinds) for _ in range(count)]
+        lanes = lanes_of(with_shared(random, Machine()).hierarchy if seed % 3 else Machine().hierarchy)
         seconds = [random.choice((0.0, 1.0, 2.0, random.random())) for _ in range(count)]
         slow = random.choice((0.0, 0.0, 1.0, 2.0))
         launches = [slow * random.random() if queue <= Queue.CPU else 0.0 for queue in queues]
@@ -279,9 +282,13 @@ def test_the_clock_plays_any_waits(batch: int) -> None:
             if random.random() < 0.4
         }
         turn = empty_iteration(count, 0, 0, 6)
-        turn.rows[:count, QUEUE], turn.counts[0] = queues, count
+        directions = [Queue.D2H if queue == Queue.COMM else queue for queue in queues]
+        turn.rows[:count, QUEUE], turn.counts[0] = directions, count
+        turn.rows[:count, LANE] = [lanes[queue] for queue in queues]
         turn.seconds[:count, :2] = np.stack([seconds, launches], axis=1)
         ends = np.cumsum([0, *(len(waits.get(row, ())) for row in range(count))])
         turn.first[: count + 1] = ends
         turn.waits[: ends[-1]] = [other for row in range(count) for other in waits.get(row, ())]
-        assert clock.period(turn, _ITERATIONS) == judge.play(queues, seconds, launches, waits).period, seed
+        assert (
+            clock.period(turn, _ITERATIONS) == judge.play(queues, seconds, launches, waits, lanes).period
+        ), seed

@@ -60,6 +60,44 @@ def test_both_replays_agree_on_seeded_cases(batch: int) -> None:
         assert difference is None, f"random_case(Random({seed}))\n{difference}"
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("batch", range(4))
+def test_both_replays_agree_on_seeded_cases_of_sharded_training(batch: int, shared: bool) -> None:
+    """Weights are gathered and gradients scattered in a good part of the cases that hold."""
+    held = passed = 0
+    for seed in range(200 * batch, 200 * batch + 200):
+        case = random_case(Random(seed), peers=True, shared=shared)
+        difference = disagreement(case)
+        assert difference is None, f"random_case(Random({seed}), peers=True, shared={shared})\n{difference}"
+        if isinstance(judged(case), Figures):
+            held += 1
+            passed += any(
+                verb > Verb.DELETE and x in case.graph.tensors.spread for verb, x, _to in case.schedule.rows()
+            )
+    assert held > 50
+    assert passed > held // 10
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("memories", [2, 3, 5])
+def test_both_replays_agree_on_seeded_cases_of_links_that_take_turns(memories: int) -> None:
+    """And no schedule is faster than on the same machine if each link has its own resource."""
+    slower = 0
+    for seed in range(300):
+        case = random_case(Random(seed), memories=memories, shared=True, peers=seed % 2 == 0)
+        difference = disagreement(case)
+        assert difference is None, f"random_case(Random({seed}), memories={memories}, …)\n{difference}"
+        found, machine = judged(case), case.machine
+        if isinstance(found, Figures) and machine is not None:
+            alone = judged(case._replace(machine=replace(machine, shared=())))
+            assert isinstance(alone, Figures)
+            assert replace(alone, time=found.time) == found
+            assert alone.time <= found.time * (1 + 1e-9)
+            slower += found.time > alone.time * (1 + 1e-9)
+    assert slower > 5
+
+
 @settings(max_examples=150)
 @given(cases())
 def test_least_budget_is_the_least(case: Case) -> None:

@@ -8,6 +8,8 @@ import numpy as np
 
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine
+from ....planner.simulator.clock import Queue, lanes_of
+from ....planner.simulator.footprint import Footprint
 from ...milp.linear import ONE, ZERO, Constraint, Linear, column_sum, total
 from ...milp.model import Model
 from ...problem import OrderName
@@ -25,7 +27,8 @@ def _sizes(
 ) -> tuple[list[int], list[int]]:
     """Return the bytes of the tensors that count, and per tensor the one that stands for it.
 
-    A tensor that may be made in host memory, and so may lie there without a copy down, counts no bytes.
+    A tensor that may be made in host memory, and so may lie there without a copy down, counts no bytes. Nor
+    does one of which only shares on the peers are used.
 
     merged: the first of the tensors that the same operations touch in the same roles stands for all of them.
     """
@@ -33,6 +36,8 @@ def _sizes(
     for modes in graph.operations.modes.values():
         for mode in modes:
             sizes[list(mode.made_on_host)] = 0
+    whole = {x for row in variants for variant in row for x in variant.device | variant.writes}
+    sizes[list(graph.tensors.spread - whole)] = 0
     order = np.argsort(sizes, kind="stable")
     sizes[order[np.cumsum(sizes[order]) <= NEGLIGIBLE * limit]] = 0
     counted: list[int] = sizes.tolist()
@@ -48,7 +53,13 @@ def _sizes(
     stands, results = list(range(len(counted))), set(graph.results)
     for x, size in enumerate(counted):
         if merged and size:
-            key = (tuple(touching[x]), bool(graph.persistent[x]), bool(graph.resident[x]), x in results)
+            key = (
+                tuple(touching[x]),
+                bool(graph.persistent[x]),
+                bool(graph.resident[x]),
+                x in results,
+                x if x in graph.tensors.spread else -1,  # the bytes that pass are rounded for each
+            )
             one = first.setdefault(key, x)
             if one != x:
                 counted[one] += size
@@ -76,11 +87,16 @@ class OffloadColumns:
         order: OrderName = "file",
         whole: bool = False,
     ) -> None:
+        footprint = Footprint(graph, machine.hierarchy)
+        self.spread = graph.tensors.spread
+        # the shares of weights and states never leave the device
+        limit -= sum(footprint.shares[x] for x in self.spread if graph.persistent[x])
         self.graph, self.limit, self.whole = graph, max(1, limit), whole  # a byte more rules out no schedule
         links = machine.links
-        assert links.d2h
-        assert links.h2d
-        self.links = links.d2h, links.h2d, links.disk_write, links.disk_read
+        assert machine.can_transfer
+        self.reaches_host, self.lanes = links.reach_host, lanes_of(machine.hierarchy)
+        host_links = (links.d2h, links.h2d) if links.reach_host else (None, None)
+        self.links, self.peers = (*host_links, links.disk_write, links.disk_read), links.peers
         self.facts, self.model = Facts(graph), Model()
         count = len(graph.operations)
         sides: Order = file_order(graph) if order == "file" else any_order(self.facts.predecessors)
@@ -91,10 +107,12 @@ class OffloadColumns:
         self.sizes, self.stands = _sizes(graph, self.variants, self.limit, merged=not whole)
         self.persistent: list[bool] = graph.persistent.tolist()
         self.batch = {
-            x for x, there in enumerate(graph.resident.tolist()) if there and not self.persistent[x]
+            x
+            for x, there in enumerate(graph.resident.tolist())
+            if there and not (self.persistent[x] and (x in self.spread or self.leaves(x)))
         }
         below = {x for variants in self.variants for variant in variants for x in variant.host}
-        self.read_below = {x for x in below if self.sizes[x] and not graph.resident[x]}
+        self.read_below = {x for x in below if self.sizes[x] and self.leaves(x) and not graph.resident[x]}
         self.host = None if whole else self._host_limit(machine)
         self.unit = sum(min(variant.seconds for variant in variants) for variants in self.variants) or 1.0
         self.touched = [self._touched(operation) for operation in self.iteration.at]
@@ -109,7 +127,7 @@ class OffloadColumns:
     def _add_times(self) -> None:
         model = self.model
         sizes: list[int] = self.graph.tensors.bytes.tolist()  # of all: what is merged may take longer apart
-        moves = sum(link.total_seconds(sizes) for link in self.links if link)
+        moves = sum(link.total_seconds(sizes) for link in (*self.links, self.peers, self.peers) if link)
         runs = 2 * sum(max(variant.seconds for variant in variants) for variants in self.variants)
         most = 2 * (moves + runs) / self.unit + 1.0
         self.seconds = [model.column(upper=most, cost=1.0) for _ in self.windows]
@@ -170,6 +188,8 @@ class OffloadColumns:
 
         Without disks and operations on the CPU only pinned memory counts.
         """
+        if self.spread:  # what is said of host memory counts no tensors on the peers
+            return None
         on_cpu = any(variant.on_host for variants in self.variants for variant in variants)
         disk = machine.links.disk_write or machine.links.disk_read
         limit = machine.host_capacity if on_cpu or disk else machine.crossing_capacity
@@ -181,7 +201,10 @@ class OffloadColumns:
         self.movable = [
             x
             for x in range(len(self.sizes))
-            if self.persistent[x] and self.sizes[x] and (len(facts.uses[x]) or len(graph.mutators[x]))
+            if self.persistent[x]
+            and self.sizes[x]
+            and self.leaves(x)
+            and (len(facts.uses[x]) or len(graph.mutators[x]))
         ]
         self.changes = {x: graph.mutators[x].tolist() for x in self.movable}
         self.there: list[dict[int, int]] = []
@@ -195,15 +218,17 @@ class OffloadColumns:
         for s in self.windows:
             for x in self.movable:
                 self.up[s][x] = model.column()
+                if x in self.spread:
+                    continue
                 if (self.changes[x] or self.host is not None) and not (
                     s in self.exact and self.changes_in(x, s)
                 ):
                     self.down[s][x] = model.column()
             for x in self.lives_in(s):
                 lasts = s + 1 < len(self.windows) or x in self.read_below
-                if lasts and self.complete_in(x) < s + (s not in self.exact):
+                if lasts and self.leaves(x) and self.complete_in(x) < s + (s not in self.exact):
                     self.down[s][x] = model.column()
-                if x in self.below[s]:
+                if x in self.below[s] and x not in self.spread:
                     self.up[s][x] = model.column()
         fixed = {x for x in self.movable if all(map(self.iteration.known, facts.uses[x]))}
         wanted = [set[int]().union(*self.up[s:]) - fixed for s in self.windows]
@@ -230,12 +255,18 @@ class OffloadColumns:
         made = {x for o in self.firsts[s] for x in self.facts.outputs[o]}
         return [*self.alive[s], *(x for x in made & (ends | self.read_below) if x not in self.alive[s])]
 
+    def leaves(self, x: int) -> bool:
+        """Tell whether the machine has links on which a tensor can leave the device."""
+        return self.peers is not None if x in self.spread else self.reaches_host
+
     def complete_in(self, x: int) -> int:
         """Return the first window in which all that makes x may have run."""
         return max(self.iteration.of[producer][0] for producer in self.facts.producers[x])
 
     def _may_lie_below(self, x: int, s: int) -> bool:
-        return bool(self.changes[x]) if self.persistent[x] else self.complete_in(x) < s
+        if self.persistent[x]:
+            return bool(self.changes[x]) and x not in self.spread
+        return self.leaves(x) and self.complete_in(x) < s
 
     def constant(self, x: int) -> bool:
         """Tell whether a tensor lasts for iterations, and nothing that counts changes it."""
@@ -261,7 +292,7 @@ class OffloadColumns:
         return self.column(self.there[s], x)
 
     def is_below(self, x: int, s: int) -> Linear:
-        if self.constant(x):
+        if self.constant(x) or (x in self.spread and self.persistent[x]):
             return ONE
         return self.column(self.below[s], x)
 
@@ -307,9 +338,9 @@ class OffloadColumns:
         return total(self.first(operation, s, numbers) for s in self.iteration.of[operation])
 
     def changed_below(self, x: int, s: int) -> Linear:
-        """Return the sum that is 1 if x is changed on the CPU in window s."""
+        """Return the sum that is 1 if x is changed below the device in window s."""
         changes = self.changes_in(x, s)
-        return total(self.first(o, s, self.numbers(o, lambda variant: variant.on_host)) for o in changes)
+        return total(self.first(o, s, self.numbers(o, lambda variant: x in variant.host)) for o in changes)
 
     def changes_in(self, x: int, s: int) -> list[int]:
         """Return the operations that may change x in window s."""
@@ -325,16 +356,28 @@ class OffloadColumns:
     def come(self, x: int, s: int) -> Linear:
         return self.is_there(x, s) + self.column(self.up[s], x)
 
+    def loads(self, s: int) -> Mapping[int, Linear]:
+        """Return the seconds, over `unit`, that copies of window s take, by what takes turns."""
+        found: dict[int, list[tuple[int, float]]] = {}
+        for link, moving in enumerate((self.down[s], self.up[s])):
+            for x, column in moving.items():
+                found.setdefault(self.lane(x, link), []).append((column, self.copy_seconds(x, link)))
+        return {lane: Linear(terms) for lane, terms in found.items()}
+
     def load(self, moving: Mapping[int, int], link: int) -> Linear:
         """Return the seconds, over `unit`, that copies take on a link. moving: tensor -> column."""
         return Linear((column, self.copy_seconds(x, link)) for x, column in moving.items())
+
+    def lane(self, x: int, link: int) -> int:
+        """Return what copies of a tensor on a link take turns on: a number."""
+        return self.lanes[Queue.COMM if x in self.spread else Queue.D2H + link]
 
     def copy_seconds(self, x: int, link: int) -> float:
         """Return the seconds of tensor x on one of the links, over `unit`.
 
         If it stands for several tensors, these are the fewest seconds that they take.
         """
-        one, size = self.links[link], self.sizes[x]
+        one, size = self.peers if x in self.spread else self.links[link], self.sizes[x]
         assert one
         is_alone = size == self.graph.tensors.bytes[x]
         return (one.seconds(float(size)) if is_alone else one.least_seconds(size)) / self.unit

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...milp.linear import ONE, Linear, Term, column_sum, total
+from ....planner.simulator.clock import Queue
+from ...milp.linear import ONE, ZERO, Linear, Term, column_sum, total
 from .columns import OffloadColumns
 
 
@@ -76,9 +77,13 @@ class HostRows:
     def _disk_links(self) -> None:
         """Write rows (15)."""
         columns = self.columns
-        whole = column_sum(*columns.seconds)
+        whole, lanes = column_sum(*columns.seconds), dict[int, list[Linear]]()
         for link, moving in ((2, columns.written), (3, columns.read)):
-            columns.require(whole >= total(columns.load(window, link) for window in moving))
+            found = lanes.setdefault(columns.lanes[Queue.D2H + link], [])
+            found += [columns.load(window, link) for window in moving]
+        for lane, loads in lanes.items():
+            others = [columns.loads(s).get(lane, ZERO) for s in columns.windows]
+            columns.require(whole >= total([*loads, *others]))
         for s, moving in enumerate(columns.written):
             here = {x: column for x, column in moving.items() if x not in self.changed}
             columns.require(column_sum(columns.seconds[s]) >= columns.load(here, 2))

@@ -100,7 +100,7 @@ def link_bound(
     seconds, links, host = time_bound(graph), machine.links, machine.host_capacity
     operations = graph.operations
     reruns = operations.recompute & (operations.mutates.counts() == 0)
-    if operations.modes or reruns.any() or links.d2h is None or links.h2d is None:
+    if operations.modes or reruns.any() or graph.tensors.spread or links.d2h is None or links.h2d is None:
         return seconds
     touches = _touches(graph)
     level = _level(graph, touches)

@@ -37,7 +37,7 @@ import numpy as np
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine
 from ....graphs.outward import product_below
-from ....planner.baseline import baseline_schedule
+from ....planner.baseline import any_size, baseline_schedule
 from ....planner.bounds import time_bound
 from ....planner.schedule.schedule import Verb
 from ....planner.simulator.simulate import simulate
@@ -49,6 +49,7 @@ from ...milp.scaling import scaled
 from ...problem import Bound, OrderName
 from ..residency.order import predecessors
 from .link_windows import link_bound
+from .network import network_bound
 from .program import offload_program
 from .windows import START
 
@@ -72,7 +73,7 @@ PROVEN = 1e-6
 
 def moves(machine: Machine | None) -> bool:
     """Tell whether the machine has the links that the bound is about."""
-    return machine is not None and machine.links.d2h is not None and machine.links.h2d is not None
+    return machine is not None and machine.can_transfer
 
 
 def offload_bound(
@@ -94,9 +95,10 @@ def offload_bound(
     cancelled: whether the time is over.
     """
     clock = Clock(time_limit, cancelled)
-    seconds = time_bound(graph)
+    seconds = max(time_bound(graph), network_bound(graph, machine, budget))
     if order == "file":
-        seconds = link_bound(graph, machine, budget, clock.goes_on)
+        seconds = max(seconds, link_bound(graph, machine, budget, clock.goes_on))
+    tell(Bound(seconds, NAME, order))
     able = able_operations(graph) if order == "file" else _chain(graph, able_operations(graph))
     most, interrupted = FEWEST, False
     while not (interrupted or cancelled()) and seconds < goal * (1 - PROVEN):
@@ -178,6 +180,6 @@ def chosen_moments(graph: Graph, able: Sequence[int], most: int) -> Sequence[int
 def _levels(graph: Graph) -> list[int]:
     """Return per operation the bytes of the baseline while it runs."""
     schedule = baseline_schedule(graph)
-    curve = simulate(graph, schedule, machine=Machine()).device_curve
+    curve = simulate(graph, schedule, machine=any_size(graph)).device_curve
     levels: list[int] = curve[schedule.verbs == Verb.COMPUTE].tolist()
     return levels

@@ -23,7 +23,8 @@ are in traced order, or in any. β: the rate of a link.
     minimise T = Σ_s E_s
     (1) E_s ≥ Σ_o Σ_m μ_{o,m,s} time_{o,m} + Σ_o time_o w_{o,s}      first runs on the device, then others;
         from the start of an operation to its end they are equal, and w = 0
-    (2) β E_s ≥ Σ_x size_x O_{x,s},   β E_s ≥ Σ_x size_x P_{x,s}     each link
+    (2) β E_s ≥ Σ_x size_x O_{x,s},   β E_s ≥ Σ_x size_x P_{x,s}     each link; in seconds, the sum over
+        links that share a resource, as gathers P and scatters O of spread tensors do
     (3) T ≥ Σ_o Σ_m Σ_s μ_{o,m,s} time_{o,m}                         on the CPU
     (4) Σ_x size_x r_{x,s} + what the moment's operation needs ≤ limit
     (5) r_{x,s+1} ≤ r_{x,s} + P_{x,s} + made_{x,s}                   made: f and w of what makes x
@@ -85,6 +86,9 @@ of w_i during B_i, is here what is said of ends. Its (7) and (8), whole tensors,
 and Σ P of an offload interval are 0 or 1, as every iteration makes the same transfers; all operations are
 moments then, and nothing is recomputed.
 
+In sharded training the peers are below a spread tensor: h = 1 for a weight, which lies there for ever and is
+changed there (μ of a change on the host, in (6) and (9)); a gradient has O, for its update, and no P.
+
 Leaving out moments, solving it in fractions or from the dual side makes it lower and leaves it true.
 Reference: Beaumont, Eyraud-Dubois, Shilova, Zhao 2022, Inria hal-03580767, section 6.
 """
@@ -95,6 +99,7 @@ from collections.abc import Sequence
 
 from ....graphs.graph import Graph
 from ....graphs.machine import Machine
+from ....planner.simulator.clock import Queue
 from ...milp.linear import ZERO, Linear, column_sum, total
 from ...problem import OrderName
 from .columns import OffloadColumns
@@ -149,22 +154,24 @@ class _UseRows:
             columns.require(here >= spent)  # (1)
             if s in columns.exact:
                 columns.require(spent >= here)  # (1)
-            for link, moving in enumerate((columns.down[s], columns.up[s])):
-                columns.require(here >= columns.load(moving, link))  # (2)
+            for load in columns.loads(s).values():
+                columns.require(here >= load)  # (2)
         columns.require(whole >= total(cpu))  # (3)
-        late: list[Linear] = []
+        late: dict[int, list[Linear]] = {}
         for operation, variants in enumerate(columns.variants):
             for x in {x for variant in variants for x in variant.host} & columns.read_below:
                 after = [columns.column(columns.down[s], x) for s in columns.windows]
                 after_all = columns.model.variable()
-                late.append(after_all * columns.copy_seconds(x, 0))
+                late.setdefault(columns.lane(x, 0), []).append(after_all * columns.copy_seconds(x, 0))
                 reads = columns.chosen(
                     operation, columns.numbers(operation, lambda variant, x=x: x in variant.host)
                 )
                 columns.require(total([*after, after_all]) >= reads)  # (9)
-        if late:
-            in_windows = [columns.load(moving, 0) for moving in columns.down]
-            columns.require(whole >= total([*in_windows, *late]))
+        if columns.lanes[Queue.CPU] in columns.lanes[Queue.D2H :]:  # the CPU takes turns with links
+            late.setdefault(columns.lanes[Queue.CPU], []).extend(cpu)
+        for lane, more in late.items():
+            in_windows = [columns.loads(s).get(lane, ZERO) for s in columns.windows]
+            columns.require(whole >= total([*in_windows, *more]))
 
     def _fastest(self, operation: int) -> float:
         return min(variant.seconds for variant in self.columns.variants[operation] if not variant.on_host)

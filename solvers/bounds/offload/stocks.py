@@ -49,7 +49,7 @@ class StockRows:
             by_host = total(columns.changed_below(x, k) for k in inside)
             unchanged = columns.not_first(change, inside)
             columns.require(total([by_host, *down, unchanged]) >= columns.is_below(x, following))  # (6)
-            here = columns.numbers(change, lambda variant: variant.on_host)
+            here = columns.numbers(change, lambda variant: x in variant.host)
             if here:
                 others = columns.not_first(change, inside, here)
                 columns.require(total([*up, others]) >= columns.is_there(x, following))  # (9)

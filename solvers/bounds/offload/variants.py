@@ -12,7 +12,7 @@ class BoundVariant:
     """An execution variant of an operation.
 
     seconds: on the CPU if `on_host`.
-    device, host: the tensors that it reads or changes in that memory.
+    device, host: the tensors that it reads or changes in that memory; `host` is the peers for spread ones.
     writes: those that it makes on the device.
     """
 
@@ -28,10 +28,11 @@ def variants_of(graph: Graph, operation: int) -> list[BoundVariant]:
     """Return the operation's execution variants, the baseline one first."""
     one = graph.operation(operation)
     touched = frozenset(graph.input_lists[operation])
-    none = frozenset[int]()
-    variants = [BoundVariant(one.time, one.workspace, False, touched, none, frozenset(one.writes))]
+    shares = frozenset(graph.on_peers(operation))
+    made = frozenset(one.writes)
+    variants = [BoundVariant(one.time, one.workspace, False, touched - shares, shares, made)]
     for mode in one.modes:
-        at_host = touched if mode.on_host else frozenset(mode.reads_host)
+        at_host = touched if mode.on_host else shares.union(mode.reads_host)
         variants.append(
             BoundVariant(
                 mode.time,

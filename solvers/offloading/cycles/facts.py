@@ -8,16 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....graphs.arrays import Floats, Ints
-from ....planner.replay.rows import WAIT, IterationTables
+from ....planner.replay.rows import COLUMNS, WAIT, IterationTables
+from ....planner.simulator.clock import Queue, lanes_of
 from .cycle import Cycle
 
 
 class Facts(NamedTuple):
     """A `Cycle` as arrays; seconds: shape (runs, 2), RUN and LAUNCH of a `IterationTables`; `first`,
-    `leaving`: per run, the numbers of its offload intervals in one flat row."""
+    `leaving`: per run, the numbers of its offload intervals in one flat row. down, up: the lanes of
+    copies."""
 
     limit: int
     idle: int
+    down: int
+    up: int
     seconds: Floats
     need: Ints
     rest: Ints
@@ -39,12 +43,15 @@ class Facts(NamedTuple):
 
 
 def facts_of(cycle: Cycle) -> Facts:
+    lanes = lanes_of(cycle.machine.hierarchy)
     intervals = np.array(cycle.intervals, np.int64).reshape(-1, 4)
     changed = np.array(cycle.changed_by, np.int64).reshape(-1, 2)
     weight, after, before, version = (np.ascontiguousarray(column) for column in intervals.T)
     return Facts(
         cycle.limit,
         cycle.idle,
+        lanes[Queue.D2H],
+        lanes[Queue.H2D],
         np.stack([cycle.seconds, cycle.graph.operations.launch], axis=1),
         np.array(cycle.need, np.int64),
         np.array(cycle.rest, np.int64),
@@ -111,10 +118,10 @@ def scratch(facts: Facts) -> Scratch:
         np.zeros(room, np.int64),
         np.zeros(room, np.int64),
         IterationTables(
-            rows=np.zeros((rows, 4), np.int64),
+            rows=np.zeros((rows, COLUMNS), np.int64),
             seconds=np.zeros((rows, WAIT + 1)),
             events=np.zeros(0, np.int64),
-            size=np.zeros(0, np.int64),
+            size=np.zeros((0, 3), np.int64),
             counts=np.zeros(3, np.int64),
             first=np.zeros(rows + 1, np.int64),
             waits=np.zeros(2 * rows, np.int64),

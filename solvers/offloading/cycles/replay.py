@@ -20,7 +20,7 @@ from ....graphs.arrays import Ints
 from ....graphs.compiled import compiled, inner
 from ....planner.replay.clock import MAX_ITERATIONS
 from ....planner.replay.clock import period as played
-from ....planner.replay.rows import LAUNCH, QUEUE, RUN
+from ....planner.replay.rows import LANE, LAUNCH, QUEUE, RUN
 from ....planner.simulator.clock import Queue
 from .cycle import FROZEN
 from .facts import Facts, Scratch
@@ -127,7 +127,7 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
             token = order[row]
             up = down = -1
             if token < runs:
-                iteration.rows[row, QUEUE] = _COMPUTE
+                iteration.rows[row, QUEUE] = iteration.rows[row, LANE] = _COMPUTE
                 iteration.seconds[row, RUN] = facts.seconds[token, RUN]
                 iteration.seconds[row, LAUNCH] = facts.seconds[token, LAUNCH]
                 for place in range(facts.first_back[token], facts.first_back[token + 1]):
@@ -169,7 +169,7 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                 w = facts.changed[token - runs]
                 if fresh[w] or not here[w]:
                     return False
-                iteration.rows[row, QUEUE] = _D2H
+                iteration.rows[row, QUEUE], iteration.rows[row, LANE] = _D2H, facts.down
                 iteration.seconds[row, RUN], iteration.seconds[row, LAUNCH] = facts.offload_seconds[w], 0.0
                 stored[w] = begin + row
                 fresh[w] = True
@@ -184,7 +184,7 @@ def _walk(facts: Facts, order: Ints, scratch: Scratch) -> bool:
                 w = facts.weight[interval]
                 if here[w] or not fresh[w] or away_in[w] != interval:
                     return False
-                iteration.rows[row, QUEUE] = _H2D
+                iteration.rows[row, QUEUE], iteration.rows[row, LANE] = _H2D, facts.up
                 iteration.seconds[row, RUN], iteration.seconds[row, LAUNCH] = facts.prefetch_seconds[w], 0.0
                 up = max(up, stored[w])
                 missing = used + base + size[w] + rest - limit

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from ....graphs.graph import Graph
-from ....graphs.machine import Memory
+from ....graphs.machine import Hierarchy, Memory
 from ....planner.residency.lifetimes import run_moment
-from ....planner.residency.prefetch_placement import may_start
+from ....planner.residency.prefetch_placement import may_start, memories_at_start
 from ....planner.residency.tensor_transfers import FIXED_STEP, fetch_type
+from ....planner.simulator.footprint import Footprint
 from .parts import INTERVAL, Part
 from .timeline import Lineup
 
@@ -28,18 +29,18 @@ class Aggregates:
     say that.
     """
 
-    def __init__(self, graph: Graph, lineup: Lineup, moments: int, hops: int) -> None:
-        """Start with the workspaces of the runs alone. hops: one less than the machine's memories."""
-        tensors = len(graph.tensors)
+    def __init__(self, graph: Graph, lineup: Lineup, moments: int, hierarchy: Hierarchy) -> None:
+        """Start with the workspaces of the runs alone."""
+        tensors, hops = len(graph.tensors), len(hierarchy) - 1
         self.graph, self._parts = graph, dict[int, Part]()
-        self._sizes: list[int] = graph.tensors.bytes.tolist()
+        self._footprint = Footprint(graph, hierarchy)
         self._cyclic: list[bool] = graph.persistent.tolist()
         self.moves, self.fetches = Rows(FIXED_STEP, "slot", tensors), Rows(fetch_type(hops), "use", tensors)
         self.intervals = Rows(INTERVAL, "after", tensors)
         self.curves = np.zeros((hops, moments), np.int64)
         self.curve = self.curves[Memory.DEVICE]
         self.curve[1::2] = [lineup.workspace(position) for position in range(len(lineup.runs))]
-        self.initial = np.where(graph.resident, 1, 0).astype(np.uint8)
+        self.initial = memories_at_start(graph)
         self.unsaid = set[int]()
 
     def part(self, x: int) -> Part | None:
@@ -51,13 +52,14 @@ class Aggregates:
 
     def put(self, x: int, part: Part) -> bool:
         """Count this for a tensor, instead of what was counted. Gives whether it is another."""
-        before, size = self._parts.get(x), self._sizes[x]
+        before = self._parts.get(x)
         if part is before:
             return False
-        for change, counted in ((-size, before), (size, part)):
-            for curve, spans in zip(self.curves, counted.transfers.spans if counted else (), strict=False):
+        for sign, counted in ((-1, before), (1, part)):
+            for memory, spans in enumerate(counted.transfers.spans if counted else ()):
+                where, size = self._footprint.of(x, memory)
                 for low, high in spans:
-                    curve[low:high] += change
+                    self.curves[where, low:high] += sign * size
         self.moves.put(x, part.transfers.moves)
         self.fetches.put(x, part.transfers.fetches)
         if self._cyclic[x]:

@@ -248,17 +248,20 @@ class Anneal:
         deeper = self.disk and self.random.random() < _DEEPER
         for each in intervals:
             if each.place not in self.state.offloaded:
-                to_disk = deeper and not self.state.cyclic[each.tensor]
+                to_disk = deeper and not self.state.cyclic[each.tensor] and not self._is_spread(each.tensor)
                 self.state.send([each.place], Memory.DISK if to_disk else Memory.HOST)
 
     def _lie_elsewhere(self) -> bool:
         """Move an offloaded tensor from the host to the disk, or the reverse."""
         interval, state = self._any_interval(), self.state
-        if interval is None or interval.place not in state.offloaded:
+        if interval is None or interval.place not in state.offloaded or self._is_spread(interval.tensor):
             return False
         on_disk = state.offloaded[interval.place] == Memory.DISK
         state.send([interval.place], Memory.HOST if on_disk else Memory.DISK)
         return on_disk or may_lie_below(state, interval.tensor)
+
+    def _is_spread(self, tensor: int) -> bool:
+        return tensor in self.state.graph.tensors.spread
 
     def _place_otherwise(self) -> bool:
         """Move a copy down, a fetch, or a read from the disk to another slot."""

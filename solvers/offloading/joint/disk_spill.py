@@ -61,6 +61,7 @@ def _longest(state: State, memory: int) -> list[TensorUse]:
         for each in state.intervals
         if state.offloaded.get(each.place, Memory.DEVICE) in _ends(memory)
         and (each.before >= runs or not state.cyclic[each.tensor])
+        and each.tensor not in state.graph.tensors.spread
     ]
     seconds = durations(state, chosen) if chosen else ()
     ordered = sorted(zip(seconds, chosen, strict=True), key=lambda pair: (-pair[0], pair[1]))

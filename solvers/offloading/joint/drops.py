@@ -9,12 +9,13 @@ Linear in the runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 
 from ....graphs.graph import Graph, Phase
+from ....graphs.machine import Peers
 from ....graphs.structure.chain import chain_of
 from ....planner.schedule.sequence import Run, in_default_mode
 
@@ -25,10 +26,11 @@ class Drops:
     boundary: the first operation that is not forward; without phases, the one with most bytes to keep.
     producers: per tensor that may be dropped the operation that produces it.
     movable: updates that may run as soon as what they touch is not needed any more.
+    peers: the network between the ranks, on which updates of shares wait for their gradients.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, peers: Peers | None = None) -> None:
+        self.graph, self._peers = graph, peers
         later = np.flatnonzero(graph.operations.phase != Phase.FORWARD)
         self.boundary = int(later[0]) if len(later) else _fullest(graph)
         self.movable = _movable(graph)
@@ -80,7 +82,7 @@ class Drops:
     @cached_property
     def runs(self) -> list[Run]:
         """Return traced order, with each movable update right after the last run that touches what it
-        uses."""
+        uses; after the run by which its gradient is scattered, if it updates shares."""
         graph = self.graph
         runs = [operation for operation in range(len(graph.operations)) if operation not in self.movable]
         last = [-1] * len(graph.tensors)
@@ -88,8 +90,13 @@ class Drops:
             for x in (*graph.input_lists[operation], *graph.operations.writes[operation].tolist()):
                 last[x] = position
         later: dict[int, list[int]] = {}
-        for update in sorted(self.movable):
-            position = max((last[x] for x in graph.input_lists[update]), default=len(runs) - 1)
+        ready = {
+            update: max((last[x] for x in graph.input_lists[update]), default=len(runs) - 1)
+            for update in sorted(self.movable)
+        }
+        for update, position in (
+            _scattered(graph, self._peers, runs, ready) if self._peers else ready
+        ).items():
             later.setdefault(position, []).append(update)
         order = [*later.get(-1, ())]
         for position, operation in enumerate(runs):
@@ -111,6 +118,37 @@ class Drops:
             if stack:
                 missing.difference_update(self.graph.operations.writes[reader].tolist())
                 yield reader
+
+
+def _scattered(
+    graph: Graph, peers: Peers, runs: Sequence[int], ready: Mapping[int, int]
+) -> Mapping[int, int]:
+    """Return per update the position of the run by which its gradients are scattered, if nothing else waits.
+
+    The network gathers what a run reads before it, and once more between forward and backward; it is one
+    queue. An update holds up the device, so it had better come late; its gradients' shares are small.
+
+    ready: per update the position of the run after which its gradients are complete.
+    """
+    operations, spread = graph.operations, graph.tensors.spread
+    seconds: list[float] = peers.seconds(graph.tensors.bytes.astype(np.float64)).tolist()
+    ends = np.cumsum(operations.time[list(runs)])
+    waiting: dict[int, list[int]] = {}
+    for update, position in ready.items():
+        waiting.setdefault(position, []).append(update)
+    network, gathered, found = 0.0, set[tuple[int, bool]](), dict[int, int]()
+    for position, operation in enumerate(runs):
+        backward = bool(operations.phase[operation] == Phase.BACKWARD)
+        for x in {*graph.read_lists[operation]} & spread:
+            if (x, backward) not in gathered:
+                gathered.add((x, backward))
+                network += seconds[x]
+        for update in waiting.get(position, ()):
+            network = max(network, float(ends[position]))
+            network += sum(seconds[x] for x in graph.read_lists[update] if x in spread)
+            by = int(np.searchsorted(ends, network))
+            found[update] = min(max(position, by), len(runs) - 1)
+    return found
 
 
 def _fullest(graph: Graph) -> int:

@@ -99,7 +99,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     if baseline is not None:
         return baseline
     load(options)
-    clock, limit, drops = options.clock(), device_limit(problem), Drops(problem.graph)
+    clock, limit, drops = options.clock(), device_limit(problem), Drops(problem.graph, machine.links.peers)
     starts = Starts(drops, machine, limit, lambda: _go_on(clock, starts, options.race))
     with clock.until_interrupted():
         starts.search(clock.part(_ADVICE_SHARE, _ADVICE_SECONDS).left)
@@ -140,12 +140,14 @@ def improved(problem: Problem, options: Options, known: Iterable[tuple[Schedule,
 def require_links(name: str, problem: Problem) -> Machine:
     """Return the machine. Raises NotAcceptedError if it cannot move tensors."""
     machine = problem.machine or problem.graph.machine or Machine()
-    if machine.links.d2h is None or machine.links.h2d is None:
+    if not machine.can_transfer:
         raise NotAcceptedError(f"{name} needs a machine with links d2h and h2d: without them use search")
     return machine
 
 
 def baseline_if_fastest(problem: Problem) -> SolverResult | None:
+    if problem.graph.tensors.spread:  # the baseline has no network
+        return None
     baseline, bound = baseline_candidate(problem.graph), time_bound(problem.graph)
     if baseline.peak <= device_limit(problem) and baseline.time <= bound * (1 + _ENOUGH):
         return SolverResult(baseline.schedule, Status.OPTIMAL, bound)

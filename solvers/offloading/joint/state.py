@@ -65,7 +65,7 @@ class State:
         smallest: int = 1,
     ) -> None:
         self.graph, self.machine, self.budget = graph, machine, budget
-        self._smallest = smallest
+        self._smallest, self._movable = smallest, movable(graph, machine)
         self.decided: Decisions
         self.variants = VariantTable(graph)
         self.instance: Instance = self.variants.instance(machine, budget)
@@ -137,7 +137,7 @@ class State:
         self.forget()
         self._lineup.read(runs)
         self._total, self._current = (
-            Aggregates(self.graph, self._lineup, self.moments, len(self.machine.hierarchy) - 1),
+            Aggregates(self.graph, self._lineup, self.moments, self.machine.hierarchy),
             None,
         )
         self._renew_all(self._lineup.touched)
@@ -220,13 +220,15 @@ class State:
         return [OffloadInterval(*row) for row in part.intervals[self._useful(part.intervals)].tolist()]
 
     def _useful(self, rows: Any) -> NDArray[np.bool_]:
-        """Tell per row whether the tensor is large enough and some run takes place between the two uses.
+        """Tell per row whether the tensor can leave, is large enough, and some run takes place between the
+        two uses.
 
         Between iterations the latter always holds.
         """
         before, runs, count = rows["before"], len(self.runs), self._lineup.before
         apart = (before > runs) | (count[np.minimum(before, runs)] > count[rows["after"] + 1])
-        return apart & (self.graph.tensors.bytes[rows["tensor"]] >= self._smallest)
+        large = self.graph.tensors.bytes[rows["tensor"]] >= self._smallest
+        return apart & self._movable[rows["tensor"]] & large
 
     @property
     def smallest(self) -> int:
@@ -240,7 +242,7 @@ class State:
     def send_all(self) -> None:
         """Let leave whatever can."""
         touched = self._lineup.touched
-        unused = [(x, -1) for x in touched if not touched[x] and self.cyclic[x]]
+        unused = [(x, -1) for x in touched if not touched[x] and self.cyclic[x] and self._movable[x]]
         self.send([*(interval.place for interval in self.intervals), *unused])
 
     def present(self, tensor: int) -> list[tuple[int, Access]]:
@@ -308,6 +310,18 @@ class State:
         number = {-1: -1, **{position: index for index, position in enumerate(present)}}
         offloaded = {(x, number[after]): to for (x, after), to in self.offloaded.items() if after in number}
         return Residency([self.runs[position] for position in present], offloaded)
+
+
+def movable(graph: Graph, machine: Machine) -> NDArray[np.bool_]:
+    """Tell per tensor whether it can leave the device between two uses, and come back.
+
+    Of spread tensors weights can, which lie on the peers for ever. A gradient there is a sum over the ranks:
+    it does not come back.
+    """
+    spread = graph.spread
+    if not machine.links.reach_host:
+        return spread & graph.persistent
+    return ~spread | graph.persistent
 
 
 def _put(table: dict[TensorUse, Any], where: TensorUse, value: Any) -> None:

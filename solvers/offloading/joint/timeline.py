@@ -115,8 +115,8 @@ class Lineup:
 
 
 def _read_on_host(graph: Graph) -> list[int]:
-    """Return what some variant reads, changes or writes in host memory."""
-    found: list[int] = []
+    """Return what some variant reads, changes or writes in host memory, and what is spread over ranks."""
+    found: list[int] = [*graph.tensors.spread]
     for operation, modes in graph.operations.modes.items():
         for mode in modes:
             inputs = graph.input_lists[operation]

@@ -8,5 +8,5 @@ A file for each method, from the simplest on; all but the first see a graph thro
     revolve.py                         fewest forward runs if all blocks are identical
     rotor.py                           blocks that differ: the one to begin with
 
-Public modules: chen_sqrt, rotor.
+Public modules: chen_sqrt, layer_checkpoint, rotor.
 """

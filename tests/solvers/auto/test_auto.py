@@ -214,9 +214,8 @@ MOVING = Machine(links=Links(2**18, 2**18))
 
 def test_with_links_every_solver_that_moves_tensors_is_asked() -> None:
     own = [entry for entry in registry.entries() if entry.module.startswith(".")]
-    assert {entry.name for entry in own if entry.needs_links} == {"joint", *with_transfers.OTHERS} - {
-        "search"
-    }
+    asked = {"joint", *with_transfers.OTHERS, *with_transfers.SHARDED_OTHERS} - {"search"}
+    assert {entry.name for entry in own if entry.needs_links} == asked
 
 
 @pytest.mark.scripts

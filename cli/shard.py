@@ -1,0 +1,91 @@
+"""`plan shard`: the graph that one rank of sharded training runs."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from ..graphs.errors import InputError
+from ..graphs.files.files import load_graph, save_graph
+from ..graphs.graph import Graph
+from ..graphs.machines.networks import find_network
+from ..graphs.transformations.sharding import sharded
+from ..graphs.transformations.updates import ADAMW, SGD, Optimizer, with_updates
+from ..graphs.units import duration, format_bytes
+from .options import FILE, destination_option, output_options
+from .printing.figures import graph_row, rate
+from .printing.output import Output, labelled
+from .printing.output_files import write_out
+
+_OPTIMIZERS: dict[str, Optimizer] = {"adamw": ADAMW, "sgd": SGD}
+
+
+@click.command()
+@click.argument("graph_path", metavar="GRAPH", type=FILE)
+@click.option("--ranks", type=click.IntRange(1), required=True, help="Devices that train together.")
+@click.option(
+    "--link",
+    metavar="NAME|RATE",
+    default="nvlink",
+    show_default=True,
+    help="Network between them: nvlink, pcie4, pcie5, ib400, eth100, or what a device receives: "
+    "45GB/s or 45GB/s,30us.",
+)
+@click.option(
+    "--optimizer",
+    type=click.Choice([*_OPTIMIZERS]),
+    help="Optimizer whose updates are added to a graph that has none.  [default: the graph has them]",
+)
+@destination_option
+@output_options
+def shard(
+    graph_path: Path, ranks: int, link: str, optimizer: str | None, destination: Path | None, output: Output
+) -> None:
+    """Write GRAPH as one rank of sharded training runs it (ZeRO-3, FSDP): weights, gradients and optimizer
+    states spread over the ranks.
+
+    \b
+    plan shard graph.yaml --ranks 8 --link ib400 --optimizer adamw -o sharded.yaml
+    plan solve sharded.yaml --budget 8GiB -o schedule.json
+    """
+    peers, graph = find_network(link, ranks), load_graph(graph_path)
+    if optimizer is not None:
+        graph = _with_updates(graph, _OPTIMIZERS[optimizer])
+    found = sharded(graph, peers)
+    written = write_out(destination, partial(save_graph, found))
+    sizes, spread = found.tensors.bytes, sorted(found.tensors.spread)
+    persistent = [x for x in spread if found.persistent[x]]
+    shares = sum(peers.share_of(int(sizes[x])) for x in persistent)
+    whole = int(sizes[persistent].sum())
+    output.result(
+        {
+            "graph": found.name,
+            "ranks": ranks,
+            "link": {"rate": peers.rate, "latency": peers.latency},
+            "spread": len(spread),
+            "spread_bytes": whole,
+            "share_bytes": shares,
+            "file": written.name,
+        },
+        labelled(
+            [
+                graph_row(found),
+                ("ranks", f"{ranks}, {rate(peers.rate)}, {duration(peers.latency)} a collective"),
+                ("weights and states", f"{format_bytes(whole)}, {format_bytes(shares)} on each"),
+                *([("written", written.name)] if written.name else []),
+            ]
+        ),
+    )
+    written.tell()
+
+
+def _with_updates(graph: Graph, optimizer: Optimizer) -> Graph:
+    device = graph.machine.updates.device if graph.machine else None
+    if device is None:
+        raise InputError(
+            f"{graph.name}: its machine says nothing of updates: profile it with --optimizer, or add "
+            "updates: {device: 150GB/s} to its machine"
+        )
+    return with_updates(graph, optimizer=optimizer, when="in-backward", device_rate=device)

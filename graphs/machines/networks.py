@@ -1,0 +1,59 @@
+"""Networks between the ranks of sharded training, by name.
+
+A rate is what a device receives in a second while all ranks gather or scatter (NCCL's bus bandwidth): a
+share of what the data sheet says of one direction, by a rule of thumb. A latency is that of one collective.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from ..errors import InputError
+from ..machine import Peers
+from ..units import parse_rate, parse_seconds
+
+LATENCY = 30e-6
+"""Seconds that a collective of a few ranks takes besides its bytes."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A named network. rate: bytes/s that a device receives. source: where it comes from."""
+
+    name: str
+    rate: float
+    source: str
+    latency: float = LATENCY
+
+    def peers(self, ranks: int) -> Peers:
+        return Peers(self.rate, self.latency, ranks=ranks)
+
+
+_KNOWN = (
+    Network("nvlink", 350e9, "NVLink 4 of an H100: 450 GB/s each way, 78 % of it"),
+    Network("pcie5", 40e9, "PCIe 5.0 x16: 63 GB/s each way, 64 % of it, through the host"),
+    Network("pcie4", 20e9, "PCIe 4.0 x16: 31.5 GB/s each way, 64 % of it, through the host"),
+    Network("ib400", 45e9, "InfiniBand NDR, 400 Gbit/s a GPU, 90 % of it"),
+    Network("eth100", 11e9, "Ethernet, 100 Gbit/s a GPU, 88 % of it"),
+)
+NETWORKS = {network.name: network for network in _KNOWN}
+
+
+def find_network(text: str, ranks: int) -> Peers:
+    """Return the network of a name, or of a rate and a latency: 'nvlink', '45GB/s', '45GB/s,30us'.
+
+    ranks: devices that share it. Raises InputError, one line.
+    """
+    if ranks < 1:
+        raise InputError(f"{ranks} ranks: give the number of devices that train together, like 8")
+    name = text.strip().lower()
+    if name in NETWORKS:
+        return NETWORKS[name].peers(ranks)
+    rate, _comma, latency = name.partition(",")
+    try:
+        return Peers(parse_rate(rate), parse_seconds(latency) if latency else LATENCY, ranks=ranks)
+    except (InputError, ValueError):
+        close = get_close_matches(name, NETWORKS, 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"one of {', '.join(NETWORKS)}, or '45GB/s,30us'"
+        raise InputError(f"no network is called {text!r}: {hint}") from None

@@ -1,0 +1,71 @@
+"""A training graph as one rank of sharded data parallelism sees it (ZeRO-3, FSDP).
+
+    w, w.grad, w.exp_avg, …     spread over the ranks
+    w/update                    on the shares: a rank updates its own, in 1/n of the time
+
+Weights, their gradients and optimizer states are spread. What reads a gradient, the norm for clipping as
+well, reads the sum over the ranks, so it works on shares too. Frozen weights are spread, and never change.
+All else stays as it is: each rank computes with its own batch. Linear in the graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ..errors import InputError
+from ..graph import Graph, Kind, Phase
+from ..machine import Machine, Peers
+
+
+def sharded(graph: Graph, peers: Peers) -> Graph:
+    """Return the graph of one rank of `peers.ranks`; its machine has that network.
+
+    Raises InputError, one line, if the graph has no updates, or one that its file has to do on the host.
+    """
+    if graph.tensors.spread:
+        raise InputError(f"{graph.name}: its tensors are spread over ranks already")
+    operations, kind = graph.operations, graph.tensors.kind
+    updates = operations.phase == Phase.UPDATE
+    if not updates.any():
+        raise InputError(f"{graph.name}: it has no optimizer updates: add them with --optimizer adamw")
+    spread = {
+        x for x in range(len(kind)) if kind[x] == Kind.PARAMETER and graph.tensors.bytes[x] >= peers.ranks
+    }
+    gradients: set[int] = set()
+    states: set[int] = set()
+    for update in np.flatnonzero(updates).tolist():
+        gradients |= {x for x in graph.read_lists[update] if kind[x] == Kind.PARAMETER_GRADIENT}
+        states |= {x for x in graph.mutate_lists[update] if kind[x] == Kind.OPTIMIZER_STATE}
+    whole = [x for x in graph.results if x in gradients]
+    spread |= gradients | {x for x in states if graph.tensors.bytes[x] >= peers.ranks}
+    on_shares = updates.copy()
+    for x in gradients:
+        on_shares[graph.consumers[x]] = True
+    for x in sorted(spread):
+        changing = [o for o in graph.mutators[x].tolist() if not on_shares[o]]
+        making = [o for o in graph.producers[x].tolist() if on_shares[o]]
+        if changing or making or x in whole:
+            name = operations.name[(changing or making or [int(graph.producers[x][-1])])[0]]
+            raise InputError(f"{graph.name}: {graph.tensors.name[x]} can't be spread over ranks: see {name}")
+    share = 1.0 / peers.ranks
+    return replace(
+        graph,
+        name=f"{graph.name}-{peers.ranks}ranks",
+        tensors=replace(graph.tensors, spread=frozenset(spread)),
+        operations=replace(
+            operations,
+            phase=np.where(on_shares, Phase.UPDATE, operations.phase).astype(np.uint8),
+            time=np.where(on_shares, operations.time * share, operations.time),
+            workspace=np.where(on_shares, -(-operations.workspace // peers.ranks), operations.workspace),
+            # its variants would have weights in host memory
+            modes={o: modes for o, modes in operations.modes.items() if not on_shares[o]},
+        ),
+        machine=_with_network(graph.machine or Machine(), peers),
+        source={key: value for key, value in graph.source.items() if key != "fingerprint"},
+    )
+
+
+def _with_network(machine: Machine, peers: Peers) -> Machine:
+    return replace(machine, links=replace(machine.links, peers=peers))

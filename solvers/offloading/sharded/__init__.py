@@ -1,0 +1,2 @@
+"""FSDP2's policies as schedules: what `fully_shard` and activation checkpointing do, for comparison and as
+starts."""

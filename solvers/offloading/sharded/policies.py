@@ -1,0 +1,147 @@
+"""FSDP2's policies as schedules of a sharded graph: 2 × 3 of them.
+
+    weights       reshard: full weights are freed after forward and gathered again for backward
+                  keep: they stay from forward to backward (`reshard_after_forward=False`)
+    activations   all kept; selective: attention and every second product of matrices are kept, the rest of a
+                  layer is recomputed; full: a checkpoint around each layer
+
+A unit is a layer, the outermost module with a number in its name; the rest of the model is the root unit,
+whose weights stay. A unit's weights are gathered one unit ahead, each by itself; they are freed after their
+last use, and each gradient is scattered as soon as it is complete. Updates come at the end, as
+`optimizer.step()` does.
+
+Nothing is chosen, and this is kinder than FSDP2: no buffers for flat units, nothing held until a unit ends.
+
+References: torch.distributed.fsdp.fully_shard of PyTorch 2.13; selective checkpointing as in torchtitan.
+Linear in the edges but for one sort.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from ....graphs.graph import Graph, Kind, Phase
+from ....graphs.machine import Memory
+from ....planner.residency.residency import Residency, TensorUse
+from ....planner.schedule.sequence import Run, in_default_mode, prune
+from ...problem import NotAcceptedError
+from ...recomputation.checkpointing.layer_checkpoint import numbered
+from ...recomputation.checkpointing.layer_checkpoint import runs as checkpointed_runs
+from ..layers.early_updates import movable_updates
+
+Activations = Literal["all", "selective", "full"]
+
+_ATTENTION, _PRODUCT = "scaled_dot_product", re.compile(r"/(mm|addmm|bmm)(_\d+)?$")
+_ROOT = ""
+
+
+class Policy(NamedTuple):
+    """One of FSDP2's policies. activations: which are kept, or how layers are checkpointed."""
+
+    reshard: bool
+    activations: Activations
+
+    def __str__(self) -> str:
+        weights = "reshard" if self.reshard else "keep"
+        words = {"all": "", "selective": ", selective checkpoints", "full": ", checkpoints"}
+        return weights + words[self.activations]
+
+
+POLICIES = tuple(
+    Policy(reshard, activations) for reshard in (True, False) for activations in ("all", "selective", "full")
+)
+
+
+def policy_residency(graph: Graph, policy: Policy) -> Residency:
+    """Return the decisions of a policy. Raises NotAcceptedError if no layer has a number to checkpoint by."""
+    runs = prune(graph, _updates_last(graph, _runs(graph, policy.activations)))
+    uses = _uses(graph, runs)
+    loss = next(
+        (place for place, (o, _mode) in enumerate(runs) if graph.operations.phase[o] >= Phase.LOSS), len(runs)
+    )
+    passes = [_unit_starts(graph, uses, range(loss)), _unit_starts(graph, uses, range(loss, len(runs)))]
+    offloaded: dict[TensorUse, int] = {}
+    slots: dict[TensorUse, int] = {}
+    for x, places in uses.items():
+        unit = _unit(graph, x)
+        parts = [[p for p in places if p < loss], [p for p in places if p >= loss]]
+        stays = not policy.reshard or unit == _ROOT
+        for number, part in enumerate(parts):
+            if part and not (number and stays and parts[0]):
+                slots[x, part[0]] = min(_slot(passes[number], unit), part[0])
+        if all(parts) and not stays:
+            offloaded[x, parts[0][-1]] = Memory.PEERS
+        offloaded[x, places[-1]] = Memory.PEERS
+    return Residency(runs, offloaded, prefetch_slots=slots)
+
+
+def _runs(graph: Graph, activations: Activations) -> Iterator[Run]:
+    if activations == "all":
+        yield from in_default_mode(range(len(graph.operations)))
+        return
+    saved = _saved(graph) if activations == "selective" else frozenset[int]()
+    done: set[int] = set()
+    for run in checkpointed_runs(graph):
+        if run[0] not in done or run[0] not in saved:
+            yield run
+        done.add(run[0])
+
+
+def _saved(graph: Graph) -> frozenset[int]:
+    """Return the operations whose results selective checkpointing keeps."""
+    forward = [
+        (o, name)
+        for o, name in enumerate(graph.operations.name)
+        if graph.operations.phase[o] == Phase.FORWARD
+    ]
+    products = [o for o, name in forward if _PRODUCT.search(name)]
+    return frozenset(products[::2]) | {o for o, name in forward if _ATTENTION in name}
+
+
+def _updates_last(graph: Graph, runs: Iterator[Run]) -> list[Run]:
+    moved = movable_updates(graph)
+    ordered = list(runs)
+    return [*(run for run in ordered if run[0] not in moved), *(run for run in ordered if run[0] in moved)]
+
+
+def _unit(graph: Graph, x: int) -> str:
+    return numbered(graph.tensors.layer[x]) or _ROOT
+
+
+def _uses(graph: Graph, runs: Sequence[Run]) -> dict[int, list[int]]:
+    """Return per spread weight the positions of the runs that use it on the device."""
+    weights = {x for x in graph.tensors.spread if graph.tensors.kind[x] == Kind.PARAMETER}
+    uses: dict[int, list[int]] = {}
+    for place, (operation, _mode) in enumerate(runs):
+        if graph.operations.phase[operation] != Phase.UPDATE:
+            for x in graph.input_lists[operation]:
+                if x in weights:
+                    uses.setdefault(x, []).append(place)
+    return uses
+
+
+def _unit_starts(graph: Graph, uses: dict[int, list[int]], inside: range) -> list[tuple[int, str]]:
+    """Return the first run of each unit in a pass over the model, in order. inside: positions of the pass."""
+    starts: dict[str, int] = {}
+    for x, places in uses.items():
+        for place in places:
+            if place in inside:
+                unit = _unit(graph, x)
+                starts[unit] = min(place, starts.get(unit, place))
+    return sorted((place, unit) for unit, place in starts.items())
+
+
+def _slot(starts: Sequence[tuple[int, str]], unit: str) -> int:
+    """Return the run before which a unit's weights are gathered: the first of the unit before."""
+    number = [name for _place, name in starts].index(unit)
+    return 0 if unit == _ROOT else starts[max(0, number - 1)][0]
+
+
+def accepted(graph: Graph) -> None:
+    """Raise NotAcceptedError if the graph is not sharded."""
+    if not graph.tensors.spread:
+        raise NotAcceptedError(
+            f"fsdp takes graphs of sharded training; {graph.name} is not one: write one with `plan shard`"
+        )

@@ -1,0 +1,90 @@
+"""`plan shard`, and networks of `plan machine`: what is written can be solved, checked and shown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from memplan.cli.main import main
+from memplan.graphs.errors import InputError
+from memplan.graphs.files.files import load_graph, save_graph
+from memplan.graphs.files.machine import load_machine
+from memplan.graphs.generators import chain
+from memplan.graphs.machine import Machine, Peers, Updates
+from memplan.graphs.machines.networks import LATENCY, NETWORKS, find_network
+
+
+def plan(*words: str, code: int = 0) -> Result:
+    """Run the command; it must end with this code."""
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == code, result.stderr
+    return result
+
+
+@pytest.fixture
+def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    save_graph(replace(chain(6), machine=Machine(updates=Updates(device=1e8))), Path("graph.json"))
+    return Path("graph.json")
+
+
+def test_a_sharded_graph_is_written_solved_checked_and_shown(graph: Path) -> None:
+    network, solver = ("--ranks", "4", "--link", "1MB/s,1ms"), ("--solver", "fsdp", "--bound-time", "1")
+    words = ("shard", str(graph), *network, "--optimizer", "adamw", "-o", "s.json", "--json")
+    found: dict[str, Any] = json.loads(plan(*words).stdout)
+    sharded = load_graph("s.json")
+    assert found["ranks"] == 4
+    assert found["spread"] == len(sharded.tensors.spread) == 6 * 4
+    assert found["share_bytes"] == found["spread_bytes"] // 4
+    assert sharded.machine is not None
+    assert sharded.machine.links.peers == Peers(1e6, 1e-3, ranks=4)
+    plan("solve", "s.json", *solver, "--budget", "100%", "-o", "schedule.json")
+    checked = plan("check", "schedule.json", "--graph", "s.json")
+    assert "valid" in checked.stdout
+    shown = plan("show", "schedule.json", "--graph", "s.json").stdout
+    assert "6 gathers" in shown
+    assert "6 scatters" in shown
+    assert "prefetches" not in shown
+
+
+def test_what_is_missing_is_named(graph: Path) -> None:
+    refused = plan("shard", str(graph), "--ranks", "4", code=2)
+    assert "it has no optimizer updates: add them with --optimizer adamw" in refused.stderr
+    refused = plan("shard", str(graph), "--ranks", "4", "--link", "nvlnk", "--optimizer", "sgd", code=2)
+    assert "did you mean 'nvlink'?" in refused.stderr
+    refused = plan("machine", "h100", "--ranks", "8", code=2)
+    assert "--ranks and --link go together" in refused.stderr
+
+
+def test_machines_have_networks(graph: Path) -> None:
+    del graph
+    shown = plan("machine", "h100", "--ranks", "8", "--link", "ib400", "-o", "eight.yaml").stdout
+    assert "8 ranks, 45 GB/s, 30.0 µs a collective" in shown
+    assert load_machine(Path("eight.yaml")).links.peers == NETWORKS["ib400"].peers(8)
+    listed: dict[str, Any] = json.loads(plan("machine", "--list", "--json").stdout)
+    assert {each["name"] for each in listed["networks"]} == {"nvlink", "pcie4", "pcie5", "ib400", "eth100"}
+
+
+@pytest.mark.parametrize(
+    ("text", "peers"),
+    [
+        ("NVLink", Peers(350e9, LATENCY, ranks=2)),
+        ("45GB/s", Peers(45e9, LATENCY, ranks=2)),
+        ("45GB/s,5us", Peers(45e9, 5e-6, ranks=2)),
+    ],
+)
+def test_a_network_is_found(text: str, peers: Peers) -> None:
+    assert find_network(text, 2) == peers
+
+
+@pytest.mark.parametrize("text", ["", "fast", "45GB/s,soon", "-1GB/s"])
+def test_an_unknown_network_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="no network is called") as refusal:
+        find_network(text, 2)
+    assert str(refusal.value).count("\n") == 0
+    with pytest.raises(InputError, match="0 ranks"):
+        find_network("nvlink", 0)

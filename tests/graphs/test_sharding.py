@@ -1,0 +1,187 @@
+"""Graphs of sharded training: how they are made, their files, and the machines that they are for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memplan.graphs.errors import InputError
+from memplan.graphs.files.documents import read_document, write_document
+from memplan.graphs.files.files import graph_digest, load_graph, save_graph
+from memplan.graphs.files.machine import load_machine, machine_from_document, machine_to_document
+from memplan.graphs.generators import chain
+from memplan.graphs.graph import Graph, Kind, Phase
+from memplan.graphs.machine import Links, Machine, Peers
+from memplan.graphs.transformations.sharding import sharded
+from memplan.graphs.transformations.updates import ADAMW, with_updates
+from memplan.planner.residency.prefetch_placement import build_schedule
+from memplan.planner.residency.residency import Residency
+from memplan.planner.schedule.file import load_schedule, save_schedule
+
+NETWORK = Peers(2.0**30, 2.0**-15, ranks=8)
+
+
+def updated(*, clip: bool = False) -> Graph:
+    rate = 2.0**30
+    graph = chain(3)
+    return with_updates(
+        graph,
+        optimizer=ADAMW,
+        when="in-backward",
+        device_rate=rate,
+        host_rate=rate / 8,
+        clip_rate=rate if clip else None,
+    )
+
+
+def test_weights_gradients_and_states_are_spread() -> None:
+    graph, plain = sharded(updated(), NETWORK), updated()
+    kinds = {graph.tensor(x).kind for x in graph.tensors.spread}
+    assert kinds == {Kind.PARAMETER, Kind.PARAMETER_GRADIENT, Kind.OPTIMIZER_STATE}
+    assert len(graph.tensors.spread) == 4 * 3
+    for o, name in enumerate(graph.operations.name):
+        share = 8 if name.endswith("/update") else 1
+        assert graph.seconds(o) == pytest.approx(plain.seconds(o) / share)
+        assert {*graph.on_peers(o)} == ({*graph.input_lists[o]} if share == 8 else set())
+    assert not any(graph.operations.phase[o] == Phase.UPDATE for o in graph.operations.modes)
+    assert graph.machine == Machine(links=Links(peers=NETWORK))
+
+
+def test_norms_are_of_the_sums_over_ranks() -> None:
+    graph = sharded(updated(clip=True), NETWORK)
+    norms = [o for o, name in enumerate(graph.operations.name) if name.endswith("/norm")]
+    assert len(norms) == 3
+    assert all(graph.on_peers(o) == tuple(graph.read_lists[o]) for o in norms)
+
+
+@pytest.mark.parametrize(
+    ("graph", "fault"),
+    [
+        (chain(3), "it has no optimizer updates"),
+        (sharded(updated(), NETWORK), "its tensors are spread over ranks already"),
+    ],
+)
+def test_what_cannot_be_sharded_is_refused(graph: Graph, fault: str) -> None:
+    with pytest.raises(InputError, match=fault):
+        sharded(graph, NETWORK)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".yaml"])
+def test_version_2_is_written_and_read_back(tmp_path: Path, suffix: str) -> None:
+    graph, path = sharded(updated(), NETWORK), tmp_path / f"graph{suffix}"
+    save_graph(graph, path)
+    document: Any = read_document(path)
+    assert document["format"] == "plan-graph/2"
+    again = load_graph(path)
+    assert again.tensors.spread == graph.tensors.spread
+    assert again.machine == graph.machine
+    assert graph_digest(again) == graph_digest(graph) != graph_digest(updated())
+    save_graph(updated(), path)
+    document = read_document(path)
+    assert document["format"] == "plan-graph/1"
+
+
+FAULTS = {
+    "an input": ({"tensors.0.spread": True}, "x0.*: spread, but of kind input"),
+    "not a flag": ({"tensors.1.spread": 1}, "spread"),
+    "changed in forward": ({"operations.0.mutates": ["w1"]}, r"F1.*: changes w1, which is spread"),
+    "in host memory": (
+        {"operations.0.modes": {"direct": {"reads_host": ["w1"]}}},
+        "mode 'direct' has w1 in host memory, but it is spread over the ranks",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "fault"), FAULTS.values(), ids=FAULTS)
+def test_a_graph_that_ranks_cannot_share_is_refused(
+    tmp_path: Path, changes: dict[str, Any], fault: str
+) -> None:
+    path = tmp_path / "graph.json"
+    save_graph(sharded(updated(), NETWORK), path)
+    document: Any = read_document(path)
+    for place, value in changes.items():
+        section, number, field = place.split(".")
+        document[section][int(number)][field] = value
+    write_document(document, path)
+    with pytest.raises(InputError, match=fault) as refusal:
+        load_graph(path)
+    assert str(refusal.value).count("\n") == 0
+
+
+def test_schedules_of_version_2_gather_and_scatter(tmp_path: Path) -> None:
+    graph, path = sharded(updated(), NETWORK), tmp_path / "schedule.json"
+    schedule = build_schedule(graph, Residency([(o, 0) for o in range(len(graph.operations))]))
+    save_schedule(path, graph, schedule)
+    document: Any = read_document(path)
+    assert document["format"] == "plan-schedule/2"
+    assert {step[0] for step in document["steps"]} == {"compute", "delete", "gather", "scatter"}
+    assert ["delete", "dw1", "peers"] in document["steps"]
+    assert {*document["initial"]["peers"]} == {
+        graph.tensors.name[x] for x in graph.tensors.spread if graph.persistent[x]
+    }
+    again = load_schedule(path, graph).schedule
+    assert list(again) == list(schedule)
+    assert again.initial == schedule.initial
+
+
+STEP_FAULTS = {
+    "not spread": (["gather", "x1"], "gather: x1 is not spread over the ranks"),
+    "to a memory": (["scatter", "dw1", "peers"], "scatter takes a tensor alone"),
+    "unknown tensor": (["gather", "w9"], "the graph has no tensor 'w9'"),
+    "unknown verb": (["collect", "w1"], "one of compute, delete, offload, prefetch, gather, scatter"),
+}
+
+
+@pytest.mark.parametrize(("step", "fault"), STEP_FAULTS.values(), ids=STEP_FAULTS)
+def test_a_step_that_cannot_be_is_refused(tmp_path: Path, step: list[str], fault: str) -> None:
+    graph, path = sharded(updated(), NETWORK), tmp_path / "schedule.json"
+    schedule = build_schedule(graph, Residency([(o, 0) for o in range(len(graph.operations))]))
+    save_schedule(path, graph, schedule)
+    document: Any = read_document(path)
+    document["steps"][0] = step
+    write_document(document, path)
+    with pytest.raises(InputError, match=fault):
+        load_schedule(path, graph)
+    write_document({**document, "format": "plan-schedule/1"}, path)
+    with pytest.raises(InputError, match="is 'plan-schedule/1', not 'plan-schedule/2'"):
+        load_schedule(path, graph)
+
+
+def test_a_machine_has_a_network_and_links_that_take_turns(tmp_path: Path) -> None:
+    path = tmp_path / "machine.yaml"
+    path.write_text(
+        "links: {d2h: 12GB/s, h2d: 12GB/s, disk_read: 3GB/s, disk_write: 2GB/s,"
+        " peers: {rate: 45GB/s, latency: 30us, ranks: 8}}\n"
+        "shared: [[d2h, h2d], [disk_read, disk_write]]\n"
+    )
+    machine = load_machine(path)
+    assert machine.links.peers == Peers(45e9, 30e-6, ranks=8)
+    assert machine.shared == (("d2h", "h2d"), ("disk_read", "disk_write"))
+    assert machine_from_document(machine_to_document(machine)) == machine
+    assert machine_to_document(replace(machine, shared=())).keys() == {"links"}
+
+
+MACHINES = {
+    "no ranks": ("links: {peers: {rate: 45GB/s}}", "how many ranks share it"),
+    "a bare rate": ("links: {peers: 45GB/s}", "peers must be a mapping"),
+    "ranks": ("links: {peers: {rate: 45GB/s, ranks: 0}}", "ranks is a whole number from 1 to"),
+    "a small rate": ("links: {peers: {rate: 45, ranks: 8}}", "write 45GB/s"),
+    "pageable": ("links: {peers: {rate: 45GB/s, ranks: 8, pageable: 1GB/s}}", "unknown field 'pageable'"),
+    "one link": ("shared: [[d2h]]", "list two links or more"),
+    "unknown link": (
+        "shared: [[d2h, nvme]]",
+        "'nvme' is not one of d2h, h2d, disk_write, disk_read, peers, cpu",
+    ),
+    "twice": ("shared: [[d2h, h2d], [h2d, peers]]", "'h2d' stands twice"),
+}
+
+
+@pytest.mark.parametrize(("text", "fault"), MACHINES.values(), ids=MACHINES)
+def test_a_network_that_cannot_be_is_refused(tmp_path: Path, text: str, fault: str) -> None:
+    path = tmp_path / "machine.yaml"
+    path.write_text(text + "\n")
+    with pytest.raises(InputError, match=fault) as refusal:
+        load_machine(path)
+    assert str(refusal.value).count("\n") == 0

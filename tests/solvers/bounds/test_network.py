@@ -1,0 +1,78 @@
+"""Bounds of sharded training: no schedule that the simulator accepts is faster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from memplan.graphs.generators import chain
+from memplan.graphs.graph import Graph
+from memplan.graphs.machine import Links, Machine, Peers
+from memplan.graphs.transformations.sharding import sharded
+from memplan.graphs.transformations.updates import SGD, with_updates
+from memplan.planner.simulator.simulate import Figures
+from memplan.solvers.bounds.offload.network import network_bound
+from memplan.solvers.bounds.offload.offload_bound import moves, offload_bound
+from memplan.solvers.offloading.sharded.fsdp import policy_schedules
+from memplan.solvers.problem import Problem
+from strategies import random_case
+from two_replays import judged
+
+SAME = 1 + 1e-9
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("batch", range(4))
+def test_no_random_schedule_is_faster(batch: int, shared: bool) -> None:
+    above = passing = 0
+    for seed in range(200 * batch, 200 * batch + 200):
+        case = random_case(Random(seed), peers=True, shared=shared)
+        found, machine = judged(case), case.machine
+        if not isinstance(found, Figures) or machine is None or not moves(machine):
+            continue
+        limit = found.peak if case.budget is None else case.budget
+        network = network_bound(case.graph, machine, limit)
+        assert network <= found.time * SAME, f"random_case(Random({seed}), peers=True, shared={shared})"
+        bound = offload_bound(case.graph, machine, limit, 2.0, order="any").seconds
+        assert network <= bound <= found.time * SAME, f"seed {seed}: {bound} > {found.time}"
+        above += bound > 0.5 * found.time
+        passing += network > 0
+    assert above > 20
+    assert passing > 1
+
+
+def layers(rate: float) -> Graph:
+    graph = with_updates(chain(6, uniform=True), optimizer=SGD, when="in-backward", device_rate=2.0**40)
+    graph = sharded(graph, Peers(rate, ranks=8))
+    return replace(graph, machine=Machine(links=Links(peers=Peers(rate, ranks=8))))
+
+
+def test_what_does_not_stay_is_gathered_twice() -> None:
+    """Six layers of 1 MiB and tensors of 1 MiB: B of the last needs four of them, and its own weight. The
+    slower network is all the time there is."""
+    graph, mib = layers(2.0**18), 2**20
+    machine = graph.machine
+    assert machine is not None
+    one = 7 / 8 * mib / 2.0**18
+    shares = 6 * mib // 8
+    roomy = network_bound(graph, machine, 100 * mib)
+    assert roomy == pytest.approx(12 * one)
+    tight = [network_bound(graph, machine, shares + int(mib * k)) for k in (14, 10, 8, 6)]
+    assert tight == sorted(tight)
+    assert tight[-1] > roomy
+    assert tight[-1] <= 18 * one * SAME
+
+
+@pytest.mark.parametrize("rate", [2.0**16, 2.0**18, 2.0**20, 2.0**22])
+def test_fsdp2_policies_are_not_faster(rate: float) -> None:
+    graph = layers(rate)
+    machine = graph.machine
+    assert machine is not None
+    found = list(policy_schedules(Problem(graph, 2**50)))
+    assert len(found) == 6
+    for policy, _schedule, figures in found:
+        bound = offload_bound(graph, machine, figures.least_budget, 2.0, order="any").seconds
+        assert bound <= figures.time * SAME, str(policy)
+        assert bound > 0.5 * figures.time, str(policy)

@@ -1,0 +1,135 @@
+"""Sharded training: FSDP2's policies, and solvers that are never slower than they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from math import inf
+
+import numpy as np
+import pytest
+from memplan.graphs.errors import InputError
+from memplan.graphs.generators import chain
+from memplan.graphs.graph import Graph, Kind, Phase
+from memplan.graphs.machine import Links, Machine, Peers
+from memplan.graphs.transformations.sharding import sharded
+from memplan.graphs.transformations.updates import ADAMW, with_updates
+from memplan.planner.baseline import baseline
+from memplan.planner.schedule.schedule import Schedule, Verb
+from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.offloading.joint import joint
+from memplan.solvers.offloading.sharded.fsdp import policy_schedules
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem
+from memplan.solvers.registry import run as registry
+
+RATES = (2.0**19, 2.0**21, 2.0**24)
+
+
+@cache
+def layers(rate: float = inf, latency: float = 0.0) -> Graph:
+    """Eight layers in one chain, on eight ranks."""
+    graph = with_updates(chain(8, seed=3), optimizer=ADAMW, when="in-backward", device_rate=2.0**24)
+    graph = sharded(graph, Peers(rate, latency, ranks=8))
+    return replace(graph, machine=Machine(links=Links(peers=Peers(rate, latency, ranks=8))))
+
+
+def gathers(graph: Graph, schedule: Schedule) -> Counter[int]:
+    """How often each weight is gathered."""
+    weights = (graph.tensors.kind == Kind.PARAMETER).tolist()
+    rows = schedule.rows()
+    return Counter(x for verb, x, _where in rows if verb == Verb.PREFETCH and weights[x])
+
+
+def test_policies_gather_weights_once_or_twice_and_checkpoint_layers() -> None:
+    """With a network that takes no time they cost what they recompute."""
+    graph = layers()
+    forward = graph.operations.time[graph.operations.phase == Phase.FORWARD].sum()
+    listed = policy_schedules(Problem(graph, 1))
+    found = {str(policy): (schedule, figures) for policy, schedule, figures in listed}
+    assert len(found) == 6
+    for policy, (schedule, figures) in found.items():
+        assert set(gathers(graph, schedule).values()) == {2 if policy.startswith("reshard") else 1}, policy
+        most = baseline(graph).time + (forward if "checkpoints" in policy else 0.0)
+        assert baseline(graph).time * (1 - 1e-9) <= figures.time <= most * (1 + 1e-9), policy
+    for weights in ("reshard", "keep"):
+        least = found[weights][1].least_budget
+        assert found[f"{weights}, checkpoints"][1].least_budget < least
+    assert found["reshard"][1].least_budget < found["keep"][1].least_budget
+    scatters = Counter(x for verb, x, _to in found["keep"][0].rows() if verb == Verb.OFFLOAD)
+    assert set(scatters.values()) == {1}
+    assert len(scatters) == 8
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_auto_is_never_slower_than_fsdp2(rate: float) -> None:
+    graph = layers(rate)
+    policies = list(policy_schedules(Problem(graph, 2**50)))
+    least = min(figures.least_budget for _policy, _schedule, figures in policies)
+    most = max(figures.least_budget for _policy, _schedule, figures in policies)
+    faster = 0
+    for budget in np.linspace(least, most, 3).astype(int).tolist():
+        problem = Problem(graph, budget)
+        fixed = registry.solve("fsdp", problem, bound_seconds=0)
+        found = registry.solve("auto", problem, 4.0, {"workers": "2"}, bound_seconds=0)
+        assert found.figures.time <= fixed.figures.time * (1 + 1e-9)
+        assert simulate(graph, found.schedule, budget=budget).figures == found.figures
+        faster += found.figures.time < fixed.figures.time * (1 - 1e-6)
+    assert faster
+
+
+def test_annealing_from_the_policies_is_never_slower() -> None:
+    graph = layers(RATES[1])
+    known = [(schedule, figures.time) for _p, schedule, figures in policy_schedules(Problem(graph, 2**50))]
+    problem = Problem(graph, 2**50)
+    found = joint.improved(problem, Options(None, joint.Settings(moves=20)), known)
+    assert simulate(graph, found.schedule).figures.time <= min(seconds for _schedule, seconds in known)
+
+
+def test_frozen_weights_may_stay_gathered_for_ever() -> None:
+    """LoRA: what never changes is never stale, and never scattered."""
+    graph = layers(RATES[0])
+    operations = graph.operations
+    updates = np.flatnonzero(operations.phase == Phase.UPDATE).tolist()
+    frozen = {x for update in updates for x in graph.mutate_lists[update]}
+    mutates = [[] if o in updates else row for o, row in enumerate(graph.mutate_lists)]
+    graph = replace(graph, operations=replace(operations, mutates=type(operations.mutates).of(mutates)))
+    found = registry.solve("joint", Problem(graph, 2**40), settings={"moves": "20"}, bound_seconds=0)
+    assert frozen
+    assert not gathers(graph, found.schedule)
+
+
+def test_other_solvers_do_not_plan_sharded_training() -> None:
+    with pytest.raises(NotAcceptedError, match="search does not plan sharded training: use one of"):
+        registry.solve("search", Problem(layers(), 2**40))
+    with pytest.raises(NotAcceptedError, match="fsdp takes graphs of sharded training"):
+        registry.solve("fsdp", Problem(chain(3), 2**40, Machine(links=Links(1.0, 1.0))))
+
+
+def test_what_the_machine_lacks_is_named() -> None:
+    with pytest.raises(InputError, match="the machine has no network between ranks"):
+        registry.solve("auto", Problem(layers(), 2**40, Machine(links=Links(1.0, 1.0))))
+    with pytest.raises(InputError, match="addresses of sharded schedules are not supported"):
+        registry.solve("joint", Problem(layers(), 2**40), addresses=True)
+
+
+def test_a_budget_below_all_policies_is_refused_with_the_least() -> None:
+    problem = Problem(layers(), 1000)
+    least = min(figures.least_budget for _policy, _schedule, figures in policy_schedules(problem))
+    with pytest.raises(InfeasibleError) as refusal:
+        registry.solve("fsdp", problem, bound_seconds=0)
+    assert refusal.value.least == least
+
+
+def test_what_is_not_allowed_leaves_the_network() -> None:
+    """`allow` is about the host and recomputation: weights are gathered all the same."""
+    graph = layers(RATES[1])
+    least = min(figures.least_budget for _policy, _schedule, figures in policy_schedules(Problem(graph, 1)))
+    most = max(figures.least_budget for _policy, _schedule, figures in policy_schedules(Problem(graph, 1)))
+    assert least < most
+    for allow in ((), ("recompute",)):
+        problem = Problem(graph, most, allow=allow)
+        found = registry.solve("joint", problem, settings={"moves": "2"}, bound_seconds=0)
+        assert gathers(graph, found.schedule)
+        runs = [target for verb, target, _where in found.schedule.rows() if verb == Verb.COMPUTE]
+        assert allow or len(runs) == len(set(runs))

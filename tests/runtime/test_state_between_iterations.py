@@ -118,9 +118,16 @@ def test_state_between_iterations_is_a_difference_with_suspects():
 def test_optimize_compares_too():
     iteration = Iteration(Stateful(), (torch.randn(2, 4),))
     before = iteration.module.h
+    options = {"budget": "100%", "solver": "store-all", "cache": False}
     with pytest.raises(DifferenceError, match=r"it changes module\.h"):
-        memplan.optimize(iteration.module, iteration.inputs, budget="100%", solver="store-all")
+        memplan.optimize(iteration.module, iteration.inputs, verify=True, **options)
     assert iteration.module.h is before
+    step = memplan.optimize(iteration.module, iteration.inputs, **options)
+    step(*iteration.inputs).backward()
+    assert iteration.module.h is before
+    with pytest.raises(DifferenceError, match=r"it changes module\.h"):
+        step(*iteration.inputs)  # eager's second iteration reads what its first has left
+    iteration.module.h = before
     step = memplan.optimize(
         iteration.module, iteration.inputs, budget="100%", solver="store-all", verify=False
     )

@@ -121,6 +121,8 @@ def cuda_devices(capability: Capability) -> Generator[None]:
         for name, answer in _answers(capability).items():
             stack.enter_context(patch.object(torch.cuda, name, answer))
         stack.enter_context(patch.object(torch._C, "_dispatch_key_for_device", _dispatch_key))
+        # A recurrent layer asks when it is made, and would warn of a PyTorch without cuDNN.
+        stack.enter_context(patch.object(torch.backends.cudnn, "is_acceptable", lambda _tensor: False))
         stack.enter_context(_Devices())
         _entered.append(capability)
         stack.callback(_entered.pop)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ..absent_gpu.devices import is_absent_gpu
 from ..model.captured import users_line
 from ..torch_internals import CTC_LOSS, PACK, PAD_PACKED, FakeTensor
 from ..unsupported import TraceError
@@ -24,6 +25,11 @@ _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _CUDNN = (
     "recurrent layers run as cuDNN's kernels on CUDA, whose memory no trace sees: set "
     "torch.backends.cudnn.enabled = False before the model runs, then they are PyTorch's own"
+)
+_ABSENT = (
+    "recurrent layers can't be estimated for a GPU that is not here, where they run as cuDNN's kernels: call "
+    "nn.LSTMCell or nn.GRUCell for each step, or profile the model on the GPU with "
+    "torch.backends.cudnn.enabled = False"
 )
 
 
@@ -39,6 +45,8 @@ class KnownFunctions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        if name in _RECURRENT and is_absent_gpu():
+            raise TraceError(f"{users_line()}{_ABSENT}")
         if name in _RECURRENT and torch.backends.cudnn.is_acceptable(args[0]):
             raise TraceError(f"{users_line()}{_CUDNN}")
         if name in ASSEMBLES and (made := assembled(name, args, kwargs)) is not None:

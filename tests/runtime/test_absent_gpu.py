@@ -343,6 +343,41 @@ def test_code_that_asks_sees_the_gpu() -> None:
     assert torch.zeros(2).device == torch.device("cpu")
 
 
+RECURRENT = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = {layer}(4, 4)
+
+    def forward(self, x):
+        {forward}
+
+
+def build():
+    return Model(), (torch.randn(3, 2, 4),), lambda output: output.sum()
+"""
+CELL = """state = self.layer(x[0])
+        return (state[0] if isinstance(state, tuple) else state)"""
+
+
+@pytest.mark.parametrize("layer", ["nn.LSTM", "nn.GRU", "nn.RNN"])
+def test_recurrent_layers_of_a_gpu_that_is_not_here_are_refused(
+    tmp_path: Path, layer: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(RECURRENT.format(layer=layer, forward="return self.layer(x)[0]"))
+    with pytest.raises(MemplanError, match=r"model.py:\d+: recurrent layers .* nn\.LSTMCell or nn\.GRUCell"):
+        estimate(str(file), "a100")
+    assert not [each for each in recwarn if "cuDNN" in str(each.message)]
+    if layer != "nn.RNN":
+        file.write_text(RECURRENT.format(layer=f"{layer}Cell", forward=CELL))
+        assert estimate(str(file), "a100").operations
+
+
 def test_tensors_of_two_devices_do_not_mix() -> None:
     with pytest.raises(TraceError, match="cuda:0 and cpu"):
         of(lambda weight: weight * torch.ones(64))

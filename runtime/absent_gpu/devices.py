@@ -91,6 +91,10 @@ class _Devices(TorchFunctionMode):
 _key_of: Callable[[str], str] = torch._C._dispatch_key_for_device
 
 
+def _no(_tensor: Any) -> bool:
+    return False
+
+
 def _dispatch_key(kind: str) -> str:
     return _key_of("cpu" if kind == "cuda" else kind)
 
@@ -122,7 +126,7 @@ def cuda_devices(capability: Capability) -> Generator[None]:
             stack.enter_context(patch.object(torch.cuda, name, answer))
         stack.enter_context(patch.object(torch._C, "_dispatch_key_for_device", _dispatch_key))
         # A recurrent layer asks when it is made, and would warn of a PyTorch without cuDNN.
-        stack.enter_context(patch.object(torch.backends.cudnn, "is_acceptable", lambda _tensor: False))
+        stack.enter_context(patch.object(torch.backends.cudnn, "is_acceptable", _no))
         stack.enter_context(_Devices())
         _entered.append(capability)
         stack.callback(_entered.pop)

@@ -433,7 +433,7 @@ def test_ctrl_c_at_the_first_batch_is_no_answer(
         (["model.py", "--gpu", "a100", "--reserve", "900GiB"], "leaves nothing of"),
         (["model.py", "--gpu", "a100", "--reserve", "1"], "reserve 1: that is 1 byte, which no device"),
         (["model.py", "--gpu", "a100", "--budget", "12"], "needs: write a unit, like 12GB, 12B for bytes"),
-        (["model.py", "--gpu", "a100", "--time-limit", "2h"], "this is a number of seconds: write 7200"),
+        (["model.py", "--gpu", "a100", "--time-limit", "2weeks"], "is not a time, like 30 (seconds)"),
         (["model.py", "--gpu", "a100", "--machine", "slow.yaml"], "write 12GB/s, or 12B/s"),
         (["model.py", "--gpu", "a100", "-o", "page.pdf"], "the suffix must be .html"),
         (["model.py:even", "--gpu", "a100", "--batch", "2,3"], "batch 3: model.py:22: even(batch=3) fails"),

@@ -61,9 +61,9 @@ def facts(rows):
     states = Counter(row["state"] for row in rows)
     yield f"Rows by state of the code: {', '.join(f'{number} at {each}' for each, number in states.items())}."
     working = [row for row in rows if worst(row)["outcome"] == WORKS]
-    plans = [row for row in working if worst(row)["plans"] > 1]
+    plans = [row for row in working if worst(row)["max_plans"] > 1]
     if plans:
-        names = ", ".join(f"{row['model']} ({worst(row)['plans']})" for row in plans)
+        names = ", ".join(f"{row['model']} ({worst(row)['max_plans']})" for row in plans)
         yield f"Of those that work, {len(plans)} needed more plans than one: {names}."
     once = [row for row in rows if worst(row)["outcome"] in (WORKS, LATER)]
     yield f"On the first batch alone {len(once)} of {len(rows)} ({len(once) / len(rows):.1%}) work."

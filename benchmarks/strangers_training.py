@@ -150,12 +150,12 @@ def eager(make, batches):
     return result, {"eager_peak": held + peak, "eager_seconds": timed(lambda: step(batches[-1]))}
 
 
-def planned(make, batches, budget, *, compare, in_plan, time_limit):
+def planned(make, batches, budget, *, verify, in_plan, time_limit):
     """The results of the same loop by `optimize`, and facts for the row. Raises what `optimize` and the step
     raise; a LaterError has the number of the batch."""
     iteration = start(make)
     training = Training(iteration)
-    given = {"loss_fn": iteration.loss_fn, "verify": compare, "time_limit": time_limit}
+    given = {"loss_fn": iteration.loss_fn, "verify": verify, "time_limit": time_limit}
     first, targets = parts(batches[0])
     if targets is not None:
         given["targets"] = targets

@@ -56,13 +56,13 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.optim.optimizer import _default_to_fused_or_foreach
+from torch.utils import _pytree
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import (
     SUPPORTED_NODES,
     GetAttrKey,
     tree_flatten_with_path,
-    tree_leaves,
     tree_map,
     tree_unflatten,
 )
@@ -95,9 +95,35 @@ __all__ = [
     "sdpa_backward_flop_count",
     "sdpa_flop_count",
     # Tensors anywhere in an operator's arguments.
-    "tree_leaves",
     "tree_map",
 ]
+
+
+class DispatchMode(TorchDispatchMode):
+    """Mode of the trace that intercepts every operator, which torch.compile need not look at."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else each call goes through two functions more, and the first one imports Dynamo
+
+
+_DEVICE_OF = torch.ops.prim.device.default
+
+
+def asks_for_device(operator: Any, args: Sequence[Any]) -> bool:
+    """Tell whether PyTorch asks for a fake tensor's device, as for each call several times.
+
+    Answer by `device_of_fake`, else the question goes through all modes.
+    """
+    return operator is _DEVICE_OF and type(args[0]) is FakeTensor
+
+
+def device_of_fake(tensor: FakeTensor) -> torch.device:
+    """Return what a fake mode says of a tensor's device."""
+    return _META if tensor.fake_mode.in_kernel_invocation else tensor.fake_device
+
+
+_META = torch.device("meta")
 
 aten: Any = torch.ops.aten
 ASKS_FOR_A_NUMBER = aten._local_scalar_dense.default
@@ -202,6 +228,30 @@ def leaves_and_form(nest: Any) -> tuple[dict[str, Any], Callable[[list[Any]], An
     leaves, spec = tree_flatten_with_path(nest)
     named = {".".join(_key_text(key) for key in path): leaf for path, leaf in leaves}
     return named, lambda leaves: tree_unflatten(leaves, spec)
+
+
+def tree_leaves(nest: Any) -> list[Any]:
+    """Return the leaves of nested containers; fast for what operators are given."""
+    found: list[Any] = []
+    _gather(nest, found)
+    return found
+
+
+_LEAVES = {FakeTensor, Tensor, nn.Parameter, int, float, bool, str, type(None), torch.dtype, torch.device}
+
+
+def _gather(nest: Any, found: list[Any]) -> None:
+    kind = type(nest)
+    if kind in _LEAVES:
+        found.append(nest)
+    elif kind is tuple or kind is list:
+        for part in nest:
+            _gather(part, found)
+    elif kind is dict:
+        for part in nest.values():
+            _gather(part, found)
+    else:
+        found += _pytree.tree_leaves(nest)
 
 
 def _key_text(key: Any) -> str:
@@ -430,6 +480,21 @@ def make_fx(function: Callable[..., Any], **options: Any) -> Callable[..., fx.Gr
             return proxy_tensor.make_fx(function, **options)(*examples)
 
     return trace
+
+
+@contextmanager
+def collector_paused() -> Generator[None]:
+    """Leave Python's cyclic garbage where it is within the block.
+
+    A trace makes so many objects that the collector would look through all of torch's, and finds nothing.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 @contextmanager

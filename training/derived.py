@@ -1,6 +1,7 @@
 """Plans for new shapes by the schedules of those for other shapes, without a search.
 
     new shape ──trace──▶ program ──structure of a plan that trains already?──▶ its schedule at the new bytes
+                            └── no: does all fit if it is kept? ──▶ all is kept, and compared
                                                  └── no: measured, solved and compared, as the first one
 
 The iteration is traced itself, whatever its shape, so a branch by lengths is followed. If it has the
@@ -24,10 +25,10 @@ from .plan_cache import Plan
 def transferred(plan: Plan, others: Sequence[Plan], machine: Machine | None) -> Plan | None:
     """Return the plan with the fastest schedule of others that is valid for it, None if none is.
 
-    It is improvable if it recomputes or moves anything.
+    The schedule that keeps everything counts too. The plan is improvable if it recomputes or moves anything.
 
     plan: with its graph and budget.
-    others: plans of the same structure.
+    others: plans of the same structure; none if there is only the schedule that keeps everything.
     machine: the machine, if the plan's graph names none.
     """
     found: list[tuple[float, int, Schedule]] = []

@@ -31,6 +31,7 @@ from ..runtime.program.structure import structure
 from ..runtime.run.cycle import Terms
 from ..runtime.run.execute import PlannedStep
 from ..runtime.run.part import PlannedPart
+from ..runtime.torch_internals import collector_paused
 from ..runtime.trace.output_layouts import residents, trace_real_layouts
 from ..runtime.trace.trace import trace
 from ..runtime.unsupported import warn_user
@@ -152,13 +153,11 @@ class Planner:
 
     def _made_step(self, iteration: Iteration, less: int) -> PlannedStep:
         size = self.bytes and max(0, self.bytes - less)
-        with self.book.phase("trace"):
+        with self.book.phase("trace"), collector_paused():
             program = trace(iteration)
             kept = self._kept(iteration, program, size)
             like = self._like(program)
-            samples = (
-                Samples(self.book.plan((like or [*self._settled])[-1]).program) if self._settled else None
-            )
+            samples = self._samples(like)
             if not kept.vouched:  # else its layouts are known to be those of the kernels here
                 real = trace_real_layouts(iteration, program, samples)
                 if real.fingerprint != program.fingerprint:
@@ -168,7 +167,7 @@ class Planner:
             both = averaged(program) if iteration.updates is not None else program.gradients
             iteration.processes.check({x: program.values[v].shape for x, v in both.items()})
         plan = kept.plan
-        if plan is None and samples is not None and like and size is not None:
+        if plan is None and samples is not None and size is not None:
             plan = self._derived(iteration, program, samples, like, size)
         plan = plan or self._made(iteration, program, size)
         self.bytes = self.bytes or plan.budget
@@ -192,22 +191,39 @@ class Planner:
         own = structure(program)
         return [step for step, other in self._settled.items() if other == own]
 
+    def _samples(self, like: Sequence[PlannedStep]) -> Samples | None:
+        """Return what samples costs of calls that no plan has so far; None if there is no plan.
+
+        like: steps whose programs have the structure of the new one, if there are any.
+        """
+        if not self._settled:
+            return None
+        plan = self.book.plan((like or [*self._settled])[-1])
+        return Samples(plan.program, plan.graph)
+
     def _derived(
         self, iteration: Iteration, program: Program, samples: Samples, like: Sequence[PlannedStep], size: int
     ) -> Plan | None:
-        """Return a plan by the schedule of one with the same structure; None if there is none.
+        """Return a plan without a search: by the schedule of one with the same structure, or one that keeps
+        everything; None if there is none.
 
-        samples: what operations cost that are not in the last of these.
-        like: steps with such programs.
+        samples: what operations cost.
+        like: steps with programs of this structure, none if it is another one.
         """
+        if not like and (self.options.compile or iteration.processes is not None):
+            return None  # it needs kernels of its own, or is measured together with the others
+        if iteration.trains:
+            self.outside.check_step(program, size)
         plans = [self.book.plan(step) for step in like]
         with self.book.phase("derive"):
-            graph = samples.graph(program, plans[-1].program, plans[-1].graph)
+            graph = samples.graph(program, alike=bool(like))
             if graph is None:
                 return None
             plan = self._unsolved(program, graph, size)
             if (found := transferred(plan, plans, self.machine_of(plan))) is not None:
                 return found._replace(improvable=found.improvable and self.improves and iteration.trains)
+        if not like:
+            return None
         try:
             return self._solved(plan, iteration, size)
         except InfeasibleError:

@@ -47,11 +47,15 @@ class Plans:
         self.steps[self.steps.index(step)] = made
         return made
 
-    def serving(self, inputs: Inputs) -> tuple[PlannedStep, Inputs]:
+    def serving(
+        self, inputs: Inputs, before_new: Callable[[Inputs], None] = lambda _inputs: None
+    ) -> tuple[PlannedStep, Inputs]:
         """Return the step for the inputs' shape, or for their padded shape, and the inputs as it takes them.
 
         A missing one is made. If the limit is reached, a step for a longer bucket is used; if there is none,
         the step that was used least recently goes. Raises MismatchError and others, as `check` does.
+
+        before_new: called before a step is made, which it may refuse.
         """
         options = [inputs] if self._buckets is None else self._buckets.options(inputs)
         full, refused = len(self.steps) >= self._most, None
@@ -65,6 +69,7 @@ class Plans:
                     # At once: a signal in between would leave a list without the step.
                     self.steps[:] = [step, *(other for other in self.steps if other is not step)]
                     return step, given
+        before_new(inputs)
         if isinstance(refused, OtherValuesError):
             self._say("values", f"{refused}; another plan is made. {_GIVE_TENSORS}")
         if isinstance(refused, OtherModeError) and self._iteration.purpose != "part":  # there it is usual

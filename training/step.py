@@ -32,6 +32,7 @@ from ..solvers.problem import InfeasibleError
 from . import checkpoint
 from .adapt import Adapter
 from .buckets import Buckets
+from .eager_batches import REASONS, EagerBatches
 from .evaluation import Evaluation, Forward
 from .loop_memory import Count, LoopWatch
 from .loss import Losses
@@ -97,6 +98,7 @@ class Step:
         self._losses = Losses(updates=iteration.updates is not None)
         self._clipping = iteration.updates and iteration.updates.clipping
         self._iteration = iteration._replace(inputs=())  # a batch is not held
+        self._eager = EagerBatches(self._iteration)
         self._synced, self._exceeded = True, False
         self._alone = RLock()  # a step is one training: threads that call it take turns
 
@@ -127,15 +129,27 @@ class Step:
             self._losses.begin(inputs)
             if self._scaling is not None:
                 inputs = self._scaling.of(inputs)
-            plan, inputs = self._plans.serving(inputs)
+            plan, inputs = self._serving(inputs)
             with deferred_signals():
                 return self._run(plan, inputs)
 
-    def _run(self, plan: PlannedStep, inputs: Inputs) -> Tensor:
+    def _serving(self, inputs: Inputs) -> tuple[PlannedStep | None, Inputs]:
+        """Return the plan for the inputs, None for eager PyTorch, and the inputs as it takes them."""
+        try:
+            return self._plans.serving(inputs, self._eager.check_new)
+        except REASONS as error:
+            self._eager.take(inputs, error, self.plans)
+            return None, inputs
+
+    def _run(self, plan: PlannedStep | None, inputs: Inputs) -> Tensor:
         """Run one iteration and return its loss.
+
+        plan: None for eager PyTorch.
 
         Only its computations can be interrupted, see interrupts.py.
         """
+        if plan is None:
+            return self._run_eagerly(inputs)
         plan = self._within(plan, inputs)
         if waiting := self._losses.waiting_bytes:
             self._weigh(plan, waiting)
@@ -172,6 +186,17 @@ class Step:
         processes = self._iteration.processes
         self._synced = processes is None or self._iteration.updates is not None or processes.syncs
         return self._losses.of(self.plans[0], outcome, scale_of(inputs), processes if self._synced else None)
+
+    def _run_eagerly(self, inputs: Inputs) -> Tensor:
+        """Run one iteration by eager PyTorch and return its loss."""
+        self.restore_to_device()
+        plan = self.plans[0]
+        with open_to_signals():
+            outcome = self._eager.run(inputs, plan)
+        plan.output, plan.grad_norm = plan.program.output.nest(outcome.outputs), outcome.grad_norm
+        if self._scaling is not None and self._iteration.updates is not None:
+            self._scaling.updated(self._iteration.updates.optimizer, infinite=outcome.infinite)
+        return self._losses.of(plan, outcome, scale_of(inputs))
 
     def _card(self) -> Card:
         card, report = self.plan.card(), self.report().plans[0]

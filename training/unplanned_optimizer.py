@@ -74,7 +74,7 @@ class OutsideStep(Step):
                 self._waiting = 0
                 self._outside.zero_grad(set_to_none=True)
 
-    def _run(self, plan: PlannedStep, inputs: Inputs) -> Tensor:
+    def _run(self, plan: PlannedStep | None, inputs: Inputs) -> Tensor:
         """Run one iteration.
 
         One that fails adds no gradients; if it is alone in its update it leaves none.

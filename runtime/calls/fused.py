@@ -6,6 +6,7 @@ calls are put back, as one operation of this package.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -29,25 +30,39 @@ RANDOM = {dropout_mask}
 """Those that draw random numbers."""
 
 
+_STEPS_OF_MASKS = {aten.div.Scalar: aten.bernoulli.p, aten.div_.Scalar: aten.bernoulli_.float}
+"""The last two steps of a dropout's mask, functional and in place."""
+
+
+def dropout_masks(graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node, fx.Node]]:
+    """Yield the nodes of each `div(bernoulli(empty_like(x), keep), scale)`, the last one first."""
+    for scaled in (node for target in _STEPS_OF_MASKS for node in _calls(graph, target)):
+        drawn: Any = scaled.args[0]
+        if drawn.target is not _STEPS_OF_MASKS[scaled.target] or len(drawn.users) > 1 or drawn.kwargs:
+            continue
+        empty: Any = drawn.args[0]
+        if empty.target is aten.empty_like.default and len(empty.users) == 1 and not empty.kwargs:
+            yield scaled, drawn, empty
+
+
 def fuse_dropout_masks(graph: fx.Graph) -> None:
-    """Replace `div(bernoulli(empty_like(x), keep), scale)` by `dropout_mask`.
+    """Replace each of the `dropout_masks` by an operation.
 
     This saves memory, and it is needed for equal bits: if x is not contiguous, `bernoulli` draws in another
     order than `bernoulli_`.
     """
-    for scaled in graph.find_nodes(op="call_function", target=aten.div.Scalar):
-        drawn, scale = scaled.args
-        if drawn.target is not aten.bernoulli.p or len(drawn.users) > 1 or drawn.kwargs:
-            continue
-        empty, keep = drawn.args
-        if empty.target is not aten.empty_like.default or len(empty.users) > 1 or empty.kwargs:
-            continue
+    for scaled, drawn, empty in dropout_masks(graph):
+        _drawn, keep = (*drawn.args, 0.5)[:2]  # `bernoulli_` has this default
         with graph.inserting_before(scaled):
-            mask = graph.call_function(dropout_mask, (empty.args[0], keep, scale))
+            mask = graph.call_function(dropout_mask, (empty.args[0], keep, scaled.args[1]))
         mask.meta = {**scaled.meta, "val": empty.meta["val"]}
         scaled.replace_all_uses_with(mask)
         for node in (scaled, drawn, empty):
             graph.erase_node(node)
+
+
+def _calls(graph: fx.Graph, target: Any) -> list[fx.Node]:
+    return list(graph.find_nodes(op="call_function", target=target))
 
 
 def drop_copies(graph: fx.Graph) -> None:

@@ -21,9 +21,11 @@ from ..hints import SPARSE
 from ..reach import Path, follow, parts_with_code, reachable, spelled
 from ..reads.contents import is_plain
 from ..torch_internals import (
+    DispatchMode,
     FakeTensor,
-    TorchDispatchMode,
     WeakIdKeyDictionary,
+    asks_for_device,
+    device_of_fake,
     schema_of,
     tree_leaves,
     version_of,
@@ -37,7 +39,7 @@ _MAKES_IT_HERE = {aten.lift_fresh.default, aten.lift_fresh_copy.default}
 """Operators that `torch.tensor` and the like call on a tensor that they have just made."""
 
 
-class Captured(TorchDispatchMode):
+class Captured(DispatchMode):
     """Mode that notes the real tensors among calls' arguments, and the line that used each first.
 
     Those that a tensor wraps pass through it themselves.
@@ -57,6 +59,8 @@ class Captured(TorchDispatchMode):
         self._follows: Any = WeakIdKeyDictionary()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if asks_for_device(func, args):
+            return device_of_fake(args[0])
         kwargs = kwargs or {}
         if func in _MAKES_IT_HERE:
             return func(*args, **kwargs)

@@ -1,8 +1,10 @@
-"""The graph of a program from that of one of the same structure, for other sizes (program/structure.py).
+"""The graph of a program from that of another, mostly of the same structure for other sizes
+(program/structure.py).
 
-Calls that both have cost the same: updates of weights, mostly. Each other distinct call runs twice, on the
-synthetic inputs with which forms of results are found (trace/output_layouts.py): once for its time, once for
-its memory. Bytes are as exact as measured ones; times are those of a single run.
+Calls that both have cost the same: updates of weights, mostly. Products of matrices follow from each other
+(products.py). Each other distinct call runs twice, on the synthetic inputs with which forms of results are
+found (trace/output_layouts.py): once for its time, once for its memory. Bytes are as exact as measured ones;
+times are those of a single run.
 """
 
 from __future__ import annotations
@@ -17,29 +19,40 @@ from ..device.choice import device_of
 from ..measuring.live_bytes import live_peak
 from ..measuring.measure import Measurement
 from ..measuring.synthetic_inputs import SyntheticInputs
-from ..program.program import Program
+from ..program.program import Call, Program
 from ..storage.blocks import size_bytes
 from ..trace.layouts import call_key, results_of, traced_forms
+from .products import multiplications, product_key
 from .profile import graph_from
 
 
 class Samples:
-    """Costs of distinct calls from two runs of each.
+    """Costs of the calls of a program: those of a program that was measured, or of two runs of each.
 
-    like: a program with another's graph, whose calls need not run once more.
+    like: the program whose calls need not run once more.
+    graph: its graph.
     """
 
-    def __init__(self, like: Program) -> None:
-        self._like = like
+    def __init__(self, like: Program, graph: Graph) -> None:
+        self._like, self._graph = like, graph
         self._found: dict[Hashable, Measurement] = {}
+        self._places: dict[Hashable, int] = {}
+        self._products: dict[Hashable, int] = {}
+        for place, operation in enumerate(like.operations):
+            self._places.setdefault(call_key(like, operation.call), place)
+            key, costs = product_key(like, operation.call), graph.operation(place)
+            if key is not None and costs.workspace == 0 and not costs.modes:
+                self._products.setdefault(key, place)
 
     def knows(self, program: Program, place: int) -> bool:
-        """Tell whether an operation is in the other program too, with results of the same forms."""
-        if place >= len(self._like.operations):
-            return False
-        one, other = program.operations[place].call, self._like.operations[place].call
-        same = call_key(program, one) == call_key(self._like, other)
-        return same and traced_forms(program, one) == traced_forms(self._like, other)
+        """Tell whether the other program has a call with results of the same forms, or one from which this
+        operation's cost follows.
+        """
+        call = program.operations[place].call
+        there = self._places.get(call_key(program, call))
+        if there is None:
+            return product_key(program, call) in self._products
+        return traced_forms(program, call) == traced_forms(self._like, self._like.operations[there].call)
 
     def run(self, program: Program, inputs: SyntheticInputs, call: Callable[[], Any]) -> Any:
         """Run the call of the operation at which the inputs are and return its result; note what it costs."""
@@ -53,22 +66,51 @@ class Samples:
         self._found[call_key(program, inputs.operation.call)] = found
         return result
 
-    def graph(self, program: Program, like: Program, graph: Graph) -> Graph | None:
-        """Build the program's graph; None if a call was not run.
+    def graph(self, program: Program, *, alike: bool) -> Graph | None:
+        """Build a program's graph; None if a call was not run.
 
-        like: a program of the same structure.
-        graph: its graph.
+        alike: the program has the other's structure.
         """
         measured: list[Measurement] = []
-        for place, (one, other) in enumerate(zip(program.operations, like.operations, strict=True)):
-            key = call_key(program, one.call)
-            if key == call_key(like, other.call):
-                measured.append(_measured(graph, place, like, other.call.outputs))
-            elif key in self._found and not graph.operation(place).modes:
-                measured.append(self._found[key]._replace(launch=graph.operation(place).launch))
-            else:
+        for place, operation in enumerate(program.operations):
+            twin = place if alike else None
+            found = self._of(program, operation.call, twin)
+            if found is None:
                 return None
+            measured.append(found)
         return graph_from(program, measured)
+
+    def _of(self, program: Program, call: Call, twin: int | None) -> Measurement | None:
+        """Return what a call costs.
+
+        twin: place of the same operation in the other program, if it is known.
+        """
+        key = call_key(program, call)
+        there = self._places.get(key)
+        if twin is not None and call_key(self._like, self._like.operations[twin].call) == key:
+            there = twin
+        if there is not None:
+            return _measured(self._graph, there, self._like, self._like.operations[there].call.outputs)
+        costs = None if twin is None else self._graph.operation(twin)
+        if costs is not None and costs.modes:
+            return None  # it may run on the host, for which it was not measured
+        if key in self._found:
+            return self._found[key]._replace(launch=0.0 if costs is None else costs.launch)
+        return self._product(program, call, twin)
+
+    def _product(self, program: Program, call: Call, twin: int | None) -> Measurement | None:
+        """Return the cost of a product that follows from one in the other program."""
+        key = product_key(program, call)
+        there = self._products.get(key)
+        if there is None:
+            return None
+        if twin is not None and product_key(self._like, self._like.operations[twin].call) == key:
+            there = twin
+        costs, other = self._graph.operation(there), self._like.operations[there].call
+        made = (None if x is None else program.values[x].storage for x in call.outputs)
+        sizes = tuple(0 if storage is None else program.storages[storage].bytes for storage in made)
+        more = multiplications(program, call) / multiplications(self._like, other)
+        return Measurement(costs.time * more, 0.0, sum(sizes), sizes, launch=costs.launch)
 
 
 def _measured(graph: Graph, place: int, program: Program, outputs: Sequence[int | None]) -> Measurement:

@@ -1,11 +1,13 @@
 """A traced graph without in-place operations: the second pass of tracing.
 
 PyTorch's functionalisation rewrites what operators declare; batch norms need their own form
-(calls/batch_norm.py).
+(calls/batch_norm.py). A graph that changes nothing in place but dropouts' new masks needs no second pass,
+which takes a third of a trace: calls/fused.py makes one operation of each mask.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,8 +16,17 @@ from torch import Tensor, fx
 
 from ..below_autograd import without_autocast
 from ..calls.batch_norm import FUNCTIONAL, batch_norm
+from ..calls.fused import dropout_masks
 from ..calls.in_layout import changes_first, in_layout, splits
-from ..torch_internals import change_functional, from_functional, functionalising, make_fx, to_functional
+from ..torch_internals import (
+    OpOverload,
+    change_functional,
+    from_functional,
+    functionalising,
+    make_fx,
+    schema_of,
+    to_functional,
+)
 from ..unsupported import TraceError
 from .generators import inherit_generator
 from .layers import MARK, stamp
@@ -38,6 +49,8 @@ def functional_graph(
     given: the real tensors that they replace.
     fake: makes the fake of a constant, which comes in as an input too, so that views of it lie in its memory.
     """
+    if _is_functional(graph):
+        return graph
     constants = _constants(graph, given)
     fakes = list(map(fake, constants))
     run = _Rewriting(graph, [*given, *constants]).run_flat
@@ -58,6 +71,25 @@ def functional_graph(
         made = make_fx(functionalised)(*(tensor.detach() for tensor in (*examples, *fakes)))
     _put_back(made, constants)
     return made
+
+
+def _is_functional(graph: fx.GraphModule) -> bool:
+    """Tell whether the graph changes nothing in place but dropouts' masks, and holds no constants.
+
+    Views of a constant lie in its memory only after the second pass.
+    """
+    masks = {node for scaled, *others in dropout_masks(graph.graph) for node in (scaled, *others)}
+    return not any(
+        node.op == "get_attr" or (node.op == "call_function" and node not in masks and _changes(node.target))
+        for node in graph.graph.nodes
+    )
+
+
+def _changes(target: Any) -> bool:
+    """Tell whether an operator may change its arguments; what is no operator of ATen's kind is taken to."""
+    if target is operator.getitem:
+        return False
+    return not isinstance(target, OpOverload) or schema_of(target).is_mutable or target in FUNCTIONAL
 
 
 def _constants(graph: fx.GraphModule, given: Sequence[Tensor]) -> list[Tensor]:

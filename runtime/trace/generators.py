@@ -18,7 +18,7 @@ from ..calls.randomness import draws, generator_place
 from ..model.captured import roots_of, users_line
 from ..model.iteration import Iteration
 from ..reach import Path, reachable
-from ..torch_internals import TorchDispatchMode, identity_of, no_dispatch_modes
+from ..torch_internals import DispatchMode, asks_for_device, device_of_fake, identity_of, no_dispatch_modes
 from ..unsupported import TraceError
 from .layers import new_nodes, traced_graph
 
@@ -46,7 +46,7 @@ def held_generators(iteration: Iteration) -> dict[Path, torch.Generator]:
     return {path: thing for path, thing in found.values() if not _is_default(thing)}
 
 
-class Generators(TorchDispatchMode):
+class Generators(DispatchMode):
     """Mode of the trace that notes which generator each call draws from.
 
     held: by path.
@@ -76,6 +76,8 @@ class Generators(TorchDispatchMode):
                 generator.set_state(state)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if asks_for_device(func, args):
+            return device_of_fake(args[0])
         kwargs = kwargs or {}
         if not draws(func, args, kwargs):
             return func(*args, **kwargs)

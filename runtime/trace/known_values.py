@@ -27,9 +27,11 @@ from ..torch_internals import (
     ASKS_FOR_A_NUMBER,
     UNIQUE,
     DataDependentOutputException,
+    DispatchMode,
     FakeTensor,
-    TorchDispatchMode,
     WeakIdKeyDictionary,
+    asks_for_device,
+    device_of_fake,
     memory_of,
     no_dispatch_modes,
     schema_of,
@@ -60,7 +62,7 @@ SHAPE_ALONE = {
 """Operators whose results do not depend on the values of their tensor."""
 
 
-class KnownValues(TorchDispatchMode):
+class KnownValues(DispatchMode):
     """Mode that answers what is known and passes everything on.
 
     tape: how known values came about.
@@ -114,6 +116,8 @@ class KnownValues(TorchDispatchMode):
         - the call writes something unknown: the memory is spoilt, nothing in it is known any more;
         - everything read is known and the result is small: the result is known too.
         """
+        if asks_for_device(func, args):
+            return device_of_fake(args[0])
         kwargs = kwargs or {}
         if func in _LIFTS and not isinstance(args[0], FakeTensor):
             made = func(*args, **kwargs)
@@ -128,7 +132,7 @@ class KnownValues(TorchDispatchMode):
         if func is aten.index.Tensor:
             args = (args[0], self._as_numbers(args[1]))
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        if tensors and all(tensor in self._real for tensor in tensors):
+        if tensors and self._real and all(tensor in self._real for tensor in tensors):
             with no_dispatch_modes():
                 made = func(*args, **kwargs)
             self._real.update((leaf, None) for leaf in tree_leaves(made) if isinstance(leaf, Tensor))

@@ -108,11 +108,16 @@ def test_bytes_are_those_that_are_measured(length: int) -> None:
     assert derived.operations.workspace.tolist() == expected.operations.workspace.tolist()
 
 
-def test_a_branch_by_lengths_is_another_program_measured_and_compared(measured: list[str]) -> None:
+@pytest.mark.parametrize("first", [64, 20], ids=["fits", "does not fit"])
+def test_a_branch_by_lengths_keeps_everything_or_is_measured(first: int, measured: list[str]) -> None:
     module = Wide()
     module.branch_from = 30
-    step = planned(module, 64, budget="100%")
-    for length, made in ((40, 1), (20, 2), (25, 2), (31, 2), (8, 2)):
+    alone: dict[str, Any] = {"states": 0, "gradients": "freed"}
+    budget = planned(Wide(), 64, budget="75%", verify=False, **alone).plan.budget
+    measured.clear()
+    step = planned(module, first, budget=budget, **alone)
+    lengths = (40, 20, 25, 31, 8) if first == 64 else (8, 25, 64, 40)
+    for length in lengths:
         x, labels = batch(length)
         torch.manual_seed(0)
         loss = step(x, targets=labels)
@@ -120,10 +125,40 @@ def test_a_branch_by_lengths_is_another_program_measured_and_compared(measured: 
         assert torch.equal(loss.detach(), functional.cross_entropy(module(x), labels).detach())
         loss.backward()
         module.zero_grad()
-        assert len(measured) == made
-        notes = " ".join(step.report().plans[0].notes)
+        report = step.report().plans[0]
         # Two batches of each of both programs are compared, whatever their shapes.
-        assert ("compared with eager PyTorch's" in notes) == (length != 8)
+        assert ("compared with eager PyTorch's" in " ".join(report.notes)) == (length in lengths[:4])
+        assert ("measure" in report.setup) == (length == 64 and first == 20)
+    assert len(measured) == (1 if first == 64 else 2)
+
+
+def test_bytes_of_another_structure_are_those_that_are_measured() -> None:
+    module = Wide()
+    module.branch_from = 30
+    step = planned(module, 64, budget="100%", verify=False)
+    x, labels = batch(20)
+    step(x, targets=labels).backward()
+    derived, expected = step.plan.graph, planned(module, 20, budget="100%", verify=False).plan.graph
+    assert "measure" not in step.report().plans[0].setup
+    assert derived.tensors.bytes.tolist() == expected.tensors.bytes.tolist()
+    assert derived.operations.workspace.tolist() == expected.operations.workspace.tolist()
+
+
+def test_an_optimizers_step_that_does_not_fit_beside_a_longer_batch_is_refused() -> None:
+    module = nn.Linear(256, 256)
+    optimizer = torch.optim.AdamW(module.parameters(), foreach=True)
+
+    def given(rows: int) -> tuple[Tensor, Tensor]:
+        return torch.randn(rows, 256), torch.randn(rows, 256)
+
+    (x, y), options = given(1), {"loss_fn": functional.mse_loss, "time_limit": 0.5, "cache": False}
+    step = memplan.optimize(module, x, targets=y, budget="100%", gradients="freed", **options)
+    step(x, targets=y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    x, y = given(2)  # the whole budget is what the optimizer's step takes beside one row
+    with pytest.raises(memplan.InfeasibleError, match="the step of AdamW needs"):
+        step(x, targets=y)
 
 
 def test_offloaded_weights_stay_offloaded_by_a_transferred_schedule(measured: list[str]) -> None:

@@ -101,6 +101,9 @@ def _fits(step: PlannedStep, inputs: Inputs) -> bool:
     graph, program = step.graph, step.program
     if graph is None or step.budget is None:
         return False
+    known = {name: program.values[value].dtype for name, value in program.inputs.items()}
+    if known != {name: x.dtype for name, x in tensors_in(inputs).items()}:
+        return False  # eager PyTorch may not take such a batch either
     planned = sum(program.storages[program.values[value].storage].bytes for value in program.inputs.values())
     given = sum(x.nbytes for x in tensors_in(inputs).values() if x.device == program.device)
     return given <= planned and baseline(graph).peak + _held_gradients(graph) <= step.budget

@@ -2,7 +2,7 @@
 
     readers    graph, machine, schedule and table files, changed here and there: read, or refused in one line
     imports    files of other tools, changed, cut short or of another kind: imported, or refused in one line
-    schedules  random and spoilt schedules: the simulator and the tests' second replay say the same
+    schedules  random and spoilt schedules, sharded too: the simulator and the second replay say the same
     solvers    all solvers on odd graphs: no error but a refusal, no bound above a time, both replays agree
     settings   `plan solve --set` with any values: solved, or refused in one line
     commands   command lines of all commands that need no model: an exit code of ours and one line

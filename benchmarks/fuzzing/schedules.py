@@ -42,7 +42,9 @@ class Schedules(Area):
     def make(self, random: Random) -> Case:
         kind = random.random()
         if kind < 0.6:
-            return random_case(random, random.randint(3, 14), random.choice((3, 3, 3, 2, 4, 5)))
+            peers, shared = random.random() < 0.4, random.random() < 0.2
+            memories = random.choice((3, 3, 3, 2, 4, 5))
+            return random_case(random, random.randint(3, 14), memories, peers=peers, shared=shared)
         if kind < 0.8:
             graph = odd_graph(random)
             if not len(graph.operations) or not len(graph.tensors):

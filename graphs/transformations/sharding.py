@@ -22,7 +22,7 @@ from ..machine import Machine, Peers
 def sharded(graph: Graph, peers: Peers) -> Graph:
     """Return the graph of one rank of `peers.ranks`; its machine has that network.
 
-    Raises InputError, one line, if the graph has no updates, or one that its file has to do on the host.
+    Raises InputError, one line, if the graph has no updates, or a tensor can't be spread.
     """
     if graph.tensors.spread:
         raise InputError(f"{graph.name}: its tensors are spread over ranks already")

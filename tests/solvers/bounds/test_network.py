@@ -10,12 +10,15 @@ from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine, Peers
 from memplan.graphs.transformations.sharding import sharded
-from memplan.graphs.transformations.updates import SGD, with_updates
+from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
+from memplan.planner.baseline import baseline
+from memplan.planner.bounds import minimum_memory
 from memplan.planner.simulator.simulate import Figures
 from memplan.solvers.bounds.offload.network import network_bound
 from memplan.solvers.bounds.offload.offload_bound import moves, offload_bound
 from memplan.solvers.offloading.sharded.fsdp import policy_schedules
 from memplan.solvers.problem import Problem
+from memplan.solvers.registry import run as registry
 from strategies import random_case
 from two_replays import judged
 
@@ -76,3 +79,27 @@ def test_fsdp2_policies_are_not_faster(rate: float) -> None:
         bound = offload_bound(graph, machine, figures.least_budget, 2.0, order="any").seconds
         assert bound <= figures.time * SAME, str(policy)
         assert bound > 0.5 * figures.time, str(policy)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_links_that_take_turns_raise_the_bound_and_the_plan(seed: int) -> None:
+    """Nothing is recomputed, and optimizer states come and go in one pass: with turns that is one queue."""
+    graph = with_updates(chain(6, seed=seed), optimizer=ADAMW, when="in-backward", device_rate=2.0**30)
+    operations = graph.operations
+    graph = replace(graph, operations=replace(operations, recompute=operations.recompute & False, modes={}))
+    rate = float(graph.tensors.bytes.max()) / 4
+    alone = Machine(links=Links(rate, rate))
+    shared = replace(alone, shared=(("d2h", "h2d"),))
+    least = minimum_memory(graph, alone)
+    budget = least + (baseline(graph).peak - least) // 4
+    bounds = [offload_bound(graph, machine, budget, 5.0).seconds for machine in (alone, shared)]
+    times = [
+        registry.solve(
+            "joint", Problem(graph, budget, machine), settings={"moves": "20"}, bound_seconds=0
+        ).figures.time
+        for machine in (alone, shared)
+    ]
+    assert bounds[0] <= bounds[1] * SAME
+    assert times[0] < times[1]
+    assert all(bound <= time * SAME for bound, time in zip(bounds, times, strict=True))
+    assert bounds[1] > bounds[0] * 1.01

@@ -20,7 +20,7 @@ from memplan.planner.schedule.schedule import Schedule, Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.joint import joint
 from memplan.solvers.offloading.sharded.fsdp import policy_schedules
-from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem
+from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Technique
 from memplan.solvers.registry import run as registry
 
 RATES = (2.0**19, 2.0**21, 2.0**24)
@@ -127,7 +127,8 @@ def test_what_is_not_allowed_leaves_the_network() -> None:
     least = min(figures.least_budget for _policy, _schedule, figures in policy_schedules(Problem(graph, 1)))
     most = max(figures.least_budget for _policy, _schedule, figures in policy_schedules(Problem(graph, 1)))
     assert least < most
-    for allow in ((), ("recompute",)):
+    choices: list[tuple[Technique, ...]] = [(), ("recompute",)]
+    for allow in choices:
         problem = Problem(graph, most, allow=allow)
         found = registry.solve("joint", problem, settings={"moves": "2"}, bound_seconds=0)
         assert gathers(graph, found.schedule)

@@ -45,9 +45,10 @@ class Phases:
         took = monotonic() - self._begin
         if limit is None or took <= 2 * limit:
             return None
+        phases = {**self.seconds, "all else": took - sum(self.seconds.values())}
         parts = [
             f"{name} {duration(seconds)}"
-            for name, seconds in sorted(self.seconds.items(), key=lambda part: -part[1])
+            for name, seconds in sorted(phases.items(), key=lambda part: -part[1])
             if seconds >= _SHARE * took
         ]
         return (

@@ -15,6 +15,7 @@ from ..graphs.transformations.sharding import sharded
 from ..graphs.transformations.updates import ADAMW, SGD, Optimizer, with_updates
 from ..graphs.units import duration, format_bytes
 from .options import FILE, destination_option, output_options
+from .parameter_types import Word
 from .printing.figures import graph_row, rate
 from .printing.output import Output, labelled
 from .printing.output_files import write_out
@@ -35,7 +36,7 @@ _OPTIMIZERS: dict[str, Optimizer] = {"adamw": ADAMW, "sgd": SGD}
 )
 @click.option(
     "--optimizer",
-    type=click.Choice([*_OPTIMIZERS]),
+    type=Word(_OPTIMIZERS),
     help="Optimizer whose updates are added to a graph that has none.  [default: the graph has them]",
 )
 @destination_option

@@ -21,10 +21,9 @@ from ..graphs.units import format_bytes
 from ..planner.baseline import baseline
 from ..runtime.compare.eager import run_eager
 from ..runtime.compare.peaks import resident_bytes
-from ..runtime.measuring.live_bytes import live_peak
+from ..runtime.measuring.live_bytes import can_count, live_peak
 from ..runtime.model.iteration import Inputs, Iteration, tensors_in
 from ..runtime.run.execute import Outcome, PlannedStep
-from ..runtime.torch_internals import profiler_is_prepared
 from ..runtime.unsupported import TraceError, warn_user
 
 REASONS = (TraceError, DifferenceError, InputError)
@@ -72,7 +71,7 @@ class EagerBatches:
         plan: any of the step's, which says what gradients are left to the loop.
         """
         run = partial(run_eager, self._iteration._replace(inputs=inputs))
-        if (form := _form(inputs)) in self._unmeasured and not profiler_is_prepared():
+        if (form := _form(inputs)) in self._unmeasured and can_count(plan.program.device):
             self._unmeasured.discard(form)
             measured = live_peak(run, plan.program.device)
             outcome = measured.result

@@ -19,6 +19,7 @@ from ..runtime.compare.compiled import Compiled
 from ..runtime.compare.signature import grounds
 from ..runtime.device.choice import device_of
 from ..runtime.fusion.choice import COMPILED, chosen
+from ..runtime.measuring.live_bytes import check_profiler
 from ..runtime.measuring.measure import Measurement
 from ..runtime.model.iteration import Iteration
 from ..runtime.profile.fused_updates import fused_hint
@@ -159,6 +160,8 @@ class Planner:
             like = self._like(program)
             samples = self._samples(like)
             if not kept.vouched:  # else its layouts are known to be those of the kernels here
+                if samples is not None:
+                    check_profiler(program.device)
                 real = trace_real_layouts(iteration, program, samples)
                 if real.fingerprint != program.fingerprint:
                     program, kept = real, self._kept(iteration, real, size)

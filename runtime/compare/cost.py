@@ -14,12 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from ...planner.budget import spelled
 from ..device.choice import device_of
-from ..measuring.live_bytes import live_peak
+from ..measuring.live_bytes import can_count, live_peak
 from ..model.iteration import Iteration
 from ..model.unchanged import unchanged
 from ..program.program import Program
 from ..run.execute import PlannedStep
-from ..torch_internals import profiler_is_on
 from .eager import run_eager
 from .peaks import resident_bytes
 from .timing import Run, windows
@@ -73,7 +72,7 @@ class EagerCost:
 
     def run(self, call: Callable[[], T]) -> T:
         self._runs += 1
-        if self._runs == self._measured and not profiler_is_on():
+        if self._runs == self._measured and can_count(self._device):
             found = live_peak(lambda: self._device.once(call), self._device)
             self._peak = self._resident + found.peak_bytes
             result, seconds = found.result

@@ -72,12 +72,17 @@ def live_peak(
     return _counted(call, device) if isinstance(device, StreamDevice) else _cpu_peak(call, there or {})
 
 
-def check_profiler(device: str | torch.device | Device = "cpu") -> None:
-    """Raise InputError if the user's profiler is on, or about to be.
+def can_count(device: str | torch.device | Device = "cpu") -> bool:
+    """Tell whether `live_peak` can count: the user's profiler is neither on nor about to be.
 
-    Call it once, before many measurements.
+    Ask once, before many measurements.
     """
-    if not isinstance(device_of(device), StreamDevice) and profiler_is_prepared():
+    return isinstance(device_of(device), StreamDevice) or not (profiler_is_on() or profiler_is_prepared())
+
+
+def check_profiler(device: str | torch.device | Device = "cpu") -> None:
+    """Raise InputError if the user's profiler is on, or about to be."""
+    if not can_count(device):
         raise InputError(_TAKEN)
 
 

@@ -140,7 +140,7 @@ def test_a_function_that_the_code_calls_is_another() -> None:
 
 
 def test_what_no_code_of_the_iteration_reads_may_change() -> None:
-    """What it writes too: a module's own count, which a plain evaluation moves."""
+    """What it writes too: a module's own count, which a plain evaluation moves as well."""
     module, loss = model(), Loss()
     step = planned(module, partial(loss))
     for _turn in range(3):
@@ -149,7 +149,7 @@ def test_what_no_code_of_the_iteration_reads_may_change() -> None:
         loss.fit()
         OPTIONS.epoch += 1
         module.numbers = [1.0]
-    assert module._calls == 3
+    assert module._calls == 6
     assert loss.steps == 3
 
 

@@ -33,12 +33,12 @@ def recording():
     return profiler.profile(activities=[profiler.ProfilerActivity.CPU], profile_memory=True)
 
 
-def test_a_batch_of_a_new_shape_is_refused_and_the_profile_is_whole(tmp_path):
+def test_a_batch_of_a_new_shape_is_eager_pytorchs_and_the_profile_is_whole(tmp_path):
     step = made()
     with recording() as profile:
         step(torch.randn(32, 16)).backward()
-        with pytest.raises(memplan.MemplanError, match=LINE):
-            step(torch.randn(24, 16))
+        with pytest.warns(UserWarning, match=LINE):
+            step(torch.randn(24, 16)).backward()
         step(torch.randn(32, 16)).backward()
     assert any("mm" in each.key for each in profile.key_averages())
     profile.export_chrome_trace(str(tmp_path / "trace.json"))
@@ -75,9 +75,9 @@ with profiler.profile(activities=[profiler.ProfilerActivity.CPU], schedule=sched
     for rows in (24, 32):
         try:
             step(torch.randn(rows, 16)).backward()
+            print(rows)
         except memplan.MemplanError as error:
-            assert LINE in str(error)
-            print("refused")
+            print(error)
         profile.step()
 profile.export_chrome_trace({str(tmp_path / "trace.json")!r})
 step(torch.randn(24, 16)).backward()
@@ -85,7 +85,7 @@ print("whole")
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["refused", "whole"]
+    assert done.stdout.split() == ["24", "32", "whole"]
 
 
 @pytest.mark.scripts

@@ -74,7 +74,7 @@ def test_graph_files_need_no_torch() -> None:
         ["run", "--help"],
         ["profile", "--help"],
         ["solvers"],
-        ["solve", "chain.json", "--budget", "60%"],
+        ["solve", "chain.json", "--budget", "60%", "-o", "s.json"],
         ["check", "s.json", "--graph", "chain.json"],
         ["show", "s.json", "--graph", "chain.json"],
     ]

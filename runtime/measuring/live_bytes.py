@@ -77,7 +77,8 @@ def can_count(device: str | torch.device | Device = "cpu") -> bool:
 
     Ask once, before many measurements.
     """
-    return isinstance(device_of(device), StreamDevice) or not (profiler_is_on() or profiler_is_prepared())
+    taken = (not _counting and profiler_is_on()) or profiler_is_prepared()  # a count may hold others
+    return isinstance(device_of(device), StreamDevice) or not taken
 
 
 def check_profiler(device: str | torch.device | Device = "cpu") -> None:

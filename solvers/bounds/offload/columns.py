@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from ....graphs.graph import Graph
-from ....graphs.machine import Machine
+from ....graphs.machine import Links, Machine
 from ....planner.simulator.clock import Queue, lanes_of
 from ....planner.simulator.footprint import Footprint
 from ...milp.linear import ONE, ZERO, Constraint, Linear, column_sum, total
@@ -22,13 +22,32 @@ NEGLIGIBLE = 0.003
 """Share of the device's limit up to which the smallest tensors count no bytes, which lowers the bound."""
 
 
+def _stays_below(graph: Graph, links: Links, variants: Sequence[Sequence[BoundVariant]]) -> list[int]:
+    """Return the persistent tensors that may lie below the device for ever although no link leads there.
+
+    Of those that every iteration needs on the device these are the ones that the host can send.
+    """
+    needed = {x for row in variants for x in frozenset.intersection(*(variant.device for variant in row))}
+    found: list[int] = []
+    for x in np.flatnonzero(graph.persistent).tolist():
+        spread = x in graph.tensors.spread
+        linked = links.peers is not None if spread else links.reach_host
+        if not linked and (x not in needed or (links.h2d is not None and not spread)):
+            found.append(x)
+    return found
+
+
 def _sizes(
-    graph: Graph, variants: Sequence[Sequence[BoundVariant]], limit: int, merged: bool
+    graph: Graph,
+    variants: Sequence[Sequence[BoundVariant]],
+    limit: int,
+    stay_below: Sequence[int],
+    merged: bool,
 ) -> tuple[list[int], list[int]]:
     """Return the bytes of the tensors that count, and per tensor the one that stands for it.
 
     A tensor that may be made in host memory, and so may lie there without a copy down, counts no bytes. Nor
-    does one of which only shares on the peers are used.
+    does one of which only shares on the peers are used, or one of `stay_below`.
 
     merged: the first of the tensors that the same operations touch in the same roles stands for all of them.
     """
@@ -36,6 +55,7 @@ def _sizes(
     for modes in graph.operations.modes.values():
         for mode in modes:
             sizes[list(mode.made_on_host)] = 0
+    sizes[list(stay_below)] = 0
     whole = {x for row in variants for variant in row for x in variant.device | variant.writes}
     sizes[list(graph.tensors.spread - whole)] = 0
     order = np.argsort(sizes, kind="stable")
@@ -104,12 +124,13 @@ class OffloadColumns:
         self.windows = range(len(marks))
         self.exact, self.firsts = self.iteration.exact, self.iteration.firsts
         self.variants = [variants_of(graph, operation) for operation in range(count)]
-        self.sizes, self.stands = _sizes(graph, self.variants, self.limit, merged=not whole)
+        stay_below = _stays_below(graph, links, self.variants)
+        self.sizes, self.stands = _sizes(graph, self.variants, self.limit, stay_below, merged=not whole)
         self.persistent: list[bool] = graph.persistent.tolist()
         self.batch = {
             x
             for x, there in enumerate(graph.resident.tolist())
-            if there and not (self.persistent[x] and (x in self.spread or self.leaves(x)))
+            if there and not (self.persistent[x] and self.leaves(x))
         }
         below = {x for variants in self.variants for variant in variants for x in variant.host}
         self.read_below = {x for x in below if self.sizes[x] and self.leaves(x) and not graph.resident[x]}

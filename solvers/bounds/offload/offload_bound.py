@@ -99,9 +99,6 @@ def offload_bound(
     if order == "file":
         seconds = max(seconds, link_bound(graph, machine, budget, clock.goes_on))
     tell(Bound(seconds, NAME, order))
-    if graph.tensors.spread and machine.shared:
-        # The program called one such case infeasible that has a schedule: random_case(Random(60)).
-        return Bound(seconds, NAME, order)
     able = able_operations(graph) if order == "file" else _chain(graph, able_operations(graph))
     most, interrupted = FEWEST, False
     while not (interrupted or cancelled()) and seconds < goal * (1 - PROVEN):

@@ -46,6 +46,18 @@ def test_no_random_schedule_is_faster(batch: int, shared: bool) -> None:
     assert passing > 1
 
 
+@pytest.mark.parametrize(("seed", "shared"), [(60, True), (1484, True), (2312, False)])
+def test_tensors_that_no_link_brings_down_may_lie_there(seed: int, shared: bool) -> None:
+    """A machine without a network between ranks, and two on which weights only come from the host."""
+    case = random_case(Random(seed), peers=True, shared=shared)
+    found, machine = judged(case), case.machine
+    assert isinstance(found, Figures)
+    assert machine is not None
+    assert not (machine.links.reach_host and machine.links.peers)
+    limit = found.peak if case.budget is None else case.budget
+    assert offload_bound(case.graph, machine, limit, 2.0, order="any").seconds <= found.time * SAME
+
+
 def layers(rate: float) -> Graph:
     graph = with_updates(chain(6, uniform=True), optimizer=SGD, when="in-backward", device_rate=2.0**40)
     graph = sharded(graph, Peers(rate, ranks=8))

@@ -110,7 +110,7 @@ def plans(problem: Problem, moves: int) -> Iterator[Schedule]:
 
 
 def described(graph: Graph, schedule: Schedule) -> dict[str, Any]:
-    """What a plan does: GiB gathered, weights gathered once, milliseconds recomputed."""
+    """Figures of a plan: GiB gathered, weights gathered once, milliseconds recomputed."""
     gathered: dict[int, int] = {}
     runs: dict[int, int] = {}
     for verb, target, _where in schedule.rows():

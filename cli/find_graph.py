@@ -16,7 +16,7 @@ from ..graphs.files.files import graph_digest, load_graph
 from ..graphs.graph import Graph
 
 _HEAD_BYTES = 4096
-"""Bytes in which a graph file names its format, whoever wrote it."""
+"""Bytes in which a graph file names its format."""
 
 
 def recorded_graph(document: object) -> tuple[str, str] | None:

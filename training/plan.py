@@ -219,7 +219,7 @@ class Planner:
             self.outside.check_step(program, size)
         plans = [self.book.plan(step) for step in like]
         with self.book.phase("derive"):
-            graph = samples.graph(program, alike=bool(like))
+            graph = samples.graph(program, same_structure=bool(like))
             if graph is None:
                 return None
             plan = self._unsolved(program, graph, size)

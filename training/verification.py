@@ -159,7 +159,7 @@ class Verification:
             if begun:
                 raise
             if not is_out_of_memory(error):
-                # A change of module or optimizer that the plan refuses is better told by the plan.
+                # A change of module or optimizer that the plan refuses is refused best by the plan.
                 with unchanged(iteration, step.program.device):
                     run()
                 raise

@@ -30,7 +30,7 @@ class Queue(IntEnum):
     DISK_WRITE = 4
     DISK_READ = 5
     COMM = 16
-    """Gathers and scatters, between the device and the peers; behind the queues of the longest row."""
+    """Gathers and scatters, between the device and the peers; after the queues of the longest row."""
 
 
 # Compiled code, which uses these functions, knows no Queue; and looking up a member of an Enum is slow.

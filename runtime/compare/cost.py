@@ -60,8 +60,9 @@ class EagerCost:
     """
 
     def __init__(self, program: Program, measured: int = 2) -> None:
-        """measured: number of the iteration whose peak counts, by default of the second, which has all
-        states.
+        """Start with no measurement.
+
+        measured: number of the iteration whose peak counts, by default of the second, which has all states.
         """
         self._measured = measured
         self._device = device_of(program.device)

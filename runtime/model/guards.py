@@ -291,7 +291,7 @@ _RIGHT_CALL = {
         "the loss in eval mode, whichever the model is in"
     ),
 }
-"""What helps if the whole module is in another mode than when it was planned, by that mode."""
+"""Ways out if the whole module is in another mode than when it was planned, by that mode."""
 
 
 def _whole(module: nn.Module) -> nn.Module:

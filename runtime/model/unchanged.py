@@ -37,7 +37,7 @@ class Before:
     def __init__(
         self, state: PythonState, tensors: Mapping[str, SavedTensor], steps: list[Callable[[], None]]
     ) -> None:
-        """steps: what puts it back."""
+        """Keep the steps that put it back."""
         self.state, self.tensors = state, tensors
         self._steps = steps
 

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class KeptTraces:
-    """What is kept of one model with its options. path: its file. asked: all options that it depends on."""
+    """Traces of one model that are kept on disk. path: its file. asked: all options that it depends on."""
 
     def __init__(self, path: Path, *asked: object) -> None:
         user = cache_folder()
@@ -57,7 +57,7 @@ class KeptTraces:
                 (path.resolve(), path.read_bytes(), asked, variables, sys.version, torch.__version__)
             )
             return
-        self._folder = None  # whoever reads it next says why it can't be read
+        self._folder = None  # the next reader says why it can't be read
 
     def program(self, trace: Callable[[], Program], *asked: object) -> Program:
         """Return what `trace` returns, or has returned before. asked: what else it depends on."""

@@ -21,7 +21,7 @@ _BY_BLAS = {torch.float32, torch.float64}
 
 
 def product_key(program: Program, call: Call) -> Hashable:
-    """Return what products share whose matrices lie alike, whatever their sizes; None for other calls."""
+    """Return what products of matrices with the same layout share, of any sizes; None for other calls."""
     if call.target not in _PRODUCTS:
         return None
     values = _values(program, call)

@@ -66,14 +66,14 @@ class Samples:
         self._found[call_key(program, inputs.operation.call)] = found
         return result
 
-    def graph(self, program: Program, *, alike: bool) -> Graph | None:
+    def graph(self, program: Program, *, same_structure: bool) -> Graph | None:
         """Build a program's graph; None if a call was not run.
 
-        alike: the program has the other's structure.
+        same_structure: the program has the other's structure.
         """
         measured: list[Measurement] = []
         for place, operation in enumerate(program.operations):
-            twin = place if alike else None
+            twin = place if same_structure else None
             found = self._of(program, operation.call, twin)
             if found is None:
                 return None

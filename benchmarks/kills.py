@@ -2,7 +2,7 @@
 
 Each command is run once undisturbed, then killed at any time within what it took, or within --within
 seconds where that is given. What must hold is in tests/killing.py. Exit code 1 where there was a fault.
-With --training alone `plan run --steps` is killed by SIGKILL, and must go on with the same losses each time.
+With --training alone `plan train` is killed by SIGKILL, and must go on with the same losses each time.
 
     python benchmarks/kills.py [--kills N] [--seed S] [--within SECONDS] [--only COMMAND,COMMAND | --training]
 """

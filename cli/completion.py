@@ -1,58 +1,44 @@
-"""Shell completion: names of solvers, machines, corpora, instances.
-
-`eval "$(_PLAN_COMPLETE=bash_source plan)"` in ~/.bashrc enables it (zsh_source and fish_source likewise). The
-names are loaded only when they are requested.
-"""
+"""`plan completion`: the script by which a shell completes commands, options and names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import get_completion_class
 
-Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+from .options import output_options
+from .parameter_types import Word
+from .printing.output import Output
 
-
-def completing(names: Callable[[], Iterable[str]], *, files: bool = False) -> Complete:
-    """Return a completion for names, also after a comma. files: whether the shell adds its own files."""
-
-    def complete(ctx: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
-        del ctx, param
-        before, comma, last = begun.rpartition(",")
-        found = [CompletionItem(before + comma + name) for name in names() if name.startswith(last)]
-        return [*found, *([CompletionItem(begun, type="file")] if files else [])]
-
-    return complete
+NAMES = ("plan", "memplan")
+"""Names of the command."""
 
 
-def solvers() -> list[str]:
-    from ..solvers.registry.catalogue import entries
+@click.command()
+@click.argument("shell", type=Word(("bash", "zsh", "fish")))
+@output_options
+def completion(shell: str, output: Output) -> None:
+    """Print the script by which SHELL (bash, zsh, fish) completes commands, options and names.
 
-    return [entry.name for entry in entries()]
+    It is for both names of the command, `plan` and `memplan`. In ~/.bashrc, ~/.zshrc or
+    ~/.config/fish/config.fish:
 
+    \b
+    eval "$(plan completion bash)"
+    eval "$(plan completion zsh)"
+    plan completion fish | source
 
-def machines() -> Iterable[str]:
-    from ..graphs.machines.presets import presets
+    Or as a file that the shell loads when it needs it:
 
-    return presets()
-
-
-def every_machine() -> list[str]:
-    return [*machines(), "all"]
-
-
-def machines_here() -> list[str]:
-    return [*machines(), "auto"]
-
-
-def corpora() -> Iterable[str]:
-    from ..instances.catalogue import corpora
-
-    return corpora()
-
-
-def instances() -> list[str]:
-    from ..instances.catalogue import entries
-
-    return [entry.name for entry in entries()]
+    \b
+    plan completion bash > ~/.local/share/bash-completion/completions/plan
+    """
+    script = get_completion_class(shell)
+    assert script is not None  # SHELL is one of those that click has
+    # A program asks by a variable, which `main` reads by the first name whatever it was called by.
+    variable = f"_{NAMES[0].upper()}_COMPLETE"
+    command = click.get_current_context().find_root().command
+    text = "".join(script(command, {}, name, variable).source() for name in NAMES)
+    if output.as_json:
+        output.document({"shell": shell, "script": text})
+    else:
+        click.echo(text)

@@ -14,8 +14,8 @@ from ..graphs.files.files import save_graph
 from ..graphs.units import duration, parse_seconds
 from ..planner.baseline import baseline
 from ..planner.budget import spelled
-from .completion import completing, machines
 from .gpu_options import chosen_preset, host_options
+from .known_names import completing, machines
 from .options import FILE, destination_option, output_options
 from .parameter_types import Word
 from .printing.figures import graph_row

@@ -16,9 +16,9 @@ from ..graphs.files.files import save_graph
 from ..graphs.units import duration, format_bytes
 from ..instances.catalogue import BEST_KNOWN, FILES, Corpus, Entry, Known, corpora, entries, entry, oracles
 from ..instances.catalogue import corpus as corpus_named
-from .completion import completing
-from .completion import corpora as corpus_names
-from .completion import instances as instance_names
+from .known_names import completing
+from .known_names import corpora as corpus_names
+from .known_names import instances as instance_names
 from .options import destination_option, output_options
 from .printing.output import Output, Row, labelled, table
 

@@ -19,8 +19,8 @@ from ..graphs.machines.networks import NETWORKS, find_network
 from ..graphs.machines.presets import Preset, presets
 from ..graphs.units import duration, format_bytes
 from ..planner.budget import spelled
-from .completion import completing, machines
 from .gpu_options import chosen_preset, host_options
+from .known_names import completing, machines
 from .options import FILE, destination_option, output_options
 from .printing.figures import rate
 from .printing.output import Output, Row, labelled, table

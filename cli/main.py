@@ -26,6 +26,7 @@ COMMANDS = {
     "show": "Show a schedule: its figures, what it recomputes, its memory curve.",
     "report": "Write a schedule as one page for a browser.",
     "run": "Run a schedule and eager PyTorch: time, memory, results.",
+    "train": "Train a model by a schedule, with checkpoints.",
     "pareto": "Find the curve of time against memory of a graph.",
     "bench": "Compare solvers on graphs and budgets.",
     "machine": "Measure this machine, or show one by its name: makes a machine file.",
@@ -36,6 +37,7 @@ COMMANDS = {
     "partition": "Show the clusters a graph is cut into.",
     "instances": "List the graphs that come with memplan, or write one.",
     "solvers": "List the solvers.",
+    "completion": "Print the script by which a shell completes commands, options and names.",
     "env": "Show versions and this machine, for bug reports.",
 }
 

@@ -18,7 +18,7 @@ from ..graphs.machines.presets import find_machine
 from ..planner.budget import Budget, parse_budget, parse_reserve
 from ..solvers.allowed import parse_allow
 from ..solvers.problem import Technique
-from .completion import completing, machines_here, solvers
+from .known_names import completing, machines_here, solvers
 from .parameter_types import SECONDS, TIME_METAVAR
 from .printing.output import Output
 
@@ -161,6 +161,11 @@ def bound_time_option(words: str, default: float) -> Decorator:
         metavar=TIME_METAVAR,
         help=f"{words}  [default: {default:g} s]",
     )
+
+
+def count_option(flag: str, name: str, metavar: str, words: str, **more: Any) -> Decorator:
+    """Return an option for a number of iterations or repetitions, 1 or more. words: its help."""
+    return click.option(flag, name, type=click.IntRange(min=1), metavar=metavar, help=words, **more)
 
 
 def settings_option(metavar: str = "KEY=VALUE", of: str = "the solver") -> Decorator:

@@ -14,8 +14,8 @@ from ..graphs.machines.presets import Preset
 from ..graphs.units import duration
 from ..planner.baseline import baseline
 from ..planner.budget import spelled
-from .completion import completing, machines
 from .gpu_options import chosen_preset, host_options
+from .known_names import completing, machines
 from .models import model_code
 from .optimizer_options import chosen, optimizer_options
 from .options import destination_option, output_options

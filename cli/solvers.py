@@ -10,8 +10,8 @@ import click
 
 from ..graphs.errors import MissingPackageError
 from ..solvers.registry import run as registry
-from .completion import completing
-from .completion import solvers as names
+from .known_names import completing
+from .known_names import solvers as names
 from .options import output_options
 from .printing.output import Output, Row, labelled
 

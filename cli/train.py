@@ -1,4 +1,4 @@
-"""`plan run --steps`: a schedule trains the model of a file, checkpoint by checkpoint."""
+"""`plan train`: a schedule trains the model of a file, checkpoint by checkpoint."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from statistics import median
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from ..graphs.units import duration
 from ..planner.budget import spelled
-from .printing.figures import signed
-from .printing.output import Output, Row
+from .options import FILE, count_option, output_options
+from .planned_step import Planned, planned_step, step_options
+from .printing.figures import graph_row, signed
+from .printing.output import Output, Row, labelled
+from .replay import arena_of, open_schedule, validate_schedule
 
 if TYPE_CHECKING:
-    from ..runtime.model.file import ModelFile
-    from ..runtime.model.iteration import Inputs, Iteration
+    from ..runtime.model.iteration import Inputs
     from ..runtime.run.execute import PlannedStep
     from ..training.loop import Trained
 
@@ -24,24 +28,60 @@ _SECONDS_BETWEEN_LINES = 10.0
 """Minimum seconds between lines if there is no terminal."""
 
 
-def trained(
-    file: ModelFile,
-    iteration: Iteration,
-    step: PlannedStep,
-    say: Callable[[str], None],
+@click.command()
+@step_options
+@count_option("--steps", "steps", "N", "Number of iterations to train, in all.", required=True)
+@click.option(
+    "--checkpoint",
+    type=FILE,
+    metavar="FOLDER",
+    required=True,
+    help="Folder in which the training is saved, and from which it resumes.",
+)
+@count_option(
+    "--save-every", "every", "K", "Number of iterations between checkpoints.  [default: 10 minutes]"
+)
+@output_options
+def train(
+    schedule: Path,
+    graph_path: Path | None,
+    model: str,
+    device: str | None,
+    disk: Path | None,
+    cuda_graph: bool,
     steps: int,
-    folder: Path,
+    checkpoint: Path,
     every: int | None,
-    predicted: dict[str, Any],
     output: Output,
+) -> None:
+    """Train the model of a file by SCHEDULE, which updates its weights, and save checkpoints.
+
+    Batches are those of the file's `data()`. If there is a checkpoint, training continues from it: the same
+    command goes on after Ctrl-C or a crash, or with a larger --steps, with the same losses bit by bit.
+
+    \b
+    plan profile model.py --optimizer adamw -o graph.yaml
+    plan solve graph.yaml --budget 12GB -o schedule.json
+    plan train schedule.json --model model.py --steps 1000 --checkpoint run
+    """
+    held = open_schedule(schedule, graph_path, output)
+    replay, layout = validate_schedule(held, schedule), arena_of(held, schedule)
+    predicted = held.report(replay).predicted()
+    with planned_step(held, model, device, disk, layout, output, cuda_graph=cuda_graph) as made:
+        document, rows = _trained(made, steps, checkpoint, every, predicted, output)
+    output.result({"predicted": predicted, **document}, labelled([graph_row(held.graph), *rows]))
+
+
+def _trained(
+    made: Planned, steps: int, folder: Path, every: int | None, predicted: dict[str, Any], output: Output
 ) -> tuple[dict[str, Any], list[Row]]:
     """Train, and return what `--json` prints and the rows for people. predicted: the schedule's figures."""
     from ..training.batches import Batches
     from ..training.loop import train
 
-    reporter = _Lines(steps, say, output, predicted)
-    batches = Batches(lambda: _on_device(file.epoch(iteration.inputs), step))
-    found = train(iteration, step, batches, steps, folder, every, reporter)
+    reporter = _Lines(steps, made.say, output, predicted)
+    batches = Batches(lambda: _on_device(made.file.epoch(made.iteration.inputs), made.step))
+    found = train(made.iteration, made.step, batches, steps, folder, every, reporter)
     seconds = median(found.seconds) if found.seconds else None
     losses = [loss if isfinite(loss) else None for loss in found.losses]
     document = {"steps": len(losses), "resumed": found.before, "time": seconds, "losses": losses}

@@ -1,4 +1,4 @@
-"""`plan run --steps` killed outright at any moment, each time resumed, for tests and benchmarks/kills.py."""
+"""`plan train` killed outright at any moment, each time resumed, for tests and benchmarks/kills.py."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Killed:
 
     def train(self, name: str, chance: Random, kills: int) -> Ended:
         """Until it ends, after so many kills: each at a random moment of its own, mostly near a save."""
-        words = ("run", "s.json", "--graph", "g.json", "--model", "m.py", "--steps", f"{STEPS}", "--json")
+        words = ("train", "s.json", "--graph", "g.json", "--model", "m.py", "--steps", f"{STEPS}", "--json")
         words = (*words, "--checkpoint", name, "--save-every", "1")
         done = 0
         while done < kills and self._saved(name) <= STEPS:

@@ -25,9 +25,9 @@ from ...instances.catalogue import BEST_KNOWN, PUBLISHED
 from ...planner.budget import Budget
 from ...solvers.registry import run as registry
 from ...solvers.workers.cluster import BACKENDS
-from ..completion import completing, solvers
-from ..completion import corpora as corpus_names
 from ..exits import Exit, NothingSolvedError
+from ..known_names import completing, solvers
+from ..known_names import corpora as corpus_names
 from ..options import (
     FILE,
     bound_time_option,

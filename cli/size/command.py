@@ -26,10 +26,10 @@ from ...planner.sizing.sizing import LARGEST, Known
 from ...report.origin import made
 from ...report.size import page
 from ...solvers.registry import run as registry
-from ..completion import completing, every_machine
 from ..exits import Exit, NothingFitsError
 from ..export_views import write_view
 from ..gpu_options import chosen_preset, host_options
+from ..known_names import completing, every_machine
 from ..models import model_code
 from ..optimizer_options import OPTIMIZER_NAMES
 from ..options import (

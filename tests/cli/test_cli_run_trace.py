@@ -44,6 +44,3 @@ def test_planned_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     document = json.loads(ended.stdout)
     assert len(lines) == 1
     assert lines.pop() <= document["predicted"]["peak"]
-    both = plan(*run, "--trace", "t.json", "--steps", "1", "--checkpoint", "c")
-    assert both.exit_code == 2
-    assert "--trace shows a run and eager PyTorch: leave --steps out" in both.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -111,3 +112,36 @@ def test_a_shell_completes(line: str, wanted: set[str], tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert {line.split(",", 1)[1] for line in reported.stdout.splitlines()} >= wanted
+
+
+@pytest.mark.parametrize("name", ["plan", "memplan"])
+def test_the_script_for_bash_completes(name: str, tmp_path: Path) -> None:
+    """Bash with the script, asked for the words after a line as at the press of Tab."""
+    script = CliRunner().invoke(main, ["completion", "Bash"])
+    assert script.exit_code == 0, script.stderr
+    asking = (
+        f"{script.stdout}\nCOMP_WORDS=({name} so) COMP_CWORD=1\n"
+        f"complete -p {name}\n_{name}_completion {name}\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", asking], env={**os.environ, "PATH": path}, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.stdout.splitlines() == [
+        f"complete -o nosort -F _{name}_completion {name}",
+        "solve",
+        "solvers",
+    ], done.stderr
+
+
+def test_scripts_for_other_shells() -> None:
+    zsh = CliRunner().invoke(main, ["completion", "zsh"]).stdout
+    assert "#compdef plan" in zsh
+    assert "#compdef memplan" in zsh
+    shown = CliRunner().invoke(main, ["completion", "fish", "--json"])
+    document = json.loads(shown.stdout)
+    assert document["shell"] == "fish"
+    assert "complete --no-files --command memplan" in document["script"]
+    refused = CliRunner().invoke(main, ["completion", "tcsh"])
+    assert refused.exit_code == 2
+    assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in refused.stderr

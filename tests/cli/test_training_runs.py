@@ -1,4 +1,4 @@
-"""`plan run --steps`: trains as a loop by hand does, is saved, and goes on from any kill bit by bit."""
+"""`plan train`: trains as a loop by hand does, is saved, and goes on from any kill bit by bit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def by_hand(model: Path, steps: int) -> tuple[list[float], dict[str, torch.Tenso
 
 def run(place: Killed, *words: str) -> Result:
     graph, schedule = str(place.folder / "g.json"), str(place.folder / "s.json")
-    return CliRunner().invoke(main, ["run", schedule, "--graph", graph, *words])
+    return CliRunner().invoke(main, ["train", schedule, "--graph", graph, *words])
 
 
 @pytest.mark.scripts
@@ -109,10 +109,10 @@ def test_batches_that_are_no_batches_are_refused(line: str, place: Killed, tmp_p
 
 def test_bad_usage(place: Killed, tmp_path: Path) -> None:
     model = str(place.folder / "m.py")
-    for words in (["--steps", "3"], ["--checkpoint", "c"], ["--save-every", "2"]):
+    for words, missing in ((["--steps", "3"], "--checkpoint"), (["--checkpoint", "c"], "--steps")):
         ended = run(place, "--model", model, *words)
         assert ended.exit_code == 2
-        assert "go together" in ended.stderr
+        assert f"Missing option '{missing}'" in ended.stderr
     baseline = tmp_path / "plain.json"
     graph = tmp_path / "graph.json"
     for call in (
@@ -121,7 +121,7 @@ def test_bad_usage(place: Killed, tmp_path: Path) -> None:
     ):
         assert CliRunner().invoke(main, call).exit_code == 0
     words = [
-        "run",
+        "train",
         str(baseline),
         "--graph",
         str(graph),
@@ -135,6 +135,15 @@ def test_bad_usage(place: Killed, tmp_path: Path) -> None:
     ended = CliRunner().invoke(main, words)
     assert ended.exit_code == 2
     assert "updates no weights: profile the model with --optimizer" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["--steps", "3"], ["--steps=3"], ["--checkpoint", "c"], ["--save-every", "2"]]
+)
+def test_run_names_the_command_that_trains(words: list[str]) -> None:
+    ended = CliRunner().invoke(main, ["run", "s.json", "--model", "m.py", *words])
+    assert ended.exit_code == 2
+    assert "training is another command: plan train SCHEDULE --model MODEL.py --steps N" in ended.stderr
 
 
 def test_an_epoch_is_found_again_in_the_middle() -> None:

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from memplan.cli.run import _device, _same_model
+from memplan.cli.planned_step import _device, _same_model
 from memplan.graphs.errors import MismatchError
 from memplan.graphs.graph import Graph
 from small_graphs import small_graph

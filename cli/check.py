@@ -12,14 +12,15 @@ from ..planner.budget import Budget, spelled
 from ..planner.errors import InvalidScheduleError
 from ..planner.report import Report
 from .exits import CheckFailedError
-from .options import FILE, budget_option, chosen_machine, graph_option, machine_option, output_options
+from .options import budget_option, chosen_machine, graph_option, machine_option, output_options
+from .parameter_types import DOCUMENT
 from .printing.figures import arena_document, arena_rows, graph_row, launch_rows, report_document, report_rows
 from .printing.output import Output, labelled
 from .replay import TOLERANCE, arena_of, is_number, open_schedule, validate_schedule
 
 
 @click.command()
-@click.argument("schedule", type=FILE)
+@click.argument("schedule", type=DOCUMENT)
 @graph_option
 @budget_option
 @machine_option

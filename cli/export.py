@@ -10,7 +10,7 @@ from ..exchange.formats import FORMATS, Options, write
 from ..graphs.files.files import load_graph
 from .import_ import listed, time_unit_option
 from .options import FILE, output_options, writable_export
-from .parameter_types import Word
+from .parameter_types import DOCUMENT, Word
 from .printing.output import Output, labelled
 
 WRITTEN = [name for name, one in FORMATS.items() if one.writes]
@@ -18,7 +18,7 @@ WRITTEN = [name for name, one in FORMATS.items() if one.writes]
 
 @click.command(epilog=listed(WRITTEN))
 @click.argument("format_name", metavar="FORMAT", type=Word(WRITTEN))
-@click.argument("graph_path", metavar="GRAPH", type=FILE)
+@click.argument("graph_path", metavar="GRAPH", type=DOCUMENT)
 @click.option(
     "-o", "--output", "destination", type=FILE, required=True, callback=writable_export, help="File to write."
 )

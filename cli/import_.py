@@ -20,7 +20,7 @@ from .options import FILE, destination_option, output_options
 from .parameter_types import Word
 from .printing.figures import graph_row
 from .printing.output import Output, labelled
-from .printing.output_files import write_out
+from .printing.output_files import destination_of, write_out
 
 
 def unit_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
@@ -67,7 +67,7 @@ READ = [name for name, one in FORMATS.items() if one.reads]
 @click.command("import", epilog=listed(READ))
 @click.argument("format_name", metavar="FORMAT", type=Word(READ))
 @click.argument("file", type=FILE)
-@destination_option
+@destination_option("FILE.graph.json in the working folder")
 @time_unit_option
 @click.option(
     "--device", type=int, help="Number of the device, if FILE has several.  [default: the only one]"
@@ -107,12 +107,13 @@ def import_(
     """
     if gpu is None and (host or lanes):
         raise click.UsageError("--host and --lanes describe the machine of --gpu")
+    to = destination_of(destination, file, ".graph.json")
     preset = None if gpu is None else chosen_preset(gpu, host, lanes)
     graph = read(format_name, file, Options(time_unit=time_unit, device=device, gpu=preset, dims=dims))
     reference = baseline(graph)
     if not reference.time:
         output.note(f"{file}: all operations take 0 s: the file has no times, so only memory can be planned")
-    written = write_out(destination, partial(save_graph, graph))
+    written = write_out(to, partial(save_graph, graph))
     output.result(
         {
             "name": graph.name,
@@ -127,8 +128,8 @@ def import_(
             [
                 graph_row(graph),
                 ("baseline", f"{duration(reference.time)}, peak {spelled(reference.peak)}"),
-                *([("written", written.name)] if written.name else []),
+                *written.row(),
             ]
         ),
     )
-    written.tell(output, "graph.yaml")
+    written.tell()

@@ -21,6 +21,7 @@ from .known_names import corpora as corpus_names
 from .known_names import instances as instance_names
 from .options import destination_option, output_options
 from .printing.output import Output, Row, labelled, table
+from .printing.output_files import write_out
 
 Records = dict[str, list[Best]]
 """Records by the instance's name."""
@@ -39,7 +40,7 @@ LEGEND = (
     shell_complete=completing(corpus_names),
     help="Corpus whose graphs are listed.  [default: all]",
 )
-@destination_option
+@destination_option("none")
 @output_options
 def instances(name: str | None, corpus_name: str | None, destination: Path | None, output: Output) -> None:
     """List the graphs that come with memplan; with NAME show one, with -o write it as a graph file.
@@ -57,13 +58,13 @@ def instances(name: str | None, corpus_name: str | None, destination: Path | Non
     if corpus_name is not None:
         raise click.UsageError("--corpus is for the list: give NAME or --corpus")
     found = entry(name)
-    if destination:
-        save_graph(found.graph(), destination)
+    written = write_out(destination, lambda path: save_graph(found.graph(), path))
     records = _records().get(name, [])
     document = _document(found, records)
-    if destination:
-        document["written"] = str(destination)
-    output.result(document, labelled(_rows(found, records, destination)))
+    if written.name:
+        document["written"] = written.name
+    output.result(document, labelled([*_rows(found, records), *written.row()]))
+    written.tell()
 
 
 def _list(chosen: list[Corpus], with_oracles: bool, output: Output) -> None:
@@ -99,7 +100,7 @@ def _cells(one: Entry, records: list[Best]) -> list[str]:
     return [f"{one.operations:,}", f"{one.tensors:,}", format_bytes(one.bytes), unclosed, one.name]
 
 
-def _rows(one: Entry, records: list[Best], destination: Path | None) -> Iterator[Row]:
+def _rows(one: Entry, records: list[Best]) -> Iterator[Row]:
     yield "instance", f"{one.name} of {one.corpus}: {one.operations:,} operations, {one.tensors:,} tensors"
     yield "bytes", f"{format_bytes(one.bytes)} in all tensors"
     yield "origin", one.origin
@@ -110,8 +111,6 @@ def _rows(one: Entry, records: list[Best], destination: Path | None) -> Iterator
         bound = "no bound" if best.gap_percent is None else f"gap {best.gap_percent:.1f}%"
         how = f"{best.solver}, {best.date}"
         yield "best", f"{duration(best.time)} within {_budget(best.budget)}, {bound} ({how})"
-    if destination:
-        yield "written", str(destination)
 
 
 def _known(known: Known) -> str:

@@ -24,7 +24,7 @@ from .known_names import completing, machines
 from .options import FILE, destination_option, output_options
 from .printing.figures import rate
 from .printing.output import Output, Row, labelled, table
-from .printing.output_files import Written, write_out
+from .printing.output_files import destination_of, write_out
 
 if TYPE_CHECKING:
     from ..runtime.measuring.this_machine import Measured
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 @click.option(
     "--disk", type=FILE, metavar="FOLDER", help="Folder whose disk is measured too.  [default: no disk]"
 )
-@destination_option
+@destination_option("machine.yaml in the working folder if this machine is measured, else none")
 @output_options
 def machine(
     name: str | None,
@@ -61,7 +61,7 @@ def machine(
     destination: Path | None,
     output: Output,
 ) -> None:
-    """Measure this machine, or show the one called NAME, and write it as a machine file with -o.
+    """Measure this machine, or show the one called NAME, and write it as a machine file.
 
     Measured are the copies between device and host, alone, both ways at once and small ones (for what each
     takes besides its bytes), AdamW on each, and with --disk reading and writing there, past the page cache.
@@ -135,7 +135,7 @@ def _show(preset: Preset, destination: Path | None, output: Output) -> None:
         ("gpu", _gpu(preset.gpu)),
         *_machine_rows(preset.machine),
         *zip(("sources", *[""] * (len(preset.sources) - 1)), sources, strict=True),
-        *_written(written),
+        *written.row(),
     ]
     output.result({**_document(preset), "file": written.name}, labelled(rows))
     written.tell()
@@ -157,12 +157,13 @@ def _measure(
 ) -> None:
     from ..runtime.measuring.this_machine import measure_machine
 
+    to = destination_of(destination, "machine", ".yaml")
     with output.status("measuring") as report:
         found = measure_machine(device, disk, report)
     if peers is not None:
         links = replace(found.machine.links, peers=peers)
         found = found._replace(machine=replace(found.machine, links=links))
-    written = _write(found.machine, destination)
+    written = write_out(to, partial(write_document, machine_to_document(found.machine)))
     output.result(
         {
             "device": found.device,
@@ -173,12 +174,12 @@ def _measure(
         },
         [
             *_rate_lines(found),
-            *labelled([("machine", found.device), *_machine_rows(found.machine), *_written(written)]),
+            *labelled([("machine", found.device), *_machine_rows(found.machine), *written.row()]),
         ],
     )
     for note in found.notes:
         output.note(note)
-    written.tell(output, "machine.yaml")
+    written.tell()
 
 
 def _rate_lines(found: Measured) -> Iterator[Text]:
@@ -224,11 +225,3 @@ def _machine_rows(machine: Machine) -> Iterator[Row]:
         value = getattr(machine.updates, place)
         if value is not None:
             yield f"updates on the {place}", f"{rate(value)} of weights by AdamW"
-
-
-def _write(machine: Machine, destination: Path | None) -> Written:
-    return write_out(destination, partial(write_document, machine_to_document(machine)))
-
-
-def _written(written: Written) -> list[Row]:
-    return [("written", written.name)] if written.name else []

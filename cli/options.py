@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from functools import wraps
 from math import inf
@@ -21,6 +20,7 @@ from ..solvers.problem import Technique
 from .known_names import completing, machines_here, solvers
 from .parameter_types import SECONDS, TIME_METAVAR
 from .printing.output import Output
+from .printing.output_files import STDOUT, check_writable
 
 DEFAULT_SOLVER = "auto"
 
@@ -48,6 +48,17 @@ def writable_as(
     return lambda ctx, param, path: _writable(ctx, param, path, check)
 
 
+def table_argument(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """Validate a table's file before the work is done; a callback for click."""
+    if path is None:
+        return None
+    if path.suffix != ".csv":
+        raise click.BadParameter(f"{path}: the suffix must be .csv", ctx, param)
+    if path.exists() and not path.is_file():
+        raise click.BadParameter(f"{path}: cannot be written: it is no regular file", ctx, param)
+    return path
+
+
 def writable_export(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
     """Validate an output file with any suffix: that is checked by its format; a callback for click."""
     return _writable(ctx, param, path, lambda _path: None)
@@ -59,16 +70,10 @@ def _writable(
     try:
         if path is not None:
             check(path)
-            if path.is_dir():
-                raise InputError(f"{path}: cannot be written: it is a folder")
-            with tempfile.TemporaryFile(dir=path.parent):
-                pass
+            check_writable(path)
         return path
     except InputError as error:
         raise click.BadParameter(str(error), ctx, param) from None
-    except OSError as error:
-        fault = f"{path}: cannot be written: {error.strerror}"
-        raise click.BadParameter(fault, ctx, param) from None
 
 
 def budget_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> Budget | None:
@@ -199,20 +204,40 @@ def output_options(function: Callable[..., None]) -> Callable[..., None]:
     def command(*args: Any, as_json: bool, quiet: bool, debug: bool, **options: Any) -> None:
         del debug  # the group has read it: errors in the command line need it too
         before = click.get_current_context().find_root().params
-        output = Output(as_json or before.get("as_json", False), quiet or before.get("quiet", False))
+        aside = options.get("destination") == STDOUT
+        output = Output(as_json or before.get("as_json", False), quiet or before.get("quiet", False), aside)
+        if aside and output.as_json:
+            raise click.UsageError("--json and -o - both print on standard output: give one")
         function(*args, output=output, **options)
 
     return command
 
 
-destination_option = click.option(
-    "-o",
-    "--output",
-    "destination",
-    type=FILE,
-    callback=writable,
-    help="File to write: .json or .yaml; .gz may follow.  [default: none]",
-)
+def _writable_or_printed(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    printed = path is not None and str(path) in (str(STDOUT), "/dev/stdout")
+    return STDOUT if printed else writable(ctx, param, path)
+
+
+def destination_option(default: str) -> Decorator:
+    """Return -o. default: the name that the file has without the option, for --help."""
+    return click.option(
+        "-o",
+        "--output",
+        "destination",
+        type=FILE,
+        callback=_writable_or_printed,
+        help="File to write: .json or .yaml; .gz may follow; - for standard output, as JSON.  "
+        f"[default: {default}]",
+    )
+
+
+def table_option(words: str) -> Decorator:
+    """Return -o of a command that writes a table. words: its help, with the default."""
+    return click.option(
+        "-o", "--output", "destination", type=FILE, callback=table_argument, help=f"File for {words}"
+    )
+
+
 graph_option = click.option(
     "--graph",
     "graph_path",

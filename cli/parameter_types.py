@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import click
 
+from ..graphs.folders.scratch import Scratch
 from ..graphs.units import parse_span
 
 _DTYPES = ({"bfloat16", "bf16"}, {"float16", "fp16", "half"}, {"float32", "fp32", "float"})
@@ -28,6 +31,22 @@ class Seconds(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]: g
             self.fail(f"{value!r} is not a time, like 30 (seconds), 30s, 5m or 1h", param, ctx)
 
 
+class Document(click.Path):
+    """A file to read: its path. `-` is standard input, of which a copy is made."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if str(value) not in ("-", "/dev/stdin") or ctx is None:
+            return super().convert(value, param, ctx)
+        text = sys.stdin.buffer.read()
+        suffix = ".json" if text.lstrip()[:1] == b"{" else ".yaml"
+        copy = Path(ctx.with_resource(Scratch("input")), f"stdin{suffix}")
+        copy.write_bytes(text)
+        return copy
+
+
+DOCUMENT = Document(path_type=Path)
 SECONDS = Seconds()
 TIME_METAVAR = "30|30s|5m"
 

@@ -20,17 +20,18 @@ from ..graphs.units import duration, format_bytes
 from ..planner.bounds import minimum_memory, offloads
 from ..planner.budget import Budget, spelled
 from ..solvers.registry import run as registry
-from .bench.arguments import budgets_argument, check_budgets, table_argument
+from .bench.arguments import budgets_argument, check_budgets
 from .exits import Exit
 from .options import (
-    FILE,
     bound_time_option,
     output_options,
     settings_option,
     solver_option,
+    table_option,
     time_limit_option,
     with_gap,
 )
+from .parameter_types import DOCUMENT
 from .printing.output import Output, table
 
 BARS = 30
@@ -38,7 +39,7 @@ BARS = 30
 
 
 @click.command()
-@click.argument("graph", type=FILE)
+@click.argument("graph", type=DOCUMENT)
 @click.option(
     "--points",
     "count",
@@ -63,14 +64,9 @@ BARS = 30
     help="Optimality gap at which to stop, as --gap of `plan solve`.  [default: the solver's]",
 )
 @settings_option()
-@click.option(
-    "-o",
-    "--output",
-    "destination",
-    type=FILE,
-    callback=table_argument,
-    help="File for the answers, .csv, each as it comes; a file that has some is gone on from.  [default: "
-    "answers are printed, not saved]",
+@table_option(
+    "the answers, .csv, each as it comes; a file that has some is gone on from.  [default: answers are "
+    "printed, not saved]"
 )
 @output_options
 def pareto(
@@ -113,7 +109,7 @@ def pareto(
                     append_row(destination, rows[-1])
     except KeyboardInterrupt:
         interrupted = True
-    _tell(on, rows, min_memory, interrupted, output)
+    _tell(on, rows, min_memory, interrupted, output, saved=destination is not None)
 
 
 def _given(on: Instance, rows: list[Row], budgets: list[Budget]) -> Iterator[Budget]:
@@ -131,7 +127,9 @@ def _bytes(size: int) -> Budget:
     return Budget(str(size), size=size)
 
 
-def _tell(on: Instance, rows: list[Row], min_memory: int, interrupted: bool, output: Output) -> None:
+def _tell(
+    on: Instance, rows: list[Row], min_memory: int, interrupted: bool, output: Output, *, saved: bool
+) -> None:
     found = points(on, rows)
     document = {
         "graph": on.graph,
@@ -145,6 +143,8 @@ def _tell(on: Instance, rows: list[Row], min_memory: int, interrupted: bool, out
     if interrupted:
         output.note(f"interrupted: {len(rows)} budgets are solved")
         raise SystemExit(Exit.INTERRUPTED)
+    if not (saved or output.as_json):
+        output.note("answers are not saved: give -o curve.csv")
 
 
 def _document(on: Instance, point: Point) -> dict[str, Any]:

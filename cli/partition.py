@@ -20,6 +20,7 @@ from ..graphs.partition.partition import partition as partition_of
 from ..graphs.units import format_bytes
 from .export_views import write_view
 from .options import FILE, output_options, writable_as
+from .parameter_types import DOCUMENT
 from .printing.figures import graph_row
 from .printing.output import Output, labelled, table
 
@@ -27,7 +28,7 @@ Row = dict[str, Any]
 
 
 @click.command()
-@click.argument("graph_path", metavar="GRAPH", type=FILE)
+@click.argument("graph_path", metavar="GRAPH", type=DOCUMENT)
 @click.option(
     "--top", type=int, default=TOP, show_default=True, help="Largest number of nodes of the top level (M^t)."
 )

@@ -13,6 +13,7 @@ from ..graphs.errors import InputError, MismatchError
 from ..graphs.graph import Graph
 from .models import model_code
 from .options import FILE, graph_option
+from .parameter_types import DOCUMENT
 from .printing.output import Output
 from .replay import Held
 
@@ -66,7 +67,7 @@ def step_options(command: Callable[..., None]) -> Callable[..., None]:
             "--model", metavar="MODEL.py[:ENTRY]", help="File of the model; it is run.", required=True
         ),
         graph_option,
-        click.argument("schedule", type=FILE),
+        click.argument("schedule", type=DOCUMENT),
     ):
         command = option(command)
     return command

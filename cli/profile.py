@@ -21,7 +21,7 @@ from .optimizer_options import chosen, optimizer_options
 from .options import destination_option, output_options
 from .printing.figures import graph_row
 from .printing.output import Output, Row, labelled
-from .printing.output_files import write_out
+from .printing.output_files import destination_of, write_out
 
 if TYPE_CHECKING:
     from ..runtime.updates.choice import Choice
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model", metavar="MODEL.py[:ENTRY]")
-@destination_option
+@destination_option("MODEL.graph.json in the working folder")
 @click.option("--device", metavar="cpu|cuda", help="Device to measure on.  [default: cpu]")
 @click.option(
     "--estimate", is_flag=True, help="Measure nothing: estimate the times for --gpu, which implies it."
@@ -79,11 +79,12 @@ def profile(
         raise click.UsageError("--host and --lanes describe the machine of --gpu")
     if gpu and compiling:
         raise click.UsageError("--compile measures kernels, and --gpu measures nothing: give one")
+    to = destination_of(destination, model, ".graph.json")
     if gpu:
         graph = _estimated(model, chosen_preset(gpu, host, lanes), choice, output)
     else:
         graph = _measured(model, device or "cpu", choice, output, compiling=compiling)
-    written = write_out(destination, partial(save_graph, graph))
+    written = write_out(to, partial(save_graph, graph))
     reference = baseline(graph)
     output.result(
         {
@@ -100,11 +101,11 @@ def profile(
                 graph_row(graph),
                 ("baseline", f"{duration(reference.time)}, peak {spelled(reference.peak)}"),
                 *_source_rows(graph.source),
-                *([("written", written.name)] if written.name else []),
+                *written.row(),
             ]
         ),
     )
-    written.tell(output, "graph.yaml")
+    written.tell()
 
 
 def _measured(model: str, device: str, optimizer: Choice | None, output: Output, *, compiling: bool) -> Graph:

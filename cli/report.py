@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ from ..report.origin import made
 from ..report.page import page
 from .export_views import subject_of, write_view
 from .options import FILE, graph_option, output_options, writable_as
+from .parameter_types import DOCUMENT
 from .printing.figures import report_document
 from .printing.output import Output
+from .printing.output_files import destination_of, write_out
 from .replay import Held, is_number, open_schedule, validate_schedule
 
 
 @click.command()
-@click.argument("schedule", type=FILE)
+@click.argument("schedule", type=DOCUMENT)
 @graph_option
 @click.option(
     "--bench",
@@ -44,9 +47,8 @@ from .replay import Held, is_number, open_schedule, validate_schedule
     "--output",
     "destination",
     type=FILE,
-    required=True,
     callback=writable_as(".html"),
-    help="File to write, .html.",
+    help="File to write, .html.  [default: SCHEDULE.report.html in the working folder]",
 )
 @output_options
 def report(
@@ -54,7 +56,7 @@ def report(
     graph_path: Path | None,
     table: Path | None,
     measured: Path | None,
-    destination: Path,
+    destination: Path | None,
     output: Output,
 ) -> None:
     """Write SCHEDULE as one page for a browser: verdict, memory over time, queues, tensors, modules.
@@ -62,8 +64,9 @@ def report(
     It needs no network and no other file.
 
     \b
-    plan report schedule.json -o report.html
+    plan report schedule.json
     """
+    to = destination_of(destination, schedule, ".report.html")
     held = open_schedule(schedule, graph_path, output)
     subject = subject_of(held, validate_schedule(held, schedule))
     document = {
@@ -74,11 +77,12 @@ def report(
         "run": None if measured is None else _run(measured),
     }
     data = page(document, f"{held.graph.name}: memplan").encode()
-    write_view(data, destination)
+    written = write_out(to, partial(write_view, data))
     output.result(
-        {**report_document(subject.report, held.budget), "report": str(destination), "bytes": len(data)},
-        [Text(f"{destination}: {spelled(len(data))}")],
+        {**report_document(subject.report, held.budget), "report": written.name, "bytes": len(data)},
+        [Text(f"{line}: {spelled(len(data))}") for _label, line in written.row()],
     )
+    written.tell()
 
 
 def _origin(held: Held) -> list[str]:

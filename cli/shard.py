@@ -14,17 +14,17 @@ from ..graphs.machines.networks import find_network
 from ..graphs.transformations.sharding import sharded
 from ..graphs.transformations.updates import ADAMW, SGD, Optimizer, with_updates
 from ..graphs.units import duration, format_bytes
-from .options import FILE, destination_option, output_options
-from .parameter_types import Word
+from .options import destination_option, output_options
+from .parameter_types import DOCUMENT, Word
 from .printing.figures import graph_row, rate
 from .printing.output import Output, labelled
-from .printing.output_files import write_out
+from .printing.output_files import destination_of, write_out
 
 _OPTIMIZERS: dict[str, Optimizer] = {"adamw": ADAMW, "sgd": SGD}
 
 
 @click.command()
-@click.argument("graph_path", metavar="GRAPH", type=FILE)
+@click.argument("graph_path", metavar="GRAPH", type=DOCUMENT)
 @click.option("--ranks", type=click.IntRange(1), required=True, help="Devices that train together.")
 @click.option(
     "--link",
@@ -39,7 +39,7 @@ _OPTIMIZERS: dict[str, Optimizer] = {"adamw": ADAMW, "sgd": SGD}
     type=Word(_OPTIMIZERS),
     help="Optimizer whose updates are added to a graph that has none.  [default: the graph has them]",
 )
-@destination_option
+@destination_option("GRAPH.sharded.json in the working folder")
 @output_options
 def shard(
     graph_path: Path, ranks: int, link: str, optimizer: str | None, destination: Path | None, output: Output
@@ -51,11 +51,12 @@ def shard(
     plan shard graph.yaml --ranks 8 --link ib400 --optimizer adamw -o sharded.yaml
     plan solve sharded.yaml --budget 8GiB -o schedule.json
     """
+    to = destination_of(destination, graph_path, ".sharded.json")
     peers, graph = find_network(link, ranks), load_graph(graph_path)
     if optimizer is not None:
         graph = _with_updates(graph, _OPTIMIZERS[optimizer])
     found = sharded(graph, peers)
-    written = write_out(destination, partial(save_graph, found))
+    written = write_out(to, partial(save_graph, found))
     sizes, spread = found.tensors.bytes, sorted(found.tensors.spread)
     persistent = [x for x in spread if found.persistent[x]]
     shares = sum(peers.share_of(int(sizes[x])) for x in persistent)
@@ -75,7 +76,7 @@ def shard(
                 graph_row(found),
                 ("ranks", f"{ranks}, {rate(peers.rate)}, {duration(peers.latency)} a collective"),
                 ("weights and states", f"{format_bytes(whole)}, {format_bytes(shares)} on each"),
-                *([("written", written.name)] if written.name else []),
+                *written.row(),
             ]
         ),
     )

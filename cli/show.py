@@ -22,6 +22,7 @@ from ..report.picture import picture
 from ..report.traces.planned import planned
 from .export_views import subject_of, trace_option, write_trace, write_view
 from .options import FILE, graph_option, output_options, writable_as
+from .parameter_types import DOCUMENT
 from .printing import breakdown
 from .printing.curve import Mark, draw
 from .printing.figures import (
@@ -40,7 +41,7 @@ _LISTED = 5
 
 
 @click.command()
-@click.argument("schedule", type=FILE)
+@click.argument("schedule", type=DOCUMENT)
 @graph_option
 @trace_option
 @click.option(

@@ -32,7 +32,6 @@ from ..solvers.problem import (
     ValidatedSolution,
 )
 from ..solvers.registry import run as registry
-from .bench.arguments import table_argument
 from .exits import Exit
 from .options import (
     FILE,
@@ -46,9 +45,11 @@ from .options import (
     reserve_argument,
     settings_option,
     solver_option,
+    table_argument,
     time_limit_option,
     with_gap,
 )
+from .parameter_types import DOCUMENT
 from .phases import Phases
 from .printing.figures import (
     arena_document,
@@ -62,7 +63,7 @@ from .printing.figures import (
     report_rows,
 )
 from .printing.output import Output, Row, labelled
-from .printing.output_files import write_out
+from .printing.output_files import Destination, destination_of, write_out
 from .printing.race_log import RaceLog, write_csv
 
 _SOLVING = "solving"
@@ -76,7 +77,7 @@ _CLAIMS = {
 
 
 @click.command()
-@click.argument("graph", type=FILE)
+@click.argument("graph", type=DOCUMENT)
 @budget_option
 @solver_option
 @time_limit_option(
@@ -117,7 +118,7 @@ _CLAIMS = {
     "device where the graph was measured]",
 )
 @machine_option
-@destination_option
+@destination_option("GRAPH.schedule.json in the working folder")
 @click.option(
     "--log",
     "log_path",
@@ -149,13 +150,14 @@ def solve(
     the best schedule so far is written, and the exit code is 130.
 
     \b
-    plan solve graph.yaml --budget 12GB -o schedule.json
+    plan solve graph.yaml --budget 12GB
     plan solve graph.yaml --budget 60% --solver rk-rotor --time-limit 30
     """
     race, phases = Incumbent(), Phases()
     registry.entry(solver)
     settings = with_gap(settings, gap)
-    _spare(destination, graph, machine_path)
+    to = destination_of(destination, graph, ".schedule.json")
+    _spare(to, graph, machine_path)
     with phases.of("reading the graph"):
         loaded = load_graph(graph)
     machine = chosen_machine(machine_path, output) or loaded.machine
@@ -195,7 +197,7 @@ def solve(
         raise
     outcome = Report(solution.figures, reference, solution.lower_bound)
     with phases.of("writing the schedule"):
-        written = write_out(destination, lambda path: _write(path, problem, solution, outcome))
+        written = write_out(to, lambda path: _write(path, problem, solution, outcome))
     logged = write_out(log_path, lambda path: write_csv(path, race.history))
     output.result(
         {
@@ -224,13 +226,13 @@ def solve(
                 *launch_rows(loaded, solution.schedule),
                 *(_bound_row(bound, solution) for bound in solution.bounds[1:]),
                 *minimum_rows(loaded, machine),
-                *([("schedule", written.name)] if written.name else []),
+                *written.row("schedule"),
             ]
         ),
     )
     for line in solution.notes:
         output.note(line)
-    written.tell(output, "schedule.json")
+    written.tell()
     logged.tell()
     phases.tell(time_limit, output)
     if solution.interrupted:
@@ -238,10 +240,10 @@ def solve(
         raise SystemExit(Exit.INTERRUPTED)
 
 
-def _spare(destination: Path | None, *inputs: Path | None) -> None:
+def _spare(to: Destination, *inputs: Path | None) -> None:
     """Raise InputError if the schedule would overwrite a file it is made from."""
-    if destination and destination.resolve() in {path.resolve() for path in inputs if path}:
-        raise InputError(f"{destination}: -o would write over the input of that name")
+    if not to.printed and to.path.resolve() in {path.resolve() for path in inputs if path}:
+        raise InputError(f"{to.path}: -o would write over the input of that name")
 
 
 def _mixed_times(graph: Graph, machine_path: Path | None, machine: Machine | None) -> str | None:

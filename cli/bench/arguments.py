@@ -41,17 +41,6 @@ def check_budgets(budgets: Iterable[Budget], on: Sequence[Instance]) -> None:
             budget.check_meant(min(least_memory(load_graph(one.path)) for one in on))
 
 
-def table_argument(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
-    """Validate -o before the work is done; a callback for click."""
-    if path is None:
-        return None
-    if path.suffix != ".csv":
-        raise click.BadParameter(f"{path}: the suffix must be .csv", ctx, param)
-    if path.exists() and not path.is_file():
-        raise click.BadParameter(f"{path}: cannot be written: it is no regular file", ctx, param)
-    return path
-
-
 def seeds_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[int, ...]:
     """Parse --seeds, where '3' is 0,1,2; a callback for click."""
     if text is None:

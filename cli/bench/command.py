@@ -33,6 +33,7 @@ from ..options import (
     bound_time_option,
     output_options,
     settings_option,
+    table_option,
     time_limit_option,
     writable,
     writable_as,
@@ -47,7 +48,6 @@ from .arguments import (
     corpus_instances,
     instances,
     seeds_argument,
-    table_argument,
     without_corpora,
 )
 from .changes import change_document, compared, earlier_argument, refuse_worse, tolerance_argument
@@ -126,14 +126,7 @@ BUDGETS = "75%,60%,50%,40%,30%,20%"
     help="Place where rows are solved: this machine, or a cluster that sees the same files (for Dask that of "
     "DASK_SCHEDULER_ADDRESS, else one started here).",
 )
-@click.option(
-    "-o",
-    "--output",
-    "destination",
-    type=FILE,
-    callback=table_argument,
-    help="File for the rows, .csv, each as it comes.  [default: rows are printed, not saved]",
-)
+@table_option("the rows, .csv, each as it comes.  [default: rows are printed, not saved]")
 @click.option(
     "--filter",
     "pattern",

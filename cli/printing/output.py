@@ -6,7 +6,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -33,10 +33,12 @@ class Output:
 
     as_json: print the result as one JSON object.
     quiet: print no notes and no progress.
+    aside: print the result on standard error, unless quiet: standard output is for the command's file.
     """
 
     as_json: bool = False
     quiet: bool = False
+    aside: bool = False
 
     def result(self, document: Mapping[str, Any], lines: Iterable[Text]) -> None:
         """Print the result: `document` with --json, else `lines`."""
@@ -48,17 +50,24 @@ class Output:
     def document(self, document: Mapping[str, Any]) -> None:
         """Print `document` with --json, else nothing."""
         if self.as_json:
-            _write(json.dumps(document, allow_nan=False) + "\n")
+            print_whole(json.dumps(document, allow_nan=False) + "\n")
 
     def lines(self, lines: Iterable[Text]) -> None:
         """Print lines for people."""
-        there, written = _console(), io.StringIO()
+        if self.aside and self.quiet:
+            return
+        there, written = _console(stderr=self.aside), io.StringIO()
         console = _console(file=written, force_terminal=there.is_terminal, width=there.width)
         for line in lines:
             line.plain = line.plain.translate(CONTROLS)
             console.print(line, soft_wrap=True)
         text = written.getvalue()
-        _write(text if self.blocks else text.translate(_SIMPLE))
+        text = text if self.blocks else text.translate(_SIMPLE)
+        if self.aside:
+            with suppress(OSError):  # nobody reads it
+                sys.stderr.write(text)
+        else:
+            print_whole(text)
 
     def note(self, line: str) -> None:
         """Print a line for the user on standard error, unless quiet."""
@@ -148,8 +157,11 @@ def _console(**options: Any) -> Console:
     return console
 
 
-def _write(text: str) -> None:
-    """Write and flush. A reader that has gone (`| head`) is not an error: later output is discarded."""
+def print_whole(text: str) -> None:
+    """Print text on standard output and flush.
+
+    A reader that has gone (`| head`) is not an error: later output is discarded.
+    """
     stream: IO[str] | None = sys.stdout  # None: the parent process closed it
     if stream is None:
         return

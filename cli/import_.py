@@ -11,14 +11,13 @@ import click
 from ..exchange.formats import FORMATS, Options, read
 from ..graphs.errors import InputError
 from ..graphs.files.files import save_graph
-from ..graphs.units import duration, parse_seconds
+from ..graphs.units import parse_seconds
 from ..planner.baseline import baseline
-from ..planner.budget import spelled
 from .gpu_options import chosen_preset, host_options
 from .known_names import completing, machines
 from .options import FILE, destination_option, output_options
 from .parameter_types import Word
-from .printing.figures import graph_row
+from .printing.figures import made_document, made_rows
 from .printing.output import Output, labelled
 from .printing.output_files import destination_of, write_out
 
@@ -110,26 +109,10 @@ def import_(
     to = destination_of(destination, file, ".graph.json")
     preset = None if gpu is None else chosen_preset(gpu, host, lanes)
     graph = read(format_name, file, Options(time_unit=time_unit, device=device, gpu=preset, dims=dims))
-    reference = baseline(graph)
-    if not reference.time:
+    if not baseline(graph).time:
         output.note(f"{file}: all operations take 0 s: the file has no times, so only memory can be planned")
     written = write_out(to, partial(save_graph, graph))
     output.result(
-        {
-            "name": graph.name,
-            "operations": len(graph.operations),
-            "tensors": len(graph.tensors),
-            "baseline_time": reference.time,
-            "baseline_peak": reference.peak,
-            "source": dict(graph.source),
-            "graph": written.name,
-        },
-        labelled(
-            [
-                graph_row(graph),
-                ("baseline", f"{duration(reference.time)}, peak {spelled(reference.peak)}"),
-                *written.row(),
-            ]
-        ),
+        {**made_document(graph), "graph": written.name}, labelled([*made_rows(graph), *written.row()])
     )
     written.tell()

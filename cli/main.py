@@ -20,6 +20,7 @@ from .signals import interruptible, leave
 from .streams import give_up_output, say
 
 COMMANDS = {
+    "optimize": "Plan a model within a memory budget: profile, solve and report in one.",
     "profile": "Trace a PyTorch model and measure its operations: makes a graph.",
     "solve": "Find a fast schedule of a graph within a memory budget.",
     "check": "Replay a schedule by the rules and report its figures.",
@@ -117,8 +118,13 @@ def main(**flags: bool) -> None:
     """Train a PyTorch model within a memory budget, with the smallest possible slowdown.
 
     \b
-        plan profile model.py -o graph.yaml
-        plan solve graph.yaml --budget 12GB -o schedule.json
-        plan run schedule.json --model model.py
+        plan optimize model.py --budget 12GB
+        plan run model.schedule.json --model model.py
+
+    \b
+    Step by step:
+        plan profile model.py
+        plan solve model.graph.json --budget 12GB
+        plan report model.schedule.json
     """
     del flags  # each command asks for them

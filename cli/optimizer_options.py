@@ -61,6 +61,13 @@ _OPTIONS = (
 )
 
 
+OPTIMIZER_KEYS = (
+    *("optimizer", "update", "fused", "lr", "weight_decay", "betas", "eps", "amsgrad"),
+    *("clip_norm", "momentum", "nesterov"),
+)
+"""Parameters of the options."""
+
+
 def optimizer_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options to a command, which hands them to `chosen`."""
     for option in reversed(_OPTIONS):

@@ -108,7 +108,7 @@ def planned_step(
         program = trace_real_layouts(iteration)
         where = device_of(program.device)
         _same_model(held.graph, graph_path, program.fingerprint, model, where.capability())
-        if line := _other_card(held.graph, where.surroundings()):
+        if line := other_card(held.graph, where.surroundings()):
             output.note(line)
         if COMPILED in held.graph.source:
             say("compiling operations")
@@ -166,7 +166,7 @@ def _same_model(graph: Graph, graph_path: Path, fingerprint: str, model: str, ca
     )
 
 
-def _other_card(graph: Graph, here: dict[str, Any]) -> str | None:
+def other_card(graph: Graph, here: dict[str, Any]) -> str | None:
     """Return a line for the user if the graph's times are of another card, driver, or flags of PyTorch.
 
     Results are right nevertheless: the operations are those of the trace made here.

@@ -18,6 +18,7 @@ from ..planner.budget import spelled
 from ..report.facts import Document, facts
 from ..report.origin import made
 from ..report.page import page
+from ..report.subject import Subject
 from .export_views import subject_of, write_view
 from .options import FILE, graph_option, output_options, writable_as
 from .parameter_types import DOCUMENT
@@ -69,6 +70,17 @@ def report(
     to = destination_of(destination, schedule, ".report.html")
     held = open_schedule(schedule, graph_path, output)
     subject = subject_of(held, validate_schedule(held, schedule))
+    data = page_of(held, subject, table, measured)
+    written = write_out(to, partial(write_view, data))
+    output.result(
+        {**report_document(subject.report, held.budget), "report": written.name, "bytes": len(data)},
+        [Text(f"{line}: {spelled(len(data))}") for _label, line in written.row()],
+    )
+    written.tell()
+
+
+def page_of(held: Held, subject: Subject, table: Path | None = None, measured: Path | None = None) -> bytes:
+    """Return the page of a schedule. table, measured: files of --bench and --run."""
     document = {
         **facts(subject),
         "title": held.graph.name,
@@ -76,13 +88,7 @@ def report(
         "bench": None if table is None else _points(table, held),
         "run": None if measured is None else _run(measured),
     }
-    data = page(document, f"{held.graph.name}: memplan").encode()
-    written = write_out(to, partial(write_view, data))
-    output.result(
-        {**report_document(subject.report, held.budget), "report": written.name, "bytes": len(data)},
-        [Text(f"{line}: {spelled(len(data))}") for _label, line in written.row()],
-    )
-    written.tell()
+    return page(document, f"{held.graph.name}: memplan").encode()
 
 
 def _origin(held: Held) -> list[str]:

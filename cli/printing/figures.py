@@ -9,6 +9,7 @@ from ...graphs.graph import Graph
 from ...graphs.machine import Machine, Memory
 from ...graphs.units import duration
 from ...planner.addresses.layout import Layout
+from ...planner.baseline import baseline
 from ...planner.bounds import minimum_memory, minimum_memory_once, offloads
 from ...planner.budget import spelled
 from ...planner.report import Report
@@ -29,13 +30,13 @@ def report_document(report: Report, budget: int | None) -> dict[str, Any]:
 
 def report_rows(report: Report, budget: int | None, machine: Machine | None) -> Iterator[Row]:
     """Yield the rows of a schedule's figures. machine: its memories' names are shown."""
-    figures, baseline = report.figures, report.baseline
+    figures, reference = report.figures, report.baseline
     of_budget = f", {figures.peak / budget:.1%} of the budget" if budget else ""
     yield "time", f"{duration(figures.time)}, {signed(report.overhead)} vs. baseline"
     yield "peak", f"{spelled(figures.peak)}{of_budget}"
     if figures.least_budget != figures.peak:
         yield "min. budget", spelled(figures.least_budget)
-    yield "baseline", f"{duration(baseline.time)}, peak {spelled(baseline.peak)}"
+    yield "baseline", f"{duration(reference.time)}, peak {spelled(reference.peak)}"
     if figures.host_peak:
         yield "host peak", spelled(figures.host_peak)
     if figures.pinned_peak:
@@ -99,6 +100,28 @@ def launch_rows(graph: Graph, schedule: Schedule) -> Iterator[Row]:
 def graph_row(graph: Graph) -> Row:
     size = f"{len(graph.operations):,} operations, {len(graph.tensors):,} tensors"
     return "graph", f"{graph.name}: {size}"
+
+
+def made_document(graph: Graph) -> dict[str, Any]:
+    """Return a graph that was made, for JSON, with its baseline."""
+    reference = baseline(graph)
+    return {
+        "name": graph.name,
+        "operations": len(graph.operations),
+        "tensors": len(graph.tensors),
+        "baseline_time": reference.time,
+        "baseline_peak": reference.peak,
+        "source": dict(graph.source),
+    }
+
+
+def made_rows(graph: Graph) -> list[Row]:
+    """Return the rows of a graph that was made."""
+    reference = baseline(graph)
+    return [
+        graph_row(graph),
+        ("baseline", f"{duration(reference.time)}, peak {spelled(reference.peak)}"),
+    ]
 
 
 def rate(bytes_per_second: float | None) -> str:

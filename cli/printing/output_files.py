@@ -60,6 +60,12 @@ def destination_of(named: Path | None, source: Path | str, ending: str) -> Desti
     return Destination(path, by_default=True)
 
 
+def check_spared(to: Destination, *inputs: Path | None) -> None:
+    """Raise InputError if the file would replace one that it is made from."""
+    if not to.printed and to.path.resolve() in {path.resolve() for path in inputs if path}:
+        raise InputError(f"{to.path}: -o would write over the input of that name")
+
+
 def check_writable(path: Path) -> None:
     """Raise InputError if a file can't be written at the path."""
     try:

@@ -17,6 +17,7 @@ from memplan.planner.schedule.file import save_schedule
 Plan = Callable[[list[str]], Result]
 
 SOUND = {
+    "optimize": ["m.py", "--budget", "60%"],
     "profile": ["m.py"],
     "solve": ["g.json", "--budget", "100%", "--solver", "store-all"],
     "check": ["s.json", "--graph", "g.json"],

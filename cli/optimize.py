@@ -1,0 +1,102 @@
+"""`plan optimize`: a model file profiled, planned and reported by one command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import click
+
+from ..graphs.files.files import save_graph
+from ..solvers.incumbent import Incumbent
+from .exits import Exit
+from .export_views import subject_of, write_view
+from .measured_before import graph_measured_before
+from .options import chosen_machine, output_options
+from .phases import Phases
+from .printing.figures import made_rows
+from .printing.output import Output, Row, labelled
+from .printing.output_files import destination_of, write_out
+from .profiling import Measurement, make_graph, measurement_options
+from .replay import open_schedule, validate_schedule
+from .report import page_of
+from .solving import Search, search_options, solve_graph
+
+
+@click.command()
+@click.argument("model", metavar="MODEL.py[:ENTRY]")
+@search_options
+@measurement_options
+@click.option("--remeasure", is_flag=True, help="Measure the model even if an earlier graph of it is there.")
+@output_options
+def optimize(model: str, search: Search, measurement: Measurement, remeasure: bool, output: Output) -> None:
+    """Plan MODEL.py within a memory budget: profile, solve and report in one.
+
+    It writes MODEL.graph.json, MODEL.schedule.json and MODEL.report.html into the working folder. A graph
+    that is there is used again, without measuring, if model, device, optimizer and PyTorch are as they were.
+    ENTRY (default: build) is as in `plan profile`; the file is run. Ctrl-C ends the search with the best
+    schedule so far.
+
+    \b
+    plan optimize model.py --budget 12GB --device cuda
+    plan optimize model.py --budget 60% --optimizer adamw
+    plan optimize model.py --gpu rtx3060
+    """
+    if search.budget is None and search.machine_path is None and measurement.preset is None:
+        raise click.UsageError("give a --budget, like 12GB or 60%, or a GPU to estimate for, --gpu NAME")
+    graph_to = destination_of(None, model, ".graph.json")
+    schedule_to = destination_of(None, model, ".schedule.json")
+    report_to = destination_of(None, model, ".report.html")
+    estimated = measurement.preset is not None
+    graph = None
+    if not (remeasure or estimated):
+        graph = graph_measured_before(graph_to.path, model, measurement, output)
+    measured_now = graph is None
+    graph_line: list[Row] = [("graph", str(graph_to.path))]
+    if graph is None:
+        graph = make_graph(model, measurement, output)
+        written = write_out(graph_to, partial(save_graph, graph))
+        written.tell()
+        graph_line = written.row("graph")
+    race, phases = Incumbent(), Phases()
+    machine = chosen_machine(search.machine_path, output) or graph.machine
+    found = solve_graph(graph, model, search, machine, race, phases, output)
+    schedule = write_out(schedule_to, found.save)
+    schedule.tell()
+    held = open_schedule(schedule_to.path, graph_to.path, output)
+    page = page_of(held, subject_of(held, validate_schedule(held, schedule_to.path)))
+    report = write_out(report_to, partial(write_view, page))
+    output.result(
+        {
+            **found.document(),
+            "measured": measured_now,
+            "graph": str(graph_to.path),
+            "schedule": schedule.name,
+            "report": report.name,
+        },
+        labelled(
+            [
+                *made_rows(graph)[:1],
+                *found.rows(),
+                *graph_line,
+                *schedule.row("schedule"),
+                *report.row("report"),
+                *([] if estimated else _next(model, schedule_to.path, measurement)),
+            ]
+        ),
+    )
+    for line in found.solution.notes:
+        output.note(line)
+    report.tell()
+    phases.tell(search.time_limit, output)
+    if found.solution.interrupted:
+        output.note("interrupted: this is the best schedule so far")
+        raise SystemExit(Exit.INTERRUPTED)
+
+
+def _next(model: str, schedule: Path, measurement: Measurement) -> Iterator[Row]:
+    """Yield the commands that run the schedule."""
+    yield "compare", f"plan run {schedule} --model {model}"
+    if measurement.optimizer is not None:
+        yield "train", f"plan train {schedule} --model {model} --steps 1000 --checkpoint FOLDER"

@@ -1,0 +1,152 @@
+"""A graph made of a model file as a command's options ask: measured on a device, or estimated for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..graphs.graph import Graph
+from ..graphs.machines.presets import Preset
+from ..graphs.units import duration
+from ..planner.baseline import baseline
+from ..planner.budget import spelled
+from .gpu_options import chosen_preset, host_options
+from .known_names import completing, machines
+from .models import model_code
+from .optimizer_options import OPTIMIZER_KEYS, chosen, optimizer_options
+from .printing.output import Output, Row
+
+if TYPE_CHECKING:
+    from ..runtime.updates.choice import Choice
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """How the options of a command have a graph made.
+
+    preset: the GPU to estimate for; None to measure on `device`.
+    compiling: whether operations are fused.
+    """
+
+    device: str
+    preset: Preset | None
+    compiling: bool
+    optimizer: Choice | None
+
+
+def measurement_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the device, the GPU and the optimizer to a command, which gets a `measurement`."""
+
+    @wraps(function)
+    def command(
+        *args: Any,
+        device: str | None,
+        estimate: bool,
+        gpu: str | None,
+        host: str | None,
+        lanes: str | None,
+        compiling: bool,
+        **options: Any,
+    ) -> None:
+        choice = chosen({name: options.pop(name) for name in OPTIMIZER_KEYS})
+        if estimate and gpu is None:
+            raise click.UsageError(
+                "--estimate needs --gpu NAME: the GPU to estimate for (plan machine --list)"
+            )
+        if gpu and device:
+            raise click.UsageError("--device is where to measure, and --gpu measures nothing: give one")
+        if not gpu and (host or lanes):
+            raise click.UsageError("--host and --lanes describe the machine of --gpu")
+        if gpu and compiling:
+            raise click.UsageError("--compile measures kernels, and --gpu measures nothing: give one")
+        preset = chosen_preset(gpu, host, lanes) if gpu else None
+        function(*args, measurement=Measurement(device or "cpu", preset, compiling, choice), **options)
+
+    made: Callable[..., None] = command
+    for option in (
+        optimizer_options,
+        click.option(
+            "--compile", "compiling", is_flag=True, help="Fuse operations by Inductor if that is faster."
+        ),
+        host_options,
+        click.option(
+            "--gpu",
+            metavar="NAME",
+            shell_complete=completing(machines),
+            help="GPU to estimate for, like rtx3060 or a100, or a machine file that describes it.  [default: "
+            "none, times are measured]",
+        ),
+        click.option(
+            "--estimate",
+            is_flag=True,
+            help="Measure nothing: estimate the times for --gpu, which implies it.",
+        ),
+        click.option("--device", metavar="cpu|cuda", help="Device to measure on.  [default: cpu]"),
+    ):
+        made = option(made)
+    return made
+
+
+def make_graph(model: str, measurement: Measurement, output: Output) -> Graph:
+    """Trace a model file and measure or estimate its operations. Raises MemplanError, one line."""
+    if measurement.preset is not None:
+        return _estimated(model, measurement.preset, measurement.optimizer, output)
+    return _measured(
+        model, measurement.device, measurement.optimizer, output, compiling=measurement.compiling
+    )
+
+
+def _measured(model: str, device: str, optimizer: Choice | None, output: Output, *, compiling: bool) -> Graph:
+    from ..runtime.compare.cost import below_baseline
+    from ..runtime.compare.verdict import warning
+    from ..runtime.profile.profile import profile as measure
+
+    with model_code(model, device), output.progress("profiling") as progress:
+        graph = measure(model, device, progress, optimizer, compiling=compiling)
+    eager: Any = graph.source["eager"]
+    measured: Any = graph.source["measured"]
+    for line in (warning(eager), below_baseline(eager, baseline(graph).peak), measured.get("doubt")):
+        if line is not None:
+            output.note(f"warning: {line}")
+    return graph
+
+
+def _estimated(model: str, preset: Preset, optimizer: Choice | None, output: Output) -> Graph:
+    from ..runtime.profile.estimate import estimate
+
+    with model_code(model, "this machine"), output.progress("estimating") as progress:
+        graph = estimate(model, preset, progress, optimizer)
+    estimated: Any = graph.source["estimate"]
+    for line in estimated.get("notes", ()):
+        output.note(f"warning: {line}")
+    return graph
+
+
+def source_rows(source: Any) -> list[Row]:
+    """Return the rows on where the graph's figures come from."""
+    rows = [("fingerprint", str(source.get("fingerprint", "")))]
+    if measured := source.get("measured"):
+        rows.append(
+            (
+                "measured",
+                f"{measured['signatures']} distinct calls, median timing noise {measured['spread']:.1%}",
+            )
+        )
+    if (groups := source.get("compiled")) is not None:
+        exact = f"error {source['accuracy']:.2f} of eager's own"
+        rows.append(("compiled", f"{sum(map(len, groups.values()))} operations in {len(groups)}, {exact}"))
+    if estimated := source.get("estimate"):
+        rows.append(("estimated", f"for {estimated['gpu']}, by the roofline ({estimated['data']})"))
+    if eager := source.get("eager"):
+        equal = "equal within its own spread" if eager.get("spread") else "bitwise equal"
+        what = "weights, states and buffers" if source.get("optimizer") else "gradients and buffers"
+        rows.append(
+            ("eager", f"losses, {what} of 3 iterations {equal if eager['equal'] else 'not compared'}")
+        )
+        if "peak" in eager:
+            rows.append(("eager takes", f"{duration(eager['seconds'])}, peak {spelled(eager['peak'])}"))
+    return rows

@@ -1,0 +1,367 @@
+"""A graph solved as a command's options ask: validated by the simulator, with figures to print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import wraps
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..graphs.errors import InputError
+from ..graphs.graph import Graph
+from ..graphs.machine import Machine
+from ..graphs.units import format_bytes
+from ..planner.baseline import baseline
+from ..planner.bounds import least_memory
+from ..planner.budget import Budget, device_budget, spelled
+from ..planner.report import Report
+from ..planner.schedule.file import save_schedule
+from ..solvers.allowed import TECHNIQUES
+from ..solvers.incumbent import Incumbent
+from ..solvers.problem import (
+    Bound,
+    InfeasibleError,
+    NotAcceptedError,
+    Problem,
+    Status,
+    Technique,
+    ValidatedSolution,
+)
+from ..solvers.registry import run as registry
+from .options import (
+    Decorator,
+    allow_argument,
+    bound_time_option,
+    budget_option,
+    machine_option,
+    reserve_argument,
+    settings_option,
+    solver_option,
+    time_limit_option,
+    with_gap,
+)
+from .phases import Phases
+from .printing.figures import (
+    arena_document,
+    arena_rows,
+    duration,
+    launch_rows,
+    minimum_document,
+    minimum_rows,
+    report_document,
+    report_rows,
+)
+from .printing.output import Output, Row
+from .printing.race_log import RaceLog
+
+_SOLVING = "solving"
+
+_CLAIMS = {
+    Status.OPTIMAL: "optimal for its formulation",
+    Status.FEASIBLE: "the best found so far",
+    Status.WITHIN_GAP: "proven within the gap",
+    Status.HEURISTIC: "heuristic",
+}
+
+
+@dataclass(frozen=True)
+class Search:
+    """What the options of a command ask of a solver.
+
+    machine_path: of --machine.
+    addresses: of --static-layout; None for what the graph's device needs.
+    """
+
+    budget: Budget | None
+    solver: str
+    time_limit: float | None
+    settings: dict[str, str]
+    allow: tuple[Technique, ...] | None
+    bound_time: float
+    addresses: bool | None
+    reserve: Budget | None
+    machine_path: Path | None
+
+
+_OPTIONS: tuple[Decorator, ...] = (
+    budget_option,
+    solver_option,
+    time_limit_option(
+        "Time of the search, in seconds or with a unit.  [default: the solver's; auto's is some ten seconds "
+        "for 500 operations, up to two minutes for thousands]"
+    ),
+    click.option(
+        "--gap",
+        metavar="0.5%|0.005",
+        help="Stop once proven to be so close to the fastest schedule; 0: go on to the end. The same as "
+        "--set gap=, of solvers that have it.  [default: the solver's; auto's is 0.5%]",
+    ),
+    settings_option(),
+    click.option(
+        "--allow",
+        callback=allow_argument,
+        metavar="WORD,WORD",
+        help=f"Techniques that the schedule may use, of {', '.join(TECHNIQUES)}; the last two need offload.  "
+        "[default: all]",
+    ),
+    bound_time_option(
+        "Time for lower bounds, at most, after solving; 0 for none. Those for --gap come on top.",
+        registry.BOUND_SECONDS,
+    ),
+    click.option(
+        "--static-layout/--no-static-layout",
+        "addresses",
+        default=None,
+        help="Fit an arena with an address for each tensor into the budget, not live bytes alone.  [default: "
+        "as the "
+        "graph was measured, with addresses on CUDA]",
+    ),
+    click.option(
+        "--reserve",
+        callback=reserve_argument,
+        metavar="SIZE",
+        help="Bytes of the budget to leave free, for the device's context.  [default: what libraries kept of "
+        "the device where the graph was measured]",
+    ),
+    machine_option,
+)
+
+
+def search_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the budget and all that a solver may be asked for to a command, which gets a `search`."""
+
+    @wraps(function)
+    def command(*args: Any, gap: str | None, settings: dict[str, str], **options: Any) -> None:
+        registry.entry(options["solver"])
+        asked = {name: options.pop(name) for name in Search.__dataclass_fields__ if name != "settings"}
+        function(*args, search=Search(settings=with_gap(settings, gap), **asked), **options)
+
+    made: Callable[..., None] = command
+    for option in reversed(_OPTIONS):
+        made = option(made)
+    return made
+
+
+@dataclass(frozen=True)
+class Found:
+    """A validated solution and what it was asked for.
+
+    budget: as it was asked for.
+    free: bytes of it that --reserve leaves free.
+    """
+
+    search: Search
+    problem: Problem
+    solution: ValidatedSolution
+    report: Report
+    budget: Budget
+    free: int
+
+    def save(self, path: Path) -> None:
+        """Write the schedule. Raises InputError."""
+        solution = self.solution
+        save_schedule(
+            path,
+            self.problem.graph,
+            solution.schedule,
+            budget=solution.budget,
+            machine=solution.machine or Machine(),
+            solver=self._provenance(),
+            predicted=self.report.predicted(),
+            addresses=solution.layout and solution.layout.record(),
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return what `--json` prints, but the file."""
+        solution = self.solution
+        return {
+            **report_document(self.report, self.problem.budget),
+            **minimum_document(self.problem.graph, self.problem.machine),
+            "solver": self._provenance(),
+            "status": solution.status.value,
+            "solve_seconds": solution.seconds,
+            "bounds": [_bound_document(bound, solution.figures.time) for bound in solution.bounds],
+            "effort": solution.effort and asdict(solution.effort),
+            "interrupted": solution.interrupted,
+            "notes": list(solution.notes),
+            "arena": arena_document(solution.layout),
+            "reserve": self.free,
+        }
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows for people, but the graph's and the file's."""
+        graph, machine, within = self.problem.graph, self.problem.machine, self.problem.budget
+        solution, baseline_peak = self.solution, self.report.baseline.peak
+        yield "budget", self.budget.echo(baseline_peak, graph.resident_bytes)
+        if self.free:
+            yield "reserve", f"{spelled(self.free)}, {spelled(within)} are left"
+        if self.search.allow is not None:
+            yield "allowed", ", ".join(self.search.allow) or "nothing"
+        yield "solver", f"{solution.solver}: {_CLAIMS[solution.status]}, {duration(solution.seconds)}"
+        yield from report_rows(self.report, within, machine or graph.machine)
+        yield from arena_rows(solution.layout, within)
+        yield from launch_rows(graph, solution.schedule)
+        yield from (_bound_row(bound, solution) for bound in solution.bounds[1:])
+        yield from minimum_rows(graph, machine)
+
+    def _provenance(self) -> dict[str, Any]:
+        solution = self.solution
+        return {
+            "name": solution.solver,
+            "options": solution.settings,
+            "seconds": solution.seconds,
+            "status": solution.status.value,
+        }
+
+
+def solve_graph(
+    graph: Graph,
+    name: object,
+    search: Search,
+    machine: Machine | None,
+    race: Incumbent,
+    phases: Phases,
+    output: Output,
+) -> Found:
+    """Solve a graph, and show the progress.
+
+    name: of the graph, for errors.
+    machine: the graph's, or that of --machine.
+    race: receives schedules and bounds as they are found.
+
+    Raises InputError, NotAcceptedError, and InfeasibleError after its document is printed.
+    """
+    with phases.of("simulating the baseline"):
+        reference = baseline(graph)
+    budget = search.budget
+    if budget is not None:
+        budget.check_meant(least_memory(graph))
+    wanted = _within(machine, budget, reference.peak, graph.resident_bytes, output)
+    if wanted is None:
+        raise InputError(f"{name} names no device capacity: give a --budget, like 12GB or 60%")
+    whole = wanted.bytes_of(reference.peak, graph.resident_bytes)
+    if search.reserve is None:
+        free = 0 if wanted.size is None else int(graph.source.get("constant", 0))
+    else:
+        search.reserve.check_reserve_meant(least_memory(graph))
+        free = search.reserve.size or 0
+    if free and free >= whole:
+        raise InputError(f"--reserve {free:,} B leaves nothing of the budget, {whole:,} B")
+    problem = Problem(graph, whole - free, machine, search.allow)
+    if line := _mixed_times(graph, search.machine_path, machine):
+        output.note(line)
+    try:
+        with output.logged(f"{search.solver}: solving for {format_bytes(problem.budget)}") as (report, above):
+            race.listen = log = RaceLog(above, sentences=not output.on_terminal)
+            with phases.of(_SOLVING):
+                solution = _solved(problem, search, report, race)
+            log.close()
+        phases.divide(_SOLVING, solution.seconds, "validating and bounding the schedule")
+    except InfeasibleError as error:
+        output.document(_infeasible(error))
+        for line in error.notes:
+            output.note(line)
+        phases.tell(search.time_limit, output)
+        raise
+    return Found(
+        search, problem, solution, Report(solution.figures, reference, solution.lower_bound), wanted, free
+    )
+
+
+def _mixed_times(graph: Graph, machine_path: Path | None, machine: Machine | None) -> str | None:
+    """Return a note if operations were measured on the CPU and --machine has a device with links."""
+    on_cpu = graph.source.get("device") == "cpu" and "measured" in graph.source
+    if machine_path is None or machine is None or not on_cpu or machine.links.d2h is None:
+        return None
+    return (
+        f"operation times were measured on cpu, links are those of {machine_path}: `plan profile` on that "
+        "machine, or with --gpu NAME, gives times that go together"
+    )
+
+
+def _within(
+    machine: Machine | None, budget: Budget | None, plain_peak: int, resident: int, output: Output
+) -> Budget | None:
+    """Return the budget, or the device's capacity if that is less or no budget is given."""
+    capacity = device_budget(machine)
+    if budget is None or capacity is None or budget.bytes_of(plain_peak, resident) <= (capacity.size or 0):
+        return budget or capacity
+    output.note(f"{budget.text} is above {capacity.echo(plain_peak, resident)}, which holds instead")
+    return capacity
+
+
+def _solved(
+    problem: Problem, search: Search, report: Callable[[str], None], race: Incumbent
+) -> ValidatedSolution:
+    addresses = search.addresses
+    if addresses is None:
+        addresses = str(problem.graph.source.get("device", "cpu")) != "cpu"
+    try:
+        return registry.solve_or_unpin(
+            search.solver,
+            problem,
+            search.time_limit,
+            search.settings,
+            report,
+            search.bound_time,
+            addresses=addresses,
+            race=race,
+        )
+    except NotAcceptedError as error:
+        takes_any = (e for e in registry.entries() if e.accepts.startswith("any graph") and not e.needs_links)
+        others = [entry.name for entry in takes_any]
+        raise NotAcceptedError(f"{error} (solvers for any graph: {', '.join(others)})") from error
+
+
+def _bound_row(bound: Bound, solution: ValidatedSolution) -> Row:
+    """Return the row of a bound that does not hold for all schedules: this schedule may beat it."""
+    time = solution.figures.time
+    scope = {"any": "any order", "file": "traced order"}[bound.order]
+    scope += "" if bound.transfers else ", no transfers"
+    scope += "" if bound.backward_again else ", backward once"
+    scope += f", {bound.form}" if bound.form else ""
+    ways = ["in another order"] if bound.order == "file" else []
+    ways += [] if bound.backward_again else ["with backward repeated"]
+    ways += ["in another form"] if bound.form else []
+    gap = f"beaten {' or '.join(ways)}"
+    if bound.seconds <= time:
+        gap = f"gap {(time - bound.seconds) / time:.1%}"
+    seconds = "no schedule" if bound.seconds == inf else duration(bound.seconds)
+    return "", f"{seconds} ({scope}), {gap}"
+
+
+def _bound_document(bound: Bound, time: float) -> dict[str, Any]:
+    """Return a bound for JSON.
+
+    time: seconds of the schedule.
+    seconds: null if no such schedule exists.
+    """
+    exists = bound.seconds < inf
+    gap = (time - bound.seconds) / time if time and exists else 0.0
+    return {
+        "order": bound.order,
+        "transfers": bound.transfers,
+        "backward_again": bound.backward_again,
+        "form": bound.form,
+        "name": bound.name,
+        "seconds": bound.seconds if exists else None,
+        "gap": gap if exists else None,
+    }
+
+
+def _infeasible(error: InfeasibleError) -> dict[str, Any]:
+    least = {"budget": error.budget, "least_budget": error.least}
+    minimums = {"min_memory": error.min_memory, "min_memory_once": error.min_memory_once}
+    return {
+        "status": "no-schedule",
+        "solver": {"name": error.solver},
+        **least,
+        **minimums,
+        "bounds": [_bound_document(bound, inf) for bound in error.bounds],
+        "notes": list(error.notes),
+        "message": str(error),
+    }

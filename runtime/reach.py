@@ -7,6 +7,7 @@ own function names.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -42,6 +43,8 @@ _PASSED_BY = (str, bytes, int, float, complex, bool, type(None), *ProxyTypes)
 _CONTAINERS = (OrderedDict, dict, list, tuple, deque, set, frozenset)
 _HELD = (Tensor, list, dict, tuple, set)
 _LIBRARIES = ("site-packages", "dist-packages")
+_OURS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+"""This package's folder: a library, installed from its sources too."""
 
 
 def reachable(root: Any, parts: Callable[[Any], Parts] | None = None) -> Iterator[tuple[Path, Any]]:
@@ -174,7 +177,7 @@ def is_of_user_class(kind: type) -> bool:
 def is_of_library(filename: str) -> bool:
     """Tell whether a file is a library's or Python's own."""
     return any(folder in filename for folder in _LIBRARIES) or filename.startswith(
-        (sys.base_prefix, "<frozen")
+        (sys.base_prefix, "<frozen", _OURS)
     )
 
 

@@ -483,21 +483,6 @@ def make_fx(function: Callable[..., Any], **options: Any) -> Callable[..., fx.Gr
 
 
 @contextmanager
-def collector_paused() -> Generator[None]:
-    """Leave Python's cyclic garbage where it is within the block.
-
-    A trace makes so many objects that the collector would look through all of torch's, and finds nothing.
-    """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
-
-
-@contextmanager
 def fake_results_forgotten() -> Generator[None]:
     """Forget which fake tensors operators returned within the block.
 

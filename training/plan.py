@@ -15,6 +15,7 @@ from ..graphs.graph import Graph
 from ..graphs.machine import Links, Machine
 from ..planner.baseline import baseline, baseline_schedule
 from ..planner.simulator.part import part_of
+from ..runtime.collector import collector_off
 from ..runtime.compare.compiled import Compiled
 from ..runtime.compare.signature import grounds
 from ..runtime.device.choice import device_of
@@ -32,7 +33,6 @@ from ..runtime.program.structure import structure
 from ..runtime.run.cycle import Terms
 from ..runtime.run.execute import PlannedStep
 from ..runtime.run.part import PlannedPart
-from ..runtime.torch_internals import collector_paused
 from ..runtime.trace.output_layouts import residents, trace_real_layouts
 from ..runtime.trace.trace import trace
 from ..runtime.unsupported import warn_user
@@ -154,7 +154,7 @@ class Planner:
 
     def _made_step(self, iteration: Iteration, less: int) -> PlannedStep:
         size = self.bytes and max(0, self.bytes - less)
-        with self.book.phase("trace"), collector_paused():
+        with self.book.phase("trace"), collector_off():
             program = trace(iteration)
             kept = self._kept(iteration, program, size)
             like = self._like(program)

@@ -138,7 +138,7 @@ class Calls(Reports):
 
     def _result(self, result: Any, node: Node | None, key: Any) -> Any:
         self.see(result)
-        if node is not None or self._was_there(result):
+        if node is not None or self._youngest.was_there(result):
             self._node_of(result, (*(node.path if node else ()), key), known=False)
         return result
 

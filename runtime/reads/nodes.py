@@ -6,7 +6,6 @@ Each is a node. What the iteration makes is its own: the collector's youngest ge
 from __future__ import annotations
 
 import functools
-import gc
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -49,6 +48,7 @@ from .reads import (
     same,
     spell,
 )
+from .youngest import Youngest
 
 NOT_GIVEN = object()
 
@@ -98,8 +98,7 @@ class Nodes(ABC):
         self._nodes: dict[int, Node] = {}
         self._seen: dict[int, Any] = {}
         self._codes: dict[FunctionType, CodeType] = {}
-        self._old: dict[int, Any] = {}
-        self._new: set[int] = set()
+        self._youngest = Youngest()
         self._busy = False
         self._sourceless = False
         self._unread: set[str] = set()
@@ -149,7 +148,7 @@ class Nodes(ABC):
             return None
         if isinstance(value, Tensor):
             return self._node_of_tensor(value, path)
-        if not known and not self._was_there(value):
+        if not known and not self._youngest.was_there(value):
             return None
         return self._node(value, path)
 
@@ -157,7 +156,7 @@ class Nodes(ABC):
         """Return the node of a tensor that the trace doesn't know: its values count."""
         if not isinstance(tensor, Tensor) or isinstance(tensor, FakeTensor | nn.Parameter):
             return None
-        if not self._was_there(tensor) and id(tensor) not in self._nodes:
+        if not self._youngest.was_there(tensor) and id(tensor) not in self._nodes:
             return None
         node = self._node(tensor, path)
         if (name := self.stand_ins.batch.name_of(tensor)) is not None:
@@ -178,29 +177,9 @@ class Nodes(ABC):
             return self._node(thing, (thing.__name__,))
         if isinstance(thing, type):
             return self._node(thing, (thing.__name__,)) if is_of_user_class(thing) else None
-        if self._was_there(thing):
+        if self._youngest.was_there(thing):
             return self._node(thing, (f"a {type(thing).__name__}",))
         return None
-
-    def _was_there(self, thing: Any) -> bool:
-        """Tell whether an object was there when the trace began.
-
-        Only those of the youngest generation are looked at: a process may have millions of others.
-        """
-        if id(thing) in self._old:
-            return True
-        if id(thing) in self._new or not gc.is_tracked(thing):
-            return False
-        if self._listening:
-            self._note_new()
-        if id(thing) in self._new:
-            return False
-        self._old[id(thing)] = thing  # held, so that no other object gets its identity
-        return True
-
-    def _note_new(self) -> None:
-        young = map(id, gc.get_objects(generation=0))
-        self._new.update(each for each in young if each not in self._old)
 
     def _note_growth(self, node: Node) -> None:
         """Note that an object's content is read after something was added to it."""

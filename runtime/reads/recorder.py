@@ -7,12 +7,12 @@ The code of the user's functions is replaced, for the time of the trace, by code
     reports.py, calls.py    what is reported: loads and uses of values, calls
     following.py            which functions run in that form
     nodes.py                the objects that were there, and the reads of each
+    youngest.py             which objects are new
     carried.py              state that the iteration reads and then changes
 """
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Generator
 from contextlib import contextmanager
 from threading import get_ident
@@ -31,6 +31,7 @@ from .reads import (
     all_reads,
     same,
 )
+from .youngest import Youngest
 
 
 class Recording(Calls):
@@ -39,29 +40,27 @@ class Recording(Calls):
     @contextmanager
     def listening(self) -> Generator[None]:
         """Make the user's functions report what they read; afterwards they are as before."""
-        collects = gc.isenabled()
-        gc.disable()  # so that objects made from here on stay in the youngest generation: see _was_there
-        self._old = {id(each): each for each in gc.get_objects(generation=0)}
-        self._thread, self._listening = get_ident(), True
-        try:
-            self._node(self._module, ("module",))
-            for path, part in self._module.named_modules():
-                self._node(part, ("module", *(path.split(".") if path else ())))
-            for part in self._module.modules():
-                self._see_module(part)
-            for name, thing in self._others.items():
-                self._node(thing, (name,))
-                self.see(thing)
-            self._by_names()  # code without a source reports nothing: what it leads to is followed beforehand
-            with no_files_read():
-                yield
-        finally:
-            self._listening = False
-            self._note_new()  # the collector may move them from here on
-            if collects:
-                gc.enable()
-            for function, code in self._codes.items():
-                function.__code__ = code
+        with self._youngest.watched():
+            self._thread, self._listening = get_ident(), True
+            try:
+                self._follow_roots()
+                with no_files_read():
+                    yield
+            finally:
+                self._listening = False
+                for function, code in self._codes.items():
+                    function.__code__ = code
+
+    def _follow_roots(self) -> None:
+        self._node(self._module, ("module",))
+        for path, part in self._module.named_modules():
+            self._node(part, ("module", *(path.split(".") if path else ())))
+        for part in self._module.modules():
+            self._see_module(part)
+        for name, thing in self._others.items():
+            self._node(thing, (name,))
+            self.see(thing)
+        self._by_names()  # code without a source reports nothing: what it leads to is followed beforehand
 
     def note_carried(self) -> None:
         """Find what the code has read and the iteration then changed, before that is put back.
@@ -109,7 +108,7 @@ class Recording(Calls):
     def close(self) -> None:
         """Let go of the objects that were there when the trace began: the error of a trace that failed may be
         kept for long, and with it this recording."""
-        self._seen, self._old, self._new, self._nodes, self.carried = {}, {}, set(), {}, []
+        self._seen, self._youngest, self._nodes, self.carried = {}, Youngest(), {}, []
 
 
 def _tops(nodes: list[Node]) -> list[Node]:

@@ -16,13 +16,9 @@ question, and refuses the line that leads to another loss.
 
 from __future__ import annotations
 
-import io
-import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from gc import collect
 from math import nan
 from typing import Any
 
@@ -31,18 +27,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ...graphs.errors import MemplanError, MismatchError
-from ..absent_gpu.devices import is_absent_gpu
-from ..calls.randomness import restore_generator, save_generator
 from ..model.captured import users_line
 from ..model.iteration import Inputs, Iteration, forward, tensors_in, with_tensors
-from ..model.python_state import state_put_back
 from ..program.outputs import Output
-from ..reads.carried import Counter as StateCounter
 from ..reads.contents import is_plain
 from ..torch_internals import FakeTensor, functions_applied, tree_map, version_of
-from ..unsupported import TraceError, is_value_dependent, warn_user
+from ..unsupported import is_value_dependent, warn_user
 from .api_calls import (
-    VARIED,
     Calls,
     Made,
     Question,
@@ -53,20 +44,6 @@ from .api_calls import (
     tensors_among,
 )
 from .trace_context import users_code
-
-GUESSES = (1.0, 0.0, 2.0**40, -1.0, nan, VARIED)
-"""Answers to questions for values with which a trace tries whether the loss depends on them."""
-
-COUNTS = (0, 1, 2, 3, 4, 7, 9, 99, 499, 999, 10**4, 10**6)
-"""Numbers of a counter with which a trace tries whether the loss depends on it."""
-
-_IN_A_ROW = 9
-"""Rounds of three iterations after which a state that counts has shown what it leads to."""
-
-_OTHER_AFTER_ONE = (
-    "computes something else in a second iteration, by what the first has left in attributes or containers: "
-    "make it a buffer (register_buffer) or an input, or count in the training loop"
-)
 
 Result = tuple[Any, ...]
 """Which of a trace's tensors are loss, outputs and buffers at the end; None for any other."""
@@ -255,101 +232,28 @@ class HostPart:
         """
         # The plan may have left a result in another memory.
         shown = {n: results[name].to(self.calls.tensors[n].device) for name, n in self.kept.items()}
-        replay = self._on(tensors_in(inputs), shown)
-        if not self._same(replay, inputs, raises=True):
+        replay = self.on(tensors_in(inputs), shown)
+        if not self.same(replay, inputs, raises=True):
             raise MismatchError(
                 f"{replay.other or replay.place or self._places()}the code takes another way than in the "
                 "planned iteration, by values that it reads, and the loss would be another: use torch.where, "
                 "or compute that part in the training loop"
             )
 
-    def _on(self, batch: Named, shown: Mapping[int, Tensor]) -> Replay:
+    def on(self, batch: Named, shown: Mapping[int, Tensor]) -> Replay:
         """Return the mode of an iteration with this batch and these results."""
         numbers = {name: self.calls.numbers[id(fake)] for name, fake in self.inputs.items()}
         once = Counter(map(id, batch.values()))  # one that is given twice was two in the trace
         given = {n: batch[name] for name, n in numbers.items() if once[id(batch[name])] == 1}
         return Replay(self.calls, self._weights(), {**given, **shown})
 
-    def explore(self, counters: Sequence[StateCounter]) -> set[int]:
-        """Run the code with several answers to its questions, and return which tensors it asks about.
-
-        Those are among them that it keeps in lists or attributes.
-
-        counters: numbers that it counts up and reads; it is run with others, too.
-
-        Raises DecidingError if an answer leads to another loss, TraceError if a number does.
-        """
-        needed: set[int] = set()
-        with self._undone():
-            counts = self._references()
-            replay = self._guessing(lambda _question: self.first_guess)
-            if not self._same(replay, raises=True):
-                raise DecidingError(self.calls.questions)
-            needed |= replay.needed
-            del replay
-            needed |= self._held_since(counts)
-        for guess in GUESSES:
-            needed |= self._tried(lambda _question, guess=guess: guess)
-        for counter in counters:
-            needed |= self._counted(counter)
-        self._run_in_a_row(needed)
-        return needed
-
-    def _run_in_a_row(self, needed: set[int]) -> None:
-        """Run the code as after planned iterations. Raises TraceError if one feels what another has left."""
-        for guess in GUESSES:
-            with self._undone():
-                first, other = (
-                    {name: filled(fake, guess) for name, fake in self.inputs.items()} for _ in range(2)
-                )
-                many = _IN_A_ROW if guess == self.first_guess else 1
-                for batch in (first, other, other) * many:  # the same objects once more, too
-                    replay = self._on(batch, {n: filled(self.calls.tensors[n], guess) for n in needed})
-                    if not self._same(replay):
-                        raise TraceError(f"{replay.place or 'the iteration '}{_OTHER_AFTER_ONE}")
-
-    def _counted(self, counter: StateCounter) -> set[int]:
-        """Run the code with several numbers of a counter, and return which tensors it asks about."""
-        needed: set[int] = set()
-        for number in COUNTS if counter.entries() is not None else ():
-            replay = self._guessing(lambda _question: self.first_guess)
-            with self._undone():
-                entries = counter.entries()
-                assert entries is not None
-                entries[counter.key] = number
-                if not self._same(replay):
-                    raise TraceError(counter.refusal)
-            needed |= replay.needed
-        return needed
-
-    def _tried(self, guess: Callable[[int | None], float]) -> set[int]:
-        """Run the code with these answers, and return which tensors it asks about. Raises DecidingError."""
-        replay = self._guessing(guess)
-        with self._undone():
-            if self._same(replay):
-                return replay.needed
-        found = [question for number, question in enumerate(self.calls.questions) if self._decides(number)]
-        raise DecidingError(found or self.calls.questions)
-
-    def _decides(self, number: int) -> bool:
-        """Tell whether the answer to one question changes the loss."""
-        for guess in GUESSES:
-            replay = self._guessing(
-                # Calls that follow only then, too: they may ask once more, about what decides with it.
-                lambda question, guess=guess: guess if question in (number, None) else self.first_guess
-            )
-            with self._undone():
-                if not self._same(replay):
-                    return True
-        return False
-
-    def _guessing(self, guess: Callable[[int | None], float]) -> Replay:
+    def guessing(self, guess: Callable[[int | None], float]) -> Replay:
         return Replay(self.calls, self._weights(), {}, guess)
 
     def _weights(self) -> set[int]:
         return {self.calls.numbers[id(tensor)] for tensor in self.parameters.values()}
 
-    def _same(self, replay: Replay, inputs: Inputs | None = None, *, raises: bool = False) -> bool:
+    def same(self, replay: Replay, inputs: Inputs | None = None, *, raises: bool = False) -> bool:
         """Tell whether the code leads to the same loss.
 
         inputs: the batch; None for the trace's.
@@ -380,39 +284,8 @@ class HostPart:
             loss, output = torch.func.functional_call(Holder(self.iteration.module), state, (run,))
         return result_of(replay.number, loss, output, [state[f"module.{name}"] for name in self.buffers])
 
-    def _references(self) -> list[int]:
-        return [sys.getrefcount(tensor) for tensor in self.calls.tensors]
-
-    def _held_since(self, counts: Sequence[int]) -> set[int]:
-        """Return the numbers of tensors to which there are more references now."""
-        for last in (False, True):
-            now = self._references()
-            found = {n for n, (one, other) in enumerate(zip(counts, now, strict=False)) if other > one}
-            if not found or last:
-                break
-            collect()  # circles of objects that nobody has any more
-        return {number for number in found if isinstance(self.calls.tensors[number], FakeTensor)}
-
     def _places(self) -> str:
         return "".join(dict.fromkeys(question.place for question in self.calls.questions))
-
-    @contextmanager
-    def _undone(self) -> Generator[None]:
-        """Put back what the code changes, and keep from the user what it prints, noting whether it prints."""
-        text, device = io.StringIO(), next(iter(self.parameters.values())).device
-        drawing = {torch.device("cpu")} if is_absent_gpu() else {torch.device("cpu"), device}
-        generators = {each: save_generator(each) for each in drawing}
-        try:
-            with (
-                state_put_back(self.iteration, tensors=False),
-                redirect_stdout(text),
-                redirect_stderr(text),
-            ):
-                yield
-        finally:
-            self.printed = self.printed or bool(text.getvalue())
-            for each, numbers in generators.items():
-                restore_generator(each, numbers)
 
 
 def result_of(

@@ -54,6 +54,7 @@ from .generators import Generators, held_generators
 from .given import given_replaced
 from .gradients import check_leaves, other_gradients_refused
 from .host_part import DecidingError, Holder, HostPart, result_of
+from .host_part_trial import Trial
 from .in_a_row import another, refuse_what_moves
 from .known_functions import KnownFunctions
 from .known_values import KnownValues
@@ -298,7 +299,7 @@ def _host_part(
         results: set[int] = set()
     else:
         try:
-            results = run.recorder.needed | part.explore(counters)
+            results = run.recorder.needed | Trial(part).explore(counters)
         except DecidingError as error:
             if not error.questions:
                 raise TraceError("the iteration's code does something else when it runs twice") from error

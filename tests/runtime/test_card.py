@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from memplan.cli.run import _other_card
+from memplan.cli.planned_step import other_card
 from memplan.runtime.device import card
 from memplan.runtime.device.choice import device_of
 from small_graphs import small_graph
@@ -78,6 +78,6 @@ def test_another_driver_is_named_where_a_schedule_runs() -> None:
     then = {"name": "H100", "driver": "580.1", "clock": 1_980_000_000, "cudnn_benchmark": False}
     here = {"name": "H100", "driver": "590.2", "cudnn_benchmark": False}
     graph = replace(small_graph(Random(0)), source={"card": then})
-    assert "measured with driver 580.1 (here 590.2): times may differ" in str(_other_card(graph, here))
-    assert _other_card(graph, then) is None
-    assert _other_card(replace(graph, source={}), here) is None
+    assert "measured with driver 580.1 (here 590.2): times may differ" in str(other_card(graph, here))
+    assert other_card(graph, then) is None
+    assert other_card(replace(graph, source={}), here) is None

@@ -181,7 +181,7 @@ def test_batches_of_any_shape_are_planned_once_and_kept_on_disk(
         step.evaluate(z, targets=most)
         assert len(step._forward["evaluate"].plans.steps) == 2
         assert len(step.plans) == 1
-    assert len(done) == 4
+    assert len(done) == 1  # the other shapes' plans are derived from the first's
 
 
 def test_optimizer_states_on_the_device_are_not_evaluations_to_use() -> None:

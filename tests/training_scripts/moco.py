@@ -38,9 +38,8 @@ class MoCo(nn.Module):
         self.pointer[0] = (pointer + len(keys)) % self.size
 
     def forward(self, query_images, key_images):
-        queries = F.normalize(
-            encode(query_images), dim=1
-        )  # without memplan: queries = F.normalize(self.query(query_images), dim=1)
+        encoded = encode(query_images)  # without memplan: encoded = self.query(query_images)
+        queries = F.normalize(encoded, dim=1)
         keys = self.keys_of(key_images)
         positive = torch.einsum("nc,nc->n", [queries, keys]).unsqueeze(-1)
         negative = torch.einsum("nc,ck->nk", [queries, self.queue.clone().detach()])

@@ -1,0 +1,63 @@
+"""Python's collector of circles, off for a while: objects made meanwhile stay in its youngest generation."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Generator
+from contextlib import contextmanager
+from threading import Lock
+
+_lock = Lock()
+
+
+class _Off:
+    """Blocks without the collector. Traces of several threads overlap: it is on again after the last one."""
+
+    blocks = 0
+    was_on = False
+    looking = 0
+    """Blocks that tell new objects by their generation."""
+
+
+@contextmanager
+def collector_off() -> Generator[None]:
+    """Leave cyclic garbage where it is within the block.
+
+    A trace makes so many objects that the collector would look through all of torch's, and finds nothing.
+    """
+    with _lock:
+        if not _Off.blocks:
+            _Off.was_on = gc.isenabled()
+            gc.disable()
+        _Off.blocks += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _Off.blocks -= 1
+            if not _Off.blocks and _Off.was_on:
+                gc.enable()
+
+
+@contextmanager
+def youngest_kept() -> Generator[None]:
+    """Leave objects made within the block in the youngest generation, and few others there."""
+    with collector_off():
+        collect_youngest()  # each look at the generation would pass by all that is there
+        _count(1)
+        try:
+            yield
+        finally:
+            _count(-1)
+
+
+def collect_youngest() -> None:
+    """Collect circles among young objects, unless a block would take those that stay for older ones."""
+    with _lock:
+        if not _Off.looking:
+            gc.collect(0)
+
+
+def _count(change: int) -> None:
+    with _lock:
+        _Off.looking += change

@@ -1,0 +1,110 @@
+"""What tells new objects from old ones, also where a user has switched the collector off."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import ExitStack
+from random import Random
+from threading import Thread
+from typing import Any
+
+import memplan
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from memplan.runtime.collector import collector_off
+from memplan.runtime.reach import is_of_user, reachable
+from memplan.runtime.reads.youngest import Youngest
+from torch import nn
+
+
+@pytest.fixture(params=[True, False], ids=["on", "off"])
+def collects(request: pytest.FixtureRequest) -> Iterator[bool]:
+    before = gc.isenabled()
+    (gc.enable if request.param else gc.disable)()
+    yield request.param
+    (gc.enable if before else gc.disable)()
+
+
+def test_new_objects_are_told_from_old_ones(collects: bool) -> None:
+    random, old = Random(0), [[number] for number in range(2000)]
+    youngest = Youngest()
+    with youngest.watched():
+        assert not gc.isenabled()
+        new = [[number] for number in range(2000)]
+        things = [(True, each) for each in old] + [(False, each) for each in new]
+        random.shuffle(things)
+        assert all(youngest.was_there(thing) is there for there, thing in things)
+    assert gc.isenabled() is collects
+    gc.collect()
+    assert all(youngest.was_there(thing) is there for there, thing in things)
+
+
+def test_each_look_passes_by_what_a_process_without_a_collector_has() -> None:
+    gc.disable()
+    try:
+        _kept = [[number] for number in range(100_000)]
+        with Youngest().watched():
+            assert len(gc.get_objects(generation=0)) < 1000
+    finally:
+        gc.enable()
+
+
+@given(st.permutations([0, 0, 1, 1, 2, 2]))
+def test_the_collector_is_off_as_long_as_anybody_needs_it(order: list[int]) -> None:
+    """Traces of several threads begin and end in any order."""
+    open_: dict[int, ExitStack] = {}
+    for each in order:
+        if each in open_:
+            open_.pop(each).close()
+        else:
+            open_[each] = ExitStack()
+            open_[each].enter_context(collector_off())
+        assert gc.isenabled() is not bool(open_)
+
+
+def test_an_error_switches_it_on_again() -> None:
+    with pytest.raises(KeyboardInterrupt), collector_off():
+        raise KeyboardInterrupt
+    assert gc.isenabled()
+
+
+def test_planning_leaves_the_collector_as_it_was(collects: bool) -> None:
+    class Logs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.seen = nn.Linear(4, 4), list[float]()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            loss = self.layer(x).square().mean()
+            self.seen.append(loss.item())
+            return loss
+
+    step = memplan.optimize(Logs(), torch.ones(2, 4), budget="100%", cache=False, time_limit=1)
+    assert gc.isenabled() is collects
+    step(torch.ones(2, 4))
+    assert gc.isenabled() is collects
+
+
+def test_this_package_is_a_library_when_it_is_installed_from_its_sources() -> None:
+    """A walk from a model that uses it does not enter its own tables."""
+    assert not is_of_user(reachable)
+    assert is_of_user(test_an_error_switches_it_on_again)
+
+
+def test_threads_see_one_collector() -> None:
+    inside: list[Any] = []
+
+    def other() -> None:
+        with collector_off():
+            inside.append(gc.isenabled())
+
+    with collector_off():
+        thread = Thread(target=other)
+        thread.start()
+        thread.join()
+        assert inside == [False]
+        assert not gc.isenabled()
+    assert gc.isenabled()

@@ -64,7 +64,7 @@ def test_the_file_that_was_there_is_kept_once(plan: Plan) -> None:
     assert "chain.schedule.json (the earlier one is chain.schedule.old.json)" in result.stdout
     assert files() == {"chain.schedule.json", "chain.schedule.old.json"}
     graph = load_graph("../elsewhere/chain.json")
-    budgets = [load_schedule(name, graph).budget for name in sorted(files())]
+    budgets = [load_schedule(name, graph).budget or 0 for name in sorted(files())]
     assert budgets == sorted(budgets)
     assert len(set(budgets)) == 2
     plan(*call, "-o", "chain.schedule.json")  # the user has named it: it is replaced

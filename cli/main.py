@@ -28,6 +28,7 @@ COMMANDS = {
     "report": "Write a schedule as one page for a browser.",
     "run": "Run a schedule and eager PyTorch: time, memory, results.",
     "train": "Train a model by a schedule, with checkpoints.",
+    "compare": "Show schedules side by side, or what several solvers find for a graph.",
     "pareto": "Find the curve of time against memory of a graph.",
     "bench": "Compare solvers on graphs and budgets.",
     "machine": "Measure this machine, or show one by its name: makes a machine file.",

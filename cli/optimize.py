@@ -10,6 +10,7 @@ import click
 
 from ..graphs.files.files import save_graph
 from ..solvers.incumbent import Incumbent
+from ..solvers.problem import InfeasibleError
 from .exits import Exit
 from .export_views import subject_of, write_view
 from .measured_before import graph_measured_before
@@ -21,7 +22,7 @@ from .printing.output_files import destination_of, write_out
 from .profiling import Measurement, make_graph, measurement_options
 from .replay import open_schedule, validate_schedule
 from .report import page_of
-from .solving import Search, search_options, solve_graph
+from .solving import Search, refusal_document, search_options, solve_graph
 
 
 @click.command()
@@ -61,7 +62,11 @@ def optimize(model: str, search: Search, measurement: Measurement, remeasure: bo
         graph_line = written.row("graph")
     race, phases = Incumbent(), Phases()
     machine = chosen_machine(search.machine_path, output) or graph.machine
-    found = solve_graph(graph, model, search, machine, race, phases, output)
+    try:
+        found = solve_graph(graph, model, search, machine, race, phases, output)
+    except InfeasibleError as error:
+        output.document(refusal_document(error))
+        raise
     schedule = write_out(schedule_to, found.save)
     schedule.tell()
     held = open_schedule(schedule_to.path, graph_to.path, output)

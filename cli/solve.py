@@ -17,7 +17,7 @@ from .printing.figures import graph_row
 from .printing.output import Output, labelled
 from .printing.output_files import check_spared, destination_of, write_out
 from .printing.race_log import write_csv
-from .solving import Search, search_options, solve_graph
+from .solving import Search, refusal_document, search_options, solve_graph
 
 
 @click.command()
@@ -53,7 +53,8 @@ def solve(
     machine = chosen_machine(search.machine_path, output) or loaded.machine
     try:
         found = solve_graph(loaded, graph, search, machine, race, phases, output)
-    except InfeasibleError:
+    except InfeasibleError as error:
+        output.document(refusal_document(error))
         write_out(log_path, lambda path: write_csv(path, race.history)).tell()
         raise
     with phases.of("writing the schedule"):

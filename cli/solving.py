@@ -233,7 +233,7 @@ def solve_graph(
     machine: the graph's, or that of --machine.
     race: receives schedules and bounds as they are found.
 
-    Raises InputError, NotAcceptedError, and InfeasibleError after its document is printed.
+    Raises InputError, NotAcceptedError, InfeasibleError.
     """
     with phases.of("simulating the baseline"):
         reference = baseline(graph)
@@ -262,7 +262,6 @@ def solve_graph(
             log.close()
         phases.divide(_SOLVING, solution.seconds, "validating and bounding the schedule")
     except InfeasibleError as error:
-        output.document(_infeasible(error))
         for line in error.notes:
             output.note(line)
         phases.tell(search.time_limit, output)
@@ -353,7 +352,8 @@ def _bound_document(bound: Bound, time: float) -> dict[str, Any]:
     }
 
 
-def _infeasible(error: InfeasibleError) -> dict[str, Any]:
+def refusal_document(error: InfeasibleError) -> dict[str, Any]:
+    """Return a refusal for JSON."""
     least = {"budget": error.budget, "least_budget": error.least}
     minimums = {"min_memory": error.min_memory, "min_memory_once": error.min_memory_once}
     return {

@@ -6,7 +6,7 @@ what is loaded or compiled at the first use is not in its time. Then `STARTED` i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from math import inf
 from time import perf_counter
@@ -42,21 +42,22 @@ def run(call: Call, trial: Trial, bound_seconds: float) -> Ending:
     """Run a trial. bound_seconds: for lower bounds."""
     graph = load_graph(trial.instance.path)
     with call.interruptible():
-        warm_up(trial, (graph.machine or Machine()).links)
+        solver, given, _all = trial.contender
+        warm_up(solver, given, (graph.machine or Machine()).links)
         call.report(STARTED)
         return answer(trial, graph, bound_seconds)
 
 
-def warm_up(trial: Trial, links: Links) -> None:
+def warm_up(solver: str, given: Mapping[str, str], links: Links) -> None:
     """Have the solver load and compile its code. If it fails here, it will fail in the trial too.
 
+    given: its settings.
     links: those of the graph's machine; without them solvers that offload load none of their code for it.
     """
     rate = 1e9
     graph = with_updates(chain(8), optimizer=ADAMW, when="in-backward", device_rate=rate, host_rate=rate)
     problem = Problem(graph, baseline(graph).peak * 4 // 5, Machine(links=links))
     with suppress(Exception):
-        solver, given, _all = trial.contender
         registry.solve(solver, problem, WARM_UP_LIMIT, given, bound_seconds=0.0)
 
 

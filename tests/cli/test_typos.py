@@ -25,6 +25,7 @@ SOUND = {
     "report": ["s.json", "--graph", "g.json", "-o", "r.html"],
     "run": ["s.json", "--graph", "g.json", "--model", "m.py"],
     "train": ["s.json", "--graph", "g.json", "--model", "m.py", "--steps", "1", "--checkpoint", "c"],
+    "compare": ["g.json", "--solvers", "store-all", "--budget", "100%", "--bound-time", "0"],
     "pareto": ["g.json", "--solver", "store-all", "--budgets", "100%"],
     "bench": ["g.json", "--solvers", "store-all", "--budgets", "100%"],
     "machine": ["rtx3060"],

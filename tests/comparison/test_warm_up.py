@@ -1,8 +1,5 @@
 """What a row of a comparison does before its clock runs."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 from memplan.comparison import trial
 from memplan.graphs.machine import Link, Links
@@ -26,7 +23,6 @@ def test_a_solver_has_run_before_the_clock_does(
         return solution
 
     monkeypatch.setattr(registry, "solve", noted)
-    named: Any = SimpleNamespace(contender=(solver, {}, "{}"))  # of a trial, all that is read
-    trial.warm_up(named, links)
+    trial.warm_up(solver, {}, links)
     needs_links = solver != "search"
     assert ran == ([solver] if links is LINKS or not needs_links else [])

@@ -92,6 +92,11 @@ def is_moved(before: Any, after: Any) -> bool:
     return both and (*before[:2], *before[3:]) == (*after[:2], *after[3:])
 
 
+def is_spread(before: Any, after: Any) -> bool:
+    """Whether a DTensor is where a tensor was: whose values are compared where it is trained."""
+    return isinstance(before, tuple) and isinstance(after, int)
+
+
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     names = [*before, *(name for name in after if name not in before)]
     return [name for name in names if before.get(name) != after.get(name)]
@@ -109,12 +114,14 @@ def watched(function: Any, position: int) -> Any:
     @wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
         before = digest(arguments[position])
-        moves = isinstance(arguments[0], plan.Planner) and arguments[0].options.machine is not None
+        options = arguments[0].options if isinstance(arguments[0], plan.Planner) else None
+        moves = options is not None and options.machine is not None
+        spreads = getattr(options, "shard", None) is not None
         try:
             return function(*arguments, **keywords)
         finally:
             after = digest(arguments[position])
-            may = is_moved if moves else is_made
+            may = is_spread if spreads else is_moved if moves else is_made
             changed = [
                 name
                 for name in differences(before, after)

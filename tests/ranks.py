@@ -1,4 +1,4 @@
-"""Two processes that train one model side by side, over gloo."""
+"""Processes that train one model side by side, over gloo."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from torch import distributed as dist
 RANKS = 2
 
 
-def ranks(run: Callable[..., Any], folder: Path, *arguments: Any) -> list[Any]:
+def ranks(run: Callable[..., Any], folder: Path, *arguments: Any, size: int = RANKS) -> list[Any]:
     """What each rank's run returns: a text where it raises."""
     context = multiprocessing.get_context("spawn")
     processes = [
-        context.Process(target=_rank, args=(run, rank, str(folder), arguments)) for rank in range(RANKS)
+        context.Process(target=_rank, args=(run, rank, size, str(folder), arguments)) for rank in range(size)
     ]
     for process in processes:
         process.start()
     for process in processes:
         process.join(200)
     assert not any(process.is_alive() for process in processes), "the ranks wait for each other"
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(RANKS)]
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(size)]
 
 
-def _rank(run: Callable[..., Any], rank: int, folder: str, arguments: tuple[Any, ...]) -> None:
+def _rank(run: Callable[..., Any], rank: int, size: int, folder: str, arguments: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
     try:
         result = run(rank, *arguments)
     except memplan.MemplanError as error:

@@ -39,7 +39,7 @@ class EagerBatches:
     def __init__(self, iteration: Iteration) -> None:
         self._iteration = iteration
         several = iteration.updates is not None and iteration.accumulate > 1  # the sums are the plans'
-        self._possible = iteration.trains and iteration.processes is None and not several
+        self._possible = iteration.trains and iteration.alone and not several
         self._forms: dict[Hashable, str] = {}
         self._said = False
         self._unmeasured: set[Hashable] = set()

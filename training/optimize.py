@@ -25,6 +25,7 @@ from .option_rules import validate_options
 from .options import Options
 from .plan import Planner
 from .report import TrainingLog
+from .sharded import sharded_step
 from .step import Step
 from .unplanned_optimizer import OutsideStep
 from .weights import read_weights
@@ -140,6 +141,9 @@ def optimize_with(module: Any, inputs: Any, options: Options) -> Step:
         accumulate=steps if optimizer is not None else 1,
         scaler=options.enabled_scaler,
     )
+    if options.shard is not None:
+        with deferred_signals(), open_to_signals(first_interrupt=True):
+            return sharded_step(iteration, options, processes, planned=planned)
     if options.weights is not None:
         read_weights(module, options.weights, next(iter(tensors_in(given).values())).device)
     planner = Planner(options, TrainingLog(options.progress))

@@ -25,7 +25,8 @@ def validate_options(
     """
     _validate_autocast(options)
     _validate_updates(options, planned=planned)
-    check_weights(module, options.weights)
+    if options.shard is None:  # sharded.py has another way out
+        check_weights(module, options.weights)
     if options.master_weights:
         prepare_masters(module, options.optimizer if planned else None)
     if options.ema is not None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from ..graphs.errors import InputError
@@ -21,6 +22,7 @@ from ..planner.budget import Budget, parse_budget
 from ..runtime.measuring.kept_machine import AUTO, auto_machine
 from ..runtime.model.clipping import Clipping, parse_norm
 from ..runtime.program.outputs import Wanted
+from ..runtime.sharded.ranks import Mesh
 from ..runtime.unsupported import warn_user
 from ..runtime.updates.catalogue import titles
 from ..solvers.allowed import parse_allow
@@ -143,6 +145,16 @@ def _machine(machine: Machine | str | Path | None) -> Machine | None:
         warn_user(found.line)
     # The budget is the limit: what is free at the moment would make each process another plan.
     return replace(found.machine, device_capacity=None)
+
+
+def _mesh(mesh: Mesh | None) -> Mesh | None:
+    if mesh is None or mesh is False:
+        return None
+    if mesh is not True and not isinstance(mesh, DeviceMesh):  # pyright: ignore
+        raise UnfitError(
+            "give a torch.distributed.device_mesh.DeviceMesh, or True for all ranks of the default group"
+        )
+    return mesh
 
 
 def _solver(solver: str) -> str:
@@ -342,6 +354,15 @@ class Options(PlanningOptions):
         text=(
             "Loss, if the output has no `.loss` and is not the loss itself: loss_fn(output), "
             "loss_fn(output, inputs) or, with targets, loss_fn(output, targets)."
+        ),
+        default=None,
+    )
+    shard: Mesh | None = option(
+        converter=_mesh,
+        text=(
+            "Mesh of one dimension over whose ranks weights, gradients and optimizer states are spread "
+            "(ZeRO-3, FSDP), or True for all ranks of the default process group. All ranks call this at "
+            "once, with equal plain modules and optimizer=; parameters become DTensors."
         ),
         default=None,
     )

@@ -84,7 +84,7 @@ class Step:
         plan = partial(_planned, planner, self._loop)
         self._plans = Plans(iteration, plan, planner.giving_up, planner.options.max_plans, buckets)
         several = iteration.updates is not None and iteration.accumulate > 1  # the plan has parts
-        alone = iteration.processes is None and not several and iteration.purpose != "part"
+        alone = iteration.alone and not several and iteration.purpose != "part"
         drifts = planner.options.replan_on_drift and not planner.options.cuda_graph
         planner.improves = drifts and alone
         self._adapter = Adapter(planner, on=planner.improves)
@@ -155,10 +155,8 @@ class Step:
             self._weigh(plan, waiting)
         plan = self.plans[0] = self._adapter.before(plan, self._iteration._replace(inputs=inputs))
         iterate = partial(self._iterate, inputs)
-        if self._iteration.processes is not None:  # others do not repeat theirs
-            outcome = iterate(plan)
-        else:
-            outcome = self._verified(plan, inputs, iterate)
+        # Other processes do not repeat their iterations.
+        outcome = self._verified(plan, inputs, iterate) if self._iteration.alone else iterate(plan)
         return self._loss(inputs, outcome)
 
     def _verified(

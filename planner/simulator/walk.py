@@ -27,6 +27,8 @@ class Walk:
 
     After each `run_iteration`: `queues`, `seconds`, `launches` and `waits` per step for the clock, `curve`
     (device bytes while each step runs), `ledgers` with the peaks so far.
+
+    on_peers: per update, what it uses on the peers.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class Walk:
 
         self.footprint = Footprint(graph, self.hierarchy)
         self.sizes = self.footprint.sizes
-        self._on_peers = {
+        self.on_peers = {
             operation: graph.on_peers(operation)
             for operation in ((graph.operations.phase == Phase.UPDATE).nonzero()[0].tolist())
             if graph.tensors.spread
@@ -124,7 +126,7 @@ class Walk:
             rule, why, tensor = fault
             self._refuse(rule, why, tensor)
 
-        copies, on_peers = self.copies, self._on_peers.get(operation, ())
+        copies, on_peers = self.copies, self.on_peers.get(operation, ())
         have, whole = copies.have[memory], copies.whole
         shared = copies.stale or copies.made
         waits: list[int] = []

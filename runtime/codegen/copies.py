@@ -10,7 +10,7 @@ from ...planner.addresses.layout import Layout
 from ...planner.schedule.schedule import Schedule, Verb
 from ...planner.simulator.clock import Queue, source_of
 from ..device.device import Device
-from ..program.program import Program
+from ..program.program import Program, Value
 from ..storage.copies import loaded, raw, value
 from .codegen import Writer
 from .dry_run import FENCE, Ends, IterationCode, Leave, copy_of_key
@@ -59,7 +59,7 @@ class CopyWriter(Writer):
         self.there = set(carried)
         self.awaited: set[int] = set()
         self.sizes: list[int] = graph.tensors.bytes.tolist()
-        self.ends = program.ends
+        self.ends = program.ends | {x: self.sizes[x] for x in graph.tensors.spread}  # with their padding
         to_disk = (schedule.verbs == Verb.OFFLOAD) & (schedule.wheres == Memory.DISK)
         self.files_are_late = any(step >= 0 and bool(to_disk[step]) for step in iteration.ends)
         self.moved = {storage for _memory, storage in carried}
@@ -77,6 +77,11 @@ class CopyWriter(Writer):
     def transfer(self, step: int, x: int, queue: Queue, to: int) -> None:
         """Write the lines of a copy to a memory from its neighbour."""
         is_new, of = (to, x) not in self.there, source_of(queue)
+        if x in self.graph.tensors.spread:
+            self._between_ranks(step, x, to)
+            if x in self.moved and is_new:
+                self.lines.append(f"held['{variable(to, x)}'] = {variable(to, x)}")
+            return
         source = self._on_device(x) if of == Memory.DEVICE else variable(of, x)
         if of != Memory.DEVICE:
             size = f"{source}.size"
@@ -87,6 +92,25 @@ class CopyWriter(Writer):
         self.add(step, queue, JOBS[queue], f"({source}, {variable(to, x)})")
         if x in self.moved and is_new:
             self.lines.append(f"held['{variable(to, x)}'] = {variable(to, x)}")
+
+    def _between_ranks(self, step: int, x: int, to: int) -> None:
+        """Write the lines of a gather or a scatter. Variable h of a spread tensor is this rank's share."""
+        if to == Memory.DEVICE:
+            self._to_device(step, x, str(self.sizes[x]))
+            self.add(step, Queue.COMM, "gather", f"(h{x}, d{x})")
+            return
+        source = self._on_device(x)
+        if (Memory.PEERS, x) not in self.there:
+            self.there.add((Memory.PEERS, x))
+            if (ends := self.iteration.ends.get(step)) is not None:
+                self.wait_for(ends.transfers)
+                self._pop(ends)
+            self.lines.append(f"h{x} = share({self.names.of_thing(self._gradient(x))})")
+        self.add(step, Queue.COMM, "scatter", f"({source}, h{x})")
+
+    def _gradient(self, x: int) -> Value:
+        """Return the form of the gradient whose storage is x."""
+        return next(form for form in self.program.values if form.storage == x)
 
     def leave(self, key: int, x: int, memory: int) -> None:
         names = self.names_of(x, memory)
@@ -190,7 +214,7 @@ class CopyWriter(Writer):
     def add(self, step: int, queue: Queue, work: str, arguments: str) -> None:
         after = "".join(f"{self.ticket(other)}, " for other in self.due(self.iteration.waits.get(step, ())))
         ends = self.iteration.ends.get(step)
-        on_device = queue == Queue.H2D
+        on_device = queue in (Queue.H2D, Queue.COMM)
         gone = "" if ends is None or on_device else "".join(f"{_popped(delete)}, " for delete in ends.deletes)
         self.lines.append(f"now[{step}] = add({queue.name}, {work}, {arguments}, ({after}), ({gone}))")
 

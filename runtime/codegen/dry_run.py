@@ -152,20 +152,21 @@ class DryRun(Walk):
 
     def _drop(self, copy: Copy) -> None:
         memory, x = copy
-        pending = self.ledgers[memory].pending
+        ledger, _size = self.footprint.of(x, memory)  # a share on the peers lies on the device
+        pending = self.ledgers[ledger].pending
         before = len(pending)
         pinned = memory == Memory.HOST and x in self.pinned
         super()._drop(copy)
         at_end = len(self.queues) == len(self.schedule)
         if len(pending) > before:
             key = key_at_end(len(self.schedule), x, memory) if at_end else self.step
-            self._leaving[memory].append((self._number, key))
+            self._leaving[ledger].append((self._number, key))
             if memory == Memory.DEVICE and (place := self._lies.get(x)) is not None:
                 self._left[self._number, key] = place
         users = self._users.pop(copy, {})
         if pinned and (offset := self._offsets.pop(x, None)) is not None and users:
             self._former.append(_Former(offset, offset + self.sizes[x], tuple(users.values())))
-        if memory == Memory.DEVICE and len(pending) == before:
+        if ledger == Memory.DEVICE and len(pending) == before:
             place = len(self.schedule) if at_end else self.step
             self._more.setdefault(place, set()).update(users.values())
         if memory == Memory.HOST and Queue.CPU in users:
@@ -252,8 +253,9 @@ class DryRun(Walk):
             mode = graph.operations.modes[operation][mode_index - 1]
             if mode.on_host:
                 queue, memory, workspace = Queue.CPU, Memory.HOST, mode.workspace
+        on_peers = self.on_peers.get(operation, ())
         for x in graph.mutate_lists[operation]:
-            self._wait_for_users((memory, x), queue)
+            self._wait_for_users((Memory.PEERS if x in on_peers else memory, x), queue)
         have, below = self.copies.have[memory], graph.made_on_host(operation, mode_index)
         made = [x for x, _bit in graph.contributions(operation, mode_index)]
         comes = [x for x in made if x not in below and not have[x]]

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from ...graphs.graph import Graph, Mode
 from ...graphs.machine import Memory
@@ -92,6 +93,9 @@ class _IterationWriter(CopyWriter):
         operation = self.program.operations[index]
         if mode_index == DEFAULT_MODE:
             self.wait(step)
+            if on_peers := self.graph.on_peers(index):
+                self.compute(index, self._on_shares(operation, on_peers))
+                return
             self.compute(index, self.launched(operation, self.graph.operations.workspace.item(index)))
             return
         mode = self.graph.operations.modes[index][mode_index - 1]
@@ -106,6 +110,24 @@ class _IterationWriter(CopyWriter):
         else:
             operation = operation._replace(call=self._reading_host(operation, mode))
         self.compute(index, operation)
+
+    def _on_shares(self, operation: Operation, on_peers: Sequence[int]) -> Operation:
+        """Return an update as it runs on this rank's shares; the journal notes what it changes."""
+
+        def on_share(argument: Any) -> Any:
+            if isinstance(argument, Ref) and (x := self.program.values[argument.value].storage) in on_peers:
+                return Name(f"h{x}.local")
+            return argument
+
+        call = operation.call
+        changed = [x for x in operation.mutates if x in on_peers]
+        self.lines.append(f"keep({', '.join(f'({x}, h{x}.local)' for x in changed)})")
+        call = replace(
+            call,
+            arguments=tuple(map(on_share, call.arguments)),
+            keywords={name: on_share(argument) for name, argument in call.keywords.items()},
+        )
+        return operation._replace(call=call, mutates=())
 
     def _on_cpu(self, step: int, operation: Operation, mode: Mode, way: tuple[int, int]) -> None:
         call = CpuOperation(self.program, operation, mode.workspace)

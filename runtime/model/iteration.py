@@ -16,6 +16,7 @@ from ...graphs.errors import InputError, MismatchError
 from ...graphs.transformations.updates import When
 from ..device.choice import device_of
 from ..program.outputs import Output, Wanted, output_of
+from ..sharded.shards import Shards
 from .batch_objects import object_parts, with_parts
 from .clipping import Clipping
 from .processes import Processes
@@ -80,6 +81,7 @@ class Iteration(NamedTuple):
     autocast: of forward and loss; None for the caller's.
     accumulate: number of gradient accumulation steps: backward is of the loss divided by it.
     scaler: the one whose scale the inputs have, if they have one.
+    shards: of weights that are spread over ranks; None if each process has them whole.
     """
 
     module: nn.Module
@@ -92,6 +94,12 @@ class Iteration(NamedTuple):
     autocast: torch.dtype | None = None
     accumulate: int = 1
     scaler: torch.amp.GradScaler | None = None
+    shards: Shards | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Tell whether no other process runs it too."""
+        return self.processes is None and self.shards is None
 
     @property
     def trains(self) -> bool:

@@ -29,6 +29,7 @@ from ..device.choice import device_of
 from ..device.device import Device, StreamDevice
 from ..program.graph import Cost, graph_of
 from ..program.program import Program
+from ..sharded.shards import Shards
 from ..storage.arena import Arena, pinned_arena
 from ..storage.copies import offload, prefetch, raw, read, write
 from ..storage.disk import Disk, File
@@ -100,11 +101,13 @@ class Cycle:
         terms: Terms,
         journal: Journal | None = None,
         rooms: Rooms | None = None,
+        shards: Shards | None = None,
     ) -> None:
         """Prepare the memories and queues of a schedule.
 
         journal: of what the iterations overwrite.
         rooms: planned ones, on the device.
+        shards: of the tensors that are spread over ranks.
 
         Raises MemplanError if the schedule does not hold, or can't be run here.
         """
@@ -129,7 +132,13 @@ class Cycle:
         self.figures, self._rooms = figures, rooms
         self.host = Host(figures.host_peak, left=left, arena=self._arena())
         self.disk = Disk(figures.disk_peak, folder) if figures.disk_peak else None
-        self.queues = Streams(self.device) if isinstance(self.device, StreamDevice) else Queues()
+        ranks = shards is not None
+        self.queues = (
+            Streams(self.device, ranks=ranks)
+            if isinstance(self.device, StreamDevice)
+            else Queues(ranks=ranks)
+        )
+        self._shards = shards
         self.sources: list[str] = []
         self._rehearsal = DryRun(
             graph,
@@ -335,6 +344,10 @@ class Cycle:
         Returns the storages that are left in between: those overwritten that nobody has kept.
         """
         self.end_jobs()
+        if self._shards is not None:  # other ranks have gone on
+            self.held.clear()
+            self._begin()
+            return set(self.moved)
         kept = self.journal.kept
         bad, sources = self._failures()
         found: dict[int, Any] = {x: copy for x, copy in kept.items() if x in self._placed}
@@ -449,6 +462,8 @@ class Cycle:
                 "read": read,
                 "write": write,
             }
+            if (shards := self._shards) is not None:
+                tools |= {"gather": shards.gather, "scatter": shards.scatter, "share": shards.share}
             if watch is not None:
                 tools |= watch.around(tools)
             self._codes[self._state, watch] = (code.compile(**tools), code.residents)

@@ -38,6 +38,7 @@ from .over_plan import Watch
 from .owners import Owners
 from .ownership import Ownership
 from .recovery import Recovery
+from .spread_ownership import SpreadOwnership
 from .stopwatch import Stopwatch, Times
 
 
@@ -149,10 +150,16 @@ class PlannedStep:
             )
             self._watch = Watch(schedule, terms, self.device, None)
             return
-        self.cycle = Cycle(program, schedule, terms or Terms.unlimited(program), self.journal, self.rooms)
+        shards = iteration.shards
+        terms = terms or Terms.unlimited(program)
+        self.cycle = Cycle(program, schedule, terms, self.journal, self.rooms, shards)
         _check_host(terms, sum(sizes.values()) if undo else 0, self.cycle.host.needed)
         self.source, self._run = self.cycle.sources[0], self.cycle.run_iteration
-        self._ownership = Ownership(program, self._owners.of(self.cycle.moved), self.cycle)
+        moved = self._owners.of(self.cycle.moved)
+        if shards is None:
+            self._ownership = Ownership(program, moved, self.cycle)
+        else:
+            self._ownership = SpreadOwnership(program, moved, self.cycle, shards)
         self._recovery = Recovery(
             program,
             self._owners,
@@ -297,6 +304,8 @@ class PlannedStep:
                 with self._running():
                     results = self._run(residents, settings)
                 outcome = self._outcome(results)
+                if self.cycle is not None:
+                    self._ownership.note()
                 if self._optimizer is not None:  # the last that can fail: from here on it is as after it
                     self._optimizer.end(skipped=outcome.infinite)
         return outcome._replace(parameters=[tensors[name] for name in outcome.gradients])

@@ -55,6 +55,9 @@ class Ownership:
                 self._give_back(storage)
                 self._take(storage, tensors)
 
+    def note(self) -> None:
+        """Do nothing: values that are loaded into a taken tensor have it back first."""
+
     def give_back(self) -> None:
         """Give back all tensors, on the device."""
         for storage in self._residents:

@@ -1,5 +1,5 @@
 """Ordered asynchronous queues alongside the compute queue, a thread each: d2h, h2d, disk_read, disk_write,
-cpu.
+cpu; comm between the ranks of sharded training.
 
 A queue takes its jobs in order. A job waits for the tickets of others, lets go of memory that it may have
 once these have ended, does its work, and ends its own ticket. What fails in a thread is re-raised by each
@@ -208,8 +208,10 @@ def _end_all() -> None:
 class Queues:
     """The queues alongside the compute queue, if that is a separate thread on the CPU."""
 
-    def __init__(self) -> None:
-        self._queues = {queue: self.new(queue) for queue in Queue if queue not in (Queue.COMPUTE, Queue.COMM)}
+    def __init__(self, *, ranks: bool = False) -> None:
+        """Create the queues. ranks: that between ranks is among them."""
+        others = (Queue.COMPUTE,) if ranks else (Queue.COMPUTE, Queue.COMM)
+        self._queues = {queue: self.new(queue) for queue in Queue if queue not in others}
 
     def new(self, queue: Queue) -> JobQueue:
         return JobQueue(queue.name.lower(), update_threads() if queue == Queue.CPU else None)

@@ -31,6 +31,7 @@ from .cycle import LOST, Cycle
 from .owners import Owners
 from .ownership import Ownership
 from .queues import forget_frames
+from .spread_ownership import SpreadOwnership
 
 UNDONE = "the iteration is as if it had not begun: it can be repeated"
 """A note of what it has raised."""
@@ -57,7 +58,7 @@ class Recovery:
         optimizer: OptimizerState | None,
         device: Device,
         journal: Journal,
-        moved: tuple[Cycle, Ownership] | None,
+        moved: tuple[Cycle, Ownership | SpreadOwnership] | None,
         *,
         alone: bool = True,
     ) -> None:

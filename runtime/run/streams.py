@@ -116,12 +116,12 @@ class StreamQueue(JobQueue):
 
 
 class Streams(Queues):
-    def __init__(self, device: StreamDevice) -> None:
+    def __init__(self, device: StreamDevice, *, ranks: bool = False) -> None:
         self._device = device
-        super().__init__()
+        super().__init__(ranks=ranks)
 
     def new(self, queue: Queue) -> JobQueue:
-        if queue in (Queue.D2H, Queue.H2D):
+        if queue in (Queue.D2H, Queue.H2D, Queue.COMM):
             return StreamQueue(queue.name.lower(), self._device)
         return super().new(queue)
 

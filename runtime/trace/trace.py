@@ -24,6 +24,7 @@ from ..program.canonical import named
 from ..program.fingerprint import fingerprint
 from ..program.program import Program
 from ..reads.carried import StateError
+from ..sharded.gradients import with_spread_gradients
 from ..storage.offloaded import bring_back, hold_of
 from ..unsupported import TraceError, asks_for_values, is_value_dependent, refusal, warn_user
 from ..updates.averaged import with_average
@@ -189,6 +190,8 @@ def _with_updates(program: Program, iteration: Iteration) -> Program:
         program, sums = with_sums(program, found), False
     if iteration.processes is not None:
         program = with_averages(program, iteration.processes)
+    if iteration.shards is not None:
+        program = with_spread_gradients(program, iteration.shards)
     return with_updates(program, found, when, clip=clip, sums=sums, scaled=scaled, divides=divides)
 
 

@@ -41,7 +41,7 @@ class OptimizerState:
         assert iteration.updates is not None
         self._optimizer = iteration.updates.optimizer
         self._clipping = iteration.updates.clipping
-        self._module = iteration.module
+        self._module, self._shards = iteration.module, iteration.shards
         self._program, self._states = program, list(program.states)
         self._names: dict[str, list[str]] = {}
         for parameter, state in program.states:
@@ -260,8 +260,12 @@ class OptimizerState:
             row[COUNT] = self._count(parameter)
             self._made.append((parameter, COUNT))
         for state in missing:
-            row[state] = unmade(self._forms[parameter, state], self._first(parameter, state))
             self._made.append((parameter, state))
+            if self._shards is not None:
+                dtype = self._forms[parameter, state].dtype
+                row[state] = self._shards.state(self._module.get_parameter(parameter), dtype)
+                continue
+            row[state] = unmade(self._forms[parameter, state], self._first(parameter, state))
         return bool(own)
 
 

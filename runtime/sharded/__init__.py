@@ -1,0 +1,4 @@
+"""Sharded data parallelism at run time: the ranks, what each holds of every weight, and their collectives.
+
+Public modules: gradients, ranks, shards.
+"""

@@ -1,0 +1,113 @@
+"""Gradients in the form in which ranks scatter them: rows one after the other, in memory of their own, with
+as many rows as shares have.
+
+    … B2 ─w2.grad.local─▶ w2/spread ─w2.grad─▶ …
+
+Many a gradient comes out of its operation in that form. For the others the copy is an operation of the
+program, so that its time and memory are planned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ...graphs.graph import Kind, Phase
+from ..program.program import Call, Operation, Program, Ref, Storage
+from ..storage.blocks import size_bytes
+from ..torch_internals import FakeTensorMode
+from .shards import Shards
+
+
+def spread_rows(gradient: Tensor, rows: int) -> Tensor:
+    """Return a copy of the gradient, contiguous, in memory for so many rows; those after its own are zero."""
+    made = gradient.new_empty((rows, *gradient.shape[1:]))
+    length = gradient.shape[0]
+    made[length:].zero_()
+    own = made[:length]
+    own.copy_(gradient)
+    return own
+
+
+def with_spread_gradients(program: Program, shards: Shards) -> Program:
+    """Return the program whose gradients can be scattered as they lie."""
+    values, storages = list(program.values), list(program.storages)
+    gradients, later = dict(program.gradients), dict[int, list[Operation]]()
+    made = {x: place for place, one in enumerate(program.operations) for x in (*one.writes, *one.mutates)}
+    for name, local in program.gradients.items():
+        if _can_be_sent(program, local, shards):
+            continue
+        form = values[local]
+        rows = shards.rows(form.shape[0]) * shards.ranks.size
+        with FakeTensorMode():
+            like = torch.empty((rows, *form.shape[1:]), dtype=form.dtype, device=form.device)
+        before = storages[form.storage]
+        storages[form.storage] = before._replace(name=f"{name}.grad.local", kind=Kind.GRADIENT)
+        layer = program.storages[values[program.parameters[name]].storage].layer
+        size = size_bytes(like, program.device)
+        storages.append(Storage(f"{name}.grad", size, Kind.PARAMETER_GRADIENT, layer))
+        values.append(form._replace(storage=len(storages) - 1, strides=tuple(like.stride()), offset=0))
+        gradients[name] = len(values) - 1
+        call = Call(spread_rows, (Ref(local),), {"rows": rows}, (gradients[name],), several=False)
+        operation = Operation(
+            f"{name}/spread",
+            Phase.BACKWARD,
+            layer,
+            call,
+            (form.storage,),
+            (len(storages) - 1,),
+            (),
+            random=False,
+        )
+        later.setdefault(made[form.storage], []).append(operation)
+    operations = [
+        each for place, one in enumerate(program.operations) for each in (one, *later.get(place, ()))
+    ]
+    return replace(program, values=values, storages=storages, operations=operations, gradients=gradients)
+
+
+def with_padding(program: Program, shards: Shards) -> Program:
+    """Return the program with the sizes of spread tensors as ranks have them: equal shares, in whole blocks
+    of the allocator.
+    """
+    storages = list(program.storages)
+    spread = {program.values[value].storage: value for value in program.parameters.values()}
+    spread |= {program.values[value].storage: value for value in program.states.values()}
+    for x, storage in enumerate(storages):
+        if storage.kind == Kind.PARAMETER_GRADIENT:
+            spread[x] = next(value for value, form in enumerate(program.values) if form.storage == x)
+    for x, value in spread.items():
+        form = program.values[value]
+        with FakeTensorMode():
+            share = torch.empty(
+                shards.padded_bytes(form) // shards.ranks.size, dtype=torch.uint8, device=form.device
+            )
+        size = size_bytes(share, program.device) * shards.ranks.size
+        storages[x] = storages[x]._replace(bytes=size)
+    return replace(program, storages=storages)
+
+
+def _can_be_sent(program: Program, value: int, shards: Shards) -> bool:
+    """Tell whether a gradient lies as it is sent, in memory that nothing else is in or reads."""
+    form = program.values[value]
+    shape, count = form.shape, 1
+    for length, stride in zip(reversed(shape), reversed(form.strides), strict=True):
+        if stride != count and length != 1:
+            return False
+        count *= length
+    used = any(form.storage in one.reads for one in program.operations)
+    others = sum(program.values[each].storage == form.storage for each in program.gradients.values())
+    written = any(form.storage in one.writes for one in program.operations)
+    whole = shards.padded_bytes(form) == form.end == count * form.dtype.itemsize
+    kind = program.storages[form.storage].kind
+    return (
+        whole
+        and written
+        and form.offset == 0
+        and value not in program.views
+        and not used
+        and others == 1
+        and kind == Kind.PARAMETER_GRADIENT
+    )

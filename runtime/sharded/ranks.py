@@ -1,0 +1,189 @@
+"""The ranks of sharded data parallelism: their mesh, the group that they communicate over, and their network.
+
+The group is separate from the user's, so that collectives of an iteration that are still under way never
+come between those of the user's code. All ranks must create theirs together.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from ...graphs.errors import InputError, MemplanError
+from ...graphs.machine import Peers
+from ..device.choice import device_of
+
+_SIZES = (2**12, 2**22)
+_ROUNDS = 5
+
+Result = TypeVar("Result")
+
+Mesh = DeviceMesh | bool
+"""What `shard=` takes: a mesh of one dimension, or True for all ranks of the default group."""
+
+
+class Ranks:
+    """The ranks of a mesh of one dimension.
+
+    rank: this one. size: number of ranks. mesh: of DTensors. device: the one that computes here.
+    """
+
+    def __init__(self, mesh: Mesh, device: torch.device) -> None:
+        """Create the groups. Raises InputError for a mesh that is not one of running ranks."""
+        if not dist.is_available() or not dist.is_initialized():
+            raise InputError(
+                "shard=: there is no process group: start the script by torchrun, and call "
+                "torch.distributed.init_process_group() first; on one process leave shard= out"
+            )
+        if isinstance(mesh, bool):
+            mesh = DeviceMesh(device.type, list(range(dist.get_world_size())))
+        self._check_mesh(mesh, device)
+        self.mesh, self.device = mesh, device
+        users = mesh.get_group()
+        self.size, self.rank = dist.get_world_size(users), dist.get_rank(users)
+        members = dist.get_process_group_ranks(users)
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        self.group = _new_group(members, backend)
+        self._control = self.group if backend == "gloo" else _new_group(members, "gloo")
+        self._check_devices()
+
+    def _check_mesh(self, mesh: DeviceMesh, device: torch.device) -> None:
+        if mesh.ndim != 1:
+            raise InputError(
+                f"shard= has a mesh of {mesh.ndim} dimensions; one is supported: give the dimension over "
+                f"which weights are spread, like mesh[{(mesh.mesh_dim_names or ('dp',))[-1]!r}]"
+            )
+        if mesh.device_type != device.type:
+            raise InputError(
+                f"shard= has a mesh of {mesh.device_type} devices, and the model is on {device.type}: make "
+                f"the mesh by init_device_mesh({device.type!r}, (ranks,))"
+            )
+        if mesh.get_coordinate() is None:
+            raise InputError(
+                "shard=: this process is not a rank of the mesh: call optimize on its ranks alone"
+            )
+
+    def _check_devices(self) -> None:
+        """Check that no two processes of one machine compute on one GPU: NCCL would wait for ever."""
+        if self.device.type != "cuda":
+            return
+        index = self.device.index  # a tensor's device has one
+        found = self.gathered((str(torch.cuda.get_device_properties(index).uuid), index))
+        for rank, one in enumerate(found):
+            if (other := found.index(one)) != rank:
+                raise InputError(
+                    f"ranks {other} and {rank} both compute on {self.device.type}:{one[1]}: give each its "
+                    'own, with torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
+                )
+
+    # ── agreement ───────────────────────────────────────────────────────────────────────────────────
+
+    def gathered(self, mine: Any) -> list[Any]:
+        """Return what each rank has given, in the order of the ranks."""
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, mine, group=self._control)
+        return found
+
+    def from_first(self, mine: Any) -> Any:
+        """Return what rank 0 has given."""
+        found = [mine]
+        dist.broadcast_object_list(found, group=self._control, group_src=0)
+        return found[0]
+
+    def together(self, make: Callable[[], Result]) -> Result:
+        """Return what `make` returns; if it fails on one rank it fails on all.
+
+        Raises what it raises here, or MemplanError, one line, with another rank's error.
+        """
+        made, failed = None, None
+        try:
+            made = make()
+        except BaseException as error:
+            failed = error
+        texts = self.gathered(failed and (str(failed) or type(failed).__name__))
+        if failed is not None:
+            raise failed
+        for rank, text in enumerate(texts):
+            if text is not None:
+                raise MemplanError(f"rank {rank} of {self.size} has no plan: {text}")
+        return made  # pyright: ignore[reportReturnType]
+
+    # ── collectives of tensors ──────────────────────────────────────────────────────────────────────
+
+    def gather(self, share: Tensor, full: Tensor) -> None:
+        """Fill `full` with the shares of all ranks, in their order. All are flat, of one dtype."""
+        if self.group.name() == "gloo":  # its all-gather would take as much memory once more
+            full.chunk(self.size)[self.rank].copy_(share)
+            parts = _unowned(full).chunk(self.size)
+            works = [
+                dist.broadcast(part, group_src=rank, group=self.group, async_op=True)
+                for rank, part in enumerate(parts)
+            ]
+            for work in works:
+                work.wait()  # pyright: ignore[reportOptionalMemberAccess]
+            return
+        _all_gather(full, share, group=self.group)
+
+    def scatter(self, gradient: Tensor, share: Tensor) -> None:
+        """Fill `share` with this rank's part of the average over the ranks. `gradient` is overwritten."""
+        if self.group.name() == "gloo":  # its reduce-scatter is an all-reduce of a copy
+            dist.all_reduce(_unowned(gradient), group=self.group)
+            share.copy_(gradient.chunk(self.size)[self.rank])
+            share.div_(self.size)
+            return
+        _reduce_scatter(share, gradient, op=dist.ReduceOp.AVG, group=self.group)
+
+    def network(self) -> Peers:
+        """Measure gathers of two sizes, all ranks together; the slowest rank counts."""
+        small, large = (max(self.gathered(self._seconds(size))) for size in _SIZES)
+        received = [size - size // self.size for size in _SIZES]
+        seconds = max(large - small, 1e-9) / max(received[1] - received[0], 1)
+        return Peers(1 / seconds, max(0.0, small - seconds * received[0]), ranks=self.size)
+
+    def _seconds(self, size: int) -> float:
+        """Return the least seconds of some gathers: as many on each rank, or they would wait for ever."""
+        device = device_of(self.device)
+        share = torch.zeros(size // self.size, dtype=torch.uint8, device=self.device)
+        full = torch.empty(share.nbytes * self.size, dtype=torch.uint8, device=self.device)
+        seconds = math.inf
+        for _ in range(_ROUNDS):
+            begun = perf_counter()
+            self.gather(share, full)
+            device.synchronize()
+            seconds = min(seconds, perf_counter() - begun)
+        return seconds
+
+
+def _unowned(tensor: Tensor) -> Tensor:
+    """Return a flat tensor in the same memory that does not keep it alive.
+
+    Gloo's thread lets go of its tensors some time after a collective has ended. A plan has that memory again
+    at its end; and until then the caller holds it.
+    """
+    memory = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
+    return torch.frombuffer(memory, dtype=tensor.dtype)
+
+
+def _new_group(members: list[int], backend: str) -> dist.ProcessGroup:
+    """Create a group of these ranks of the default group; others need not take part."""
+    made = dist.new_group(members, backend=backend, use_local_synchronization=True)
+    assert isinstance(made, dist.ProcessGroup)
+    return made
+
+
+def _named(*names: str) -> Callable[..., Any]:
+    """Return the collective that has the first of these names here."""
+    return next(getattr(dist, name) for name in names if hasattr(dist, name))
+
+
+# PyTorch 2.13 has renamed both.
+_all_gather = _named("all_gather_single", "all_gather_into_tensor")
+_reduce_scatter = _named("reduce_scatter_single", "reduce_scatter_tensor")

@@ -1,0 +1,162 @@
+"""Shares of spread tensors: DTensors of the placement Shard(0), as FSDP2 has them.
+
+    full   rows 0 … d0                         a weight, its gradient, its optimizer states
+    share  rows [rank · c, (rank + 1) · c)     c = ⌈d0 / ranks⌉; the last ranks may have fewer rows, or none
+    padded c rows on each rank                 what collectives send: shares of one size
+
+A weight's share is made once and stays: between iterations it is the parameter. Collectives and updates work
+on the very memory of the parameter, so whatever loads values into that has loaded them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
+
+from ...graphs.errors import InputError, MismatchError
+from ..program.program import Value
+from ..storage.copies import raw
+from .ranks import Ranks
+
+
+class Share(NamedTuple):
+    """This rank's share of a tensor.
+
+    padded: flat, as long as on each other rank; of a state, which is never sent, its rows.
+    local: this rank's rows.
+    """
+
+    padded: Tensor
+    local: Tensor
+
+
+class Shards:
+    """What this rank holds of the tensors that are spread over all."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self._padded: dict[str, Tensor] = {}
+
+    # ── sizes ───────────────────────────────────────────────────────────────────────────────────────
+
+    def rows(self, length: int) -> int:
+        """Return the rows of each rank's share, padding included, of a tensor with so many rows."""
+        return -(-length // self.ranks.size)
+
+    def padded_bytes(self, form: Value) -> int:
+        """Return the bytes of a tensor of this form with its padding."""
+        return self.rows(form.shape[0]) * self.ranks.size * _row(form.shape) * form.dtype.itemsize
+
+    def _own(self, padded: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Return this rank's rows in a padded share of a tensor of this shape."""
+        rows = self.rows(shape[0])
+        there = max(0, min(rows, shape[0] - self.ranks.rank * rows))
+        return padded[: there * _row(shape)].view(there, *shape[1:])
+
+    # ── making shares ───────────────────────────────────────────────────────────────────────────────
+
+    def spread(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Replace the module's parameters, and the optimizer's, by DTensors that hold this rank's share."""
+        made: dict[int, nn.Parameter] = {}
+        for name, parameter in list(module.named_parameters()):
+            made[id(parameter)] = self._parameter(name, parameter)
+        for part in module.modules():
+            for name, parameter in list(part.named_parameters(recurse=False, remove_duplicate=False)):
+                setattr(part, name, made[id(parameter)])
+        for group in optimizer.param_groups:
+            group["params"] = [made.get(id(each), each) for each in group["params"]]
+
+    def _parameter(self, name: str, full: nn.Parameter) -> nn.Parameter:
+        shape = tuple(full.shape)
+        count = self.rows(shape[0]) * _row(shape)
+        self._padded[name] = padded = torch.zeros(count, dtype=full.dtype, device=full.device)
+        local = self._own(padded, shape)
+        first = self.ranks.rank * self.rows(shape[0])
+        local.copy_(full.detach()[first : first + local.shape[0]])
+        return nn.Parameter(self._dtensor(local, full), full.requires_grad)
+
+    def _dtensor(self, local: Tensor, like: Tensor) -> DTensor:
+        return DTensor.from_local(
+            local, self.ranks.mesh, [Shard(0)], run_check=False, shape=like.shape, stride=like.stride()
+        )
+
+    def state(self, weight: Tensor, dtype: torch.dtype) -> DTensor:
+        """Return a new optimizer state of a weight, zero, as `torch.zeros_like` makes it."""
+        return self._dtensor(torch.zeros_like(local_of(weight), dtype=dtype), weight)
+
+    def share(self, form: Value) -> Share:
+        """Allocate this rank's share of a gradient of this form."""
+        count = self.rows(form.shape[0]) * _row(form.shape)
+        padded = torch.empty(count, dtype=form.dtype, device=form.device)
+        return Share(padded, self._own(padded, form.shape))
+
+    def of_weight(self, name: str, weight: Tensor) -> Share:
+        """Return the share that is a parameter. Raises MismatchError if it is another tensor by now."""
+        local, padded = local_of(weight), self._padded.get(name)
+        if padded is None or (local.numel() and local.data_ptr() != padded.data_ptr()):
+            raise MismatchError(
+                f"{name} was replaced after the plan was made: load into the parameter that is there "
+                "(without assign=True), or make model, optimizer and plan anew"
+            )
+        return Share(padded, local)
+
+    # ── collectives ─────────────────────────────────────────────────────────────────────────────────
+
+    def gather(self, share: Share, full: Tensor) -> None:
+        """Fill the bytes of a full weight; the last may be padding, and rounding of the allocator."""
+        sent = share.padded.view(torch.uint8)
+        self.ranks.gather(sent, full[: sent.nbytes * self.ranks.size])
+
+    def scatter(self, gradient: Tensor, share: Share) -> None:
+        """Fill the share of a gradient by the average over the ranks; the gradient itself is overwritten."""
+        sent = raw(gradient)[: share.padded.nbytes * self.ranks.size]
+        self.ranks.scatter(sent.view(share.padded.dtype), share.padded)
+
+
+def check_module(module: nn.Module, size: int) -> None:
+    """Raise InputError, one line, for a module whose parameters can't be spread over so many ranks."""
+    memories: dict[int, str] = {}
+    for name, parameter in module.named_parameters():
+        if not parameter.dim() or not parameter.numel():
+            raise InputError(
+                f"shard=: {name} has the shape {list(parameter.shape)}, of which {size} ranks have no rows: "
+                "make it a parameter of one dimension, or a buffer"
+            )
+        if not parameter.is_contiguous():
+            raise InputError(
+                f"shard=: {name} has strides {list(parameter.stride())}, and is spread by rows: set "
+                f"its .data to .data.contiguous() first"
+            )
+        if (other := memories.setdefault(parameter.untyped_storage().data_ptr(), name)) != name:
+            raise InputError(
+                f"shard=: {name} and {other} lie in one memory: use one parameter under both names, or give "
+                f"{name} memory of its own, by .data.clone()"
+            )
+
+
+def checksums(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield per parameter its name, form, and a number that differs if its values do."""
+    for name, parameter in module.named_parameters():
+        bits = raw(parameter.detach()).to(torch.int64)
+        places = torch.arange(1, bits.numel() + 1, device=bits.device)
+        yield name, (tuple(parameter.shape), parameter.dtype, int((bits * places).sum()))
+
+
+def local_of(tensor: Tensor) -> Tensor:
+    """Return this rank's rows of a DTensor."""
+    if not isinstance(tensor, DTensor):
+        raise MismatchError("a spread tensor was replaced by an ordinary one: plan anew")
+    with torch.no_grad():
+        return tensor.to_local()
+
+
+def _row(shape: tuple[int, ...]) -> int:
+    """Return the elements of one row."""
+    count = 1
+    for length in shape[1:]:
+        count *= length
+    return count

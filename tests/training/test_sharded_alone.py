@@ -1,0 +1,311 @@
+"""Sharded training with one rank: eager PyTorch's bits, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import memplan
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memplan.runtime.program.program import Value
+from memplan.runtime.sharded.gradients import spread_rows
+from memplan.runtime.sharded.shards import Shards, checksums
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+
+@pytest.fixture(autouse=True)
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(3)
+    wide = [nn.Sequential(nn.Linear(16, 48), nn.GELU(), nn.Linear(48, 16)) for _ in range(3)]
+    return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), *wide, nn.Linear(16, 3))
+
+
+def batches(count: int = 4) -> list[Tensor]:
+    torch.manual_seed(7)
+    return [torch.randn(48, 6) for _ in range(count)]
+
+
+def squares(output: Tensor) -> Tensor:
+    return output.square().mean()
+
+
+def plan(module: Any, optimizer: Any = None, **options: Any) -> Any:
+    options = {"budget": "70%", "solver": "joint", "time_limit": 0.3, "shard": True, **options}
+    return memplan.optimize(
+        module, batches(1)[0], loss_fn=squares, optimizer=optimizer, cache=False, **options
+    )
+
+
+def adamw(module: nn.Module) -> torch.optim.AdamW:
+    return torch.optim.AdamW(module.parameters(), lr=0.01)
+
+
+def eager(module: nn.Module, optimizer: torch.optim.Optimizer, given: list[Tensor]) -> list[Tensor]:
+    losses: list[Tensor] = []
+    for x in given:
+        loss = squares(module(x))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    return losses
+
+
+@pytest.mark.parametrize(
+    "make", [adamw, lambda module: torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)]
+)
+def test_one_rank_trains_as_eager_pytorch(make: Any) -> None:
+    known, module = model(), model()
+    step = plan(module, make(module))
+    losses = [step(x).detach() for x in batches()]
+    assert torch.equal(torch.stack(losses), torch.stack(eager(known, make(known), batches())))
+    for name, tensor in module.state_dict().items():
+        own = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        assert torch.equal(own, known.state_dict()[name]), name
+
+
+def test_a_tied_weight_is_spread_once() -> None:
+    known, module = model(), model()
+    for each in (known, module):
+        each[3][0].weight = each[2][0].weight  # pyright: ignore
+    step = plan(module, adamw(module))
+    losses = [step(x).detach() for x in batches()]
+    assert torch.equal(torch.stack(losses), torch.stack(eager(known, adamw(known), batches())))
+    assert module[3][0].weight is module[2][0].weight  # pyright: ignore
+
+
+def test_loaded_weights_are_gathered_anew() -> None:
+    """A plan may keep full weights from one iteration to the next."""
+    known, module = model(), model()
+    optimizer, known_optimizer = adamw(module), adamw(known)
+    step = plan(module, optimizer, budget="100%")
+    first = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    saved = optimizer.state_dict()
+    for x in batches():
+        step(x)
+    module.load_state_dict(first)
+    optimizer.load_state_dict({**saved, "state": {}})
+    losses = [step(x).detach() for x in batches()]
+    assert torch.equal(torch.stack(losses), torch.stack(eager(known, known_optimizer, batches())))
+
+
+def test_a_batch_of_another_shape_is_refused() -> None:
+    module = model()
+    step = plan(module, adamw(module))
+    with pytest.raises(memplan.MismatchError, match="there is one plan, for one shape and setting"):
+        step(batches()[0][:20])
+    step(batches()[0])
+
+
+def test_calls_that_need_whole_weights_are_refused() -> None:
+    module = model()
+    step = plan(module, adamw(module))
+    for call in (step.evaluate, step.predict):
+        with pytest.raises(memplan.MismatchError, match="with full_state_dict=True, into another"):
+            call(batches()[0])
+    for call in (step.save, step.load):
+        with pytest.raises(memplan.MemplanError, match=r"use torch\.distributed\.checkpoint"):
+            call("folder")
+
+
+def test_after_a_failed_iteration_no_other_begins() -> None:
+    module = model()
+    step = plan(module, adamw(module))
+    step(batches()[0])
+    shards = step.plans[0].cycle._shards
+    scatter = shards.ranks.scatter
+
+    def fails(_gradient: Tensor, _share: Tensor) -> None:
+        raise OSError("the network is down")
+
+    shards.ranks.scatter = fails
+    with pytest.raises(OSError, match="the network is down"):
+        step(batches()[0])
+    shards.ranks.scatter = scatter
+    with pytest.raises(memplan.MemplanError, match="start all ranks anew, from a checkpoint"):
+        step(batches()[0])
+
+
+def stepped(module: nn.Module) -> torch.optim.AdamW:
+    optimizer = adamw(module)
+    eager(module, optimizer, batches(1))
+    return optimizer
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"machine": "rtx3060"}, "shard= and machine are not supported together: leave machine out"),
+    ({"max_grad_norm": 1.0}, "shard= and max_grad_norm are not"),
+    ({"gradient_accumulation_steps": 2}, "shard= and gradient_accumulation_steps are not"),
+    ({"ema": 0.9}, "shard= and ema are not"),
+    ({"cuda_graph": True}, "shard= and cuda_graph are not"),
+    ({"rollback_on_error": True}, "shard= and rollback_on_error are not"),
+    ({"verify": True}, "shard= and verify=True are not"),
+    ({"shard": "dp"}, "give a torch.distributed.device_mesh.DeviceMesh, or True"),
+]
+
+
+@pytest.mark.parametrize(("options", "line"), REFUSED)
+def test_options_that_do_not_go_together(options: dict[str, Any], line: str) -> None:
+    module = model()
+    with pytest.raises(memplan.InputError, match=line):
+        plan(module, adamw(module), **options)
+    assert not any(isinstance(each, DTensor) for each in module.parameters())
+
+
+def test_forward_alone_is_refused() -> None:
+    with pytest.raises(memplan.InputError, match="shard= and train=False are not supported together"):
+        memplan.optimize(model(), batches(1)[0], budget="100%", train=False, shard=True)
+
+
+def test_weights_on_meta_are_refused() -> None:
+    with torch.device("meta"):
+        module = model()
+    with pytest.raises(memplan.InputError, match=r"on meta, without values: give it some first, by to_empty"):
+        plan(module, adamw(module), shard=DeviceMesh("cpu", [0]))
+
+
+def test_no_optimizer_is_refused() -> None:
+    with pytest.raises(memplan.InputError, match="shard= needs the optimizer, whose updates are in the plan"):
+        plan(model())
+
+
+def test_states_of_whole_weights_are_refused() -> None:
+    module = model()
+    with pytest.raises(memplan.InputError, match="the optimizer has states of whole weights: make a new one"):
+        plan(module, stepped(module))
+
+
+def test_a_mesh_of_two_dimensions_is_refused() -> None:
+    module = model()
+    mesh = DeviceMesh("cpu", [[0]], mesh_dim_names=("pp", "dp"))
+    with pytest.raises(memplan.InputError, match=r"2 dimensions; one is supported: .* like mesh\['dp'\]"):
+        plan(module, adamw(module), shard=mesh)
+    plan(module, adamw(module), shard=mesh["dp"])
+
+
+def test_a_mesh_of_other_devices_is_refused() -> None:
+    module = model()
+    mesh = DeviceMesh("meta", [0])
+    with pytest.raises(memplan.InputError, match=r"make the mesh by init_device_mesh\('cpu', \(ranks,\)\)"):
+        plan(module, adamw(module), shard=mesh)
+
+
+def test_a_wrapped_module_is_refused() -> None:
+    module = model()
+    with pytest.raises(memplan.InputError, match="give the module inside of DistributedDataParallel"):
+        plan(DistributedDataParallel(module), adamw(module))
+
+
+def test_a_module_that_is_spread_already_is_refused() -> None:
+    module = model()
+    optimizer = adamw(module)
+    plan(module, optimizer)
+    with pytest.raises(memplan.InputError, match="its parameters are spread over ranks already"):
+        plan(module, optimizer)
+
+
+def with_weight(weight: Tensor) -> nn.Sequential:
+    module = model()
+    module.register_parameter("more", nn.Parameter(weight))
+    return module
+
+
+def test_parameters_without_rows_are_refused() -> None:
+    module = with_weight(torch.ones(()))
+    with pytest.raises(memplan.InputError, match=r"more has the shape \[\].*make it a parameter of one"):
+        plan(module, adamw(module))
+
+
+def test_parameters_that_are_not_contiguous_are_refused() -> None:
+    module = with_weight(torch.ones(3, 4).t())
+    with pytest.raises(memplan.InputError, match=r"more has strides \[1, 4\].*\.data\.contiguous\(\) first"):
+        plan(module, adamw(module))
+    module.more.data = module.more.data.contiguous()  # pyright: ignore
+    plan(module, adamw(module))
+
+
+def test_parameters_in_one_memory_are_refused() -> None:
+    module = model()
+    module.register_parameter("more", nn.Parameter(module[0].weight.data))  # pyright: ignore
+    with pytest.raises(memplan.InputError, match=r"0\.weight and more lie in one memory"):
+        plan(module, adamw(module))
+
+
+def test_a_gradient_without_an_update_is_refused() -> None:
+    module = model()
+    optimizer = torch.optim.AdamW(list(module.parameters())[1:])
+    with pytest.raises(memplan.InputError, match=r"0\.weight has a gradient and is none of the optimizer's"):
+        plan(module, optimizer)
+
+
+def test_a_replaced_parameter_is_refused() -> None:
+    module = model()
+    step = plan(module, adamw(module))
+    module[0].weight = nn.Parameter(module.get_parameter("0.weight").detach().clone())
+    with pytest.raises(memplan.MismatchError, match=r"0\.weight was replaced"):
+        step(batches()[0])
+
+
+class _Some:
+    """Ranks of a group that is not there."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+
+@given(st.integers(1, 9), st.integers(1, 5), st.integers(1, 3))
+@settings(max_examples=50, deadline=None)
+def test_shares_are_those_of_torch_chunk(length: int, size: int, width: int) -> None:
+    """The rows of all ranks are the tensor's; with their padding all shares are equally long."""
+    form = Value(0, (length, width), (width, 1), 0, torch.float32, torch.device("cpu"))
+    chunks = torch.arange(length).chunk(size)
+    for rank in range(size):
+        shards = Shards(_Some(rank, size))  # pyright: ignore
+        share = shards.share(form)
+        assert len(share.local) == (len(chunks[rank]) if rank < len(chunks) else 0)
+        assert share.padded.nbytes * size == shards.padded_bytes(form)
+        assert share.local.untyped_storage().data_ptr() == share.padded.untyped_storage().data_ptr()
+
+
+def test_a_gradient_is_copied_row_by_row_before_its_padding() -> None:
+    gradient = torch.arange(12.0).view(3, 4).t()
+    made = spread_rows(gradient, 6)
+    assert torch.equal(made, gradient)
+    assert made.is_contiguous()
+    whole = torch.as_strided(made, (6, 3), (3, 1))
+    assert torch.equal(whole[4:], torch.zeros(2, 3))
+
+
+def test_checksums_differ_if_one_element_does() -> None:
+    one, other = model(), model()
+    assert dict(checksums(one)) == dict(checksums(other))
+    weight = other.get_parameter("0.weight")
+    with torch.no_grad():
+        weight[[0, 1]] = weight[[1, 0]]
+    assert [name for name, each in checksums(other) if each != dict(checksums(one))[name]] == ["0.weight"]
+
+
+def test_without_a_process_group_it_is_refused() -> None:
+    dist.destroy_process_group()
+    try:
+        module = model()
+        with pytest.raises(
+            memplan.InputError, match="there is no process group: start the script by torchrun"
+        ):
+            plan(module, adamw(module))
+    finally:
+        dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)

@@ -1,0 +1,201 @@
+"""Sharded training on several ranks: FSDP2's bits, within the planned memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import memplan
+import pytest
+import torch
+from memplan.planner.schedule.schedule import Verb
+from memplan.runtime.measuring.live_bytes import live_peak
+from memplan.runtime.sharded.ranks import Ranks
+from ranks import ranks
+from sharded_models import batch, layers, make
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Shard
+
+pytestmark = pytest.mark.scripts
+
+STEPS = 5
+COUNT = 4
+"""Bytes of AdamW's count of steps, which each parameter has outside of plans."""
+
+
+def adamw(module: nn.Module) -> torch.optim.AdamW:
+    return torch.optim.AdamW([each for each in module.parameters() if each.requires_grad], lr=0.01)
+
+
+def by_fsdp(rank: int, size: int, kind: str) -> tuple[nn.Module, torch.optim.AdamW, list[Tensor]]:
+    """Train by FSDP2, each layer a unit."""
+    mesh, module = init_device_mesh("cpu", (size,)), make(kind)
+    for layer in layers(module):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(module, mesh=mesh)
+    optimizer, losses = adamw(module), list[Tensor]()
+    for step in range(STEPS):
+        loss = module(**batch(kind, rank, step)).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    return module, optimizer, losses
+
+
+def delayed(rank: int) -> Callable[[], None]:
+    """Have collectives of this rank begin late, at random."""
+    random, gather = Random(rank), Ranks.gather
+
+    def late(self: Ranks, share: Tensor, full: Tensor) -> None:
+        time.sleep(random.choice((0.0, 0.0, 0.01)))
+        gather(self, share, full)
+
+    Ranks.gather = late
+    return lambda: setattr(Ranks, "gather", gather)
+
+
+def both(rank: int, size: int, kind: str, budget: str, solver: str) -> dict[str, Any]:
+    """Train by FSDP2 and by a plan; return what differs."""
+    known, known_optimizer, losses = by_fsdp(rank, size, kind)
+    module = make(kind)
+    optimizer = adamw(module)
+    step = memplan.optimize(
+        module,
+        batch(kind, rank, 0),
+        budget=budget,
+        optimizer=optimizer,
+        shard=init_device_mesh("cpu", (size,)),
+        solver=solver,
+        time_limit=1,
+        cache=False,
+    )
+    # Shares of weights are there before the count begins; those of states are made in it.
+    shares = sum(local(each).untyped_storage().nbytes() for each in module.parameters())
+    batches, found = [batch(kind, rank, number) for number in range(STEPS)], list[Tensor]()
+
+    def train() -> None:
+        found.extend(step(**each).detach() for each in batches)
+        cycle = step.plans[0].cycle
+        assert cycle is not None
+        cycle.end_jobs()
+
+    undo = delayed(rank) if rank else lambda: None
+    counted = live_peak(train)
+    undo()
+    states = known_optimizer.state_dict()["state"], optimizer.state_dict()["state"]
+    given = sum(each.nbytes for each in (*batches[0].values(), *module.buffers()))
+    outside = COUNT * len(states[0]) + sum(each.nbytes for each in found)
+    verbs = step.plan.schedule.verbs
+    weights = module.state_dict()
+    return {
+        "losses": (losses, found),
+        "weights": [(name, error(each, weights[name])) for name, each in known.state_dict().items()],
+        "states": [
+            (f"{number}.{name}", error(state, states[1][number][name]))
+            for number, row in states[0].items()
+            for name, state in row.items()
+        ],
+        "placed": all(
+            isinstance(each, DTensor) and each.placements == (Shard(0),) for each in module.parameters()
+        ),
+        "gathers": int((verbs == Verb.PREFETCH).sum()),
+        "scatters": int((verbs == Verb.OFFLOAD).sum()),
+        "trained": len(states[0]),
+        "parameters": len(list(module.parameters())),
+        "peak": counted.peak_bytes + shares + given - outside,
+        "planned": step.plan.figures.peak,
+    }
+
+
+def local(tensor: Tensor) -> Tensor:
+    assert isinstance(tensor, DTensor)
+    return tensor.to_local()
+
+
+def error(known: Tensor, other: Tensor) -> float:
+    """Return the largest difference over the largest number; 0 for equal bits."""
+    if isinstance(known, DTensor):
+        assert isinstance(other, DTensor)
+        known, other = known.full_tensor(), other.full_tensor()
+    if torch.equal(known, other):
+        return 0.0
+    return float((known - other).abs().max() / known.abs().max())
+
+
+def check(found: dict[str, Any], most: float = 0.0) -> None:
+    assert not isinstance(found, str), found
+    planned, known = found["losses"]
+    worst = max(
+        abs(float(one) - float(other)) / abs(float(other)) for one, other in zip(planned, known, strict=True)
+    )
+    assert worst <= most
+    assert [row for row in (*found["weights"], *found["states"]) if row[1] > most] == []
+    assert found["placed"]
+    assert found["scatters"] == found["trained"]
+    assert found["peak"] <= found["planned"]
+
+
+@pytest.mark.parametrize(("kind", "budget", "solver"), [("gpt2", "70%", "joint"), ("lora", "80%", "joint")])
+def test_two_ranks_train_as_by_fsdp2_bit_by_bit(tmp_path: Path, kind: str, budget: str, solver: str) -> None:
+    """One rank begins its collectives late, at random."""
+    for found in ranks(both, tmp_path, 2, kind, budget, solver):
+        check(found)
+        if kind == "lora":
+            assert found["trained"] < found["parameters"]
+            assert found["gathers"] < found["parameters"]  # some frozen weights stay gathered for ever
+
+
+def test_fsdp2s_policy_runs_too(tmp_path: Path) -> None:
+    """A layer's weights are gathered twice: for forward, and for backward."""
+    for found in ranks(both, tmp_path, 2, "gpt2", "55%", "fsdp"):
+        check(found)
+        assert found["gathers"] > found["parameters"]
+
+
+def others(rank: int) -> Any:
+    torch.manual_seed(rank)
+    module = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 3))
+    optimizer = torch.optim.AdamW(module.parameters())
+    memplan.optimize(
+        module,
+        torch.randn(4, 6),
+        loss_fn=torch.sum,
+        budget="100%",
+        optimizer=optimizer,
+        shard=True,
+        cache=False,
+    )
+
+
+def test_ranks_with_other_weights_are_refused(tmp_path: Path) -> None:
+    line = "ranks 0 and 1 have different values of 0.weight: make the model from one seed"
+    for found in ranks(others, tmp_path):
+        assert found.startswith(line), found
+
+
+def one_fails(rank: int) -> Any:
+    module = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 3))
+    for parameter in module.parameters():
+        nn.init.constant_(parameter, 0.5)
+    optimizer = torch.optim.AdamW(module.parameters())
+    memplan.optimize(
+        module,
+        torch.ones(4, 6),
+        loss_fn=torch.sum,
+        budget="1%",
+        optimizer=optimizer,
+        shard=True,
+        cache=False,
+    )
+
+
+def test_where_rank_0_has_no_plan_none_has(tmp_path: Path) -> None:
+    first, second = ranks(one_fails, tmp_path)
+    assert "budget" in first
+    assert second == f"rank 0 of 2 has no plan: {first}"

@@ -1,0 +1,225 @@
+"""Sharded training: the step of a module whose weights are spread over the ranks of a mesh.
+
+    all ranks   trace the plain module, and compare what they have traced
+    rank 0      measures, solves, and sends the plan
+    all ranks   keep their shares of the weights, and run the plan
+
+Whatever fails in this on one rank fails on all. There is one plan, for one shape of batches: ranks with
+several would have to choose the same one for each batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from ..graphs.errors import InputError, MemplanError, MismatchError
+from ..graphs.graph import Graph
+from ..graphs.machine import Peers
+from ..graphs.transformations.sharding import sharded
+from ..planner.schedule.schedule import Schedule
+from ..runtime.collector import collector_off
+from ..runtime.model.iteration import Iteration
+from ..runtime.model.processes import Processes
+from ..runtime.profile.profile import costs_of, measure_program, with_true_sizes
+from ..runtime.program.graph import graph_of
+from ..runtime.program.program import Program
+from ..runtime.run.execute import PlannedStep
+from ..runtime.sharded.gradients import with_padding
+from ..runtime.sharded.ranks import Ranks
+from ..runtime.sharded.shards import Shards, check_module, checksums
+from ..runtime.trace.output_layouts import residents, trace_real_layouts
+from ..runtime.updates.catalogue import titles
+from .evaluation import Evaluation
+from .options import Options
+from .plan import Planner
+from .plan_cache import Plan
+from .report import TrainingLog
+from .step import Step
+
+
+class ShardedPlanner(Planner):
+    """Factory of the one plan of a sharded step. All ranks call it together."""
+
+    def _made_step(self, iteration: Iteration, less: int) -> PlannedStep:
+        shards = iteration.shards
+        assert shards is not None
+        assert iteration.updates is not None
+        if self._settled:
+            raise MismatchError(
+                "a batch of another form than the first: with shard= there is one plan, for one shape and "
+                "setting. Pad batches to the shape of the first, and drop a smaller last one (drop_last=True)"
+            )
+        ranks = shards.ranks
+        with self.book.phase("trace"), collector_off():
+            program = ranks.together(partial(_program, iteration, shards))
+            _check_equal(ranks, iteration, program, self.options)
+        with self.book.phase("measure"):
+            network = ranks.network()
+        plan = ranks.together(partial(self._first_plan, iteration, program, network))
+        graph, schedule, budget = ranks.from_first(plan)
+        made = Plan(program, graph, schedule, budget)
+        self.bytes = budget
+        shards.spread(iteration.module, iteration.updates.optimizer)
+        step = ranks.together(partial(self._step, iteration, made))
+        self._settled[step] = ""
+        self.book.opened(step, made, self.machine_of(made))
+        return step
+
+    def _first_plan(
+        self, iteration: Iteration, program: Program, network: Peers
+    ) -> tuple[Graph, Schedule, int] | None:
+        """Return the plan on rank 0, None on others."""
+        shards = iteration.shards
+        assert shards is not None
+        if shards.ranks.rank:
+            return None
+        with self.book.phase("measure"):
+            measured = measure_program(program, residents(program, iteration), self.book.measured, ran=True)
+        true = with_true_sizes(program, measured)
+        graph = sharded(graph_of(with_padding(true, shards), costs_of(true, measured)), network)
+        budget = self._first_budget(graph, program)
+        plan = self._solved(self._unsolved(program, graph, budget), iteration, budget)
+        return plan.graph, plan.schedule, plan.budget
+
+
+class ShardedStep(Step):
+    """A training step of which each rank holds a share of the weights."""
+
+    def evaluate(self, *arguments: Any, **keywords: Any) -> Evaluation:
+        """Raise MismatchError: this is not supported."""
+        _refuse("evaluate")
+
+    def predict(self, *arguments: Any, **keywords: Any) -> Any:
+        """Raise MismatchError: this is not supported."""
+        _refuse("predict")
+
+    def save(
+        self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
+    ) -> None:
+        """Raise MismatchError: this is not supported."""
+        _refuse_files("save")
+
+    def load(
+        self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Raise MismatchError: this is not supported."""
+        _refuse_files("load")
+
+
+def sharded_step(
+    iteration: Iteration, options: Options, processes: Processes | None, *, planned: bool
+) -> ShardedStep:
+    """Plan a sharded step. All ranks call it together. Raises MemplanError, on all of them."""
+    module, mesh = iteration.module, options.shard
+    assert mesh is not None
+    if (weight := next(module.parameters(), None)) is None:
+        raise InputError("shard=: the module has no parameters")
+    if weight.is_meta:
+        raise InputError(
+            "shard=: the module is on meta, without values: give it some first, by to_empty() and its own "
+            "initialization, the same on all ranks"
+        )
+    ranks = Ranks(mesh, weight.device)
+    ranks.together(partial(_validate, module, options, processes, ranks, planned=planned))
+    iteration = iteration._replace(shards=Shards(ranks))
+    return ShardedStep(iteration, ShardedPlanner(options, TrainingLog(options.progress)), None)
+
+
+def _validate(
+    module: nn.Module, options: Options, processes: Processes | None, ranks: Ranks, *, planned: bool
+) -> None:
+    """Raise InputError, one line, for what does not go with shard=."""
+    if processes is not None:
+        raise InputError("shard= spreads weights itself: give the module inside of DistributedDataParallel")
+    unsupported: dict[str, bool] = {
+        "train=False": not options.train,
+        "machine": options.machine is not None,
+        "max_grad_norm": options.max_grad_norm is not None,
+        "gradient_accumulation_steps": options.gradient_accumulation_steps > 1,
+        "scaler": options.enabled_scaler is not None,
+        "master_weights": options.master_weights,
+        "ema": options.ema is not None,
+        "weights": options.weights is not None,
+        "compile": options.compile,
+        "cuda_graph": options.cuda_graph,
+        "rollback_on_error": options.rollback_on_error,
+        "verify=True": options.verify is True,
+        "pad_to_lengths": options.pad_to_lengths is not None,
+    }
+    for name, given in unsupported.items():
+        if given:
+            raise InputError(f"shard= and {name} are not supported together: leave {name} out")
+    if not planned or options.optimizer is None:
+        raise InputError(
+            f"shard= needs the optimizer, whose updates are in the plan: optimizer= of {titles()}"
+        )
+    if any(options.optimizer.state.values()):
+        raise InputError(
+            "shard=: the optimizer has states of whole weights: make a new one, plan, and load the states "
+            "afterwards, by torch.distributed.checkpoint"
+        )
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, DTensor):
+            raise InputError(
+                f"shard=: {name} is a DTensor, so its parameters are spread over ranks already: make the "
+                "module anew, and plan it before anything spreads it"
+            )
+    check_module(module, ranks.size)
+
+
+def _program(iteration: Iteration, shards: Shards) -> Program:
+    """Trace the plain module. Raises InputError for a gradient that no update uses up."""
+    program = trace_real_layouts(iteration)
+    if left := list(program.gradients):
+        raise InputError(
+            f"shard=: {left[0]} has a gradient and is none of the optimizer's parameters: give it to the "
+            "optimizer, or freeze it with requires_grad_(False)"
+        )
+    return with_padding(program, shards)
+
+
+def _check_equal(ranks: Ranks, iteration: Iteration, program: Program, options: Options) -> None:
+    """Raise MismatchError, on all ranks, if one has another model, optimizer or request than rank 0."""
+    assert iteration.updates is not None
+    groups = [
+        {name: repr(value) for name, value in group.items() if name != "params"}
+        for group in iteration.updates.optimizer.param_groups
+    ]
+    values = dict(checksums(iteration.module))
+    mine = (values, groups, options.budget.text, options.solver, program.fingerprint)
+    found = ranks.gathered(mine)
+    what = ("the optimizer's settings", "budget=", "solver=", "the operations of an iteration")
+    first_values, *first = found[0]
+    for rank, (values, *rest) in enumerate(found):
+        if values.keys() != first_values.keys():
+            raise MismatchError(f"ranks 0 and {rank} have different parameters: make the same model on each")
+        for name, known in first_values.items():
+            if values[name] != known:
+                raise MismatchError(
+                    f"ranks 0 and {rank} have different values of {name}: make the model from one seed, load "
+                    "the same weights on each rank, or broadcast them from rank 0"
+                )
+        for name, own, known in zip(what, rest, first, strict=True):
+            if own != known:
+                raise MismatchError(f"ranks 0 and {rank} differ in {name}: they must run the same plan")
+
+
+def _refuse(name: str) -> NoReturn:
+    raise MismatchError(
+        f"step.{name} is not supported with shard=: gather the weights by "
+        "torch.distributed.checkpoint.state_dict.get_model_state_dict, with full_state_dict=True, into "
+        "another model"
+    )
+
+
+def _refuse_files(name: str) -> NoReturn:
+    raise MemplanError(
+        f"step.{name} is not supported with shard=: use torch.distributed.checkpoint, with the model's and "
+        "the optimizer's state_dict()"
+    )

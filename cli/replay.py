@@ -83,15 +83,15 @@ def open_schedule(
 
     Raises InputError, and MismatchError if the schedule was made for another graph.
     """
-    document = read_document(schedule_path)
-    _check_schedule(document, schedule_path)
     if graph_path is None:
+        document = _schedule_document(schedule_path)
         graph_path, graph = find_graph(schedule_path, document)
         output.note(f"graph: {graph_path}")
+        file = schedule_from_document(document, graph, str(schedule_path))
     else:
+        _schedule_document(schedule_path)  # of another kind? told before the graph is read
         graph = load_graph(graph_path)
-        _check_graph(document, schedule_path, graph, graph_path)
-    file = schedule_from_document(document, graph, str(schedule_path))
+        file = schedule_of_graph(schedule_path, graph, graph_path)
     baseline_figures = baseline(graph)
     if budget is not None:
         budget.check_meant(least_memory(graph))
@@ -104,6 +104,13 @@ def open_schedule(
         machine or file.machine or graph.machine,
         own=budget is None and machine is None,
     )
+
+
+def schedule_of_graph(schedule_path: Path, graph: Graph, graph_path: Path) -> ScheduleFile:
+    """Read a schedule of this graph. Raises InputError, and MismatchError if it is of another graph."""
+    document = _schedule_document(schedule_path)
+    _check_graph(document, schedule_path, graph, graph_path)
+    return schedule_from_document(document, graph, str(schedule_path))
 
 
 def arena_of(held: Held, path: Path) -> Layout | None:
@@ -136,12 +143,14 @@ def validate_schedule(held: Held, path: Path) -> Replay:
         raise CheckFailedError(f"{path}: {error}") from error
 
 
-def _check_schedule(document: object, path: Path) -> None:
-    """Raise InputError if a document is of another kind, before the graph is looked for."""
+def _schedule_document(path: Path) -> object:
+    """Read a schedule's file. Raises InputError if it is of another kind, before the graph is looked for."""
+    document = read_document(path)
     try:
         check_format(mapping(document, "a schedule"), FORMAT, SHARDED_FORMAT)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
+    return document
 
 
 def _check_graph(document: object, schedule_path: Path, graph: Graph, graph_path: Path) -> None:

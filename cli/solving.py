@@ -20,6 +20,7 @@ from ..planner.bounds import least_memory
 from ..planner.budget import Budget, device_budget, spelled
 from ..planner.report import Report
 from ..planner.schedule.file import save_schedule
+from ..planner.schedule.schedule import Schedule
 from ..solvers.allowed import TECHNIQUES
 from ..solvers.incumbent import Incumbent
 from ..solvers.problem import (
@@ -33,6 +34,7 @@ from ..solvers.problem import (
 )
 from ..solvers.registry import run as registry
 from .options import (
+    FILE,
     Decorator,
     allow_argument,
     bound_time_option,
@@ -57,6 +59,7 @@ from .printing.figures import (
 )
 from .printing.output import Output, Row
 from .printing.race_log import RaceLog
+from .replay import schedule_of_graph
 
 _SOLVING = "solving"
 
@@ -74,6 +77,7 @@ class Search:
 
     machine_path: of --machine.
     addresses: of --static-layout; None for what the graph's device needs.
+    start: file of a schedule that is known.
     """
 
     budget: Budget | None
@@ -85,6 +89,7 @@ class Search:
     addresses: bool | None
     reserve: Budget | None
     machine_path: Path | None
+    start: Path | None = None
 
 
 _OPTIONS: tuple[Decorator, ...] = (
@@ -128,6 +133,13 @@ _OPTIONS: tuple[Decorator, ...] = (
         "the device where the graph was measured]",
     ),
     machine_option,
+    click.option(
+        "--start",
+        type=FILE,
+        metavar="SCHEDULE",
+        help="Schedule of the same graph within the budget, from which the search starts: the answer is "
+        "never slower.  [default: none]",
+    ),
 )
 
 
@@ -220,7 +232,7 @@ class Found:
 
 def solve_graph(
     graph: Graph,
-    name: object,
+    name: Path,
     search: Search,
     machine: Machine | None,
     race: Incumbent,
@@ -229,7 +241,7 @@ def solve_graph(
 ) -> Found:
     """Solve a graph, and show the progress.
 
-    name: of the graph, for errors.
+    name: the file of the graph, for errors.
     machine: the graph's, or that of --machine.
     race: receives schedules and bounds as they are found.
 
@@ -252,13 +264,14 @@ def solve_graph(
     if free and free >= whole:
         raise InputError(f"--reserve {free:,} B leaves nothing of the budget, {whole:,} B")
     problem = Problem(graph, whole - free, machine, search.allow)
+    start = None if search.start is None else schedule_of_graph(search.start, graph, name).schedule
     if line := _mixed_times(graph, search.machine_path, machine):
         output.note(line)
     try:
         with output.logged(f"{search.solver}: solving for {format_bytes(problem.budget)}") as (report, above):
             race.listen = log = RaceLog(above, sentences=not output.on_terminal)
             with phases.of(_SOLVING):
-                solution = _solved(problem, search, report, race)
+                solution = _solved(problem, search, start, report, race)
             log.close()
         phases.divide(_SOLVING, solution.seconds, "validating and bounding the schedule")
     except InfeasibleError as error:
@@ -294,7 +307,11 @@ def _within(
 
 
 def _solved(
-    problem: Problem, search: Search, report: Callable[[str], None], race: Incumbent
+    problem: Problem,
+    search: Search,
+    start: Schedule | None,
+    report: Callable[[str], None],
+    race: Incumbent,
 ) -> ValidatedSolution:
     addresses = search.addresses
     if addresses is None:
@@ -309,6 +326,7 @@ def _solved(
             search.bound_time,
             addresses=addresses,
             race=race,
+            start=start,
         )
     except NotAcceptedError as error:
         takes_any = (e for e in registry.entries() if e.accepts.startswith("any graph") and not e.needs_links)

@@ -71,6 +71,7 @@ class Options:
     report: called with one line of progress at a time.
     cancelled: true once the answer is requested at once.
     race: receives schedules within the budget, and bounds, as they are found.
+    start: a schedule within the budget that is known before, if there is one; solvers may improve it.
     """
 
     time_limit: float | None = None
@@ -78,6 +79,7 @@ class Options:
     report: Callable[[str], None] = field(default=lambda _line: None)
     cancelled: Callable[[], bool] = field(default=lambda: False)
     race: Incumbent = field(default_factory=Incumbent)
+    start: Schedule | None = None
 
     def clock(self) -> Clock:
         """Return a clock that begins now."""

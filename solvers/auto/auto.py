@@ -5,7 +5,7 @@
     second pass            below the minimum memory of a single backward pass: backward in two passes
     search                 from the traced order, except on the largest
     residency              the residency program in whole numbers
-    search from others     from the best of these answers
+    search from others     from the best of these answers, and of the start that the caller has
     search, more           with other random numbers, one for each core beyond two
     bounds                 alongside, in a separate thread, until the members end
 
@@ -47,6 +47,7 @@ from joblib import cpu_count
 from ...graphs.machine import Machine
 from ...planner.bounds import minimum_memory, minimum_memory_once, time_bound
 from ...planner.schedule.sequence import runs_of
+from ...planner.simulator.simulate import figures_of
 from ..bounds.lower_bounds import file_order, prove
 from ..bounds.offload.offload_bound import moves
 from ..candidates import baseline_candidate, device_limit
@@ -72,7 +73,7 @@ from ..stages.slots import has_faster_variants
 from ..workers.precompile import precompile
 from . import members as portfolio
 from . import with_transfers as auto_moving
-from .members import Awaited, Cancelled, Member, Outcomes
+from .members import Awaited, Cancelled, Found, Member, Outcomes
 
 NAME = "auto"
 
@@ -188,6 +189,14 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     )
 
 
+def _known(problem: Problem, options: Options) -> list[Found]:
+    """Return the start as an answer, from which the search may go on."""
+    if options.start is None:
+        return []
+    figures = figures_of(problem.graph, options.start, budget=device_limit(problem), machine=problem.machine)
+    return [(SolverResult(options.start, Status.FEASIBLE), figures)]
+
+
 def _least(problem: Problem, options: Options, settings: Settings) -> int | None:
     """Return the least bytes that annealing reaches in a moment, or rk-rotor if that is not compiled."""
     if len(problem.graph.operations) > _RESIDENCY_OPERATIONS:
@@ -231,7 +240,7 @@ def _lines(
     loaded: set when the search is compiled; the residency program and rk-rotor don't wait for it.
     """
     total, clock, race = options.time_limit, options.clock(), options.race
-    starts = Awaited()
+    starts = Awaited(_known(problem, options))
 
     def solved(
         share: float,

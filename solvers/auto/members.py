@@ -43,11 +43,11 @@ class Member:
 
 
 class Awaited:
-    """Members whose answers another member waits for."""
+    """Members whose answers another member waits for. known: an answer that is there already."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Sequence[Found] = ()) -> None:
         self._ends: list[Event] = []
-        self._found: list[Found] = []
+        self._found: list[Found] = [*known]
 
     def line(self, name: str, solve: Callable[[Cancelled], SolverResult]) -> Member:
         end = Event()

@@ -53,6 +53,7 @@ from ..settings import declared, parse_settings
 from ..skipped import INTERNAL_ERROR, collecting, skipping
 from .arena import in_arena
 from .catalogue import GROUP, Entry, entries, entry, module_of
+from .warm_start import solve_from, start_figures
 
 __all__ = ["GROUP", "Entry", "entries", "entry", "solve", "solve_or_unpin"]
 
@@ -73,6 +74,7 @@ def solve(
     *,
     addresses: bool = False,
     race: Incumbent | None = None,
+    start: Schedule | None = None,
 ) -> ValidatedSolution:
     """Run a solver; the simulator checks and times its answer.
 
@@ -82,14 +84,17 @@ def solve(
     bound_seconds: the most that is then spent on lower bounds; 0 for none but the time of all operations.
     addresses: the budget holds the whole arena in which the copies have their addresses (arena.py).
     race: receives schedules and bounds as they are found.
+    start: a schedule within the budget: the answer is never slower (warm_start.py).
 
-    Raises InputError (name, settings, allow), InfeasibleError, NotAcceptedError.
+    Raises InputError (name, settings, allow, start), InfeasibleError, NotAcceptedError.
     """
     try:
         index(problem.budget)
     except TypeError:
         raise InputError(f"budget {problem.budget!r} is not a whole number of bytes") from None
     restriction = restrict(problem)
+    if start is not None and restriction.changes:
+        raise InputError("a start does not go with allow: it may use what is not allowed")
     with collecting() as skipped:
         try:
             found = _solve(
@@ -101,6 +106,7 @@ def solve(
                 bound_seconds=bound_seconds,
                 addresses=addresses,
                 race=race or Incumbent(),
+                start=start,
             )
         except InfeasibleError as refusal:
             refusal.notes = (*refusal.notes, *skipped)
@@ -132,6 +138,7 @@ def _solve(
     bound_seconds: float,
     addresses: bool,
     race: Incumbent,
+    start: Schedule | None,
 ) -> ValidatedSolution:
     machine = problem.machine or problem.graph.machine
     if machine is not None and machine.unpinned and (field := _direct_access(problem)):
@@ -142,12 +149,13 @@ def _solve(
         _accept_sharded(name, machine, addresses=addresses)
     module = module_of(entry(name))
     chosen = parse_settings(name, module.Settings, settings)
-    start = perf_counter()
-    options = Options(time_limit, chosen, report, race=race)
+    known = None if start is None else start_figures(problem, start)
+    begin = perf_counter()
+    options = Options(time_limit, chosen, report, race=race, start=start)
     asked, layout = problem, None
 
     def for_less(less: Problem) -> SolverResult:
-        return sound(less, replace(options, race=Incumbent()))[0]
+        return sound(less, replace(options, race=Incumbent(), start=None))[0]
 
     def sound(asked: Problem, options: Options) -> tuple[SolverResult, Figures]:
         with skipping(name):
@@ -156,17 +164,21 @@ def _solve(
         return _baseline(name, asked)
 
     try:
-        answer, figures = sound(problem, options)
+        if start is None or known is None:
+            answer, figures = sound(problem, options)
+        else:
+            gap = getattr(chosen, "gap", None) or 0.0
+            answer, figures = solve_from(start, known, gap, race, lambda: sound(problem, options))
         if addresses:
             answer, asked, layout = in_arena(name, problem, answer, for_less, report)
     except InfeasibleError as refusal:
-        refusal.seconds = perf_counter() - start
+        refusal.seconds = perf_counter() - begin
         proven = [] if refusal.proven_infeasible else proofs_of_none(problem, bound_seconds)
         refusal.add_details(minimum_memory_once(problem.graph, machine), proven, problem)
         if problem.allow is None and not problem.graph.operations.recompute.any():
             refusal.advise("nothing of this graph may be recomputed")
         raise
-    seconds = perf_counter() - start
+    seconds = perf_counter() - begin
     if addresses:
         figures = _figures(asked, answer)
     notes = list(answer.notes)
@@ -207,6 +219,7 @@ def solve_or_unpin(
     *,
     addresses: bool = False,
     race: Incumbent | None = None,
+    start: Schedule | None = None,
 ) -> ValidatedSolution:
     """Run a solver as `solve` does; if no schedule's copies fit what can be pinned, run it without pinning.
 
@@ -215,7 +228,7 @@ def solve_or_unpin(
     """
     arguments = (time_limit, settings, report, bound_seconds)
     try:
-        return solve(name, problem, *arguments, addresses=addresses, race=race)
+        return solve(name, problem, *arguments, addresses=addresses, race=race, start=start)
     except (InfeasibleError, NotAcceptedError) as error:
         machine = problem.machine or problem.graph.machine
         pins = machine is not None and machine.pinned is not None and problem.allows("offload")

@@ -88,7 +88,9 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     if fits and not has_faster_variants(graph):
         return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(graph))
     try:
-        return improved(problem, options, in_default_mode(range(len(graph.operations))))
+        start = options.start
+        traced = in_default_mode(range(len(graph.operations)))
+        return improved(problem, options, traced if start is None else runs_of(start))
     except InfeasibleError:  # no time was left to find as much
         if not fits:
             raise

@@ -30,6 +30,10 @@ It is that of Mittelmann's benchmarks of optimization software.
 """
 
 
+PENALTY = 10.0
+"""Time limits that count for a problem without a schedule, in PAR10."""
+
+
 @dataclass(frozen=True)
 class Standing:
     """The figures of one solver in a comparison.
@@ -40,6 +44,8 @@ class Standing:
     overhead: percent, the mean over the common problems.
     gap: percent, to the largest bound that any row has, the mean over its solved rows.
     seconds: mean over its solved rows.
+    par10: seconds, the mean over its problems that are not proven infeasible, with 10 times the time limit
+        for each without a schedule; None without a time limit.
     overhead_geometric, seconds_geometric: geometric means of the same, shifted by OVERHEAD_SHIFT (overheads
         below 0 count as 0) and SECONDS_SHIFT.
     """
@@ -54,6 +60,7 @@ class Standing:
     gap: float | None
     seconds: float | None
     seconds_geometric: float | None
+    par10: float | None
 
 
 def standings(rows: Sequence[Row]) -> list[Standing]:
@@ -79,6 +86,7 @@ def standings(rows: Sequence[Row]) -> list[Standing]:
             _mean(gap(row.time, bounds[at].lower) for at, row in solved[name].items()),
             _mean(seconds := [row.seconds for row in solved[name].values()]),
             geometric_mean(seconds, SECONDS_SHIFT),
+            _par10([row for row in own if bounds[row.place].lower != inf]),
         )
         for name, own in mine.items()
     ]
@@ -158,6 +166,15 @@ def solver_names(rows: Iterable[Row]) -> dict[tuple[str, str], str]:
         for solver, several in kinds.items()
         for settings in several
     }
+
+
+def _par10(rows: Sequence[Row]) -> float | None:
+    """Return the mean of the seconds, each row without a schedule as PENALTY time limits."""
+    limits = [row.time_limit for row in rows]
+    if None in limits:
+        return None
+    penalties = [PENALTY * (limit or 0.0) for limit in limits]
+    return _mean(row.seconds if row.solved else most for row, most in zip(rows, penalties, strict=True))
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

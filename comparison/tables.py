@@ -11,10 +11,12 @@ from typing import NamedTuple
 from ..graphs.units import duration
 from .best_known import Beaten
 from .changes import Change, Verdict
+from .paired import paired
 from .profiles import TARGETS, Curve, performance_profiles, times_to_gap
 from .published import Match
 from .summary import (
     OVERHEAD_SHIFT,
+    PENALTY,
     PROVEN,
     SECONDS_SHIFT,
     best_bounds,
@@ -90,19 +92,46 @@ def solver_table(rows: Sequence[Row]) -> Table:
             _percent(one.gap),
             _seconds(one.seconds),
             _seconds(one.seconds_geometric),
+            _seconds(one.par10),
             one.solver,
         ]
         for one in found
     ]
     mean = "geo. mean"
-    heads = ["rows", "solved", "best", f"overhead ({common})", mean, "gap", "time", mean, "solver"]
+    heads = ["rows", "solved", "best", f"overhead ({common})", mean, "gap", "time", mean, "PAR10", "solver"]
     hint = (
         f"overhead: the mean of the {common} problems that every one of them solved; "
         "gap, time: means over the problems that each solver solved; "
         "geo. mean: geometric mean of the column before, shifted by "
-        f"{OVERHEAD_SHIFT:g} points and {SECONDS_SHIFT:g} s; with several seeds the median's row counts"
+        f"{OVERHEAD_SHIFT:g} points and {SECONDS_SHIFT:g} s; PAR10: mean time, with {PENALTY:g} time limits "
+        "for each problem without a schedule, unless it is proven that there is none; with several seeds the "
+        "median's row counts"
     )
     return Table("", heads, cells, hint)
+
+
+def paired_tables(rows: Sequence[Row]) -> Iterator[Table]:
+    """Yield the table of signed-rank tests; nothing if only one solver has schedules to compare."""
+    found = paired(rows)
+    if not found:
+        return
+    cells = [
+        [
+            str(one.faster),
+            str(one.slower),
+            str(one.equal),
+            f"{one.p:.2g}",
+            f"{one.corrected:.2g}",
+            one.against,
+        ]
+        for one in found
+    ]
+    hint = (
+        "Wilcoxon's signed-rank test of the schedules' times, two-sided; a schedule counts as faster than "
+        f"none; Holm: corrected for {len(found)} tests"
+    )
+    title = f"{found[0].solver} against each other solver"
+    yield Table(title, ["faster", "slower", "equal", "p", "Holm", "solver"], cells, hint)
 
 
 def effort_tables(rows: Sequence[Row]) -> Iterator[Table]:

@@ -15,6 +15,7 @@ import click
 from ...comparison.best_known import Beaten, beaten, joined, load_best, revision, save_best
 from ...comparison.changes import Change
 from ...comparison.file import append_row, prepare, read_rows
+from ...comparison.paired import paired
 from ...comparison.published import Match, load_published, matches
 from ...comparison.run import run
 from ...comparison.summary import settled, standings
@@ -303,6 +304,7 @@ def _show(
         {
             "rows": [_document(row) for row in rows],
             "solvers": [asdict(standing) for standing in standings(rows)],
+            "paired": [asdict(one) for one in paired(rows)],
             "published": [match_document(match) for match in matched],
             "beaten": [record_document(one) for one in records],
             "changes": [change_document(one) for one in moved],

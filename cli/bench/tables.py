@@ -17,6 +17,7 @@ from ...comparison.tables import (
     curve_tables,
     effort_tables,
     matrices,
+    paired_tables,
     published_tables,
     remarks,
     solver_table,
@@ -43,7 +44,13 @@ def comparison_lines(
     yield Text()
     yield from _lines(solver_table(rows))
     yield from _apart(
-        [*effort_tables(rows), *curve_tables(rows), *published_tables(matched), *change_tables(moved)]
+        [
+            *paired_tables(rows),
+            *effort_tables(rows),
+            *curve_tables(rows),
+            *published_tables(matched),
+            *change_tables(moved),
+        ]
     )
     for remark in remarks(rows, records):
         yield Text(remark.text, style="green" if remark.good else "red")

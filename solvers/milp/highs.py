@@ -79,11 +79,15 @@ class Relaxation:
 
 
 def relax(
-    program: Program, time_limit: float | None, cancelled: Callable[[], bool] = lambda: False
+    program: Program,
+    time_limit: float | None,
+    cancelled: Callable[[], bool] = lambda: False,
+    *,
+    presolve: bool = True,
 ) -> Relaxation:
     """Solve a program with its integers as fractions, by the interior-point method without crossover.
     Empty when HiGHS had to be ended."""
-    ending = _call(RELAX, (program,), time_limit, cancelled, lambda _event: None)
+    ending = _call(RELAX, (program, presolve), time_limit, cancelled, lambda _event: None)
     return replace(ending.value if ending.answered else Relaxation(), interrupted=ending.interrupted)
 
 

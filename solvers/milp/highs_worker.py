@@ -116,10 +116,11 @@ def _result(program: Program, highs: highspy.Highs, halted: bool) -> Result:
     return Result(outcome, info.objective_function_value, bound, x, nodes=nodes)
 
 
-def relax(call: Call, program: Program, stopped: bool) -> Relaxation:
+def relax(call: Call, program: Program, presolve: bool, stopped: bool) -> Relaxation:
     """Solve a program in fractions, as highs.relax says."""
     highs = highspy.Highs()
     options: dict[str, bool | str] = {"output_flag": False, "solver": "ipm", "run_crossover": "off"}
+    options["presolve"] = "choose" if presolve else "off"
     for name, value in options.items():
         highs.setOptionValue(name, value)
     if highs.passModel(lp_of(program, whole=False)) == highspy.HighsStatus.kError:

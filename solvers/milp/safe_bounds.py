@@ -25,12 +25,16 @@ from math import inf, isnan
 import numpy as np
 
 from ...graphs.arrays import Floats
+from ..clock import Clock
 from . import highs
 from .model import Program
 from .scaling import scaled
 
 ROUNDING = 2.0**-52
 """Twice the largest relative change by rounding to the nearest."""
+
+_LOOSE = 0.01
+"""Share of a solution's cost by which the bound is below it where the prices are computed once more."""
 
 DATA = 8
 """Number of roundings in a coefficient; a limit has as many more as there are columns, as it may be a sum."""
@@ -56,14 +60,29 @@ def relaxed(
 
     cancelled: whether the time is over.
     """
-    fit = scaled(program)
+    fit, clock = scaled(program), Clock(time_limit, cancelled)
     program = fit.program
     answer = highs.relax(program, time_limit, cancelled)
     if answer.ray is not None and _priced(program, np.zeros_like(program.cost), answer.ray) > 0.0:
         return Linear(inf, None, answer.interrupted)
-    bound = -inf if answer.prices is None else _priced(program, program.cost, answer.prices)
+    bound = _bound(program, answer.prices)
+    if _is_loose(program, bound, answer) and clock.goes_on():
+        again = highs.relax(program, clock.limit, cancelled, presolve=False)
+        bound = max(bound, _bound(program, again.prices))
     x = None if answer.x is None else fit.x(answer.x)
     return Linear(fit.cost(bound + program.offset), x, answer.interrupted)
+
+
+def _bound(program: Program, prices: Floats | None) -> float:
+    return -inf if prices is None else _priced(program, program.cost, prices)
+
+
+def _is_loose(program: Program, bound: float, answer: highs.Relaxation) -> bool:
+    """Tell whether the prices are not those of the solution: HiGHS's presolve may leave such, undone."""
+    if answer.x is None or answer.interrupted:
+        return False
+    cost = float(program.cost @ answer.x)
+    return bound < cost - _LOOSE * abs(cost + program.offset)
 
 
 def _priced(program: Program, cost: Floats, prices: Floats) -> float:

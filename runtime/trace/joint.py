@@ -16,18 +16,15 @@ from contextlib import closing, contextmanager, nullcontext, redirect_stdout
 from functools import partial
 from io import StringIO
 from itertools import count
-from typing import Any, Literal, NamedTuple
-from weakref import ReferenceType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 
-from ...graphs.errors import InputError
 from ..absent_gpu.devices import is_absent_gpu, on_absent_gpu
-from ..below_autograd import autocast_cache, without_autocast
-from ..handover import handover, ordered
+from ..below_autograd import autocast_cache
 from ..model.captured import Captured
-from ..model.iteration import Iteration, differentiated, forward, tensors_in, with_tensors
+from ..model.iteration import Iteration, tensors_in, with_tensors
 from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, PythonState, state_put_back
 from ..program.outputs import Output
 from ..reach import Path
@@ -41,28 +38,24 @@ from ..torch_internals import (
     FakeTensor,
     FakeTensorMode,
     addresses_refused,
-    gradients_of,
     make_fx,
     memory_of,
     version_of,
 )
 from ..unsupported import TraceError, first_line
-from ..values_used import BUFFERS, INPUTS, ValuesUsed
-from .api_calls import Question, Recorder
+from ..values_used import ValuesUsed
+from .api_calls import Question
+from .forward_backward import ForwardBackward, Results
 from .functional import functional_graph
 from .generators import Generators, held_generators
-from .given import given_replaced
-from .gradients import check_leaves, other_gradients_refused
-from .host_part import DecidingError, Holder, HostPart, result_of
+from .host_part import DecidingError, HostPart
 from .host_part_trial import Trial
 from .in_a_row import another, refuse_what_moves
-from .known_functions import KnownFunctions
-from .known_values import KnownValues
 from .layer_calls import LayerCalls, refuse_own_formulas
-from .layers import MARK, OWN_RECOMPUTATION, Mark, Marks
+from .layers import MARK, Mark
 from .layouts import Forms, TrueFakes
-from .replaced import Replaced
 from .trace_context import users_code
+from .ways import TracePath, UnrepeatedError, unkept
 
 Named = Mapping[str, Tensor]
 
@@ -102,36 +95,6 @@ class Joint(NamedTuple):
         return [*self.output.names, *(self.host_part.kept if self.host_part else ())]
 
 
-class TracePath(NamedTuple):
-    """Mode of a trace.
-
-    compiling: trace as `torch.compile` would, with is_compiling() true and no value known.
-    values: make the values of buffers and of inputs of whole numbers known, for code that asks for them.
-    host_part: run the code once more after each planned iteration, if it keeps or writes what it reads of
-        values that do not lead to the loss; "any": also if it does not, like code that only checks them.
-    guess: the value with which it is traced then.
-    drops: trace code that changes state of the module or loss although nothing repeats that.
-    """
-
-    compiling: bool = False
-    values: bool = False
-    host_part: bool | Literal["any"] = False
-    guess: float = 1.0
-    drops: bool = False
-
-
-WAYS = (
-    TracePath(),
-    TracePath(host_part=True),
-    TracePath(compiling=True),
-    TracePath(values=True, host_part=True),
-    TracePath(values=True),
-    TracePath(host_part="any"),
-    TracePath(host_part="any", guess=0.0),
-    TracePath(drops=True),
-)
-
-
 def joint_graph(
     iteration: Iteration, forms: Forms, way: TracePath, calls: Iterator[int], deciding: set[str]
 ) -> Joint:
@@ -149,7 +112,7 @@ def joint_graph(
     examples = [*parameters.values(), *buffers.values(), *inputs.values()]
     # Here, since in the trace the parts of a sparse input can't be read any more.
     inside = iteration._replace(inputs=with_tensors(iteration.inputs, inputs))
-    made: list[_Results] = []
+    made: list[Results] = []
     captured = Captured(flat, calls, iteration)
     recording = Recording(
         iteration.module,
@@ -161,9 +124,9 @@ def joint_graph(
     own = held_generators(iteration)
     generators = Generators(own)
     caches = torch.is_autocast_cache_enabled()
-    runs: list[_ForwardBackward] = []
+    runs: list[ForwardBackward] = []
 
-    def iterate(groups: Sequence[Named], captured: Captured) -> tuple[_Results, ValuesUsed | None]:
+    def iterate(groups: Sequence[Named], captured: Captured) -> tuple[Results, ValuesUsed | None]:
         own_tensors = (
             (name, real, fakes[name])
             for reals, fakes in zip(given[:2], groups[:2], strict=True)
@@ -172,7 +135,7 @@ def joint_graph(
         recording.stand_ins.put(own_tensors, groups[2].items())
         with captured, generators, autocast_cache(caches):
             before = runs[0].values if runs else None
-            run = _ForwardBackward(inside, *groups, given=given, way=way, deciding=deciding, before=before)
+            run = ForwardBackward(inside, *groups, given=given, way=way, deciding=deciding, before=before)
             runs[:] = [run]
             return run.results(), run.values and run.values.tape.used()
 
@@ -192,7 +155,7 @@ def joint_graph(
                 traced = _traced(forward_backward, examples, runs, deciding)
             keeps = before.changes_of_owner() if way.host_part is False else before.changes()
             if keeps and way.host_part is False:
-                raise _unkept(iteration, keeps[0])
+                raise unkept(iteration, keeps[0])
             recording.note_carried()
             if way == TracePath() and before.changes_of_objects():
                 then = PythonState(iteration, tensors=False)
@@ -238,31 +201,10 @@ def joint_graph(
     )
 
 
-class UnkeptError(TraceError):
-    """Error of code that changes what only its own run changes: lists and numbers of the loop."""
-
-
-class UnrepeatedError(TraceError):
-    """Error of code that changes state of the module or loss in each iteration."""
-
-
-def _unkept(iteration: Iteration, what: str) -> UnkeptError:
-    return UnkeptError(
-        f"{_owner(iteration)} changes {what}, which a plan does not repeat in each iteration, and its code "
-        "can't run once more after each: leave it out"
-    )
-
-
-def _owner(iteration: Iteration) -> str:
-    owner = getattr(iteration.module, "owner", None)
-    thing = owner() if isinstance(owner, ReferenceType) else iteration.module
-    return f"the loss of {type(thing).__name__}"
-
-
 def _traced(
     function: Callable[..., list[Tensor]],
     examples: Sequence[Tensor],
-    runs: Sequence[_ForwardBackward],
+    runs: Sequence[ForwardBackward],
     deciding: set[str],
 ) -> fx.GraphModule:
     """Trace the function; what fails after questions for values were answered by a guess is due to these."""
@@ -282,7 +224,7 @@ def _decided(questions: Sequence[Question], deciding: set[str]) -> Exception:
 
 
 def _host_part(
-    run: _ForwardBackward,
+    run: ForwardBackward,
     traced: fx.GraphModule,
     counters: Sequence[Counter],
     deciding: set[str],
@@ -353,7 +295,7 @@ def forward_calls(
     caches = torch.is_autocast_cache_enabled()
     state = state_put_back(iteration, tensors=False)
     with _tracing(mode, way), state, mode, watch, autocast_cache(caches):
-        run = _ForwardBackward(iteration, *groups, given=given, way=way, marks=watch, deciding=set())
+        run = ForwardBackward(iteration, *groups, given=given, way=way, marks=watch, deciding=set())
         refuse_own_formulas(run.loss())
     return watch
 
@@ -392,256 +334,6 @@ def _distinct(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor
             inputs[name] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
         seen.add(id(tensor))
     return parameters, buffers, inputs
-
-
-class _Results(NamedTuple):
-    """Module's output, parameters and inputs that get a gradient, and all tensors that are a result."""
-
-    output: Output
-    gradients: list[str]
-    input_gradients: list[str]
-    tensors: list[Tensor]
-
-
-class _ForwardBackward:
-    """One iteration as a function of all it starts from."""
-
-    def __init__(
-        self,
-        iteration: Iteration,
-        parameters: Named,
-        buffers: Named,
-        inputs: Named,
-        *,
-        given: Sequence[Named],
-        way: TracePath,
-        marks: LayerCalls | None = None,
-        deciding: set[str],
-        before: KnownValues | None = None,
-    ) -> None:
-        """Prepare one run.
-
-        marks: takes note of the layers, if nothing is traced.
-        before: what the run before this one knew.
-        """
-        self.iteration = iteration
-        self.parameters, self.buffers, self.inputs = parameters, buffers, inputs
-        self.given = (*parameters.values(), *buffers.values(), *inputs.values())
-        trained = parameters.items() if iteration.trains else ()
-        handed = inputs.items() if iteration.purpose == "part" else ()
-        self.names = {id(tensor): name for name, tensor in given[0].items()}
-        self.pairs = list(
-            zip((tensor for group in given for tensor in group.values()), self.given, strict=True)
-        )
-        self.wanted = {name: tensor for name, tensor in trained if tensor.requires_grad}
-        self.wanted_inputs = {name: tensor for name, tensor in handed if tensor.requires_grad}
-        self.cotangents: list[Tensor] = []
-        lines = deciding if way.host_part else None
-        usable = self._usable(given) if way.values else ()
-        self.values = None if way.compiling else KnownValues(usable, lines, before)
-        self.recorder = Recorder(way.guess) if way.host_part else None
-        self.expected: Any = ()
-        self.results_of_gradients: list[str] = []
-        if self.recorder is not None:
-            for tensor in self.given:
-                self.recorder.calls.number(tensor)
-        self.marks = Marks(iteration.module)
-        self.layers = marks or self.marks
-        self.replaced = Replaced({**parameters, **buffers})
-
-    def loss(self) -> Tensor:
-        """Run forward alone, of an iteration that trains, and return the loss."""
-        with (
-            given_replaced(self.pairs),
-            torch.autograd.graph.disable_saved_tensors_hooks(OWN_RECOMPUTATION),
-            other_gradients_refused(self.parameters),
-        ):
-            loss, _output = torch.func.functional_call(
-                Holder(self.iteration.module), self._state(), (self._forward,)
-            )
-        return loss
-
-    def _state(self) -> dict[str, Tensor]:
-        return {f"module.{name}": tensor for name, tensor in {**self.parameters, **self.buffers}.items()}
-
-    def results(self) -> _Results:
-        state = self._state()
-        with given_replaced(self.pairs):
-            loss, output, gradients = torch.func.functional_call(
-                Holder(self.iteration.module), state, (self._run,)
-            )
-        if self.recorder is not None:
-            changed = [state[f"module.{name}"] for name in self.buffers]
-            number = self.recorder.calls.numbers.get
-            self.expected = result_of(lambda tensor: number(id(tensor)), *self._returned, changed)
-        self.replaced.check()
-        names: list[str] = []
-        of_inputs: list[str] = []
-        kept = [*([] if loss is None else [loss]), *output.tensors.values()]
-        taken = [_span(tensor) for tensor in (*kept, *self.given, *self.cotangents)]
-        wanted = [*self.wanted.items(), *self.wanted_inputs.items()]
-        for place, ((name, tensor), gradient) in enumerate(zip(wanted, gradients, strict=True)):
-            if gradient is None:
-                continue
-            if place < len(self.wanted):
-                names.append(name)
-                kept.append(_as_accumulated(gradient, tensor, taken))
-            else:
-                of_inputs.append(name)
-                kept.append(_apart(gradient, taken))
-            taken.append(_span(kept[-1]))
-        with torch.no_grad():
-            for name, buffer in self.buffers.items():
-                new = state[f"module.{name}"]
-                if new.shape != buffer.shape:
-                    raise TraceError(
-                        f"the iteration gives the buffer {name} the shape {list(new.shape)}, before it has "
-                        f"{list(buffer.shape)}: run the model once before it is planned"
-                    )
-                if new is not buffer:
-                    buffer.copy_(new)
-        self.marks.finish()
-        self.results_of_gradients = [*names, *of_inputs]
-        return _Results(output.without_tensors(), names, of_inputs, kept)
-
-    def seen(self) -> list[Tensor]:
-        """Return the tensors of the code's calls, by their numbers."""
-        return [] if self.recorder is None else self.recorder.calls.tensors
-
-    def host_part(self) -> HostPart:
-        assert self.recorder is not None
-        return HostPart(
-            self.iteration,
-            self.recorder.calls,
-            self.parameters,
-            self.buffers,
-            self.inputs,
-            self.expected,
-            self.recorder.guess,
-        )
-
-    def _run(self, module: nn.Module) -> tuple[Tensor | None, Output, Sequence[Tensor | None]]:
-        if not self.iteration.trains:
-            with torch.no_grad(), other_gradients_refused(self.parameters):
-                return *self._forward(module), ()
-        with (
-            torch.autograd.graph.disable_saved_tensors_hooks(OWN_RECOMPUTATION),
-            other_gradients_refused(self.parameters),
-        ):
-            loss, output = self._forward(module)
-            ends = _differentiable(output) if loss is None else [loss]
-            with self.marks.backward(ends):
-                check_leaves(self.marks.leaves(), self.names)
-                if loss is None:
-                    cotangents = self.cotangents = self._handed_over(output)
-                else:
-                    inputs = with_tensors(self.iteration.inputs, self.inputs)
-                    ends = [differentiated(self.iteration, loss, inputs)]
-                    cotangents = [torch.ones_like(ends[0])]
-                # The values too: the gradient of `x[mask] = y` picks by the mask.
-                with (
-                    self.values or nullcontext(),
-                    without_autocast(ends[0].device),
-                ):  # as a loop's `loss.backward()`, which is outside
-                    wanted = [*self.wanted.values(), *self.wanted_inputs.values()]
-                    gradients = gradients_of(ends, wanted, cotangents)
-            return loss, output, gradients
-
-    def _handed_over(self, output: Output) -> list[Tensor]:
-        """Trace the handover of the outputs, and return the cotangents."""
-        with torch.no_grad():
-            groups = ([output.tensors[name] for name in names] for names in ordered(output.tensors))
-            return handover(*groups)
-
-    def _forward(self, module: nn.Module) -> tuple[Tensor | None, Output]:
-        known = KnownFunctions(self.values)
-        applied = nullcontext() if self.recorder is None else self.recorder.applied()
-        with (
-            self.layers.forward(),
-            self.values or nullcontext(),
-            known,
-            self.replaced,
-            applied,
-            self.recorder or nullcontext(),
-        ):
-            inputs = with_tensors(self.iteration.inputs, self.inputs)
-            loss, output = self._returned = forward(self.iteration, module, inputs)
-        with self.values or nullcontext(), known, self.replaced:
-            output = self._kept(output)
-            return loss if loss is None else _apart(loss, [_span(tensor) for tensor in self.given]), output
-
-    def _kept(self, output: Output) -> Output:
-        """Return the output with inputs among its tensors copied: they are the caller's.
-
-        Refuses the module's own tensors.
-        """
-        own = {memory_of(tensor): name for name, tensor in {**self.parameters, **self.buffers}.items()}
-        for name, tensor in output.tensors.items():
-            if (weight := own.get(memory_of(tensor))) is not None:
-                raise InputError(
-                    f"the output {name or 'of the module'} lies in {weight}, which iterations change: read "
-                    "it there, and name the tensors that are wanted, like return_outputs=('logits',)"
-                )
-        taken = [_span(tensor) for tensor in self.inputs.values()]
-        tensors: dict[str, Tensor] = {}
-        for name, tensor in output.tensors.items():
-            tensors[name] = _apart(tensor, taken)
-            if self.iteration.purpose == "part":  # autograd counts the caller's changes of each by itself
-                taken.append(_span(tensors[name]))
-        return output._replace(tensors=tensors)
-
-    def _usable(self, given: Sequence[Named]) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield the buffers, and the inputs of whole numbers or bits, whose values are there."""
-        _parameters, buffers, inputs = given
-        whole = {
-            name: real for name, real in inputs.items() if not (real.is_floating_point() or real.is_complex())
-        }
-        for group, fakes, reals in ((BUFFERS, self.buffers, buffers), (INPUTS, self.inputs, whole)):
-            for name, real in reals.items():
-                if not isinstance(real, FakeTensor):
-                    yield f"{group}{name}", fakes[name], real
-
-
-def _differentiable(output: Output) -> list[Tensor]:
-    """Return the outputs that require a gradient. Raises InputError if there are none."""
-    names, _others = ordered(output.tensors)
-    if not names:
-        raise InputError(
-            "no output of the module depends on a parameter or an input that requires a gradient: there is "
-            "no backward to plan"
-        )
-    return [output.tensors[name] for name in names]
-
-
-Span = tuple[int, int, int]
-"""Identity of the memory a tensor lies in, and its first and last byte there (the last excluded)."""
-
-
-def _as_accumulated(gradient: Tensor, parameter: Tensor, taken: Sequence[Span]) -> Tensor:
-    """Return the gradient as autograd leaves it in `.grad`: in separate memory, in the parameter's layout.
-
-    It is copied only if need be.
-    """
-    if gradient.is_sparse:
-        raise InputError("a gradient is sparse: make the embedding with sparse=False")
-    if gradient.stride() == parameter.stride():
-        return _apart(gradient, taken)
-    return torch.empty_like(parameter).copy_(gradient)
-
-
-def _apart(tensor: Tensor, taken: Sequence[Span]) -> Tensor:
-    """Return the tensor, or a copy if its memory is taken."""
-    memory, start, end = _span(tensor)
-    overlaps = any(memory == other and start < stop and begin < end for other, begin, stop in taken)
-    return tensor.clone() if overlaps else tensor
-
-
-def _span(tensor: Tensor) -> Span:
-    extent = 1 + sum(
-        int((size - 1) * stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    )
-    first = int(tensor.storage_offset())
-    return memory_of(tensor), first * tensor.itemsize, (first + extent) * tensor.itemsize
 
 
 def _fake_mode(tensors: Sequence[Tensor], forms: Forms) -> FakeTensorMode:

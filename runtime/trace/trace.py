@@ -35,10 +35,11 @@ from ..updates.order import check_order, check_overlaps
 from ..updates.scaling import check_scaled, divided
 from ..updates.updates import with_sums, with_updates
 from .handed_over import with_handover
-from .joint import WAYS, TracePath, UnkeptError, UnrepeatedError, forward_calls, joint_graph
+from .joint import forward_calls, joint_graph
 from .layouts import Forms
 from .lowering import lower
 from .repeated import by_some_layers
+from .ways import WAYS, TracePath, UnkeptError, UnrepeatedError
 
 _succeeded: WeakKeyDictionary[nn.Module, tuple[TracePath, set[str]]] = WeakKeyDictionary()
 """How a module was traced, and the lines that are known to read values which lead to its loss."""

@@ -21,7 +21,7 @@ from ..graphs.units import duration, format_bytes
 from ..planner.budget import spelled
 from .gpu_options import chosen_preset, host_options
 from .known_names import completing, machines
-from .options import FILE, destination_option, output_options
+from .options import FILE, destination_option, device_option, output_options
 from .printing.figures import rate
 from .printing.output import Output, Row, labelled, table
 from .printing.output_files import destination_of, write_out
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     "like 45GB/s or 45GB/s,30us.  [default: no network]",
 )
 @click.option("--list", "as_list", is_flag=True, help="List the machines known by name.")
-@click.option("--device", metavar="cpu|cuda", help="Device to measure.  [default: cuda if there is one]")
+@device_option("Device to measure.  [default: cuda if there is one]")
 @click.option(
     "--disk", type=FILE, metavar="FOLDER", help="Folder whose disk is measured too.  [default: no disk]"
 )

@@ -168,6 +168,21 @@ def bound_time_option(words: str, default: float) -> Decorator:
     )
 
 
+def _lower(ctx: click.Context, param: click.Parameter, name: str | None) -> str | None:
+    del ctx, param
+    return None if name is None else name.lower()
+
+
+def device_option(words: str) -> Decorator:
+    """Return --device, in any case. words: its help, with the default."""
+    return click.option(
+        "--device",
+        metavar="cpu|cuda",
+        callback=_lower,
+        help=words,
+    )
+
+
 def count_option(flag: str, name: str, metavar: str, words: str, **more: Any) -> Decorator:
     """Return an option for a number of iterations or repetitions, 1 or more. words: its help."""
     return click.option(flag, name, type=click.IntRange(min=1), metavar=metavar, help=words, **more)

@@ -12,7 +12,7 @@ import click
 from ..graphs.errors import InputError, MismatchError
 from ..graphs.graph import Graph
 from .models import model_code
-from .options import FILE, graph_option
+from .options import FILE, device_option, graph_option
 from .parameter_types import DOCUMENT
 from .printing.output import Output
 from .replay import Held
@@ -58,11 +58,7 @@ def step_options(command: Callable[..., None]) -> Callable[..., None]:
             metavar="FOLDER",
             help="Folder for what is offloaded to the disk.  [default: where temporary files are]",
         ),
-        click.option(
-            "--device",
-            metavar="cpu|cuda",
-            help="Device to run on.  [default: where the graph was profiled]",
-        ),
+        device_option("Device to run on.  [default: where the graph was profiled]"),
         click.option(
             "--model", metavar="MODEL.py[:ENTRY]", help="File of the model; it is run.", required=True
         ),

@@ -18,6 +18,7 @@ from .gpu_options import chosen_preset, host_options
 from .known_names import completing, machines
 from .models import model_code
 from .optimizer_options import OPTIMIZER_KEYS, chosen, optimizer_options
+from .options import device_option
 from .printing.output import Output, Row
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def measurement_options(function: Callable[..., None]) -> Callable[..., None]:
             is_flag=True,
             help="Measure nothing: estimate the times for --gpu, which implies it.",
         ),
-        click.option("--device", metavar="cpu|cuda", help="Device to measure on.  [default: cpu]"),
+        device_option("Device to measure on.  [default: cpu]"),
     ):
         made = option(made)
     return made

@@ -16,6 +16,7 @@ from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from ..graphs.errors import InputError
+from ..graphs.units import parse_span
 
 T = TypeVar("T")
 
@@ -140,7 +141,8 @@ def parse_settings(solver: str, kind: type[Any], settings: Mapping[str, str]) ->
             raise InputError(f"{solver} has no setting {key!r}: {has}")
         wanted = _bare(types[key])
         try:
-            values[key] = _READERS[wanted](text.strip())
+            span = parse_span(text) if wanted is float and key.endswith("seconds") else None
+            values[key] = _READERS[wanted](text.strip()) if span is None else span
         except (ValueError, KeyError):
             raise InputError(f"{solver}: the setting {key} must be {_WORDS[wanted]}, not {text!r}") from None
     try:

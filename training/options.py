@@ -17,7 +17,7 @@ from ..graphs.folders.cache import cache_folder
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
 from ..graphs.transformations.updates import When
-from ..graphs.units import FEW_BYTES, bare_number, parse_bytes
+from ..graphs.units import FEW_BYTES, bare_number, parse_bytes, parse_span
 from ..planner.budget import Budget, parse_budget
 from ..runtime.measuring.kept_machine import AUTO, auto_machine
 from ..runtime.model.clipping import Clipping, parse_norm
@@ -162,11 +162,13 @@ def _solver(solver: str) -> str:
     return solver
 
 
-def _seconds(seconds: float | None) -> float | None:
+def _seconds(seconds: float | str | None) -> float | None:
+    if isinstance(seconds, str):
+        seconds = parse_span(seconds) or seconds
     if seconds is not None and (
         isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0  # pyright: ignore
     ):
-        raise UnfitError("give the solver's seconds, above 0")
+        raise UnfitError("give the solver's seconds, above 0, or a time like '5m'")
     return seconds
 
 
@@ -253,7 +255,7 @@ class PlanningOptions(OptionsBase):
         converter=_solver, text="Name of the solver; `plan solvers` lists them.", default="auto"
     )
     time_limit: float | None = option(
-        converter=_seconds, text="Seconds for the solver, per plan.", default=None
+        converter=_seconds, text="Seconds for the solver, per plan, or a time like '5m'.", default=None
     )
     gap: float | str | None = option(
         converter=_gap,

@@ -64,3 +64,12 @@ def test_dtypes_have_the_spellings_of_other_tools() -> None:
 def test_a_word_has_a_list() -> None:
     with pytest.raises(click.BadParameter, match="adamw"):
         Word(["adamw", "sgd"]).convert("adamx", None, None)
+
+
+def test_devices_in_any_case() -> None:
+    devices = [one for one in options() if "--device" in one.opts and one.type is not click.INT]
+    assert len(devices) == 5  # optimize, profile, run, train, machine
+    for one in devices:
+        ctx = click.Context(main)
+        assert one.process_value(ctx, "CUDA:1") == "cuda:1"
+        assert one.process_value(ctx, None) is None

@@ -80,3 +80,11 @@ def test_none_is_allowed_where_it_is_the_default() -> None:
 def test_a_plug_in_need_not_declare() -> None:
     assert parse_settings("some", OfAPlugIn, {"share": "7"}) == OfAPlugIn(7.0)
     assert [declared(each) for each in fields(OfAPlugIn)] == [None]
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90.0), ("90s", 90.0), ("1m30s", 90.0)])
+def test_seconds_take_units(text: str, seconds: float) -> None:
+    for solver in ("offmate", "rockmate"):
+        assert registry.chosen_settings(solver, {"seconds": text})["seconds"] == seconds
+    with pytest.raises(InputError, match="the setting seconds must be a number, not '1w'"):
+        registry.chosen_settings("offmate", {"seconds": "1w"})

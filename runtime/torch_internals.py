@@ -17,6 +17,7 @@ import warnings
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cache, partial, wraps
 from itertools import islice
 from types import BuiltinFunctionType, MethodDescriptorType
@@ -27,6 +28,7 @@ from weakref import WeakSet
 import torch
 import torch.utils.checkpoint
 from torch import Tensor, fx, nn
+from torch import distributed as dist
 from torch._C._autograd import (
     _disable_profiler,
     _enable_profiler,
@@ -325,6 +327,16 @@ def memory_of(tensor: Tensor) -> int:
 def identity_of(generator: torch.Generator) -> int:
     """Return a number that is equal for two objects that stand for one generator: dispatch makes new ones."""
     return generator._cdata
+
+
+def default_store() -> dist.Store:
+    """Return the store over which the processes of the default group have met."""
+    return dist.distributed_c10d._get_default_store()
+
+
+def timeout_of(group: dist.ProcessGroup, device: torch.device) -> timedelta:
+    """Return after how long a collective of the group fails."""
+    return group._get_backend(device).options._timeout
 
 
 def version_of(tensor: Tensor) -> int:

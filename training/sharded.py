@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from ..graphs.errors import InputError, MemplanError, MismatchError
@@ -90,6 +90,23 @@ class ShardedPlanner(Planner):
 
 class ShardedStep(Step):
     """A training step of which each rank holds a share of the weights."""
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
+        """Run one iteration, as all ranks do; see Step.
+
+        Raises:
+            MemplanError: on all ranks if one has failed, has ended, or does not come to a collective within
+                the process group's timeout.
+        """
+        assert self._iteration.shards is not None
+        ranks = self._iteration.shards.ranks
+        try:
+            loss = super().__call__(*arguments, **keywords)
+        except BaseException as error:
+            ranks.note(error)
+            raise
+        ranks.note(None)
+        return loss
 
     def evaluate(self, *arguments: Any, **keywords: Any) -> Evaluation:
         """Raise MismatchError: this is not supported."""

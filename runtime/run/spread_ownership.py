@@ -6,6 +6,7 @@ with full weights that the iteration before has gathered.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Container, Mapping
 from typing import NoReturn
 
@@ -75,6 +76,7 @@ class SpreadOwnership:
     def give_up(self, _storages: Container[int], _refuse: Callable[[], NoReturn]) -> None:
         """Refuse further iterations: the ranks may be apart."""
         self._failed = True
+        self._shards.ranks.leave(sys.exception())
 
 
 def _version(weight: Tensor) -> tuple[int, int]:

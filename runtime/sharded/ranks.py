@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
-from time import perf_counter
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from itertools import count
+from time import perf_counter, sleep
+from traceback import clear_frames
 from typing import Any, TypeVar
 
 import torch
@@ -20,9 +24,19 @@ from torch.distributed.device_mesh import DeviceMesh
 from ...graphs.errors import InputError, MemplanError
 from ...graphs.machine import Peers
 from ..device.choice import device_of
+from ..torch_internals import default_store, timeout_of
 
 _SIZES = (2**12, 2**22)
 _ROUNDS = 5
+
+_PLANNING = timedelta(hours=6)
+"""For how long ranks wait for a plan."""
+
+_PATIENCE = 10.0
+"""Seconds in which ranks answer once they have lost one."""
+
+_numbers = count()
+"""Of the groups that this process has made: equal on all ranks, which make theirs together."""
 
 Result = TypeVar("Result")
 
@@ -34,6 +48,7 @@ class Ranks:
     """The ranks of a mesh of one dimension.
 
     rank: this one. size: number of ranks. mesh: of DTensors. device: the one that computes here.
+    lost: why no collective can run any more; empty if they can.
     """
 
     def __init__(self, mesh: Mesh, device: torch.device) -> None:
@@ -50,9 +65,14 @@ class Ranks:
         users = mesh.get_group()
         self.size, self.rank = dist.get_world_size(users), dist.get_rank(users)
         members = dist.get_process_group_ranks(users)
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        self.group = _new_group(members, backend)
-        self._control = self.group if backend == "gloo" else _new_group(members, "gloo")
+        self._backend = "nccl" if device.type == "cuda" else "gloo"
+        self._timeout = timeout_of(users, device)
+        self._group = _new_group(members, self._backend, self._timeout)
+        # Others wait while rank 0 measures and solves, however long that takes.
+        self._control = _new_group(members, "gloo", max(self._timeout, _PLANNING))
+        self._store = dist.PrefixStore(f"memplan/{next(_numbers)}", default_store())
+        self._noted = False
+        self.lost = ""
         self._check_devices()
 
     def _check_mesh(self, mesh: DeviceMesh, device: torch.device) -> None:
@@ -89,13 +109,15 @@ class Ranks:
     def gathered(self, mine: Any) -> list[Any]:
         """Return what each rank has given, in the order of the ranks."""
         found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, mine, group=self._control)
+        with self._reported():
+            dist.all_gather_object(found, mine, group=self._control)
         return found
 
     def from_first(self, mine: Any) -> Any:
         """Return what rank 0 has given."""
         found = [mine]
-        dist.broadcast_object_list(found, group=self._control, group_src=0)
+        with self._reported():
+            dist.broadcast_object_list(found, group=self._control, group_src=0)
         return found[0]
 
     def together(self, make: Callable[[], Result]) -> Result:
@@ -120,26 +142,29 @@ class Ranks:
 
     def gather(self, share: Tensor, full: Tensor) -> None:
         """Fill `full` with the shares of all ranks, in their order. All are flat, of one dtype."""
-        if self.group.name() == "gloo":  # its all-gather would take as much memory once more
+        with self._reported():
+            if self._backend != "gloo":
+                _all_gather(full, share, group=self._group)
+                return
+            # Gloo's all-gather would take as much memory once more.
             full.chunk(self.size)[self.rank].copy_(share)
-            parts = _unowned(full).chunk(self.size)
             works = [
-                dist.broadcast(part, group_src=rank, group=self.group, async_op=True)
-                for rank, part in enumerate(parts)
+                dist.broadcast(part, group_src=rank, group=self._group, async_op=True)
+                for rank, part in enumerate(_unowned(full).chunk(self.size))
             ]
             for work in works:
                 work.wait()  # pyright: ignore[reportOptionalMemberAccess]
-            return
-        _all_gather(full, share, group=self.group)
 
     def scatter(self, gradient: Tensor, share: Tensor) -> None:
         """Fill `share` with this rank's part of the average over the ranks. `gradient` is overwritten."""
-        if self.group.name() == "gloo":  # its reduce-scatter is an all-reduce of a copy
-            dist.all_reduce(_unowned(gradient), group=self.group)
+        with self._reported():
+            if self._backend != "gloo":
+                _reduce_scatter(share, gradient, op=dist.ReduceOp.AVG, group=self._group)
+                return
+            # Gloo's reduce-scatter is an all-reduce of a copy.
+            dist.all_reduce(_unowned(gradient), group=self._group)
             share.copy_(gradient.chunk(self.size)[self.rank])
             share.div_(self.size)
-            return
-        _reduce_scatter(share, gradient, op=dist.ReduceOp.AVG, group=self.group)
 
     def network(self) -> Peers:
         """Measure gathers of two sizes, all ranks together; the slowest rank counts."""
@@ -147,6 +172,81 @@ class Ranks:
         received = [size - size // self.size for size in _SIZES]
         seconds = max(large - small, 1e-9) / max(received[1] - received[0], 1)
         return Peers(1 / seconds, max(0.0, small - seconds * received[0]), ranks=self.size)
+
+    # ── faults ──────────────────────────────────────────────────────────────────────────────────────
+
+    def note(self, error: BaseException | None) -> None:
+        """Note for others why this rank may not come to the next iteration; None: it has come."""
+        if not self.lost and (error is not None or self._noted):  # else it is another rank's fault, or noted
+            self._noted = error is not None
+            with suppress(RuntimeError):
+                self._store.set(f"failed/{self.rank}", "" if error is None else _line(error))
+
+    def leave(self, error: BaseException | None) -> None:
+        """Leave for good, so that no rank waits for this one. error: what this rank has raised."""
+        if not self.lost:
+            self.note(error)
+            why = "" if error is None else f": {_line(error)}"
+            self.lost = f"this rank has failed{why}; start all ranks anew, from a checkpoint"
+            self._end_groups()
+
+    @contextmanager
+    def in_order(self) -> Generator[None]:
+        """Surround a collective of an iteration: if it fails, whatever the reason, no later one runs.
+
+        It would meet the one that the others are in.
+        """
+        try:
+            yield
+        except BaseException as error:
+            self.leave(error)
+            raise
+
+    @contextmanager
+    def _reported(self) -> Generator[None]:
+        """Surround a collective: its failure becomes one line, which names the rank that is not there.
+
+        Raises MemplanError.
+        """
+        if self.lost:
+            raise MemplanError(self.lost)
+        try:
+            yield
+        except RuntimeError as error:
+            clear_frames(error.__traceback__)  # they hold the group
+            self.lost = "the ranks have lost each other"
+            self._end_groups()  # at once: ranks that wait for this one look for the lost one too
+            self.lost = f"{self._find_lost(error)}; start all ranks anew, from a checkpoint"
+            raise MemplanError(self.lost) from None
+
+    def _find_lost(self, error: RuntimeError) -> str:
+        """Return which rank has failed, by its own note, or by its silence while the others answer."""
+        others, silent = [rank for rank in range(self.size) if rank != self.rank], list[int]()
+        try:
+            self._store.set(f"here/{self.rank}", "")
+            end = perf_counter() + _PATIENCE
+            while perf_counter() < end:
+                for rank in others:
+                    if self._store.check([f"failed/{rank}"]) and (text := self._store.get(f"failed/{rank}")):
+                        return f"rank {rank} of {self.size} has failed: {text.decode()}"
+                silent = [rank for rank in others if not self._store.check([f"here/{rank}"])]
+                if not silent:
+                    return f"the network between the ranks has failed: {_line(error)}"
+                sleep(0.1)
+        except RuntimeError:  # the store is a process's too: the first one's
+            silent = [0]
+        names = " and ".join(f"rank {rank}" for rank in silent)
+        if "imed out" in str(error):
+            waited = f"{self._timeout.total_seconds():g} s"
+            return f"{names} of {self.size} did not come to a collective within {waited}: it hangs, or waits"
+        return f"{names} of {self.size} ended without an error: killed, or out of memory"
+
+    def _end_groups(self) -> None:
+        for group in (self._group, self._control):
+            with suppress(Exception):
+                dist.destroy_process_group(group)
+        del group
+        self._group = self._control = None
 
     def _seconds(self, size: int) -> float:
         """Return the least seconds of some gathers: as many on each rank, or they would wait for ever."""
@@ -162,6 +262,10 @@ class Ranks:
         return seconds
 
 
+def _line(error: BaseException) -> str:
+    return " ".join((str(error) or type(error).__name__).split())
+
+
 def _unowned(tensor: Tensor) -> Tensor:
     """Return a flat tensor in the same memory that does not keep it alive.
 
@@ -172,9 +276,9 @@ def _unowned(tensor: Tensor) -> Tensor:
     return torch.frombuffer(memory, dtype=tensor.dtype)
 
 
-def _new_group(members: list[int], backend: str) -> dist.ProcessGroup:
+def _new_group(members: list[int], backend: str, timeout: timedelta) -> dist.ProcessGroup | None:
     """Create a group of these ranks of the default group; others need not take part."""
-    made = dist.new_group(members, backend=backend, use_local_synchronization=True)
+    made = dist.new_group(members, timeout, backend=backend, use_local_synchronization=True)
     assert isinstance(made, dist.ProcessGroup)
     return made
 

@@ -109,12 +109,14 @@ class Shards:
     def gather(self, share: Share, full: Tensor) -> None:
         """Fill the bytes of a full weight; the last may be padding, and rounding of the allocator."""
         sent = share.padded.view(torch.uint8)
-        self.ranks.gather(sent, full[: sent.nbytes * self.ranks.size])
+        with self.ranks.in_order():
+            self.ranks.gather(sent, full[: sent.nbytes * self.ranks.size])
 
     def scatter(self, gradient: Tensor, share: Share) -> None:
         """Fill the share of a gradient by the average over the ranks; the gradient itself is overwritten."""
         sent = raw(gradient)[: share.padded.nbytes * self.ranks.size]
-        self.ranks.scatter(sent.view(share.padded.dtype), share.padded)
+        with self.ranks.in_order():
+            self.ranks.scatter(sent.view(share.padded.dtype), share.padded)
 
 
 def check_module(module: nn.Module, size: int) -> None:

@@ -1,0 +1,104 @@
+"""Sharded training when one of three ranks raises, dies or hangs: the others end with one line about it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import memplan
+import pytest
+import torch
+from memplan.runtime.sharded.ranks import Ranks
+from ranks import ranks
+from torch import Tensor, nn
+
+pytestmark = pytest.mark.scripts
+
+SIZE, LOST = 3, 1
+HANGS = 25.0
+"""Seconds for which a rank hangs; collectives wait for fewer."""
+
+
+def model() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 3))
+
+
+def squares(output: Tensor) -> Tensor:
+    return output.square().mean()
+
+
+def train(rank: int, fault: str) -> tuple[str, float]:
+    """Train until the fault, and return the error with the seconds from then on."""
+    module = model()
+    optimizer = torch.optim.AdamW(module.parameters())
+    x = torch.randn(8, 6)
+    step = memplan.optimize(
+        module,
+        x,
+        loss_fn=squares,
+        budget="100%",
+        solver="joint",
+        time_limit=0.3,
+        optimizer=optimizer,
+        shard=True,
+        cache=False,
+    )
+    step(x)
+    scatter = Ranks.scatter
+    calls = 0
+
+    def fails(self: Ranks, gradient: Tensor, share: Tensor) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2 and fault == "raises":
+            raise OSError("no room on the device")
+        if calls == 2 and fault == "dies":
+            os._exit(3)
+        if calls == 2 and fault == "hangs":
+            time.sleep(HANGS)
+        scatter(self, gradient, share)
+
+    if rank == LOST and fault != "stays away":
+        Ranks.scatter = fails
+    begun = perf_counter()
+    try:
+        if rank == LOST and fault == "stays away":
+            step(x[:4])
+        step(x)
+    except (memplan.MemplanError, OSError) as error:
+        return str(error), perf_counter() - begun
+    return "nothing", 0.0
+
+
+def lines(folder: Path, fault: str, timeout: float = 150) -> list[str]:
+    """Return what the other ranks say, all within 30 s."""
+    found = ranks(train, folder, fault, size=SIZE, timeout=timeout)
+    others: list[Any] = [each for rank, each in enumerate(found) if rank != LOST]
+    assert all(isinstance(each, tuple) for each in others), found
+    assert all(seconds < 30 for _line, seconds in others), found
+    return [line for line, _seconds in others]
+
+
+def test_a_rank_that_raises_is_named_with_its_error(tmp_path: Path) -> None:
+    line = "rank 1 of 3 has failed: no room on the device; start all ranks anew, from a checkpoint"
+    assert lines(tmp_path, "raises") == [line, line]
+
+
+def test_a_rank_that_dies_is_named(tmp_path: Path) -> None:
+    line = "rank 1 of 3 ended without an error: killed, or out of memory; start all ranks anew"
+    assert [each.startswith(line) for each in lines(tmp_path, "dies")] == [True, True]
+
+
+def test_a_rank_that_hangs_is_named_after_the_timeout(tmp_path: Path) -> None:
+    line = "rank 1 of 3 did not come to a collective within 4 s: it hangs, or waits; start all ranks anew"
+    assert [each.startswith(line) for each in lines(tmp_path, "hangs", timeout=4)] == [True, True]
+
+
+def test_a_rank_that_refuses_its_batch_is_named(tmp_path: Path) -> None:
+    """It ends after its error, and has noted that before."""
+    line = "rank 1 of 3 has failed: a batch of another form than the first"
+    assert [each.startswith(line) for each in lines(tmp_path, "stays away")] == [True, True]

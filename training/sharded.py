@@ -10,6 +10,7 @@ several would have to choose the same one for each batch.
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from ..runtime.profile.profile import costs_of, measure_program, with_true_sizes
 from ..runtime.program.graph import graph_of
 from ..runtime.program.program import Program
 from ..runtime.run.execute import PlannedStep
+from ..runtime.run.queues import end_all
 from ..runtime.sharded.gradients import with_padding
 from ..runtime.sharded.ranks import Ranks
 from ..runtime.sharded.shards import Shards, check_module, checksums
@@ -41,6 +43,20 @@ from .plan import Planner
 from .plan_cache import Plan
 from .report import TrainingLog
 from .step import Step
+
+_made: list[Ranks] = []
+
+
+@atexit.register
+def end_groups() -> None:
+    """End the groups that collectives run in, once those under way have ended.
+
+    Gloo's thread lets go of a collective's tensors some time after it. A tensor that Python has made needs
+    Python for that, and if the interpreter is ending the process aborts.
+    """
+    end_all()
+    while _made:
+        _made.pop().end()
 
 
 class ShardedPlanner(Planner):
@@ -143,6 +159,7 @@ def sharded_step(
             "initialization, the same on all ranks"
         )
     ranks = Ranks(mesh, weight.device)
+    _made.append(ranks)
     ranks.together(partial(_validate, module, options, processes, ranks, planned=planned))
     iteration = iteration._replace(shards=Shards(ranks))
     return ShardedStep(iteration, ShardedPlanner(options, TrainingLog(options.progress)), None)

@@ -186,7 +186,7 @@ _started: WeakSet[JobQueue] = WeakSet()
 
 
 @atexit.register
-def _end_all() -> None:
+def end_all() -> None:
     """Join all threads, without a limit: all jobs are done, after Ctrl-C those under way.
 
     None may be inside a library, CUDA say, while the process takes that down, and the interpreter aborts when

@@ -190,6 +190,12 @@ class Ranks:
             self.lost = f"this rank has failed{why}; start all ranks anew, from a checkpoint"
             self._end_groups()
 
+    def end(self) -> None:
+        """End the groups: the program ends."""
+        if not self.lost:
+            self.lost = "the program has ended"
+            self._end_groups()
+
     @contextmanager
     def in_order(self) -> Generator[None]:
         """Surround a collective of an iteration: if it fails, whatever the reason, no later one runs.

@@ -14,9 +14,11 @@ import torch
 from memplan.planner.schedule.schedule import Verb
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.sharded.ranks import Ranks
+from memplan.training.sharded import end_groups
 from ranks import ranks
 from sharded_models import batch, layers, make
 from torch import Tensor, nn
+from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
@@ -208,3 +210,28 @@ def test_where_rank_0_has_no_plan_none_has(tmp_path: Path) -> None:
     first, second = ranks(one_fails, tmp_path)
     assert "budget" in first
     assert second == f"rank 0 of 2 has no plan: {first}"
+
+
+def gloo_threads() -> int:
+    """Number of threads of this process that run gloo's collectives."""
+    names = [(each / "comm").read_text() for each in Path("/proc/self/task").iterdir()]
+    return sum("gloo_runloop" in name for name in names)
+
+
+def ended(rank: int) -> tuple[int, int, int]:
+    dist.barrier()  # the default group's threads, which are the user's, start with its first collective
+    before, module = gloo_threads(), make("gpt2")
+    step = memplan.optimize(
+        module, batch("gpt2", rank, 0), budget="100%", optimizer=adamw(module), shard=True, time_limit=1
+    )
+    step(**batch("gpt2", rank, 0))
+    meanwhile = gloo_threads()
+    end_groups()  # what the interpreter calls before it ends
+    return before, meanwhile, gloo_threads()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux names its threads")
+def test_no_thread_of_a_collective_outlives_the_program(tmp_path: Path) -> None:
+    """It would come back to Python for a tensor, and abort the process: 1 of 16 ends before."""
+    for before, meanwhile, after in ranks(ended, tmp_path):
+        assert meanwhile > before == after

@@ -272,7 +272,7 @@ class InfeasibleError(MemplanError):
         if problem is not None:
             machine = problem.machine or problem.graph.machine or Machine()
             self.offloads = offloads(machine)
-            if not self.offloads:
+            if not self.offloads and not problem.graph.spread.any():  # shares are not offloaded to the host
                 self.min_memory_offloading = least_memory(problem.graph)
         self._say()
 

@@ -171,6 +171,15 @@ def test_forward_alone_is_refused() -> None:
         memplan.optimize(model(), batches(1)[0], budget="100%", train=False, shard=True)
 
 
+def test_a_budget_below_the_minimum_memory_gets_no_advice_that_is_refused() -> None:
+    module, budget = model(), 1000
+    for _ in range(2):  # then just below the minimum, which offloading could reach
+        with pytest.raises(memplan.InfeasibleError, match="below the minimum memory of") as refused:
+            plan(module, adamw(module), budget=budget)
+        budget = refused.value.min_memory - 1
+    assert "--machine" not in str(refused.value)
+
+
 def test_weights_on_meta_are_refused() -> None:
     with torch.device("meta"):
         module = model()

@@ -121,8 +121,8 @@ REMOVALS = (
     Removal(
         "a prefetch lets go of memory that it waited for",
         "codegen/copies",
-        '            self._pop(ends)\n        self.lines.append(f"d{x} = room',
-        '            pass\n        self.lines.append(f"d{x} = room',
+        "self._pop(ends)\n\n    def _to_host",
+        "pass\n\n    def _to_host",
     ),
     Removal(
         "a pending delete keeps the memory",

@@ -102,9 +102,7 @@ class CopyWriter(Writer):
         source = self._on_device(x)
         if (Memory.PEERS, x) not in self.there:
             self.there.add((Memory.PEERS, x))
-            if (ends := self.iteration.ends.get(step)) is not None:
-                self.wait_for(ends.transfers)
-                self._pop(ends)
+            self._leave_room(self.iteration.ends.get(step))
             self.lines.append(f"h{x} = share({self.names.of_thing(self._gradient(x))})")
         self.add(step, Queue.COMM, "scatter", f"({source}, h{x})")
 
@@ -156,10 +154,13 @@ class CopyWriter(Writer):
         if len(one) == 1 and self._fits(x, one[0]):
             self.lines.append(f"d{x} = raw({_popped(one[0])}[0])")
             return
+        self._leave_room(ends)
+        self.lines.append(f"d{x} = room({size})")
+
+    def _leave_room(self, ends: Ends | None) -> None:
         if ends is not None:
             self.wait_for(ends.transfers)
             self._pop(ends)
-        self.lines.append(f"d{x} = room({size})")
 
     def _to_host(self, step: int, x: int, size: str) -> None:
         if (Memory.HOST, x) not in self.there:

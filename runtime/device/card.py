@@ -18,7 +18,7 @@ def surroundings(device: torch.device) -> dict[str, Any]:
 
     The driver's version is left out if nvidia-smi does not say it.
     """
-    driver, cudnn = _driver(_uuid(device)), torch.backends.cudnn
+    driver, cudnn = _driver(unique_name(device)), torch.backends.cudnn
     return {
         "name": torch.cuda.get_device_name(device),
         **({} if driver is None else {"driver": driver}),
@@ -33,7 +33,7 @@ def surroundings(device: torch.device) -> dict[str, Any]:
 
 def clock_rate(device: torch.device) -> int | None:
     """Return the clock of the multiprocessors now, in Hz; None if nvidia-smi does not say."""
-    said = _asked(_uuid(device), "clocks.sm")
+    said = _asked(unique_name(device), "clocks.sm")
     return 10**6 * int(said) if said is not None and said.isdigit() else None
 
 
@@ -43,7 +43,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     return ", ".join(f"{name} {then[name]} (here {now[name]})" for name in names) or None
 
 
-def _uuid(device: torch.device) -> str:
+def unique_name(device: torch.device) -> str:
     """Return the card's name for nvidia-smi, which counts cards that this process may not see."""
     properties: Any = torch.cuda.get_device_properties(device)
     return f"GPU-{properties.uuid}"

@@ -20,12 +20,16 @@ WARM_UP_SECONDS = 0.2
 
 class Cuda(StreamDevice):
     captures = True
+    collectives = "nccl"
 
     def name(self) -> str:
         return torch.cuda.get_device_name(self.torch)
 
     def capability(self) -> str:
         return "{}.{}".format(*torch.cuda.get_device_capability(self.torch))
+
+    def unique_name(self) -> str:
+        return card.unique_name(self.torch)
 
     def surroundings(self) -> dict[str, Any]:
         return card.surroundings(self.torch)

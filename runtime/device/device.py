@@ -94,11 +94,13 @@ class Device(ABC):
     block_bytes: size of which the allocator hands out whole multiples.
     reads_host: calls take tensors in host memory.
     captures: what the device is given can be captured, and launched as one; see `captured`.
+    collectives: the backend of torch.distributed that moves its tensors between processes.
     """
 
     block_bytes = 1
     reads_host = False
     captures = False
+    collectives = "gloo"
 
     def __init__(self, device: torch.device) -> None:
         self.torch = device
@@ -108,6 +110,10 @@ class Device(ABC):
 
     def capability(self) -> str | None:
         """Return the compute capability, "8.6"; None of a device that has none."""
+        return None
+
+    def unique_name(self) -> str | None:
+        """Return a name that no other device of any machine has; None of one that processes share."""
         return None
 
     def surroundings(self) -> dict[str, Any]:

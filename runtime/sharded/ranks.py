@@ -65,7 +65,7 @@ class Ranks:
         users = mesh.get_group()
         self.size, self.rank = dist.get_world_size(users), dist.get_rank(users)
         members = dist.get_process_group_ranks(users)
-        self._backend = "nccl" if device.type == "cuda" else "gloo"
+        self._backend = device_of(device).collectives
         self._timeout = timeout_of(users, device)
         self._group = _new_group(members, self._backend, self._timeout)
         # Others wait while rank 0 measures and solves, however long that takes.
@@ -92,16 +92,15 @@ class Ranks:
             )
 
     def _check_devices(self) -> None:
-        """Check that no two processes of one machine compute on one GPU: NCCL would wait for ever."""
-        if self.device.type != "cuda":
+        """Check that no two processes compute on one GPU: NCCL would wait for ever."""
+        if (own := device_of(self.device).unique_name()) is None:
             return
-        index = self.device.index  # a tensor's device has one
-        found = self.gathered((str(torch.cuda.get_device_properties(index).uuid), index))
+        found = self.gathered(own)
         for rank, one in enumerate(found):
             if (other := found.index(one)) != rank:
                 raise InputError(
-                    f"ranks {other} and {rank} both compute on {self.device.type}:{one[1]}: give each its "
-                    'own, with torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
+                    f"ranks {other} and {rank} both compute on one device, {one}: give each its own, with "
+                    f'torch.{self.device.type}.set_device(int(os.environ["LOCAL_RANK"]))'
                 )
 
     # ── agreement ───────────────────────────────────────────────────────────────────────────────────

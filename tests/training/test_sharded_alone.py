@@ -10,8 +10,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memplan.runtime.device.cpu import Cpu
 from memplan.runtime.program.program import Value
 from memplan.runtime.sharded.gradients import spread_rows
+from memplan.runtime.sharded.ranks import Ranks
 from memplan.runtime.sharded.shards import Shards, checksums
 from torch import Tensor, nn
 from torch import distributed as dist
@@ -154,6 +156,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"cuda_graph": True}, "shard= and cuda_graph are not"),
     ({"rollback_on_error": True}, "shard= and rollback_on_error are not"),
     ({"verify": True}, "shard= and verify=True are not"),
+    ({"scaler": torch.amp.GradScaler("cpu")}, "shard= and scaler are not"),
+    ({"compile": True}, "shard= and compile are not"),
     ({"shard": "dp"}, "give a torch.distributed.device_mesh.DeviceMesh, or True"),
 ]
 
@@ -211,6 +215,13 @@ def test_a_mesh_of_other_devices_is_refused() -> None:
     mesh = DeviceMesh("meta", [0])
     with pytest.raises(memplan.InputError, match=r"make the mesh by init_device_mesh\('cpu', \(ranks,\)\)"):
         plan(module, adamw(module), shard=mesh)
+
+
+def test_two_ranks_on_one_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cpu, "unique_name", lambda _self: "GPU-1")
+    monkeypatch.setattr(Ranks, "gathered", lambda _self, mine: [mine, mine])
+    with pytest.raises(memplan.InputError, match=r"ranks 0 and 1 both compute on one device, GPU-1: give"):
+        Ranks(True, torch.device("cpu"))
 
 
 def test_a_wrapped_module_is_refused() -> None:

@@ -157,7 +157,7 @@ REMOVALS = (
     Removal(
         "what is changed in place waits for its users",
         "codegen/dry_run",
-        "            self._wait_for_users((memory, x), queue)",
+        "            self._wait_for_users((Memory.PEERS if x in on_peers else memory, x), queue)",
         "            pass",
     ),
     Removal(

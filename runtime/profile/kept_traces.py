@@ -30,6 +30,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from ...graphs.errors import InputError
+from ...graphs.files.documents import regular_size
 from ...graphs.folders.cache import cache_folder, private_folder
 from ...graphs.folders.sources import sources_digest
 from ..program.program import Program
@@ -52,7 +54,8 @@ class KeptTraces:
         user = cache_folder()
         self._folder = None if user is None else private_folder(user / "traces")
         variables = sorted(one for one in os.environ.items() if one[0] not in _OF_THE_SHELL)
-        with suppress(OSError):
+        with suppress(OSError, InputError):
+            regular_size(path)  # to open a named pipe waits for a writer
             self._key = repr(
                 (path.resolve(), path.read_bytes(), asked, variables, sys.version, torch.__version__)
             )

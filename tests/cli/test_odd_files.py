@@ -94,6 +94,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.timeout(50)  # nothing waits for a writer
 @pytest.mark.sampled(31)
 @pytest.mark.parametrize(
     ("command", "make"),

@@ -122,7 +122,9 @@ def _plainer(machine: Machine | None) -> Iterator[Machine | None]:
                 yield replace(machine, **{part: None})
         if machine.links.disk_read is not None or machine.links.disk_write is not None:
             yield replace(machine, links=replace(machine.links, disk_read=None, disk_write=None))
-        rates = Links(*(link and link.rate for link in vars(machine.links).values()))
+        links = {**vars(machine.links)}
+        between = links.pop("peers")
+        rates = Links(*(link and link.rate for link in links.values()), peers=between)
         if rates != machine.links:
             yield replace(machine, links=rates)
 

@@ -57,7 +57,7 @@ class RecomputeMoves:
     def _within(self, interval: OffloadInterval) -> list[int]:
         """Return the slots in which the interval's tensor could be recomputed before its end."""
         producers = self._producers.get(interval.tensor, ())
-        slots = [slot for producer in producers for slot in self._slots[producer]]
+        slots = [slot for producer in producers for slot in self._slots.get(producer, ())]
         return [slot for slot in slots if interval.after < slot < interval.before]
 
     def _run_again(self, position: int) -> set[int]:

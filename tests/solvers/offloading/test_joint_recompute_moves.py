@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
+from memplan.graphs.files.files import load_graph
+from memplan.graphs.machine import Links, Machine
 from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.joint.drops import Drops
@@ -13,6 +16,8 @@ from memplan.solvers.offloading.joint.slots import Slots, optional
 from memplan.solvers.offloading.joint.start import host_modes
 from memplan.solvers.offloading.joint.state import State
 from memplan.solvers.offloading.joint.timeline import ABSENT
+from memplan.solvers.problem import Problem
+from memplan.solvers.registry.run import solve
 from test_joint import GRAPHS, LINKED
 
 
@@ -84,3 +89,23 @@ def test_there_is_no_slot_behind_a_change() -> None:
         else:
             changed.update(graph.mutate_lists[operation])
     assert any(mode == ABSENT for _operation, mode in runs)
+
+
+def test_an_offloaded_tensor_of_which_one_contribution_alone_is_recomputed(tmp_path: Path) -> None:
+    """The producer whose tensors the loss does not need has no slot."""
+    file = tmp_path / "graph.json"
+    file.write_text(
+        """{"format": "plan-graph/1", "name": "two producers", "tensors": [
+        {"name": "batch", "bytes": 1152, "kind": "input"}, {"name": "w", "bytes": 896, "kind": "parameter"},
+        {"name": "a", "bytes": 832, "kind": "activation"}, {"name": "g", "bytes": 768, "kind": "gradient"},
+        {"name": "sum", "bytes": 832, "kind": "gradient"},
+        {"name": "dw", "bytes": 896, "kind": "parameter_gradient"}], "operations": [
+        {"name": "F", "phase": "forward", "time": 1, "reads": [], "writes": ["a", "sum"]},
+        {"name": "loss", "phase": "forward", "time": 1, "reads": [], "writes": ["g"]},
+        {"name": "B0", "phase": "forward", "time": 1, "reads": ["w"], "writes": ["sum"]},
+        {"name": "B1", "phase": "forward", "time": 1, "reads": ["a", "w"], "writes": ["dw"]},
+        {"name": "B2", "phase": "forward", "time": 1, "reads": ["sum"], "writes": []}], "results": []}"""
+    )
+    problem = Problem(load_graph(file), 3776, Machine(links=Links(0.5, 1.0)))
+    solution = solve("joint", problem, 0.2, bound_seconds=0)
+    assert solution.figures.peak <= 3776

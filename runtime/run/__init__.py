@@ -1,4 +1,4 @@
 """Iterations of a schedule, which replace forward and backward.
 
-Public modules: cycle, execute, inputs, over_plan, part, recovery, stopwatch.
+Public modules: cycle, execute, inputs, over_plan, part, queues, recovery, stopwatch.
 """

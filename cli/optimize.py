@@ -35,7 +35,7 @@ def optimize(model: str, search: Search, measurement: Measurement, remeasure: bo
     """Plan MODEL.py within a memory budget: profile, solve and report in one.
 
     It writes MODEL.graph.json, MODEL.schedule.json and MODEL.report.html into the working folder. A graph
-    that is there is used again, without measuring, if model, device, optimizer and PyTorch are as they were.
+    that is there is reused, without measuring, if model, device, optimizer and PyTorch are as they were.
     ENTRY (default: build) is as in `plan profile`; the file is run. Ctrl-C ends the search with the best
     schedule so far.
 

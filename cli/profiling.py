@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measurement:
-    """How the options of a command have a graph made.
+    """Choices of a command's options for making a graph.
 
     preset: the GPU to estimate for; None to measure on `device`.
     compiling: whether operations are fused.

@@ -89,7 +89,7 @@ def open_schedule(
         output.note(f"graph: {graph_path}")
         file = schedule_from_document(document, graph, str(schedule_path))
     else:
-        _schedule_document(schedule_path)  # of another kind? told before the graph is read
+        _schedule_document(schedule_path)  # a file of another kind is refused before the graph is read
         graph = load_graph(graph_path)
         file = schedule_of_graph(schedule_path, graph, graph_path)
     baseline_figures = baseline(graph)

@@ -73,7 +73,7 @@ _CLAIMS = {
 
 @dataclass(frozen=True)
 class Search:
-    """What the options of a command ask of a solver.
+    """Choices of a command's options for a solver.
 
     machine_path: of --machine.
     addresses: of --static-layout; None for what the graph's device needs.

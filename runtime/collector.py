@@ -11,7 +11,7 @@ _lock = Lock()
 
 
 class _Off:
-    """Blocks without the collector. Traces of several threads overlap: it is on again after the last one."""
+    """Blocks without the collector. Traces of several threads overlap: the last one switches it on."""
 
     blocks = 0
     was_on = False

@@ -1,6 +1,6 @@
 """Sharded training: the step of a module whose weights are spread over the ranks of a mesh.
 
-    all ranks   trace the plain module, and compare what they have traced
+    all ranks   trace the module, and compare what they have traced
     rank 0      measures, solves, and sends the plan
     all ranks   keep their shares of the weights, and run the plan
 
@@ -208,7 +208,7 @@ def _validate(
 
 
 def _program(iteration: Iteration, shards: Shards) -> Program:
-    """Trace the plain module. Raises InputError for a gradient that no update uses up."""
+    """Trace the module, whose weights are whole. Raises InputError for a gradient that no update uses up."""
     program = trace_real_layouts(iteration)
     if left := list(program.gradients):
         raise InputError(

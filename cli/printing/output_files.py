@@ -114,7 +114,7 @@ def write_out(destination: Destination | Path | None, write: Callable[[Path], No
     if destination is None:
         return Written()
     to = Destination(destination) if isinstance(destination, Path) else destination
-    path = to.path
+    path, earlier = to.path, None
     try:
         if to.printed:
             _print(write)
@@ -128,7 +128,7 @@ def write_out(destination: Destination | Path | None, write: Callable[[Path], No
             temporary = folder / f"memplan-{token_hex(4)}{suffix}"
             with suppress(InputError):
                 write(temporary)
-                return Written(temporary, str(error))
+                return Written(temporary, str(error), earlier)
         return Written(None, str(error))
 
 

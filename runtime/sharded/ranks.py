@@ -36,12 +36,12 @@ _PATIENCE = 10.0
 """Seconds in which ranks answer once they have lost one."""
 
 _numbers = count()
-"""Of the groups that this process has made: equal on all ranks, which make theirs together."""
+"""Numbers of the groups that this process has made: equal on all ranks, which make theirs together."""
 
 Result = TypeVar("Result")
 
 Mesh = DeviceMesh | bool
-"""What `shard=` takes: a mesh of one dimension, or True for all ranks of the default group."""
+"""Values of `shard=`: a mesh of one dimension, or True for all ranks of the default group."""
 
 
 class Ranks:
@@ -274,8 +274,8 @@ def _line(error: BaseException) -> str:
 def _unowned(tensor: Tensor) -> Tensor:
     """Return a flat tensor in the same memory that does not keep it alive.
 
-    Gloo's thread lets go of its tensors some time after a collective has ended. A plan has that memory again
-    at its end; and until then the caller holds it.
+    Gloo's thread lets go of its tensors some time after a collective has ended. A plan reuses
+    that memory when a collective has ended; until then the caller holds it.
     """
     memory = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
     return torch.frombuffer(memory, dtype=tensor.dtype)

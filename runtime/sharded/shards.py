@@ -22,6 +22,9 @@ from ..program.program import Value
 from ..storage.copies import raw
 from .ranks import Ranks
 
+_CHECKED = 2**22
+"""Bytes of a weight that are read at once for its checksum, which takes eight times as much memory."""
+
 
 class Share(NamedTuple):
     """This rank's share of a tensor.
@@ -35,7 +38,7 @@ class Share(NamedTuple):
 
 
 class Shards:
-    """What this rank holds of the tensors that are spread over all."""
+    """Shares that this rank holds of the tensors that are spread over all."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
@@ -143,9 +146,11 @@ def check_module(module: nn.Module, size: int) -> None:
 def checksums(module: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield per parameter its name, form, and a number that differs if its values do."""
     for name, parameter in module.named_parameters():
-        bits = raw(parameter.detach()).to(torch.int64)
-        places = torch.arange(1, bits.numel() + 1, device=bits.device)
-        yield name, (tuple(parameter.shape), parameter.dtype, int((bits * places).sum()))
+        total = torch.zeros((), dtype=torch.int64, device=parameter.device)
+        for number, piece in enumerate(raw(parameter.detach()).split(_CHECKED)):
+            places = torch.arange(1, piece.numel() + 1, device=piece.device).add_(number * _CHECKED)
+            total += places.mul_(piece).sum()
+        yield name, (tuple(parameter.shape), parameter.dtype, int(total))
 
 
 def local_of(tensor: Tensor) -> Tensor:

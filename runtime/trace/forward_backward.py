@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -24,15 +24,13 @@ from ..values_used import BUFFERS, INPUTS
 from .api_calls import Recorder
 from .given import given_replaced
 from .gradients import check_leaves, other_gradients_refused
-from .host_part import Holder, HostPart, result_of
+from .host_part import Holder, HostPart, Named, result_of
 from .known_functions import KnownFunctions
 from .known_values import KnownValues
 from .layer_calls import LayerCalls
 from .layers import OWN_RECOMPUTATION, Marks
 from .replaced import Replaced
 from .ways import TracePath
-
-Named = Mapping[str, Tensor]
 
 
 class Results(NamedTuple):

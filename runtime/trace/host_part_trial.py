@@ -36,7 +36,7 @@ _OTHER_AFTER_ONE = (
 
 
 class Trial:
-    """Runs of the code that leave nothing behind.
+    """Runs of the code whose changes are undone.
 
     Its tensors are those of a trace, its values made up.
     """

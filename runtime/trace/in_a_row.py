@@ -9,7 +9,7 @@ no further, the plan of the first is right for every one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,8 +19,7 @@ from ..reads.carried import Carried, StateError
 from ..torch_internals import FakeTensor, make_fx
 from ..unsupported import TraceError
 from .expressions import Expressions
-
-Named = Mapping[str, Tensor]
+from .host_part import Named
 
 
 def refuse_what_moves(

@@ -48,7 +48,7 @@ from .api_calls import Question
 from .forward_backward import ForwardBackward, Results
 from .functional import functional_graph
 from .generators import Generators, held_generators
-from .host_part import DecidingError, HostPart
+from .host_part import DecidingError, HostPart, Named
 from .host_part_trial import Trial
 from .in_a_row import another, refuse_what_moves
 from .layer_calls import LayerCalls, refuse_own_formulas
@@ -56,8 +56,6 @@ from .layers import MARK, Mark
 from .layouts import Forms, TrueFakes
 from .trace_context import users_code
 from .ways import TracePath, UnrepeatedError, unkept
-
-Named = Mapping[str, Tensor]
 
 
 class Joint(NamedTuple):

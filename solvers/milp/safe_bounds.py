@@ -4,7 +4,8 @@ For prices y of the rows, every x within its bounds has
 
     cost · x  ≥  Σ_r y_r · (row_lower_r if y_r > 0 else row_upper_r) + Σ_j min over x_j of (cost − Aᵀ y)_j x_j
 
-so any y gives a bound: the solver's gives the best, one of a search that was cut short a weaker one. If the
+so any y gives a bound: the solver's gives the best, one of a search that was cut short a weaker one. Prices
+that presolve has spoilt give a weaker one too; they are computed once more without it. If the
 right side is positive with cost 0, the rows have no solution at all (Farkas).
 
 The right side is computed in floats, and lowered by the most that rounding can have raised it: of the sums
@@ -67,8 +68,8 @@ def relaxed(
         return Linear(inf, None, answer.interrupted)
     bound = _bound(program, answer.prices)
     if _is_loose(program, bound, answer) and clock.goes_on():
-        again = highs.relax(program, clock.limit, cancelled, presolve=False)
-        bound = max(bound, _bound(program, again.prices))
+        other = highs.relax(program, clock.limit, cancelled, presolve=False)
+        bound = max(bound, _bound(program, other.prices))
     x = None if answer.x is None else fit.x(answer.x)
     return Linear(fit.cost(bound + program.offset), x, answer.interrupted)
 

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.runtime.device.cpu import Cpu
+from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.program.program import Value
 from memplan.runtime.sharded.gradients import spread_rows
 from memplan.runtime.sharded.ranks import Ranks
@@ -317,6 +318,16 @@ def test_checksums_differ_if_one_element_does() -> None:
     with torch.no_grad():
         weight[[0, 1]] = weight[[1, 0]]
     assert [name for name, each in checksums(other) if each != dict(checksums(one))[name]] == ["0.weight"]
+
+
+def test_checksums_take_little_memory_and_see_each_place() -> None:
+    """A weight is read in pieces: as numbers of eight bytes it would take sixteen times its memory."""
+    module = nn.Linear(1024, 8192, bias=False)  # 32 MiB, eight pieces
+    assert live_peak(lambda: list(checksums(module))).peak_bytes <= 80 * 2**20
+    before = list(checksums(module))
+    with torch.no_grad():
+        module.weight[[0, -1]] = module.weight[[-1, 0]]
+    assert list(checksums(module)) != before
 
 
 def test_without_a_process_group_it_is_refused() -> None:

@@ -8,6 +8,7 @@ from enum import IntEnum
 import click
 
 from ..graphs.errors import DifferenceError, MemplanError, MismatchError, MissingPackageError
+from .option_sources import ORIGINS, origin
 
 
 class Exit(IntEnum):
@@ -52,6 +53,12 @@ def verdict(error: BaseException, interrupted: bool = False) -> tuple[Exit, str]
 
     interrupted: by a signal, before.
     """
+    code, line = _verdict(error, interrupted)
+    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(ORIGINS)]
+    return code, " ".join([line, *(f"({note})" for note in notes)])
+
+
+def _verdict(error: BaseException, interrupted: bool) -> tuple[Exit, str]:
     if isinstance(error, click.Abort) and isinstance(error.__cause__, EOFError):
         error = error.__cause__  # click takes EOFError for Ctrl-D at a prompt; memplan has no prompts
     if isinstance(error, click.Abort | KeyboardInterrupt):
@@ -83,6 +90,11 @@ def verdict(error: BaseException, interrupted: bool = False) -> tuple[Exit, str]
 def _usage(error: click.UsageError) -> str:
     if error.ctx is None:
         return error.format_message()
+    if isinstance(error, click.BadParameter) and isinstance(error.param, click.Option):
+        # click names an option's variable whether the value is of it or not
+        error.param_hint = origin(error.ctx, error.param) or click.Parameter.get_error_hint(
+            error.param, error.ctx
+        )
     return f"{error.format_message()} (see '{error.ctx.command_path} --help')"
 
 

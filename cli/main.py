@@ -6,8 +6,10 @@ import sys
 import traceback
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import cache
 from importlib import import_module
 from keyword import iskeyword
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,6 +17,7 @@ from memplan.version import __version__
 
 from ..graphs.folders.scratch import sweep
 from .exits import Exit, verdict
+from .option_sources import table_defaults, unknown_variables, with_variables
 from .options import output_flags
 from .signals import interruptible, leave
 from .streams import give_up_output, say
@@ -44,6 +47,18 @@ COMMANDS = {
 }
 
 
+@cache
+def command_of(name: str) -> click.Command:
+    """Import a command and return it, with its variables."""
+    attribute = f"{name}_" if iskeyword(name) else name
+    return with_variables(getattr(import_module(f".{attribute}", __package__), attribute))
+
+
+def all_commands() -> dict[str, click.Command]:
+    """Import all commands and return them by name."""
+    return {name: command_of(name) for name in COMMANDS}
+
+
 class Plan(click.Group):
     """The group of subcommands.
 
@@ -57,19 +72,22 @@ class Plan(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
-        if cmd_name not in COMMANDS:
-            return None
-        name = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
-        return getattr(import_module(f".{name}", __package__), name)
+        return command_of(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Suggest similar names for an unknown command."""
+        """Suggest similar names for an unknown command; read the table in pyproject.toml for a known one."""
         name = args[0] if args else ""
         if name not in COMMANDS and not name.startswith("-") and (close := get_close_matches(name, COMMANDS)):
             ctx.fail(f"No such command {name!r}. Did you mean {' or '.join(close)}?")
-        return super().resolve_command(ctx, args)
+        found, command, rest = super().resolve_command(ctx, args)
+        if found and command and not ctx.resilient_parsing and not {"-h", "--help"} & {*rest}:
+            ctx.default_map = {found: table_defaults(Path.cwd(), found, command, all_commands)}
+            quiet = ctx.params.get("quiet") or {"-q", "--quiet"} & {*rest}
+            for line in () if quiet else unknown_variables(command, all_commands):
+                say(line)
+        return found, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
@@ -127,5 +145,8 @@ def main(**flags: bool) -> None:
         plan profile model.py
         plan solve model.graph.json --budget 12GB
         plan report model.schedule.json
+
+    Options may also be MEMPLAN_* variables, like MEMPLAN_TIME_LIMIT=5m, or keys of [tool.memplan] in
+    pyproject.toml.
     """
     del flags  # each command asks for them

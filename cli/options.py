@@ -19,6 +19,7 @@ from ..solvers.allowed import parse_allow
 from ..solvers.problem import Technique
 from .known_names import completing, machines_here, solvers
 from .parameter_types import SECONDS, TIME_METAVAR
+from .printing.log import logged
 from .printing.output import Output
 from .printing.output_files import STDOUT, check_writable
 
@@ -201,9 +202,16 @@ def settings_option(metavar: str = "KEY=VALUE", of: str = "the solver") -> Decor
 
 
 def output_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Add --json, --quiet and --debug to a command."""
+    """Add --json, --quiet, --verbose and --debug to a command."""
     for flag in (
         click.option("--debug", is_flag=True, help="Show the traceback of an error."),
+        click.option(
+            "--verbose",
+            "-v",
+            count=True,
+            metavar="",
+            help="Log decisions on standard error; -vv: each step of a search too.",
+        ),
         click.option("--quiet", "-q", is_flag=True, help="No notes and no progress on standard error."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     ):
@@ -216,14 +224,15 @@ def output_options(function: Callable[..., None]) -> Callable[..., None]:
 
     @output_flags
     @wraps(function)
-    def command(*args: Any, as_json: bool, quiet: bool, debug: bool, **options: Any) -> None:
+    def command(*args: Any, as_json: bool, quiet: bool, verbose: int, debug: bool, **options: Any) -> None:
         del debug  # the group has read it: errors in the command line need it too
         before = click.get_current_context().find_root().params
         aside = options.get("destination") == STDOUT
         output = Output(as_json or before.get("as_json", False), quiet or before.get("quiet", False), aside)
         if aside and output.as_json:
             raise click.UsageError("--json and -o - both print on standard output: give one")
-        function(*args, output=output, **options)
+        with logged(max(verbose, before.get("verbose", 0))):
+            function(*args, output=output, **options)
 
     return command
 

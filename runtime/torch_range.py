@@ -4,8 +4,8 @@ torch is touched.
 
 from __future__ import annotations
 
-import logging
 import re
+import warnings
 from importlib.metadata import PackageNotFoundError, version
 
 from ..graphs.errors import MissingPackageError
@@ -34,9 +34,13 @@ def check_torch() -> None:
             "(pip install --upgrade 'memplan[torch]')"
         )
     if major_minor > NEWEST:
-        logging.getLogger("memplan").warning(
-            "torch %s is newer than any that memplan was tested with (%s to %s)",
-            *(installed, _text(OLDEST), _text(NEWEST)),
+        # of no line of code: the import that leads here is none of the user's
+        warnings.warn_explicit(
+            f"torch {installed} is newer than any that memplan was tested with ({_text(OLDEST)} to "
+            f"{_text(NEWEST)})",
+            UserWarning,
+            "memplan",
+            1,
         )
 
 

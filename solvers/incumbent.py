@@ -6,11 +6,16 @@ end. What a user sees of a search under way, and a plot of it, is this history.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from threading import Lock
 from time import monotonic
+
+from ..graphs.units import duration
+
+_log = logging.getLogger(__name__)
 
 _SAME = 1e-9
 """The relative difference below which a time or a bound counts as the same."""
@@ -90,4 +95,6 @@ class Incumbent:
     def _add(self, best: float, bound: float, who: str) -> None:
         standing = IncumbentState(monotonic() - self._start, best, bound, who)
         self.history.append(standing)
+        fastest = "no schedule yet" if best == inf else f"fastest {duration(best)}"
+        _log.debug("%s, lower bound %s, by %s", fastest, duration(bound), who)
         self.listen(standing)

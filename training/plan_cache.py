@@ -15,6 +15,7 @@ last hour is removed: another process may be using it.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import re
@@ -41,6 +42,8 @@ from ..runtime.fusion.choice import as_in
 from ..runtime.program.program import Program
 from ..runtime.trace.align import aligned
 from ..runtime.updates.order import check_order
+
+_log = logging.getLogger(__name__)
 
 MOST = 2**30
 """Limit of the bytes of all plans in a folder."""
@@ -79,8 +82,11 @@ def find(folder: Path, program: Program, machine: Machine | None, asked: tuple[A
     """
     final = _found(_place(folder, program, asked), program, machine)
     if final is not None:
+        _log.info("plan cache %s: a plan of this program, options and machine is there", folder)
         return final
     improvable = _found(_place(folder, program, asked, improvable=True), program, machine)
+    what = "no plan" if improvable is None else "a plan whose search was not ended"
+    _log.info("plan cache %s: %s of this program, options and machine is there", folder, what)
     return improvable and improvable._replace(improvable=True)
 
 
@@ -107,6 +113,7 @@ def keep(folder: Path, plan: Plan, machine: Machine | None, asked: tuple[Any, ..
         place = _place(folder, plan.program, asked, improvable=plan.improvable)
         save(place, plan, machine)
         os.utime(place)
+        _log.info("plan cache %s: the plan is in %s", folder, place.name)
         _trim(folder)
 
 
@@ -141,6 +148,7 @@ def _trim(folder: Path) -> None:
             for name in _FILES:
                 (place / name).unlink(missing_ok=True)
             place.rmdir()
+            _log.info("plan cache %s: %s, used least recently, is removed", folder, place.name)
         left -= size
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -25,6 +26,8 @@ from ..runtime.device.device import Stamp
 from ..runtime.run.execute import PlannedStep
 from .plan_cache import Plan, save
 from .progress import PlanningLine, Progress, ProgressEvent
+
+_log = logging.getLogger(__name__)
 
 _KEPT = 100
 """Number of the last iterations whose times are kept."""
@@ -188,7 +191,9 @@ class TrainingLog:
             with self.tell.phase(name) if isinstance(self.tell, PlanningLine) else nullcontext():
                 yield
         finally:
-            self._setup[name] = self._setup.get(name, 0.0) + perf_counter() - begun
+            seconds = perf_counter() - begun
+            self._setup[name] = self._setup.get(name, 0.0) + seconds
+            _log.info("%s took %s", name, duration(seconds))
 
     def measured(self, done: int, total: int, _name: str) -> None:
         self.tell(ProgressEvent("measure", done, total))
@@ -201,6 +206,7 @@ class TrainingLog:
     def remark(self, phase: str, line: str) -> None:
         """Note how good the plan that is being made is, or the times that it is made by."""
         self._notes.append(line)
+        _log.info("%s: %s", phase, line)
         self.tell(ProgressEvent(phase, text=line))
 
     def compiled(self, done: int, total: int, _name: str) -> None:
@@ -220,9 +226,11 @@ class TrainingLog:
             plan, machine, figures, self._setup, compared_before=self._compared_before, notes=self._notes
         )
         self._setup, self._notes, self._compared_before = {}, [], False
+        result = f"{duration(figures.time)} per iteration, {format_bytes(figures.peak)} of "
+        result += format_bytes(plan.budget)
+        _log.info("planned %s: %s", plan.graph.name, result)
         if isinstance(self.tell, PlanningLine):
-            peak = f"{format_bytes(figures.peak)} of {format_bytes(plan.budget)}"
-            self.tell.planned(f"{duration(figures.time)} per iteration, {peak}")
+            self.tell.planned(result)
 
     def joined(self, step: PlannedStep, plan: Plan, machine: Machine | None) -> None:
         """Begin the record of a part of another step's plan, whose record has the set-up."""
@@ -284,6 +292,7 @@ class TrainingLog:
 
     def note(self, step: PlannedStep, text: str) -> None:
         self._records[step].notes.append(text)
+        _log.info("%s", text)
         self.tell(ProgressEvent("train", self._iterations(), text=text))
 
     def replanned(self, step: PlannedStep, plan: Plan, machine: Machine | None, measured: float) -> Figures:

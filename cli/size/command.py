@@ -137,11 +137,10 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
 @time_limit_option("Time for each question to the solver.  [default: 6 s, more for large models]")
 @settings_option()
 @click.option(
-    "--no-cache",
+    "--cache/--no-cache",
     "cached",
-    flag_value=False,
     default=True,
-    help="Trace the model anew, and keep no traces for the next command.",
+    help="Use traces that an earlier command kept, and keep those of this one.  [default: --cache]",
 )
 @click.option(
     "-o",

@@ -17,6 +17,7 @@ is simulated on the next (`Known`), and only if none fits the solver is called.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from typing import NamedTuple
 from ...graphs.errors import MemplanError
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine, Memory
+from ...graphs.units import duration, format_bytes
 from ..baseline import baseline, baseline_schedule
 from ..bounds import minimum_memory
 from ..errors import InvalidScheduleError
@@ -33,6 +35,8 @@ from ..schedule.schedule import Schedule
 from ..simulator.simulate import Figures, figures_of, simulate
 from .accumulation import earlier_seconds, steps_of
 from .ranking import by_seconds
+
+_log = logging.getLogger(__name__)
 
 TOLERANCE = 0.03
 _MANY = 3
@@ -208,7 +212,10 @@ def trial(graph: Graph, machine: Machine, batch: int, budget: int, solve: Solve)
         schedule = None if asked.proven_infeasible else solve(graph, budget)
     except UnansweredError as error:
         return replace(asked, unanswered=error.unanswered)
-    return asked if schedule is None else _within(graph, machine, budget, replace(asked, schedule=schedule))
+    found = asked if schedule is None else _within(graph, machine, budget, replace(asked, schedule=schedule))
+    what = "no schedule" if found.figures is None else duration(found.figures.time)
+    _log.info("batch %d within %s: %s", batch, format_bytes(budget), what)
+    return found
 
 
 def unsolved(graph: Graph, machine: Machine, batch: int, budget: int) -> Trial:

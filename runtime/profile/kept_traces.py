@@ -15,6 +15,7 @@ made anew; above `MOST` bytes the least recently used ones are removed.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import sys
@@ -37,6 +38,8 @@ from ...graphs.folders.sources import sources_digest
 from ..program.program import Program
 from ..torch_internals import OpOverload
 
+_log = logging.getLogger(__name__)
+
 MOST = 2**28
 """Limit of the bytes of all entries."""
 
@@ -53,7 +56,12 @@ class KeptTraces:
     def __init__(self, path: Path, *asked: object) -> None:
         user = cache_folder()
         self._folder = None if user is None else private_folder(user / "traces")
-        variables = sorted(one for one in os.environ.items() if one[0] not in _OF_THE_SHELL)
+        # MEMPLAN_*: options, of which `asked` has those that matter
+        variables = sorted(
+            one
+            for one in os.environ.items()
+            if one[0] not in _OF_THE_SHELL and not one[0].startswith("MEMPLAN_")
+        )
         with suppress(OSError, InputError):
             regular_size(path)  # to open a named pipe waits for a writer
             self._key = repr(
@@ -77,6 +85,7 @@ class KeptTraces:
         text = repr((self._key, sources_digest(), asked))
         place = self._folder / sha256(text.encode()).hexdigest()[:32]
         found = _read(place)
+        _log.debug("kept traces: %s %s", place, "is not there" if found is None else "is used")
         if found is not None:
             return found
         with _watched() as opened:

@@ -7,6 +7,7 @@ calls' inputs are there at once.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -26,6 +27,8 @@ from ..measuring.timing import Call, Timing
 from ..program.program import Operation, Program
 from ..updates.sums import adds_up
 from ..updates.updates import updates_weights
+
+_log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int, str], None]
 """Callback with the number of operations done, their total number, and the name of the last."""
@@ -131,8 +134,12 @@ class Rounds:
         self._device.warm_up()
         self.run(progress)
         end = perf_counter() + (LIMIT_SECONDS if limit_seconds is None else limit_seconds)
+        rounds = 1
         while not self.settled and perf_counter() < end:
             self.run(end=end)
+            rounds += 1
+        settled = "settled" if self.settled else "not settled"
+        _log.info("%d distinct calls measured in %d rounds, %s", len(self._distinct), rounds, settled)
 
     def run(self, progress: Progress | None = None, end: float = inf, *, anew: bool = False) -> None:
         """Run one round over the calls that are not settled.

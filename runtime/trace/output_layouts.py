@@ -8,6 +8,7 @@ in the next round.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -24,6 +25,8 @@ from ..torch_internals import memory_of, tree_leaves
 from ..unsupported import TraceError
 from .layouts import Form, Forms, bytes_of, call_key, forms_of, of_those_read, results_of, traced_forms
 from .trace import trace
+
+_log = logging.getLogger(__name__)
 
 MOST_ROUNDS = 50
 
@@ -54,6 +57,7 @@ def trace_real_layouts(
     for _round in range(MOST_ROUNDS):
         comparison = _Comparison(program, residents(program, iteration), known, runs)
         if not comparison.found and not comparison.drawing:
+            _log.info("traced: %d operations", len(program.operations))
             return program
         known |= comparison.found
         note_drawing(comparison.drawing)

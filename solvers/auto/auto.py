@@ -35,6 +35,7 @@ packages.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -76,6 +77,8 @@ from . import with_transfers as auto_moving
 from .members import Awaited, Cancelled, Found, Member, Outcomes
 
 NAME = "auto"
+
+_log = logging.getLogger(__name__)
 
 _MOST_LINES = 8
 
@@ -129,6 +132,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         return auto_moving.solve(problem, options, NAME, workers, *own)
     baseline = baseline_candidate(problem.graph)
     if baseline.peak <= device_limit(problem) and not has_faster_variants(problem.graph):
+        _log.info("the baseline fits: nothing is searched")
         options.race.found(baseline.time, "traced order")
         return SolverResult(baseline.schedule, Status.OPTIMAL, time_bound(problem.graph))
     stop, loaded, race = Event(), Event(), options.race
@@ -164,6 +168,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         )
 
     lines, outcomes = _lines(problem, options, settings, workers, loaded), Outcomes()
+    _log.info("%d at a time of %s", workers, ", ".join(line.name for line in lines))
     if race.patience < inf and not at_hand():
         # Of all members and bounds rk-rotor has least to compile; it does not accept every graph.
         first = [line for line in lines if line.name == _UNCOMPILED]

@@ -7,6 +7,7 @@ fault, and so is a schedule that the simulator refuses. Each fault is reported i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from math import inf
 from threading import Event
 
+from ...graphs.units import duration
 from ...planner.simulator.simulate import Figures, figures_of
 from ..candidates import device_limit
 from ..clock import Clock
@@ -22,6 +24,8 @@ from ..problem import InfeasibleError, NotAcceptedError, Problem, SolverResult
 from ..workers import process
 
 Cancelled = Callable[[], bool]
+
+_log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.1
 
@@ -187,6 +191,7 @@ def _attempt(
     found = None
     try:
         if not cancelled():
+            _log.debug("%s begins", line.name)
             answer = line.solve(cancelled)
             limit, machine = device_limit(problem), problem.machine
             found = answer, figures_of(problem.graph, answer.schedule, budget=limit, machine=machine)
@@ -197,5 +202,6 @@ def _attempt(
         pass  # the member does not accept the graph, or had found nothing when it was asked to end
     except BaseException as error:  # whatever it is, the others go on
         outcomes.faults.append(described(line.name, error))
+    _log.debug("%s ends with %s", line.name, "nothing" if found is None else duration(found[1].time))
     line.ended(found)
     return found

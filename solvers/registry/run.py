@@ -18,6 +18,7 @@ the solver's own time this costs one simulation, and `bound_seconds` for the bou
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from operator import index
@@ -29,6 +30,7 @@ import numpy as np
 from ...graphs.errors import InputError, MemplanError
 from ...graphs.graph import Graph, Phase
 from ...graphs.machine import Machine
+from ...graphs.units import duration, format_bytes
 from ...planner.baseline import baseline_schedule
 from ...planner.bounds import minimum_memory, minimum_memory_once, uses_host
 from ...planner.errors import InvalidScheduleError
@@ -56,6 +58,8 @@ from .catalogue import GROUP, Entry, entries, entry, module_of
 from .warm_start import solve_from, start_figures
 
 __all__ = ["GROUP", "Entry", "entries", "entry", "solve", "solve_or_unpin"]
+
+_log = logging.getLogger(__name__)
 
 SAME = 1e-9
 """The relative difference up to which a bound is not above a time: sums of seconds are rounded."""
@@ -95,6 +99,12 @@ def solve(
     restriction = restrict(problem)
     if start is not None and restriction.changes:
         raise InputError("a start does not go with allow: it may use what is not allowed")
+    graph = problem.graph
+    _log.info(
+        "%s: solving %s, %s operations, within %s, %s",
+        *(name, graph.name, f"{len(graph.operations):,}", format_bytes(problem.budget)),
+        "without a time limit" if time_limit is None else f"in at most {duration(time_limit)}",
+    )
     with collecting() as skipped:
         try:
             found = _solve(
@@ -109,12 +119,19 @@ def solve(
                 start=start,
             )
         except InfeasibleError as refusal:
+            _log.info("%s: %s", name, refusal)
             refusal.notes = (*refusal.notes, *skipped)
             restriction.explain(refusal)
             raise
         except NotAcceptedError as error:
             raise restriction.not_accepted(error) from None
     found = replace(found, notes=(*found.notes, *skipped))
+    figures = found.figures
+    _log.info(
+        "%s: %s, peak %s, lower bound %s, %s, after %s",
+        *(name, duration(figures.time), format_bytes(figures.peak), duration(found.lower_bound or 0.0)),
+        *(found.status.value, duration(found.seconds)),
+    )
     return _of_whole(restriction, found) if restriction.changes else found
 
 

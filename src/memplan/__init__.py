@@ -11,6 +11,7 @@ To compare schedulers there are `load_graph`, `solve`, `simulate`, `load_schedul
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,9 @@ __all__ = [
     "simulate",
     "solve",
 ]
+
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # an application decides what is shown
 
 
 def __getattr__(name: str) -> Any:

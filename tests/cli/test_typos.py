@@ -58,7 +58,7 @@ def cases() -> Iterator[tuple[str, list[str]]]:
                 continue
             else:
                 yield name, [*sound, f"{option[:-1]}ö", "1"]
-                if isinstance(one, click.Option) and not one.is_flag:
+                if isinstance(one, click.Option) and not (one.is_flag or one.count):
                     yield name, [*sound, option]
                     wrong = [each for each in WRONG if (option, each) not in SOUND_AFTER_ALL]
                     yield from ((name, [*sound, option, *[each] * one.nargs]) for each in wrong)

@@ -81,12 +81,6 @@ def prepared(graph: Graph, peers: Peers) -> Graph:
     return replace(sharded(updated, peers), machine=Machine(links=Links(peers=peers)))
 
 
-def shares(graph: Graph, peers: Peers) -> int:
-    return sum(
-        peers.share_of(int(graph.tensors.bytes[x])) for x in graph.tensors.spread if graph.persistent[x]
-    )
-
-
 def fastest_policy(problem: Problem) -> tuple[float, str] | None:
     found = [
         (simulate(problem.graph, schedule, budget=problem.budget).figures.time, str(policy))
@@ -130,10 +124,10 @@ def described(graph: Graph, schedule: Schedule) -> dict[str, Any]:
 def cell(path: Path, rate: float, gib: float, ranks: int, moves: int, bound_seconds: float) -> dict[str, Any]:
     peers, base = Peers(rate * 1e9, LATENCY, ranks=ranks), load_graph(path)
     graph, begun = prepared(base, peers), time.process_time()
-    budget = int(gib * 2**30) + shares(graph, peers)
+    budget = int(gib * 2**30) + graph.share_bytes
     problem = Problem(graph, budget)
     flat = prepared(flat_units(base), peers)
-    fixed = fastest_policy(Problem(flat, int(gib * 2**30) + shares(flat, peers)))
+    fixed = fastest_policy(Problem(flat, int(gib * 2**30) + flat.share_bytes))
     by_weight = fastest_policy(problem)
     found = [(simulate(graph, each, budget=budget).figures.time, each) for each in plans(problem, moves)]
     seconds, schedule = min(found, key=lambda each: each[0])
@@ -145,7 +139,7 @@ def cell(path: Path, rate: float, gib: float, ranks: int, moves: int, bound_seco
         "graph": path.name,
         "rate": rate,
         "gib": gib,
-        "minimum_gib": (minimum_memory(graph) - shares(graph, peers)) / 2**30,
+        "minimum_gib": (minimum_memory(graph) - graph.share_bytes) / 2**30,
         "flat": fixed and (MILLISECONDS * fixed[0], fixed[1]),
         "by_weight": by_weight and (MILLISECONDS * by_weight[0], by_weight[1]),
         "plan": MILLISECONDS * seconds,

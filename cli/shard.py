@@ -59,7 +59,6 @@ def shard(
     written = write_out(to, partial(save_graph, found))
     sizes, spread = found.tensors.bytes, sorted(found.tensors.spread)
     persistent = [x for x in spread if found.persistent[x]]
-    shares = sum(peers.share_of(int(sizes[x])) for x in persistent)
     whole = int(sizes[persistent].sum())
     output.result(
         {
@@ -68,14 +67,14 @@ def shard(
             "link": {"rate": peers.rate, "latency": peers.latency},
             "spread": len(spread),
             "spread_bytes": whole,
-            "share_bytes": shares,
+            "share_bytes": found.share_bytes,
             "file": written.name,
         },
         labelled(
             [
                 graph_row(found),
                 ("ranks", f"{ranks}, {rate(peers.rate)}, {duration(peers.latency)} a collective"),
-                ("weights and states", f"{format_bytes(whole)}, {format_bytes(shares)} on each"),
+                ("weights and states", f"{format_bytes(whole)}, {format_bytes(found.share_bytes)} on each"),
                 *written.row(),
             ]
         ),

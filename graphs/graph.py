@@ -267,7 +267,15 @@ class Graph:
 
     @property
     def resident_bytes(self) -> int:
-        return int(self.tensors.bytes[self.resident].sum())
+        """Bytes of what is there when an iteration starts; of a spread tensor, this rank's share."""
+        return int(self.tensors.bytes[self.resident & ~self.spread].sum()) + self.share_bytes
+
+    @cached_property
+    def share_bytes(self) -> int:
+        """Bytes of this rank's shares of persistent spread tensors; 0 if the graph names no network."""
+        peers = self.machine.links.peers if self.machine else None
+        sizes = self.tensors.bytes[self.persistent & self.spread].tolist()
+        return sum(map(peers.share_of, sizes)) if peers else 0
 
     @cached_property
     def read_lists(self) -> list[list[int]]:

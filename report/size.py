@@ -10,6 +10,9 @@ from ..comparison.tables import Table
 from ..graphs.units import format_bytes
 from ..planner.sizing.estimate_range import Span
 from .still import html_table, still_page
+from .tradeoff import STYLE as CURVE_STYLE
+from .tradeoff import Curve
+from .tradeoff import picture as curve_picture
 
 _STYLE = """
 svg.batches { width: 100%; max-width: 760px; height: auto; display: block; margin: 0.6rem 0; }
@@ -34,11 +37,12 @@ class Section(NamedTuple):
     table: Table
     bars: tuple[Bar, ...] = ()
     answer: str = ""
+    curves: tuple[Curve, ...] = ()
 
 
 def page(title: str, sections: Iterable[Section], origin: Sequence[str]) -> str:
     """Return the page as self-contained HTML. origin: how it was made, a line each."""
-    return still_page(title, _body(title, sections, origin), _STYLE)
+    return still_page(title, _body(title, sections, origin), _STYLE + CURVE_STYLE)
 
 
 def _body(title: str, sections: Iterable[Section], origin: Sequence[str]) -> Iterator[str]:
@@ -50,6 +54,7 @@ def _body(title: str, sections: Iterable[Section], origin: Sequence[str]) -> Ite
             yield f'<p class="answer">{escape(section.answer)}</p>'
         if section.bars:
             yield _picture(section.bars)
+        yield curve_picture(section.curves)
         yield from html_table(section.table._replace(title=""))
     yield f"<footer>{'<br>'.join(map(escape, origin))}</footer>"
 

@@ -6,16 +6,17 @@ The GPU need not be present.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from rich.text import Text
 
 from ...graphs.errors import InputError
-from ...graphs.machine import Machine
+from ...graphs.machine import Links, Machine, Peers
 from ...graphs.machines.gpus import lacks
 from ...graphs.machines.presets import Preset, presets
 from ...graphs.transformations.updates import When
@@ -24,7 +25,7 @@ from ...planner.budget import Budget, spelled
 from ...planner.sizing.estimate_range import usable
 from ...planner.sizing.sizing import LARGEST, Known
 from ...report.origin import made
-from ...report.size import page
+from ...report.size import Section, page
 from ...solvers.registry import run as registry
 from ..exits import Exit, NothingFitsError
 from ..export_views import write_view
@@ -50,6 +51,8 @@ from .loop_options import chosen_loop, loop_options
 from .loops import Loops
 from .model import Subject, open_subject
 from .price import parse_prices
+from .ranks import RanksSearch
+from .ranks_report import ranks_document, ranks_lines, ranks_nothing_fits, ranks_sections
 from .report import document_of, lines_of, nothing_fits, several_document, several_lines
 from .search import BatchSearch, Question, Room, SizeResult
 from .tables import sections
@@ -178,13 +181,15 @@ def size(
     MODEL.py has a function that builds the model; CONFIG is a config.json of Hugging Face, or its folder.
     Nothing is measured or downloaded: figures are estimates for --gpu, which need not be here, with a low and
     a high end. A `build` with a parameter `batch` is called once per batch; for any other the example inputs
-    are repeated. A batch for which the solver has no answer in its time is a row that says so. Exit code 3
-    where no batch fits.
+    are repeated. With --ranks each batch is of one GPU, and FSDP2's policies are compared with a plan. A
+    batch for which the solver has no answer in its time is a row that says so. Exit code 3 where no batch
+    fits.
 
     \b
     plan size model.py --gpu rtx3060
     plan size config.json --gpu all --seq-len 512 -o size.html
     plan size model.py --gpu rtx3060,a100 --batch 1,2,4 --optimizer sgd
+    plan size config.json --gpu h100 --ranks 8 --link nvlink
     """
     chosen = _presets(gpu, host, lanes)
     registry.chosen_settings(solver, settings)
@@ -193,28 +198,101 @@ def size(
     if machine_path and (host or lanes):
         raise click.UsageError("--machine says what --host and --lanes say: give one")
     loop = chosen_loop(options)
-    batches = loop.batches(batches)
+    peers, batches = loop.peers, loop.batches(batches)
+    if peers is not None and len(chosen) > 1:
+        raise click.UsageError("--ranks are of equal GPUs: it goes with one --gpu")
+    if peers is not None and (host or lanes or machine_path):
+        other = "--host" if host else "--lanes" if lanes else "--machine"
+        raise click.UsageError(f"--ranks moves tensors between GPUs alone, by --link: leave {other} away")
     prices = parse_prices(price, chosen)
     chosen = _with_dtype(chosen, {dtype, loop.dtype}, output, every=gpu.strip().lower() == ALL)
     with model_code(model, "this machine"), output.status(f"reading {model}") as report:
         rooms = [_room(preset, machine_path, budget, reserve, output) for preset in chosen]
         subject = open_subject(model, length, dtype, optimizer, update, loop, report, cached=cached)
-        known, found = Known(), list[SizeResult]()
-        for preset, room in sorted(rooms, key=lambda pair: pair[1].limit):
-            ask = Question(solver, time_limit, settings, preset.machine, report)
-            loops = Loops(subject.estimates, preset, loop.steps)
-            updates = None if subject.optimizer == "none" else subject.optimizer
-            search = BatchSearch(loops, updates, ask, room, known, brief=len(rooms) > 1)
-            found.append(search.run(batches, one_update=loop.total is not None))
-            found[-1].price = prices.get(preset.name)
-            if found[-1].interrupted:
-                break
+        ask = partial(Question, solver, time_limit, settings, report=report)
+        if peers is None:
+            answer = _alone(subject, rooms, batches, ask, prices)
+        else:
+            answer = _together(subject, *rooms[0], batches, ask, peers, prices)
     if destination is not None:
         title = f"{subject.name}: will it fit?"
-        write_view(page(title, sections(found, subject), made(sys.argv[1:])).encode(), destination)
-    for line in dict.fromkeys(line for one in found for line in subject.estimates.notes(one.preset)):
+        write_view(page(title, answer.sections, made(sys.argv[1:])).encode(), destination)
+    for line in dict.fromkeys(line for preset, _room in rooms for line in subject.estimates.notes(preset)):
         output.note(f"warning: {line}")
-    _tell(found, subject, destination, output, several=len(chosen) > 1)
+    _tell(answer, destination, output)
+
+
+class Answer(NamedTuple):
+    """What the command says.
+
+    faults: lines of solvers that failed. nothing_fits: one line, None if a batch fits.
+    """
+
+    document: dict[str, Any]
+    lines: Iterable[Text]
+    sections: Iterable[Section]
+    interrupted: bool
+    faults: list[str]
+    nothing_fits: str | None
+
+
+Ask = Callable[[Machine], Question]
+
+
+def _alone(
+    subject: Subject,
+    rooms: list[tuple[Preset, Room]],
+    batches: list[int] | None,
+    ask: Ask,
+    prices: Mapping[str, float],
+) -> Answer:
+    """Search on each GPU by itself."""
+    known, found = Known(), list[SizeResult]()
+    for preset, room in sorted(rooms, key=lambda pair: pair[1].limit):
+        loops = Loops(subject.estimates, preset, subject.loop.steps)
+        updates = None if subject.optimizer == "none" else subject.optimizer
+        search = BatchSearch(loops, updates, ask(preset.machine), room, known, brief=len(rooms) > 1)
+        found.append(search.run(batches, one_update=subject.loop.total is not None))
+        found[-1].price = prices.get(preset.name)
+        if found[-1].interrupted:
+            break
+    several = len(rooms) > 1
+    return Answer(
+        several_document(found, subject) if several else document_of(found[0], subject),
+        several_lines(found, subject) if several else lines_of(found[0], subject),
+        sections(found, subject),
+        found[-1].interrupted,
+        [one.reason for result in found for one in result.unanswered if one.fault],
+        None if any(one.fitting for one in found) else nothing_fits(found[-1]),
+    )
+
+
+def _together(
+    subject: Subject,
+    preset: Preset,
+    room: Room,
+    batches: list[int] | None,
+    ask: Ask,
+    peers: Peers,
+    prices: Mapping[str, float],
+) -> Answer:
+    """Search on equal ranks. Their machine has no link but the network."""
+    machine = replace(preset.machine, links=Links(peers=peers))
+    loops = Loops(subject.estimates, preset, peers=peers)
+    found = RanksSearch(loops, peers, ask(machine), room).run(batches)
+    found.price = prices.get(preset.name)
+    return Answer(
+        ranks_document(found, subject),
+        ranks_lines(found, subject),
+        ranks_sections(found),
+        found.interrupted,
+        [
+            one.plan.unanswered.reason
+            for one in found.batches
+            if one.plan.unanswered and one.plan.unanswered.fault
+        ],
+        ranks_nothing_fits(found) if found.fastest is None else None,
+    )
 
 
 def _presets(text: str, host: str | None, lanes: str | None) -> list[Preset]:
@@ -295,22 +373,16 @@ def _limit(machine: Machine, budget: Budget | None, output: Output) -> int:
     return budget.size
 
 
-def _tell(
-    found: list[SizeResult], subject: Subject, destination: Path | None, output: Output, *, several: bool
-) -> None:
+def _tell(answer: Answer, destination: Path | None, output: Output) -> None:
     written = None if destination is None else str(destination)
-    lines: Iterable[Text] = several_lines(found, subject) if several else lines_of(found[0], subject)
-    document = dict[str, Any]()
-    if output.as_json:
-        document = several_document(found, subject) if several else document_of(found[0], subject)
-    output.result({**document, "page": written}, lines)
+    output.result({**answer.document, "page": written}, answer.lines)
     if written:
         output.note(f"written: {written}")
-    if found[-1].interrupted:
+    if answer.interrupted:
         output.note("interrupted: this is what was found so far")
         raise SystemExit(Exit.INTERRUPTED)
-    if faults := [one for result in found for one in result.unanswered if one.fault]:
-        output.note("\n".join(dict.fromkeys(f"an internal error: {one.reason}" for one in faults)))
+    if answer.faults:
+        output.note("\n".join(dict.fromkeys(f"an internal error: {reason}" for reason in answer.faults)))
         raise SystemExit(Exit.FAULT)
-    if not any(one.fitting for one in found):
-        raise NothingFitsError(nothing_fits(found[-1]))
+    if answer.nothing_fits is not None:
+        raise NothingFitsError(answer.nothing_fits)

@@ -1,4 +1,6 @@
-"""Options of `plan size` that change the training loop: adapters, autocast, attention, accumulation."""
+"""Options of `plan size` that change the training loop: adapters, autocast, attention, accumulation;
+sharded training.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,8 @@ from typing import Any
 
 import click
 
+from ...graphs.machine import Peers
+from ...graphs.machines.networks import NETWORKS, find_network
 from ...planner.sizing.sizing import LARGEST
 from ..parameter_types import Word, dtype_word
 
@@ -47,6 +51,19 @@ _OPTIONS = (
         help="Samples per update: find the fastest micro-batch that divides N, with accumulation, "
         "recomputation and offloading as needed.  [default: micro-batches as --batch says]",
     ),
+    click.option(
+        "--ranks",
+        type=click.IntRange(2),
+        metavar="N",
+        help="GPUs that train together, each with its own batch: weights, gradients and optimizer states are "
+        "sharded (FSDP, ZeRO-3).  [default: one GPU]",
+    ),
+    click.option(
+        "--link",
+        metavar="NAME|RATE",
+        help="Network of --ranks: nvlink, pcie4, pcie5, ib400, eth100, or what a GPU receives: 45GB/s or "
+        "45GB/s,30us.  [no default]",
+    ),
 )
 
 
@@ -59,13 +76,35 @@ def loop_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """The options of the loop. total: samples per update, None if micro-batches are given."""
+    """The options of the loop.
+
+    total: samples per update, None if micro-batches are given.
+    ranks: GPUs of sharded training, None for one GPU. link: their network.
+    """
 
     lora: str | None = None
     autocast: str | None = None
     attention: str | None = None
     accumulate: int = 1
     total: int | None = None
+    ranks: int | None = None
+    link: str | None = None
+
+    @property
+    def peers(self) -> Peers | None:
+        """The network of sharded training. Raises UsageError or InputError, one line."""
+        if self.ranks is None:
+            if self.link is not None:
+                raise click.UsageError("--link is the network of several GPUs: give --ranks too")
+            return None
+        if self.link is None:
+            raise click.UsageError(
+                f"--ranks {self.ranks}: give their network too: --link {'|'.join(NETWORKS)}"
+            )
+        if self.total is not None or self.accumulate > 1:
+            other = "--global-batch" if self.total is not None else "--accumulate"
+            raise click.UsageError(f"--ranks counts one micro-batch per update: leave {other} away")
+        return find_network(self.link, self.ranks)
 
     @property
     def changes_model(self) -> bool:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...graphs.graph import Graph
-from ...graphs.machine import Machine
+from ...graphs.machine import Machine, Peers
 from ...graphs.machines.presets import Preset
+from ...graphs.transformations.sharding import sharded
 from ...planner.addresses.caching_allocator import reserved_peak
 from ...planner.schedule.schedule import Schedule
 from ...planner.simulator.simulate import simulate
@@ -37,11 +38,13 @@ class Loops:
     """Graphs of one model on one GPU, each made when it is first requested.
 
     steps: micro-batches per update, by batch.
+    peers: the network of sharded training, whose ranks each have a batch; None: one GPU trains alone.
     """
 
     estimates: Estimates
     preset: Preset
     steps: Callable[[int], int] = lambda _batch: 1
+    peers: Peers | None = None
     _made: dict[tuple[str, int], tuple[Graph, Loop]] = field(
         default_factory=dict[tuple[str, int], tuple[Graph, Loop]]
     )
@@ -97,8 +100,12 @@ class Loops:
         graph = self.estimates.graph(batch, self.preset)
         known = self._made.get((name, batch))
         if known is None or known[0] is not graph:
-            self._made[name, batch] = graph, change(self._micro_batch(batch))
+            self._made[name, batch] = graph, self._of_a_rank(change(self._micro_batch(batch)))
         return self._made[name, batch][1]
+
+    def _of_a_rank(self, loop: Loop) -> Loop:
+        peers = self.peers
+        return loop if peers is None else loop.changed(lambda graph: sharded(graph, peers))
 
     def _micro_batch(self, batch: int) -> Loop:
         from ...runtime.profile.loops import cost_of_adding

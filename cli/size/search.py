@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Protocol
 
 from ...graphs.errors import MemplanError
 from ...graphs.graph import Graph
@@ -55,7 +56,7 @@ _REACH = (1.0, 0.85, 0.6)
 """Shares of the largest batch whose minimum memory fits, which are tried first."""
 _SLOW = 0.85
 """Share of the best rate below which larger batches are not worth the solver's whole time."""
-_NEAR = 0.05
+NEAR = 0.05
 """Share by which a batch must promise more than the best, or than the quick answer, for a long search: times
 are not known better.
 """
@@ -103,10 +104,12 @@ class Question:
     def quick(self) -> Question:
         """The question whether there is a schedule at all, fast or not.
 
-        If tensors can be offloaded, it runs only that solver of the default portfolio that comes nearest to
+        If tensors can be transferred, it runs only that solver of the default portfolio that comes nearest to
         the minimum memory: the others take seconds to start.
         """
-        if self.solver == DEFAULT_SOLVER and not self.settings and self.machine.links.h2d is not None:
+        links = self.machine.links
+        transfers = links.h2d is not None or links.peers is not None
+        if self.solver == DEFAULT_SOLVER and not self.settings and transfers:
             return replace(self, share=_QUICK, solver=_NEAREST)
         has_gap = "gap" in registry.settings_of(self.solver)
         settings = {"gap": _ANY, **self.settings} if has_gap else self.settings
@@ -234,13 +237,34 @@ class SizeResult:
         return span is not None and span.high > self.room.limit
 
 
+class _Interruptible(Protocol):
+    interrupted: bool
+
+
 @contextmanager
-def _interruptible(found: SizeResult) -> Generator[None]:
+def interruptible(found: _Interruptible) -> Generator[None]:
     """Let Ctrl-C end the block, and note it."""
     try:
         yield
     except KeyboardInterrupt:
         found.interrupted = True
+
+
+def first_batch(wanted: list[int] | None, graph: Callable[[int], Graph], *, any_of: bool = False) -> int:
+    """Return the smallest batch to try, which the model can have. Raises MemplanError, that of the first try.
+
+    wanted: those that the user gives, None: search. any_of: the model need not have the smallest of them.
+    """
+    starts = _STARTS if wanted is None else wanted if any_of else [min(wanted)]
+    refusals: list[MemplanError] = []
+    for batch in starts:
+        try:
+            graph(batch)
+        except MemplanError as error:
+            refusals.append(error)
+        else:
+            return batch
+    raise refusals[0]
 
 
 @dataclass
@@ -272,17 +296,17 @@ class BatchSearch:
         marked = found.fastest
         if marked is None or found.interrupted:
             return found
-        with _interruptible(found):
+        with interruptible(found):
             if not self.loops.agrees(marked.batch):
                 found = self._once(batches)
         return found
 
     def _once(self, batches: list[int] | None) -> SizeResult:
         found = SizeResult(self.loops.preset, self.room)
-        with _interruptible(found):
+        with interruptible(found):
             self._asked(found, batches)
         if not found.interrupted:
-            with _interruptible(found):
+            with interruptible(found):
                 self._agree(found)
                 self._retry_without_pinned_limit(found)
                 if not self.brief:
@@ -292,26 +316,13 @@ class BatchSearch:
         return found
 
     def _asked(self, found: SizeResult, batches: list[int] | None) -> None:
-        first = self._first(batches)
+        first = first_batch(batches, self._graph, any_of=self._one_update)
         for one in self._tried(batches, first):
             found.trials.append(one)
         if not batches or self._one_update:
             self._sharpen(found)
         if not self.brief and not self._one_update:
             self._least(found, first)
-
-    def _first(self, batches: list[int] | None) -> int:
-        """Return the smallest batch to try. Raises MemplanError, that of the first try."""
-        starts = _STARTS if batches is None else batches if self._one_update else [min(batches)]
-        refusals: list[MemplanError] = []
-        for batch in starts:
-            try:
-                self._graph(batch)
-            except MemplanError as error:
-                refusals.append(error)
-            else:
-                return batch
-        raise refusals[0]
 
     def _tried(self, batches: list[int] | None, first: int) -> Iterator[Trial]:
         if batches:
@@ -387,10 +398,10 @@ class BatchSearch:
             if one.steps > 1:  # of several micro-batches only the last has updates
                 graph, _places = without_updates(graph)
             promised = one.batch / time_bound(graph)
-            if promised < (1 + _NEAR) * rate:
+            if promised < (1 + NEAR) * rate:
                 continue
             better = self._solved(one.batch, self.ask.quick)
-            if promised >= (1 + _NEAR) * (better.samples_per_second or 0.0):
+            if promised >= (1 + NEAR) * (better.samples_per_second or 0.0):
                 better = self._thorough(one.batch)
             found.trials[found.trials.index(one)] = better
             found.hasty.discard(one.batch)

@@ -231,8 +231,11 @@ def unsolved(graph: Graph, machine: Machine, batch: int, budget: int) -> Trial:
 
 
 def minimum_of(graph: Graph, machine: Machine) -> int:
-    """Return the larger of `minimum_memory` and the resident bytes that no memory below can hold."""
-    rest = graph.resident_bytes
+    """Return the larger of `minimum_memory` and the resident bytes that no memory below can hold.
+
+    Of spread tensors the ranks hold shares, which `minimum_memory` counts.
+    """
+    rest = graph.resident_bytes - graph.share_bytes
     for tier in machine.hierarchy.tiers[Memory.HOST :]:
         if tier.write is None or tier.read is None:
             break

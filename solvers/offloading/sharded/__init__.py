@@ -1,2 +1,5 @@
 """FSDP2's policies as schedules: what `fully_shard` and activation checkpointing do, for comparison and as
-starts."""
+starts.
+
+Public modules: fsdp.
+"""

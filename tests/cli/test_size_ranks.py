@@ -1,0 +1,201 @@
+"""`plan size --ranks`: sharded training on equal GPUs, by FSDP2's policies and by a plan."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memplan.cli.main import main
+from memplan.cli.size import ranks as ranks_search
+from memplan.graphs.files.files import load_graph
+from memplan.graphs.generators import chain
+from memplan.graphs.machine import Links, Machine, Peers
+from memplan.graphs.transformations.sharding import sharded
+from memplan.graphs.transformations.updates import ADAMW, with_updates
+from memplan.planner.bounds import minimum_memory
+from memplan.planner.simulator.simulate import simulate
+from memplan.planner.sizing.sizing import minimum_of
+from memplan.solvers.offloading.sharded.fsdp import policy_schedules
+from memplan.solvers.problem import Problem
+
+Plan = Callable[..., Result]
+
+MODEL = """
+import torch
+from torch import nn
+
+def build(batch=8):
+    layer = lambda: nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256), nn.GELU())
+    return nn.Sequential(*(layer() for _ in range(4))), (torch.ones(batch, 256),), torch.sum
+"""
+WEIGHTS = 4 * 4 * (2 * 256 * 1024 + 1024 + 256)
+STATES = 2 * WEIGHTS
+RANKS = ("--ranks", 4, "--link", "pcie4")
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(MODEL)
+    return lambda *arguments: CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def sized(plan: Plan, *arguments: object, gpu: str = "rtx3060") -> dict[str, Any]:
+    result = plan("size", "model.py", "--gpu", gpu, "--json", "--time-limit", 1, *RANKS, *arguments)
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def reported(plan: Plan) -> dict[str, Any]:
+    return sized(plan, "--batch", "64,512", "-o", "size.html")
+
+
+def policy(row: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(one for one in row["policies"] if one["policy"] == name)
+
+
+def test_policies_are_those_of_a_graph_that_is_sharded_by_hand(plan: Plan) -> None:
+    """The other way to the same figures: profile, shard, and FSDP2's policies."""
+    (row,) = sized(plan, "--batch", 8)["batches"]
+    estimate = ("profile", "model.py", "--estimate", "--gpu", "rtx3060", "--optimizer", "adamw")
+    assert plan(*estimate, "-o", "graph.json").exit_code == 0
+    assert plan("shard", "graph.json", *RANKS, "-o", "sharded.json").exit_code == 0
+    graph = load_graph(Path("sharded.json"))
+    assert graph.machine is not None
+    machine = Machine(links=Links(peers=graph.machine.links.peers))
+    found = {str(name): figures for name, _s, figures in policy_schedules(Problem(graph, 2**50, machine))}
+    assert len(found) == len(row["policies"]) > 1
+    for name, figures in found.items():
+        assert policy(row, name)["time"] == pytest.approx(figures.time, rel=0.02)
+
+
+def test_weights_and_states_are_spread(reported: dict[str, Any]) -> None:
+    # Small biases are spread as well: each share is rounded up.
+    assert (WEIGHTS + STATES) / 4 <= reported["shares"] <= (WEIGHTS + STATES) / 4 + 500
+    for row in reported["batches"]:
+        assert row["samples_per_second"] == pytest.approx(4 * row["batch"] / row["time"])
+        kept, again = policy(row, "keep"), policy(row, "reshard")
+        assert again["least_budget"] < kept["least_budget"]
+        assert kept["time"] <= again["time"]
+        assert row["time"] <= min(one["time"] for one in row["policies"]) * (1 + 1e-9)
+        assert row["min_memory"] <= min(one["least_budget"] for one in row["policies"])
+
+
+def test_less_memory_takes_no_less_time_and_a_plan_none_more(reported: dict[str, Any]) -> None:
+    curve = reported["curve"]
+    assert len(curve) == 5
+    budgets = [point["budget"] for point in curve]
+    assert budgets == sorted(budgets, reverse=True)
+    for point in curve:
+        if point["policy_seconds"] is not None:
+            assert point["seconds"] <= point["policy_seconds"] * (1 + 1e-9)
+    by_policy = [point["policy_seconds"] for point in curve if point["policy_seconds"] is not None]
+    assert by_policy == sorted(by_policy)
+
+
+def test_the_page_has_the_curve(reported: dict[str, Any]) -> None:
+    page = Path("size.html").read_text()
+    assert reported["page"] == "size.html"
+    assert 'class="tradeoff"' in page
+    assert "FSDP2: reshard" in page
+    assert "4 ranks" in page
+
+
+def test_more_ranks_fit_what_one_gpu_does_not(plan: Plan) -> None:
+    # Gradients, and copies of the step, come in addition.
+    budget = WEIGHTS + STATES
+    alone = plan("size", "model.py", "--gpu", "rtx3060", "--solver", "store-all", "--budget", budget)
+    assert alone.exit_code == 3
+    found = sized(plan, "--budget", budget, "--batch", 8)
+    assert found["fastest_batch"]["batch"] == 8
+
+
+def test_lines_say_what_is_needed_of_each(plan: Plan) -> None:
+    result = plan("size", "model.py", "--gpu", "rtx3060", "--time-limit", 1, "--batch", 64, *RANKS)
+    assert result.exit_code == 0, result.stderr
+    first, *others = result.stdout.splitlines()
+    assert first.startswith("yes: batch 64 on each of 4 RTX 3060 12 GB fits by FSDP2 (keep): ")
+    assert " each; " in first
+    assert " samples/s in all (" in first
+    assert any(line.startswith("ranks ") and "4, 20 GB/s, 30.0 µs a collective" in line for line in others)
+    assert sum("FSDP2: " in line for line in others) == 6
+
+
+def test_a_price_is_of_one_gpu(plan: Plan) -> None:
+    found = sized(plan, "--batch", 64, "--price", "2/h")
+    rate = found["fastest_batch"]["samples_per_second"]
+    assert found["samples_per_price"] == pytest.approx(rate * 3600 / (4 * 2))
+
+
+def test_what_does_not_fit_says_what_is_needed(plan: Plan) -> None:
+    few = plan(
+        "size", "model.py", "--gpu", "rtx3060", "--time-limit", 1, "--batch", 8, "--budget", "10MB", *RANKS
+    )
+    assert few.exit_code == 3
+    assert "batch 8 on each rank does not fit within 10,000,000 B" in few.stderr
+    assert "the minimum memory with 4 ranks is" in few.stderr
+    assert "FSDP2's (" in few.stderr
+
+
+def test_an_interrupted_search_has_what_was_found(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ranks_search.RanksSearch, "_explain", interrupted)
+    result = plan("size", "model.py", "--gpu", "rtx3060", "--time-limit", 1, "--batch", 8, *RANKS)
+    assert result.exit_code == 130
+    assert result.stdout.startswith("yes: batch 8 on each of 4")
+    assert "interrupted: this is what was found so far" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--ranks", 4], "--ranks 4: give their network too: --link nvlink|pcie5|pcie4|ib400|eth100"),
+        (["--link", "nvlink"], "--link is the network of several GPUs: give --ranks too"),
+        (["--ranks", 4, "--link", "nvlnk"], "no network is called 'nvlnk': did you mean 'nvlink'?"),
+        (["--ranks", 1, "--link", "nvlink"], "1 is not in the range x>=2"),
+        ([*RANKS, "--accumulate", 2], "leave --accumulate away"),
+        ([*RANKS, "--global-batch", 8], "leave --global-batch away"),
+        ([*RANKS, "--gpu", "t4,a100"], "--ranks are of equal GPUs: it goes with one --gpu"),
+        ([*RANKS, "--host", "64GB"], "leave --host away"),
+        ([*RANKS, "--lanes", "8"], "leave --lanes away"),
+        ([*RANKS, "--optimizer", "none"], "it has no optimizer updates: add them with --optimizer adamw"),
+    ],
+)
+def test_contradicting_options_are_refused(plan: Plan, arguments: list[Any], line: str) -> None:
+    result = plan("size", "model.py", "--gpu", "rtx3060", "--batch", 8, *arguments)
+    assert result.exit_code == 2
+    assert line in result.stderr.replace("\n", " ")
+
+
+# ── what is resident on a rank ──────────────────────────────────────────────────────────────────────
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 9))
+def test_no_schedule_is_below_the_minimum_and_shares_alone_are_resident(seed: int, count: int) -> None:
+    made = chain(random.Random(seed).randint(2, 6), seed=seed)
+    peers = Peers(1e9, 1e-5, ranks=count)
+    graph = sharded(with_updates(made, optimizer=ADAMW, when="in-backward", device_rate=1e11), peers)
+    machine = Machine(links=Links(peers=peers))
+    graph = replace(graph, machine=machine)
+    shares = sum(
+        peers.share_of(int(graph.tensors.bytes[x])) for x in graph.tensors.spread if graph.persistent[x]
+    )
+    assert graph.share_bytes == shares
+    whole = int(graph.tensors.bytes[graph.resident].sum())
+    assert shares <= graph.resident_bytes < whole
+    assert minimum_of(graph, machine) == max(minimum_memory(graph, machine), graph.resident_bytes - shares)
+    for _policy, schedule, _figures in policy_schedules(Problem(graph, 2**50, machine)):
+        figures = simulate(graph, schedule, machine=machine).figures
+        assert minimum_of(graph, machine) <= figures.least_budget

@@ -11,7 +11,7 @@ from ..comparison.tables import Remark, Table
 from .still import html_table, names_first, still_page
 
 _STYLE = """
-svg.curves { width: 100%; max-width: 760px; height: auto; display: block; margin: 0.6rem 0; }
+svg.curves { width: 100%; min-width: 640px; max-width: 760px; height: auto; display: block; }
 li.good { color: var(--good); } li.bad { color: var(--bad); }
 """
 
@@ -51,7 +51,8 @@ def _html_body(found: Comparison) -> Iterator[str]:
     if found.remarks:
         lines = (f'<li class="{_kind(one)}">{escape(one.text)}</li>' for one in found.remarks)
         yield f"<ul>{''.join(lines)}</ul>"
-    yield from found.plots
+    for svg in found.plots:
+        yield f'<div class="wide">{svg}</div>'
     yield f'<h2>Graph by graph</h2><p class="hint">{escape(found.legend)}</p>'
     for table in found.matrices:
         yield from html_table(table)

@@ -15,13 +15,15 @@ from .tradeoff import Curve
 from .tradeoff import picture as curve_picture
 
 _STYLE = """
-svg.batches { width: 100%; max-width: 760px; height: auto; display: block; margin: 0.6rem 0; }
+.batches { display: flex; flex-wrap: wrap; gap: 0.6rem 2rem; margin: 0.6rem 0; }
+.batches svg { flex: 1 1 340px; max-width: 460px; height: auto; }
 .batches text { fill: currentColor; font: 12px system-ui, sans-serif; }
 .batches .rate { fill: #7fa8c9; } .batches .best { fill: var(--good); }
 .batches .span { stroke: currentColor; stroke-width: 1.5; } .batches .mark { fill: currentColor; }
 p.answer { font-size: 1.1rem; }
 """
-_WIDTH, _ROW, _LEFT, _MIDDLE, _RIGHT = 760, 22, 70, 400, 690
+_WIDTH, _ROW, _BASE, _LEFT, _RIGHT = 380, 22, 15, 64, 306
+"""Pixels: width and height of a row, the baseline of its text, the ends of the longest bar."""
 
 
 class Bar(NamedTuple):
@@ -53,26 +55,36 @@ def _body(title: str, sections: Iterable[Section], origin: Sequence[str]) -> Ite
         if section.answer:
             yield f'<p class="answer">{escape(section.answer)}</p>'
         if section.bars:
-            yield _picture(section.bars)
+            yield from _picture(section.bars)
         yield curve_picture(section.curves)
-        yield from html_table(section.table._replace(title=""))
+        verdicts = section.table.heads[-1:] == [""] and section.table.heads[0] == "batch"
+        yield from html_table(section.table._replace(title=""), names_last=verdicts)
     yield f"<footer>{'<br>'.join(map(escape, origin))}</footer>"
 
 
-def _picture(bars: Sequence[Bar]) -> str:
-    """Return the figure: on the left a bar of samples per second, on the right a line from low to high.
+def _picture(bars: Sequence[Bar]) -> Iterator[str]:
+    """Yield the figure: bars of samples per second, and lines of memory from low to high.
 
-    A dot on the line marks the expected memory.
+    A dot on a line marks the expected memory. On a phone the second half is below the first.
     """
     fastest = max(bar.samples_per_second for bar in bars) or 1.0
     most = max((bar.needs.high for bar in bars if bar.needs), default=0.0) or 1.0
-    height = _ROW * (len(bars) + 1)
-    rows = "".join(_row(number, bar, fastest, most) for number, bar in enumerate(bars, 1))
+    yield '<div class="batches">'
+    yield _half("samples/s", "samples per second", [_rate_row(bar, fastest) for bar in bars], bars)
+    yield _half("memory, low to high", "memory", [_memory_row(bar, most) for bar in bars], bars)
+    yield "</div>"
+
+
+def _half(head: str, label: str, rows: Sequence[str], bars: Sequence[Bar]) -> str:
+    lines = "".join(
+        f'<g transform="translate(0 {_ROW * number})">'
+        f'<text x="0" y="{_BASE}">{escape(bar.batch)}</text>{row}</g>'
+        for number, (bar, row) in enumerate(zip(bars, rows, strict=True), 1)
+    )
     return (
-        f'<svg class="batches" viewBox="0 0 {_WIDTH} {height}" role="img" '
-        f'aria-label="samples a second and memory, batch by batch">'
-        f'<text x="0" y="14">batch</text><text x="{_LEFT}" y="14">samples/s</text>'
-        f'<text x="{_MIDDLE}" y="14">memory, low to high</text>{rows}</svg>'
+        f'<svg viewBox="0 0 {_WIDTH} {_ROW * (len(bars) + 1)}" role="img" '
+        f'aria-label="{label}, batch by batch">'
+        f'<text x="0" y="14">batch</text><text x="{_LEFT}" y="14">{head}</text>{lines}</svg>'
     )
 
 
@@ -81,20 +93,21 @@ def _rate(samples_per_second: float) -> str:
     return f"{samples_per_second:,.0f}" if samples_per_second >= 100 else f"{samples_per_second:.3g}"
 
 
-def _row(number: int, bar: Bar, fastest: float, most: float) -> str:
-    top, middle = _ROW * number, _ROW * number + _ROW / 2
-    width = (_MIDDLE - _LEFT - 90) * bar.samples_per_second / fastest
-    kind = "best" if bar.best else "rate"
-    parts = [
-        f'<text x="0" y="{middle + 4}">{escape(bar.batch)}</text>',
-        f'<rect class="{kind}" x="{_LEFT}" y="{top + 4}" width="{width:.1f}" height="{_ROW - 8}"/>',
-        f'<text x="{_LEFT + width + 6:.1f}" y="{middle + 4}">{_rate(bar.samples_per_second)}</text>',
-    ]
-    if bar.needs is not None:
-        low, dot, high = (_MIDDLE + (_RIGHT - _MIDDLE) * value / most for value in bar.needs)
-        parts += [
-            f'<line class="span" x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}"/>',
-            f'<circle class="mark" cx="{dot:.1f}" cy="{middle}" r="3"/>',
-            f'<text x="{high + 6:.1f}" y="{middle + 4}">{format_bytes(int(bar.needs.expected))}</text>',
-        ]
-    return "".join(parts)
+def _rate_row(bar: Bar, fastest: float) -> str:
+    width, kind = (_RIGHT - _LEFT) * bar.samples_per_second / fastest, "best" if bar.best else "rate"
+    return (
+        f'<rect class="{kind}" x="{_LEFT}" y="4" width="{width:.1f}" height="{_ROW - 8}"/>'
+        f'<text x="{_LEFT + width + 6:.1f}" y="{_BASE}">{_rate(bar.samples_per_second)}</text>'
+    )
+
+
+def _memory_row(bar: Bar, most: float) -> str:
+    if bar.needs is None:
+        return ""
+    low, dot, high = (_LEFT + (_RIGHT - _LEFT) * value / most for value in bar.needs)
+    middle = _ROW / 2
+    return (
+        f'<line class="span" x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}"/>'
+        f'<circle class="mark" cx="{dot:.1f}" cy="{middle}" r="3"/>'
+        f'<text x="{high + 6:.1f}" y="{_BASE}">{format_bytes(int(bar.needs.expected))}</text>'
+    )

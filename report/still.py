@@ -20,19 +20,35 @@ def still_page(title: str, body: Iterable[str], style: str = "") -> str:
     )
 
 
-def html_table(table: Table) -> Iterator[str]:
-    """Yield the table as HTML, with the column of names first."""
+_MANY = 5
+"""Columns above which each row of a table is a card on a phone."""
+
+
+def html_table(table: Table, *, names_last: bool = False) -> Iterator[str]:
+    """Yield the table as HTML. names_last: whether the column of names stays last, as for verdicts."""
     if table.title:
         yield f"<h2>{escape(table.title)}</h2>"
     if table.rows:
-        rows = [_line(table.heads, "th"), *(_line(row, "td") for row in table.rows)]
-        yield f'<div class="wide"><table>{"".join(rows)}</table></div>'
+        heads, *rows = ([*row] if names_last else names_first(row) for row in (table.heads, *table.rows))
+        words = len(heads) - 1 if names_last else 0
+        first = "".join(f"<th>{escape(head)}</th>" for head in heads)
+        lines = "".join(f"<tr>{_cells(heads, row, words)}</tr>" for row in rows)
+        kind = ' class="stack"' if len(heads) > _MANY else ""
+        yield f'<div class="wide"><table{kind}><tr>{first}</tr>{lines}</table></div>'
     if table.hint:
         yield f'<p class="hint">{escape(table.hint)}</p>'
 
 
-def _line(cells: Sequence[str], kind: str) -> str:
-    return f"<tr>{''.join(f'<{kind}>{escape(cell)}</{kind}>' for cell in names_first(cells))}</tr>"
+def _cells(heads: Sequence[str], cells: Sequence[str], words: int) -> str:
+    """Return the cells of a row. words: the column of text, which has a line for itself on a card."""
+
+    def cell(column: int, head: str, text: str) -> str:
+        if column == words:
+            return f'<td class="words">{escape(text)}</td>'
+        kind = ' class="none"' if text in ("", "-") else ""
+        return f'<td{kind} data-head="{escape(head)}">{escape(text)}</td>'
+
+    return "".join(cell(column, *pair) for column, pair in enumerate(zip(heads, cells, strict=True)))
 
 
 def names_first(cells: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Outcome of each tensor in an iteration: kept, recomputed or moved; and when it was where."""
+"""Outcome of each tensor in an iteration: kept, recomputed or offloaded; and when it was where."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TensorOutcome(IntEnum):
         return {
             TensorOutcome.KEPT: "kept",
             TensorOutcome.RECOMPUTED: "recomputed",
-            TensorOutcome.MOVED: "moved",
+            TensorOutcome.MOVED: "offloaded",
         }[self]
 
 

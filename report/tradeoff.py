@@ -11,6 +11,7 @@ from ..graphs.units import duration, format_bytes
 STYLE = """
 svg.tradeoff { width: 100%; max-width: 560px; height: auto; display: block; margin: 0.6rem 0; }
 .tradeoff text { fill: currentColor; font: 12px system-ui, sans-serif; }
+@media (max-width: 700px) { .tradeoff text { font-size: 16px; } }
 .tradeoff path { fill: none; stroke-width: 2; }
 .tradeoff .line0 { stroke: #b0783f; } .tradeoff .line1 { stroke: var(--good); }
 .tradeoff circle.line0 { fill: #b0783f; } .tradeoff circle.line1 { fill: var(--good); }

@@ -32,6 +32,9 @@ _log = logging.getLogger(__name__)
 _KEPT = 100
 """Number of the last iterations whose times are kept."""
 
+WARM_UP = 10
+"""Iterations that are timed before a time counts: kernels, caches and allocators warm up meanwhile."""
+
 ENOUGH = 20
 """Iterations measured before their median is compared with the plan."""
 
@@ -52,6 +55,7 @@ class PlanReport:
         iterations (int): number of iterations run by this plan.
         time (float): measured seconds per iteration, the median of the last ones without the first; None if
             not measured.
+        warm_up (bool): whether `time` is of the first iterations alone, which may be several times slower.
         peak (int): measured peak of device memory in the first iterations, bytes; None if the device's
             allocator does not count (CUDA's does).
         host (int): measured peak of host memory, bytes.
@@ -72,6 +76,7 @@ class PlanReport:
     time: float | None
     peak: int | None
     host: int
+    warm_up: bool
     setup: dict[str, float]
     notes: tuple[str, ...] = ()
     compared_before: bool = False
@@ -348,6 +353,7 @@ def _report(step: PlannedStep, record: Record) -> PlanReport:
         time=record.time(),
         peak=step.measured_peak,
         host=_host_peak(step) + step.undo_bytes,
+        warm_up=0 < len(record.seconds) < WARM_UP,
         setup=record.setup,
         notes=tuple(record.notes),
         compared_before=record.compared_before,
@@ -360,8 +366,8 @@ def _row(plan: PlanReport) -> tuple[str, ...]:
         shapes[:40],
         "none" if plan.budget is None else format_bytes(plan.budget),
         f"{plan.iterations:,}",
-        "-" if plan.time is None else f"{plan.time:.4g} s",
-        f"{plan.predicted_time:.4g} s",
+        "-" if plan.time is None else f"{duration(plan.time)}{' (warm-up)' if plan.warm_up else ''}",
+        duration(plan.predicted_time),
         "-" if plan.peak is None else format_bytes(plan.peak),
         format_bytes(plan.predicted_peak),
         format_bytes(plan.host),

@@ -1,7 +1,7 @@
 // The chart: its axes and series, and the legend above it.
 
 const holder = document.getElementById("chart");
-// What the schedule needs decides the height; of a plain curve far above it no more than this is seen.
+// What the schedule needs decides the height; of a baseline curve far above it no more than this is seen.
 const needed = Math.max(figures.peak, figures.budget ?? 0, 1), cut = figures.baseline_peak > 3 * needed;
 let chart, sides = [0, 1];
 
@@ -48,11 +48,12 @@ function draw() {
         axisLabel: { ...axis.axisLabel, width: left - 12, overflow: "break", formatter: () => "" } },
       { ...axis, gridIndex: 2, type: "value", min: -0.5, max: order.length - 0.5, inverse: true, axisLabel: { show: false }, axisTick: { show: false },
         name: "tensors", nameLocation: "middle", nameGap: narrow.matches ? 40 : 60 },
-      ...(elsewhere.length ? [{ ...axis, gridIndex: 3, type: "value", min: 0, max: mostElsewhere * 1.1, interval: step(mostElsewhere, 3),
+      ...(elsewhere.length ? [{ ...axis, gridIndex: 3, type: "value", min: 0, max: mostElsewhere * 1.35, interval: step(mostElsewhere, 3),
         axisLabel: { ...axis.axisLabel, formatter: bytes, showMaxLabel: false } }] : []),
     ],
-    graphic: queues.map(({ name, queue }, row) => ({ type: "text", silent: true, left: 4, top: tops[1] + (row + 0.5) * heights[1] / queues.length - 6,
-      style: { text: narrow.matches ? SHORT[queue] : name, fill: soft, font: "12px system-ui, sans-serif", width: left - 8, overflow: "truncate" } })),
+    graphic: [...[[0, "device memory"], [3, `memory elsewhere: ${elsewhere.map(({ name }) => name).join(", ")}`]].filter(([k]) => k < tops.length).map(([k, title]) => (
+      { type: "text", silent: true, left: left + 6, top: tops[k] + 3, z: 9, style: { text: title, fill: text, font: "12px system-ui, sans-serif", width: sides[1] - left - 12, overflow: "truncate" } })), ...queues.map(({ name, queue }, row) => ({ type: "text", silent: true, left: 4, top: tops[1] + (row + 0.5) * heights[1] / queues.length - 6,
+      style: { text: narrow.matches ? SHORT[queue] : name, fill: soft, font: "12px system-ui, sans-serif", width: left - 8, overflow: "truncate" } }))],
     axisPointer: { link: [{ xAxisIndex: "all" }], lineStyle: { color: soft } },
     dataZoom: [
       { type: "inside", xAxisIndex: shared, filterMode: "none", preventDefaultMouseMove: false },
@@ -80,14 +81,14 @@ function legend() {
   };
   const chosen = (words, fills, holds) => words.map((word, k) => [word, fills[k % fills.length], k]).filter(([, , k]) => holds(k));
   const pale = (where) => COPY + Math.round(255 * PALE[where]).toString(16).padStart(2, "0");
-  const plainWord = `plain, up to ${bytes(figures.baseline_peak)}${cut ? ", cut here" : ""}`;
+  const plainWord = `baseline, up to ${bytes(figures.baseline_peak)}${cut ? ", cut here" : ""}`;
   const stalls = steps.cause.filter((_, k) => steps.queue[k] < 2);
   const groups = {
     memory: [...chosen(data.kinds, KIND, (kind) => memory.sums[kind].some(Boolean)), [plainWord, "plain"]],
     queues: [
       ...chosen(data.phases, PHASE, (phase) => operations.phase.includes(phase)),
-      ...(steps.again.includes(1) ? [["again", AGAIN]] : []),
-      ...(queues.some(({ queue }) => queue > 1) ? [["copies", COPY]] : []),
+      ...(steps.again.includes(1) ? [["recomputed", AGAIN]] : []),
+      ...(queues.some(({ queue }) => queue > 1) ? [["transfers", COPY]] : []),
       ...chosen(data.causes.map((word) => `waits for ${word}`), CAUSE, (cause) => stalls.includes(cause)),
     ],
     tensors: [...chosen(data.fates, FATE, (fate) => tensors.fate.includes(fate)),

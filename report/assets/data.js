@@ -25,6 +25,8 @@ function digits(value) {
 const signed = (part) => `${part >= 0 ? "+" : "−"}${Math.abs(part * 100).toFixed(1)} %`;
 // A power of two that makes at most so many steps up to a size.
 const step = (most, count = 6) => 2 ** Math.max(0, Math.ceil(Math.log2(most / count)));
+// A name that may be broken after its dots and slashes.
+const breakable = (name) => name.replace(/[./](?=.)/g, "$&\u200b");
 const of = (layer) => (layer ? ` (${layer})` : "");
 
 function element(tag, text, attributes = {}) {

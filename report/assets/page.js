@@ -4,8 +4,8 @@ function head() {
   put("name", data.title);
   const fits = figures.budget === null ? `Peak ${bytes(figures.peak)}, no budget` : `Fits in ${bytes(figures.budget)}`;
   const percent = (part) => `${(part * 100).toFixed(1)} %`;
-  const beside = Math.abs(data.overhead) < 5e-4 ? "as fast as plain"
-    : data.overhead > 0 ? `${percent(data.overhead)} slower than plain` : `in ${percent(-data.overhead)} less time than plain`;
+  const beside = Math.abs(data.overhead) < 5e-4 ? "as fast as the baseline"
+    : data.overhead > 0 ? `${percent(data.overhead)} slower than the baseline` : `in ${percent(-data.overhead)} less time than the baseline`;
   const proof = data.above === null ? "" : data.above < 5e-4 ? "; nothing is faster"
     : `; at most ${percent(data.above)} slower than the fastest there can be`;
   put("verdict", element("b", fits), `, ${beside}${proof}.`);

@@ -21,7 +21,7 @@ function tree() {
 function modules() {
   const table = document.getElementById("modules"), root = tree();
   const titles = element("tr");
-  for (const word of ["module", "time", "share", "again", "copied", "at the peak"]) titles.append(element("th", word));
+  for (const word of ["module", "time", "share", "recompute", "transfers", "at the peak"]) titles.append(element("th", word));
   table.append(titles);
   const add = (node, depth, after) => {
     while (node.children.size === 1 && depth) {
@@ -34,7 +34,7 @@ function modules() {
     row.append(name, ...[seconds(time + again), `${(100 * (time + again) / (root.sums[0] + root.sums[1] || 1)).toFixed(1)} %`, again ? seconds(again) : "", copied ? bytes(copied) : "", peak ? bytes(peak) : ""].map((text) => element("td", text)));
     if (after) after.after(row); else table.append(row);
     const toggle = element(node.children.size ? "button" : "span", node.children.size ? "▸" : "");
-    name.append(toggle, ` ${node.name}`);
+    name.append(toggle, ` ${breakable(node.name)}`);
     let shown = [];
     const open = () => {
       toggle.textContent = "▾";

@@ -24,7 +24,7 @@ function tell(grid, time, height) {
   const named = (x) => {
     const cell = element("td", undefined, { className: "name" }), box = element("i");
     box.style.background = KIND[tensors.kind[x]];
-    cell.append(box, tensors.name[x] + of(tensors.layer[x]));
+    cell.append(box, breakable(tensors.name[x] + of(tensors.layer[x])));
     return cell;
   };
   for (const copy of there.slice(0, most)) {
@@ -65,10 +65,10 @@ function toldOfQueue({ rows, starts, ends }, time) {
   if (i >= 0 && time <= ends[i]) {
     const compute = steps.queue[k] < 2, of_ = compute ? operations : tensors;
     const mode = steps.mode[k] ? `, mode ${steps.mode[k]}` : "";
-    const what = compute ? `${data.phases[operations.phase[steps.of[k]]]}${steps.again[k] ? ", again" : ""}${mode}` : bytes(tensors.bytes[steps.of[k]]);
+    const what = compute ? `${data.phases[operations.phase[steps.of[k]]]}${steps.again[k] ? ", recomputed" : ""}${mode}` : bytes(tensors.bytes[steps.of[k]]);
     return [`${of_.name[steps.of[k]]}: ${what}, ${seconds(steps.end[k] - steps.start[k])}${of(of_.layer[steps.of[k]])}`];
   }
-  return next !== undefined && steps.cause[next] >= 0 ? [`stands still for ${seconds(steps.idle[next])}: waits for ${data.causes[steps.cause[next]]}`] : [];
+  return next !== undefined && steps.cause[next] >= 0 ? [`idle for ${seconds(steps.idle[next])}: waits for ${data.causes[steps.cause[next]]}`] : [];
 }
 
 // Who reads a copy on the device next, until it goes: a computation there, or a copy to elsewhere.
@@ -81,8 +81,8 @@ function nextReader({ x, made, gone }, time) {
     const start = steps.start[k] + later;
     if (steps.end[k] + later > time && start > made - near && start < gone + near && (best === null || start < best.start)) best = { start, k };
   }
-  if (best === null) return "nobody any more";
-  const who = steps.queue[best.k] === 0 ? operations.name[steps.of[best.k]] : "a copy to the host";
+  if (best === null) return "none";
+  const who = steps.queue[best.k] === 0 ? breakable(operations.name[steps.of[best.k]]) : "a copy to the host";
   if (best.start <= time) return `${who}, now`;
   return `${who}, in ${seconds(best.start - time)}${best.start >= period ? ", in the next iteration" : ""}`;
 }

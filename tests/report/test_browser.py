@@ -90,7 +90,7 @@ def test_what_is_pointed_at_is_told(
     assert "F2" in queue
     assert '<h1 id="name">&lt;/script&gt;&lt;i&gt;there &amp; back</h1>' in document
     assert "waits for a copy" in document
-    assert "tensors moved" in document
+    assert "tensors offloaded" in document
 
 
 PANEL = """

@@ -1,4 +1,4 @@
-"""What `memplan.optimize` logs under the logger `memplan`."""
+"""What `memplan.optimize` logs under the logger `memplan`, and says of its first iterations."""
 
 from __future__ import annotations
 
@@ -30,3 +30,19 @@ def test_planning_is_logged_and_so_is_the_cache(tmp_path: Path, caplog: pytest.L
     assert "solve took " not in second
     assert "planned " in second
     assert all(record.name.startswith("memplan.") for record in caplog.records)
+
+
+def test_times_of_the_first_iterations_are_marked() -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    inputs = torch.ones(4, 8)
+    step = memplan.optimize(model, inputs, budget="100%", loss_fn=torch.sum, progress=False, states=0)
+    for _ in range(4):
+        step(inputs).backward()
+    early = step.report()
+    assert early.plans[0].warm_up
+    assert "s (warm-up)  " in str(early)
+    for _ in range(12):
+        step(inputs).backward()
+    late = step.report()
+    assert not late.plans[0].warm_up
+    assert "warm-up" not in str(late)

@@ -1,0 +1,147 @@
+"""Pages on a phone and on a desk, in light and in dark: nothing is cut off, all text can be read."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from memplan.cli.main import main
+from memplan.comparison.tables import Table
+from memplan.graphs.files.files import save_graph
+from memplan.graphs.generators import chain
+from memplan.planner.sizing.estimate_range import Span
+from memplan.report.size import Bar, Section, page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+
+SMALLEST_TEXT = 9.0
+"""Pixels of height below which a label can't be read."""
+
+PROBE = """
+<script>
+const waiting = setInterval(() => {
+  if (document.getElementById("chart") && !document.body.dataset.ready) return;
+  clearInterval(waiting);
+  const overflow = (node) => getComputedStyle(node).overflowX;
+  const scrolls = (node) => node && (/auto|scroll/.test(overflow(node)) || scrolls(node.parentElement));
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), texts = [];
+  while (walker.nextNode()) {
+    const range = document.createRange(), node = walker.currentNode;
+    range.selectNodeContents(node);
+    if (node.data.trim() && range.getClientRects().length) texts.push([node, range.getBoundingClientRect()]);
+  }
+  const words = (found) => found.slice(0, 5).map(([node]) => node.data.trim());
+  const light = (colour) => colour.match(/[0-9.]+/g).slice(0, 3).reduce((sum, part) => sum + part / 765, 0);
+  const style = getComputedStyle(document.body);
+  parent.postMessage(JSON.stringify({
+    page: document.documentElement.scrollWidth <= innerWidth,
+    width: innerWidth,
+    texts: texts.length,
+    out: words(texts.filter(([node, { right }]) => right > innerWidth + 1 && !scrolls(node.parentElement))),
+    small: words(texts.filter(([, { height }]) => height < SMALLEST)),
+    ground: light(style.backgroundColor),
+    ink: light(style.color),
+  }), "*");
+}, 20);
+</script>
+""".replace("SMALLEST", str(SMALLEST_TEXT))
+
+# A window of chromium is at least 500 pixels wide, a frame in it may be narrower.
+FRAME = """<!doctype html><body><iframe src="{page}" width="{width}" height="900" frameborder="0"></iframe>
+<script>
+addEventListener("message", ({{ data }}) => {{
+  document.body.append(Object.assign(document.createElement("pre"), {{ id: "probe", textContent: data }}));
+}});
+</script></body>"""
+
+
+def probed(path: Path, width: int, dark: bool) -> dict[str, Any]:
+    """Measure a page in a frame of that width."""
+    tried, frame = path.with_name(f"probe-{path.name}"), path.with_name("frame.html")
+    tried.write_text(path.read_text() + PROBE)
+    frame.write_text(FRAME.format(page=tried.as_uri(), width=width))
+    assert CHROMIUM is not None
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000"]
+    command += [f"--user-data-dir={path.parent / 'profile'}", "--window-size=1600,1000", "--dump-dom"]
+    command += [f"--blink-settings=preferredColorScheme={0 if dark else 1}", frame.as_uri()]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    found = re.search(r'<pre id="probe">(.*?)</pre>', ran.stdout, re.DOTALL)
+    assert found is not None, ran.stderr
+    return json.loads(unescape(found[1]))
+
+
+def size_page(folder: Path) -> Path:
+    batches = [1, 2, 16, 2880]
+    heads = ["batch", "baseline peak", "low", "expected", "high", "host peak", "time", "samples/s", ""]
+    row = ["11.42 GiB", "11.41 GiB", "11.42 GiB", "11.42 GiB", "12.46 GiB", "≤2.46 s", "≥7,815"]
+    verdict = "fits, tight; most samples/s: train with this"
+    table = Table("RTX 3060 12 GB", heads, [[str(n), *row, verdict] for n in batches], "Low: tensors only.")
+    other = "gradient checkpointing: torch.utils.checkpoint around each layer"
+    more = Table(
+        "Other ways", ["expected", "high", "time", "samples/s", "tokens/s", ""], [["-"] * 5 + [other]]
+    )
+    span = Span(11e9, 11.5e9, 12e9)
+    bars = tuple(Bar(str(n), 7815.0, n == 16, span) for n in batches)
+    path = folder / "size.html"
+    path.write_text(
+        page("a model: will it fit?", [Section(table, bars, "It fits."), Section(more)], ["plan size"])
+    )
+    return path
+
+
+def report_page(folder: Path) -> Path:
+    save_graph(chain(20), "g.json")
+    call = ["solve", "g.json", "--budget", "80%", "--solver", "rk-rotor", "--bound-time", "0", "-o", "s.json"]
+    assert CliRunner().invoke(main, call).exit_code == 0
+    assert CliRunner().invoke(main, ["report", "s.json", "-o", "report.html"]).exit_code == 0
+    return folder / "report.html"
+
+
+def bench_page(folder: Path) -> Path:
+    save_graph(chain(12), "c.json")
+    call = [
+        "bench",
+        "c.json",
+        "--solvers",
+        "rotor,store-all,chen-sqrt",
+        "--budgets",
+        "100%,90%,80%,70%,60%,50%",
+    ]
+    made = CliRunner().invoke(main, [*call, "--bound-time", "0", "--html", "bench.html"])
+    assert made.exit_code == 0, made.stderr
+    return folder / "bench.html"
+
+
+@pytest.mark.parametrize("make", [size_page, report_page, bench_page])
+def test_nothing_is_cut_off_and_all_text_can_be_read(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = make(tmp_path)
+    for width, dark in ((390, False), (390, True), (1440, False), (1440, True)):
+        found = probed(path, width, dark)
+        assert found["width"] == width
+        assert found["texts"] > 20
+        assert found["page"], (width, dark)
+        assert not found["out"], (width, found["out"])
+        assert not found["small"], (width, found["small"])
+        assert (found["ground"] < 0.2 and found["ink"] > 0.8) if dark else found["ground"] > 0.8
+
+
+def test_the_probe_finds_what_is_wrong(tmp_path: Path) -> None:
+    """A line that runs out of the page, and text too small to be read."""
+    path = tmp_path / "wrong.html"
+    line = '<p style="white-space: nowrap">' + "w" * 200 + '</p><p style="font-size: 4px">tiny</p>'
+    path.write_text(f"<!doctype html><html><body>{line}</body></html>")
+    found = probed(path, 390, dark=False)
+    assert not found["page"]
+    assert found["out"]
+    assert found["small"] == ["tiny"]

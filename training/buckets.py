@@ -54,12 +54,15 @@ class Buckets(NamedTuple):
     pads: Mapping[str, Pad]
     sizes: tuple[int, ...]
 
-    def options(self, inputs: Inputs) -> list[Inputs]:
+    def options(self, inputs: Inputs, lengths: Lengths | None = None) -> list[Inputs]:
         """Return the inputs padded to each length that they fit in, the shortest first.
 
         Those of a group that fits in none stay as they are.
+
+        lengths: those that are to fit, the inputs' own by default.
         """
-        lengths = self.lengths(inputs)
+        if lengths is None:
+            lengths = self.lengths(inputs)
         fitting = [[size for size in self.sizes if size >= one] or [one] for one in lengths.values()]
         every = sorted(product(*fitting), key=lambda sizes: (sum(sizes), sizes))
         return [self.resized(inputs, dict(zip(lengths, sizes, strict=True))) for sizes in every]
@@ -172,12 +175,8 @@ def _text(lengths: Lengths) -> str:
 
 def _resized(tensor: Tensor, pad: Pad, size: int) -> Tensor:
     missing = size - tensor.shape[pad.dimension]
-    if missing <= 0:
-        return (
-            tensor.narrow(pad.dimension, -missing if pad.left else 0, size).contiguous()
-            if missing
-            else tensor
-        )
+    if missing <= 0:  # a part of a longer tensor is to have the strides of one that was padded
+        return tensor.narrow(pad.dimension, -missing if pad.left else 0, size).contiguous()
     shape = list(tensor.shape)
     shape[pad.dimension] = missing
     both = [tensor, tensor.new_full(shape, pad.value)]

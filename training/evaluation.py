@@ -16,8 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from ..graphs.graph import Kind
-from ..graphs.machine import Memory
+from ..graphs.machine import Machine, Memory
+from ..planner.simulator.footprint import Footprint
 from ..runtime.model.iteration import Inputs, Iteration, Purpose
+from ..runtime.program.program import Storage
 from ..runtime.run.execute import Outcome, PlannedStep
 from .plans import Plans
 from .retry import with_less
@@ -65,7 +67,10 @@ class Forward:
                 self._beside = extra
                 self.plans = self._none()
             step, inputs = self.plans.serving(inputs)
-            outcome = with_less(step, partial(_run, inputs), partial(self._less, inputs))
+            if self._iteration.alone:
+                outcome = with_less(step, partial(_run, inputs), partial(self._less, inputs))
+            else:  # other ranks do not repeat theirs
+                outcome = _run(inputs, step)
         return outcome.loss, step.program.output.nest(outcome.outputs)
 
     def _less(self, inputs: Inputs, step: PlannedStep, budget: int) -> PlannedStep:
@@ -99,12 +104,15 @@ def evaluating(module: nn.Module) -> Generator[None]:
 
 
 def _beside(step: PlannedStep) -> int:
-    """Return the bytes of optimizer states that a plan leaves on the device."""
+    """Return the bytes of optimizer states that a plan leaves on the device, as shares or whole."""
     initial = None if step.cycle is None else step.cycle.schedule.initial
     offloaded = frozenset[int]() if initial is None else initial.named - initial.on(Memory.DEVICE)
-    storages: Sequence[Any] = step.program.storages
+    graph, shares = step.graph, dict[int, int]()
+    if graph is not None:
+        shares |= Footprint(graph, (graph.machine or Machine()).hierarchy).shares
+    storages: Sequence[Storage] = step.program.storages
     return sum(
-        storage.bytes
+        shares.get(x, storage.bytes)
         for x, storage in enumerate(storages)
-        if storage.kind == Kind.OPTIMIZER_STATE and x not in offloaded
+        if storage.kind == Kind.OPTIMIZER_STATE and (x in shares or x not in offloaded)
     )

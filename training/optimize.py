@@ -143,7 +143,7 @@ def optimize_with(module: Any, inputs: Any, options: Options) -> Step:
     )
     if options.shard is not None:
         with deferred_signals(), open_to_signals(first_interrupt=True):
-            return sharded_step(iteration, options, processes, planned=planned)
+            return sharded_step(iteration, options, processes, buckets, planned=planned)
     if options.weights is not None:
         read_weights(module, options.weights, next(iter(tensors_in(given).values())).device)
     planner = Planner(options, TrainingLog(options.progress))

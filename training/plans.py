@@ -4,7 +4,7 @@ frozen, modes, autocast): found, or made on demand.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from ..runtime.interrupts import deferred_signals, open_to_signals
@@ -13,6 +13,7 @@ from ..runtime.run.execute import PlannedStep
 from ..runtime.run.inputs import OtherModeError, OtherShapeError, OtherValuesError
 from ..runtime.torch_internals import fake_results_forgotten
 from ..runtime.unsupported import warn_user
+from .agreement import Agreement, Found
 from .buckets import Buckets
 
 
@@ -37,6 +38,8 @@ class Plans:
         self._said: set[str] = set()
         self._plan, self._giving_up, self._most, self._buckets = plan, giving_up, most, buckets
         self._iteration = iteration._replace(inputs=())  # a batch is not held
+        shards = iteration.shards
+        self._agreement = None if shards is None else Agreement(shards.ranks)
 
     def similar(self, iteration: Iteration, plan: Callable[[Iteration], PlannedStep]) -> Plans:
         """Return plans of another kind, with the same limit and lengths, none made yet."""
@@ -57,7 +60,24 @@ class Plans:
 
         before_new: called before a step is made, which it may refuse.
         """
-        options = [inputs] if self._buckets is None else self._buckets.options(inputs)
+        if self._agreement is not None:
+            found = self._agreement.find(self.steps, self._buckets, inputs, self._find)
+        else:
+            found = self._find([inputs] if self._buckets is None else self._buckets.options(inputs))
+        step, given, refused = found
+        if step is not None:
+            # At once: a signal in between would leave a list without the step.
+            self.steps[:] = [step, *(other for other in self.steps if other is not step)]
+            return step, given
+        before_new(inputs)
+        if isinstance(refused, OtherValuesError):
+            self._say("values", f"{refused}; another plan is made. {_GIVE_TENSORS}")
+        if isinstance(refused, OtherModeError) and self._iteration.purpose != "part":  # there it is usual
+            self._say("modes", f"{refused}; another plan is made")
+        return self._made(given), given
+
+    def _find(self, options: Sequence[Inputs]) -> Found:
+        """Find the step for the inputs, which may be padded in several ways, the shortest first."""
         full, refused = len(self.steps) >= self._most, None
         for given in options if full else options[:1]:
             for step in self.steps:
@@ -66,15 +86,8 @@ class Plans:
                 except OtherShapeError as error:
                     refused = refused or error
                 else:
-                    # At once: a signal in between would leave a list without the step.
-                    self.steps[:] = [step, *(other for other in self.steps if other is not step)]
-                    return step, given
-        before_new(inputs)
-        if isinstance(refused, OtherValuesError):
-            self._say("values", f"{refused}; another plan is made. {_GIVE_TENSORS}")
-        if isinstance(refused, OtherModeError) and self._iteration.purpose != "part":  # there it is usual
-            self._say("modes", f"{refused}; another plan is made")
-        return self._made(options[0]), options[0]
+                    return Found(step, given)
+        return Found(None, options[0], refused)
 
     def _made(self, given: Inputs) -> PlannedStep:
         """Make the step for the inputs' shape, instead of the one used least recently if there are too many.

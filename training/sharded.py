@@ -4,8 +4,8 @@
     rank 0      measures, solves, and sends the plan
     all ranks   keep their shares of the weights, and run the plan
 
-Whatever fails in this on one rank fails on all. There is one plan, for one shape of batches: ranks with
-several would have to choose the same one for each batch.
+Whatever fails in this on one rank fails on all. A batch of another shape gets another plan in the same way;
+ranks agree on the plan of each batch (agreement.py). Once weights are spread, a trace has their shapes alone.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from ..graphs.errors import InputError, MemplanError, MismatchError
 from ..graphs.graph import Graph
@@ -25,7 +26,7 @@ from ..graphs.machine import Peers
 from ..graphs.transformations.sharding import sharded
 from ..planner.schedule.schedule import Schedule
 from ..runtime.collector import collector_off
-from ..runtime.model.iteration import Iteration
+from ..runtime.model.iteration import Inputs, Iteration
 from ..runtime.model.processes import Processes
 from ..runtime.profile.profile import costs_of, measure_program, with_true_sizes
 from ..runtime.program.graph import graph_of
@@ -37,7 +38,7 @@ from ..runtime.sharded.ranks import Ranks
 from ..runtime.sharded.shards import Shards, check_module, checksums
 from ..runtime.trace.output_layouts import residents, trace_real_layouts
 from ..runtime.updates.catalogue import titles
-from .evaluation import Evaluation
+from .buckets import Buckets, check_ignored
 from .options import Options
 from .plan import Planner
 from .plan_cache import Plan
@@ -60,37 +61,41 @@ def end_groups() -> None:
 
 
 class ShardedPlanner(Planner):
-    """Factory of the one plan of a sharded step. All ranks call it together."""
+    """Factory of the plans of a sharded step. All ranks call it together."""
+
+    _network: Peers | None = None
 
     def _made_step(self, iteration: Iteration, less: int) -> PlannedStep:
         shards = iteration.shards
         assert shards is not None
-        assert iteration.updates is not None
-        if self._settled:
-            raise MismatchError(
-                "a batch of another form than the first: with shard= there is one plan, for one shape and "
-                "setting. Pad batches to the shape of the first, and drop a smaller last one (drop_last=True)"
-            )
-        ranks = shards.ranks
-        with self.book.phase("trace"), collector_off():
-            program = ranks.together(partial(_program, iteration, shards))
-            _check_equal(ranks, iteration, program, self.options)
-        with self.book.phase("measure"):
-            network = ranks.network()
-        plan = ranks.together(partial(self._first_plan, iteration, program, network))
+        optimizer, ranks = self.options.optimizer, shards.ranks
+        assert optimizer is not None
+        first = not shards.are_spread
+        with shards.whole(iteration.module, optimizer):
+            with self.book.phase("trace"), collector_off():
+                program = ranks.together(partial(_program, iteration, shards))
+                if first:
+                    _check_values(ranks, iteration.module)
+                _check_equal(ranks, optimizer, program, self.options)
+            with self.book.phase("measure"):
+                network = self._network = self._network or ranks.network()
+            size = self.bytes and max(0, self.bytes - less)
+            plan = ranks.together(partial(self._first_plan, iteration, program, network, size))
         graph, schedule, budget = ranks.from_first(plan)
         made = Plan(program, graph, schedule, budget)
-        self.bytes = budget
-        shards.spread(iteration.module, iteration.updates.optimizer)
+        self.bytes = self.bytes or budget
+        if first:
+            shards.spread(iteration.module, optimizer)
         step = ranks.together(partial(self._step, iteration, made))
         self._settled[step] = ""
+        self._asked[step] = (budget,)
         self.book.opened(step, made, self.machine_of(made))
         return step
 
     def _first_plan(
-        self, iteration: Iteration, program: Program, network: Peers
+        self, iteration: Iteration, program: Program, network: Peers, size: int | None
     ) -> tuple[Graph, Schedule, int] | None:
-        """Return the plan on rank 0, None on others."""
+        """Return the plan on rank 0, None on others. size: the budget in bytes, None to ask the options."""
         shards = iteration.shards
         assert shards is not None
         if shards.ranks.rank:
@@ -99,9 +104,21 @@ class ShardedPlanner(Planner):
             measured = measure_program(program, residents(program, iteration), self.book.measured, ran=True)
         true = with_true_sizes(program, measured)
         graph = sharded(graph_of(with_padding(true, shards), costs_of(true, measured)), network)
-        budget = self._first_budget(graph, program)
-        plan = self._solved(self._unsolved(program, graph, budget), iteration, budget)
+        budget = self._first_budget(graph, program) if size is None else size
+        plan = super()._solved(self._unsolved(program, graph, budget), iteration, budget)
         return plan.graph, plan.schedule, plan.budget
+
+    def _solved(self, plan: Plan, iteration: Iteration, budget: int) -> Plan:
+        """Solve the iteration's graph on rank 0, and return the plan on all."""
+        shards = iteration.shards
+        assert shards is not None
+
+        def solved() -> Plan | None:
+            return None if shards.ranks.rank else super(ShardedPlanner, self)._solved(plan, iteration, budget)
+
+        made = shards.ranks.together(solved)
+        schedule, budget = shards.ranks.from_first(made and (made.schedule, made.budget))
+        return plan._replace(schedule=schedule, budget=budget)
 
 
 class ShardedStep(Step):
@@ -124,13 +141,12 @@ class ShardedStep(Step):
         ranks.note(None)
         return loss
 
-    def evaluate(self, *arguments: Any, **keywords: Any) -> Evaluation:
-        """Raise MismatchError: this is not supported."""
-        _refuse("evaluate")
+    def _serving(self, inputs: Inputs) -> tuple[PlannedStep | None, Inputs]:
+        """Return the plan for the inputs, the same one on all ranks, and the inputs as it takes them.
 
-    def predict(self, *arguments: Any, **keywords: Any) -> Any:
-        """Raise MismatchError: this is not supported."""
-        _refuse("predict")
+        No batch is trained on by eager PyTorch: the other ranks have their shares of its weights.
+        """
+        return self._plans.serving(inputs)
 
     def save(
         self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
@@ -146,7 +162,12 @@ class ShardedStep(Step):
 
 
 def sharded_step(
-    iteration: Iteration, options: Options, processes: Processes | None, *, planned: bool
+    iteration: Iteration,
+    options: Options,
+    processes: Processes | None,
+    buckets: Buckets | None,
+    *,
+    planned: bool,
 ) -> ShardedStep:
     """Plan a sharded step. All ranks call it together. Raises MemplanError, on all of them."""
     module, mesh = iteration.module, options.shard
@@ -161,8 +182,10 @@ def sharded_step(
     ranks = Ranks(mesh, weight.device)
     _made.append(ranks)
     ranks.together(partial(_validate, module, options, processes, ranks, planned=planned))
+    if buckets is not None and options.verify is not False:
+        ranks.together(partial(check_ignored, iteration, buckets))
     iteration = iteration._replace(shards=Shards(ranks))
-    return ShardedStep(iteration, ShardedPlanner(options, TrainingLog(options.progress)), None)
+    return ShardedStep(iteration, ShardedPlanner(options, TrainingLog(options.progress)), buckets)
 
 
 def _validate(
@@ -184,7 +207,6 @@ def _validate(
         "cuda_graph": options.cuda_graph,
         "rollback_on_error": options.rollback_on_error,
         "verify=True": options.verify is True,
-        "pad_to_lengths": options.pad_to_lengths is not None,
     }
     for name, given in unsupported.items():
         if given:
@@ -218,38 +240,33 @@ def _program(iteration: Iteration, shards: Shards) -> Program:
     return with_padding(program, shards)
 
 
-def _check_equal(ranks: Ranks, iteration: Iteration, program: Program, options: Options) -> None:
-    """Raise MismatchError, on all ranks, if one has another model, optimizer or request than rank 0."""
-    assert iteration.updates is not None
-    groups = [
-        {name: repr(value) for name, value in group.items() if name != "params"}
-        for group in iteration.updates.optimizer.param_groups
-    ]
-    values = dict(checksums(iteration.module))
-    mine = (values, groups, options.budget.text, options.solver, program.fingerprint)
-    found = ranks.gathered(mine)
-    what = ("the optimizer's settings", "budget=", "solver=", "the operations of an iteration")
-    first_values, *first = found[0]
-    for rank, (values, *rest) in enumerate(found):
-        if values.keys() != first_values.keys():
+def _check_values(ranks: Ranks, module: nn.Module) -> None:
+    """Raise MismatchError, on all ranks, if one has another module, or other values in it, than rank 0."""
+    found = ranks.gathered(dict(checksums(module)))
+    for rank, values in enumerate(found):
+        if values.keys() != found[0].keys():
             raise MismatchError(f"ranks 0 and {rank} have different parameters: make the same model on each")
-        for name, known in first_values.items():
+        for name, known in found[0].items():
             if values[name] != known:
                 raise MismatchError(
                     f"ranks 0 and {rank} have different values of {name}: make the model from one seed, load "
                     "the same weights on each rank, or broadcast them from rank 0"
                 )
-        for name, own, known in zip(what, rest, first, strict=True):
+
+
+def _check_equal(ranks: Ranks, optimizer: Optimizer, program: Program, options: Options) -> None:
+    """Raise MismatchError, on all ranks, if one has another optimizer, request or iteration than rank 0."""
+    groups = [
+        {name: repr(value) for name, value in group.items() if name != "params"}
+        for group in optimizer.param_groups
+    ]
+    mine = (groups, options.budget.text, options.solver, program.fingerprint)
+    found = ranks.gathered(mine)
+    what = ("the optimizer's settings", "budget=", "solver=", "the operations of an iteration")
+    for rank, row in enumerate(found):
+        for name, own, known in zip(what, row, found[0], strict=True):
             if own != known:
                 raise MismatchError(f"ranks 0 and {rank} differ in {name}: they must run the same plan")
-
-
-def _refuse(name: str) -> NoReturn:
-    raise MismatchError(
-        f"step.{name} is not supported with shard=: gather the weights by "
-        "torch.distributed.checkpoint.state_dict.get_model_state_dict, with full_state_dict=True, into "
-        "another model"
-    )
 
 
 def _refuse_files(name: str) -> NoReturn:

@@ -22,13 +22,14 @@ from ..machine import Machine, Peers
 def sharded(graph: Graph, peers: Peers) -> Graph:
     """Return the graph of one rank of `peers.ranks`; its machine has that network.
 
-    Raises InputError, one line, if the graph has no updates, or a tensor can't be spread.
+    Of a forward pass, which has no gradients, the weights alone are spread. Raises InputError, one line, if
+    gradients have no updates, or a tensor can't be spread.
     """
     if graph.tensors.spread:
         raise InputError(f"{graph.name}: its tensors are spread over ranks already")
     operations, kind = graph.operations, graph.tensors.kind
     updates = operations.phase == Phase.UPDATE
-    if not updates.any():
+    if not updates.any() and Kind.PARAMETER_GRADIENT in kind:
         raise InputError(f"{graph.name}: it has no optimizer updates: add them with --optimizer adamw")
     spread = {
         x for x in range(len(kind)) if kind[x] == Kind.PARAMETER and graph.tensors.bytes[x] >= peers.ranks

@@ -180,7 +180,7 @@ class Cycle:
         Copies in it move to separate memory until one of the two cycles has them pinned. Raises MemplanError.
         """
         self.end_jobs()
-        self._settle()
+        self.settle()
         self.host.leave_arena()
         for copy in (*self.held.values(), *self._salvaged.values()):
             if isinstance(copy, HostBuffer) and copy.is_pinned:
@@ -210,7 +210,7 @@ class Cycle:
 
         on_device: its bytes, not to be used afterwards.
         """
-        self._settle()
+        self.settle()
         self._put(storage, on_device)
 
     def make(self, storage: int, size: int, fill: Fill) -> None:
@@ -219,7 +219,7 @@ class Cycle:
         size: bytes.
         fill: writes the values.
         """
-        self._settle()
+        self.settle()
         self._placed_at(storage, partial(self._filled, storage=storage, size=size, fill=fill))
         self.device.synchronize()
 
@@ -236,7 +236,7 @@ class Cycle:
         }
         if len(by_memory) < len(copies) or set(self._homes[storage]) != by_memory.keys():
             return False
-        self._settle()
+        self.settle()
         for copy in copies:
             if isinstance(copy, HostBuffer):
                 copy.move(self.host)
@@ -396,7 +396,7 @@ class Cycle:
         return [(memory, x) for x in self.moved for memory in LETTERS]
 
     def _copies(self, storage: int) -> list[Tensor | HostBuffer | File]:
-        self._settle()
+        self.settle()
         if storage in self._salvaged:
             return [self._salvaged[storage]]
         copies = (self.held.get(variable(memory, storage)) for memory in LETTERS)
@@ -410,7 +410,7 @@ class Cycle:
         self._placed.add(storage)
         self.lost.discard(storage)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Wait until all jobs have ended; the next iteration is a first one."""
         if self._suspended:
             raise MemplanError(BETWEEN)

@@ -1,7 +1,7 @@
 """Ownership of the tensors that are spread over ranks.
 
 Iterations start with this rank's shares, which are the module's parameters and the optimizer's states, and
-with full weights that the iteration before has gathered.
+with full weights that the iteration before has gathered, be it another plan's.
 """
 
 from __future__ import annotations
@@ -16,15 +16,9 @@ from ...graphs.errors import MemplanError
 from ...graphs.machine import Memory
 from ..codegen.copies import variable
 from ..program.program import Program
-from ..sharded.shards import Shards, Share, local_of
-from ..torch_internals import version_of
+from ..sharded.shards import Gathered, Shards, Share, local_of, version_of_share
 from .cycle import Cycle
 from .owners import Owner
-
-FAILED = (
-    "an iteration of sharded training has failed on this rank, and others may have gone on: start all ranks "
-    "anew, from a checkpoint"
-)
 
 
 class SpreadOwnership:
@@ -42,7 +36,6 @@ class SpreadOwnership:
         self._states = {storages[v].storage: owner for v, owner in owners.items() if v not in weights}
         self._gathered = {x for memory, x in cycle.places if memory == Memory.DEVICE}
         self._versions: dict[int, tuple[int, int]] = {}
-        self._failed = False
 
     def take(self) -> None:
         """Put all shares where iterations start with them, and gather the full weights that are missing or
@@ -50,38 +43,51 @@ class SpreadOwnership:
 
         All ranks gather the same: what is loaded into weights is loaded on all. Raises MemplanError.
         """
-        if self._failed:
-            raise MemplanError(FAILED)
-        held = self._cycle.held
+        if self._shards.ranks.lost:
+            raise MemplanError(self._shards.ranks.lost)
+        held, left = self._cycle.held, self._shards.take_over(self)
         for x, (_name, owner) in self._states.items():
             state = local_of(owner())
             held[variable(Memory.PEERS, x)] = Share(state, state)
+        found: dict[int, Tensor] = {}
+        for x, (name, _owner) in self._weights.items():
+            if x in self._gathered and name in left:
+                found[x], self._versions[x] = left[name]
+        left.clear()  # before others are gathered: it may hold what this plan has no memory for
         for x, (name, owner) in sorted(self._weights.items()):
             weight = owner()
             share = self._shards.of_weight(name, weight)
             held[variable(Memory.PEERS, x)] = share
             full = variable(Memory.DEVICE, x)
-            if x in self._gathered and (full not in held or self._versions.get(x) != _version(weight)):
+            if x not in self._gathered:
+                continue
+            if x in found:
+                held[full] = found.pop(x)
+            if full not in held or self._versions.get(x) != version_of_share(weight):
                 self._cycle.end_jobs()
-                held[full] = self._cycle.device.room(int(self._cycle.graph.tensors.bytes[x]))
+                if full not in held:
+                    held[full] = self._cycle.device.room(int(self._cycle.graph.tensors.bytes[x]))
                 self._shards.gather(share, held[full])
+
+    def hand_over(self) -> dict[str, Gathered]:
+        """End what is under way, and let go of the full weights; return them by name."""
+        self._cycle.settle()
+        held = self._cycle.held
+        full = {x: held.pop(variable(Memory.DEVICE, x), None) for x in self._gathered}
+        versions = self._versions
+        return {
+            self._weights[x][0]: Gathered(each, versions[x])
+            for x, each in full.items()
+            if each is not None and x in versions and x in self._weights
+        }
 
     def note(self) -> None:
         """Note the weights as an iteration has left them."""
-        self._versions = {x: _version(owner()) for x, (_, owner) in self._weights.items()}
+        self._versions = {x: version_of_share(owner()) for x, (_, owner) in self._weights.items()}
 
     def give_back(self) -> None:
         """Leave all as it is: between iterations shares are the module's."""
 
     def give_up(self, _storages: Container[int], _refuse: Callable[[], NoReturn]) -> None:
         """Refuse further iterations: the ranks may be apart."""
-        self._failed = True
         self._shards.ranks.leave(sys.exception())
-
-
-def _version(weight: Tensor) -> tuple[int, int]:
-    """Return what changes with the values of a weight: updates, and whatever is loaded into it.
-
-    PyTorch counts operations on the DTensor at the DTensor alone.
-    """
-    return version_of(weight), version_of(local_of(weight))

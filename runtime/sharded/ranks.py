@@ -70,10 +70,16 @@ class Ranks:
         self._group = _new_group(members, self._backend, self._timeout)
         # Others wait while rank 0 measures and solves, however long that takes.
         self._control = _new_group(members, "gloo", max(self._timeout, _PLANNING))
+        # Between iterations: collectives of the one before may still be under way in the first group.
+        self._steps = _new_group(members, "gloo", self._timeout)
         self._store = dist.PrefixStore(f"memplan/{next(_numbers)}", default_store())
         self._noted = False
         self.lost = ""
-        self._check_devices()
+        try:
+            self._check_devices()
+        except BaseException:
+            self.end()
+            raise
 
     def _check_mesh(self, mesh: DeviceMesh, device: torch.device) -> None:
         if mesh.ndim != 1:
@@ -136,6 +142,14 @@ class Ranks:
             if text is not None:
                 raise MemplanError(f"rank {rank} of {self.size} has no plan: {text}")
         return made  # pyright: ignore[reportReturnType]
+
+    def numbers(self, *mine: int) -> list[list[int]]:
+        """Return the numbers that each rank has given before an iteration, as many as each other."""
+        own = torch.tensor(mine, dtype=torch.int64)
+        found = torch.empty(self.size, len(mine), dtype=torch.int64)
+        with self._reported():
+            dist.all_gather([_unowned(row) for row in found], _unowned(own), group=self._steps)
+        return found.tolist()
 
     # ── collectives of tensors ──────────────────────────────────────────────────────────────────────
 
@@ -247,11 +261,11 @@ class Ranks:
         return f"{names} of {self.size} ended without an error: killed, or out of memory"
 
     def _end_groups(self) -> None:
-        for group in (self._group, self._control):
+        for group in (self._group, self._control, self._steps):
             with suppress(Exception):
                 dist.destroy_process_group(group)
         del group
-        self._group = self._control = None
+        self._group = self._control = self._steps = None
 
     def _seconds(self, size: int) -> float:
         """Return the least seconds of some gathers: as many on each rank, or they would wait for ever."""

@@ -10,8 +10,10 @@ on the very memory of the parameter, so whatever loads values into that has load
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +22,8 @@ from torch.distributed.tensor import DTensor, Shard
 from ...graphs.errors import InputError, MismatchError
 from ..program.program import Value
 from ..storage.copies import raw
+from ..storage.offloaded import give_up
+from ..torch_internals import version_of
 from .ranks import Ranks
 
 _CHECKED = 2**22
@@ -37,12 +41,43 @@ class Share(NamedTuple):
     local: Tensor
 
 
+class Gathered(NamedTuple):
+    """A full weight that an iteration has left. version: of the share that it was gathered from."""
+
+    full: Tensor
+    version: tuple[int, int]
+
+
+class Holder(Protocol):
+    """A plan that holds full weights between its iterations."""
+
+    def hand_over(self) -> dict[str, Gathered]:
+        """Let go of them, and return them by name."""
+        ...
+
+
 class Shards:
-    """Shares that this rank holds of the tensors that are spread over all."""
+    """Shares that this rank holds of the tensors that are spread over all.
+
+    are_spread: whether the module's parameters are shares already.
+    """
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
         self._padded: dict[str, Tensor] = {}
+        self._holder: Callable[[], Holder | None] = _nobody
+
+    @property
+    def are_spread(self) -> bool:
+        return bool(self._padded)
+
+    def take_over(self, holder: Holder) -> dict[str, Gathered]:
+        """Return the full weights that the plan before has left, which no longer has them."""
+        before = self._holder()
+        if before is holder:
+            return {}
+        self._holder = weakref.ref(holder)
+        return {} if before is None else before.hand_over()
 
     # ── sizes ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -64,14 +99,19 @@ class Shards:
 
     def spread(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Replace the module's parameters, and the optimizer's, by DTensors that hold this rank's share."""
-        made: dict[int, nn.Parameter] = {}
-        for name, parameter in list(module.named_parameters()):
-            made[id(parameter)] = self._parameter(name, parameter)
-        for part in module.modules():
-            for name, parameter in list(part.named_parameters(recurse=False, remove_duplicate=False)):
-                setattr(part, name, made[id(parameter)])
-        for group in optimizer.param_groups:
-            group["params"] = [made.get(id(each), each) for each in group["params"]]
+        made = {id(each): self._parameter(name, each) for name, each in module.named_parameters()}
+        _replace_parameters(module, optimizer, made)
+
+    @contextmanager
+    def whole(self, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> Generator[None]:
+        """Let a trace find parameters of their full shapes; they have no values, and take no memory."""
+        spread = [each for each in module.parameters() if isinstance(each, DTensor)]
+        made = [_without_values(each) for each in spread]
+        _replace_parameters(module, optimizer, {id(x): y for x, y in zip(spread, made, strict=True)})
+        try:
+            yield
+        finally:
+            _replace_parameters(module, optimizer, {id(y): x for x, y in zip(spread, made, strict=True)})
 
     def _parameter(self, name: str, full: nn.Parameter) -> nn.Parameter:
         shape = tuple(full.shape)
@@ -151,6 +191,40 @@ def checksums(module: nn.Module) -> Iterator[tuple[str, Any]]:
             places = torch.arange(1, piece.numel() + 1, device=piece.device).add_(number * _CHECKED)
             total += places.mul_(piece).sum()
         yield name, (tuple(parameter.shape), parameter.dtype, int(total))
+
+
+def version_of_share(weight: Tensor) -> tuple[int, int]:
+    """Return what changes with the values of a weight: updates, and whatever is loaded into it.
+
+    PyTorch counts operations on the DTensor at the DTensor alone.
+    """
+    return version_of(weight), version_of(local_of(weight))
+
+
+def _replace_parameters(
+    module: nn.Module, optimizer: torch.optim.Optimizer | None, made: dict[int, nn.Parameter]
+) -> None:
+    """Replace parameters of the module and of the optimizer's groups. made: by the identity of the former."""
+    for part in module.modules():
+        for name, parameter in list(part.named_parameters(recurse=False, remove_duplicate=False)):
+            setattr(part, name, made.get(id(parameter), parameter))
+    for group in () if optimizer is None else optimizer.param_groups:
+        group["params"] = [made.get(id(each), each) for each in group["params"]]
+
+
+def _without_values(weight: nn.Parameter) -> nn.Parameter:
+    made = nn.Parameter(torch.empty(0, dtype=weight.dtype, device=weight.device), weight.requires_grad)
+    form = Value(0, tuple(weight.shape), weight.stride(), 0, weight.dtype, weight.device)
+    give_up(made, form, _refuse_values)
+    return made
+
+
+def _refuse_values() -> NoReturn:
+    raise MismatchError("shard=: the values of a weight are asked for while a plan is made: they are spread")
+
+
+def _nobody() -> None:
+    return None
 
 
 def local_of(tensor: Tensor) -> Tensor:

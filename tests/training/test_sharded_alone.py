@@ -106,20 +106,36 @@ def test_loaded_weights_are_gathered_anew() -> None:
     assert torch.equal(torch.stack(losses), torch.stack(eager(known, known_optimizer, batches())))
 
 
-def test_a_batch_of_another_shape_is_refused() -> None:
-    module = model()
+def test_each_shape_has_a_plan() -> None:
+    known, module = model(), model()
     step = plan(module, adamw(module))
-    with pytest.raises(memplan.MismatchError, match="there is one plan, for one shape and setting"):
-        step(batches()[0][:20])
-    step(batches()[0])
+    given = [x[: len(x) - 20 * (number % 2)] for number, x in enumerate(batches(6))]
+    losses = [step(x).detach() for x in given]
+    assert torch.equal(torch.stack(losses), torch.stack(eager(known, adamw(known), given)))
+    assert len(step.plans) == 2
 
 
-def test_calls_that_need_whole_weights_are_refused() -> None:
+def test_an_evaluation_between_iterations_changes_nothing() -> None:
+    known, module = model(), model()
+    step, known_optimizer = plan(module, adamw(module)), adamw(known)
+    for x in batches():
+        assert torch.equal(step(x), eager(known, known_optimizer, [x])[0])
+        module[3].eval()
+        modes = [part.training for part in module.modules()]
+        evaluated, predicted = step.evaluate(x[:20]), step.predict(x[:7])
+        assert [part.training for part in module.modules()] == modes
+        module[3].train()
+        known.eval()
+        with torch.no_grad():
+            assert torch.equal(evaluated.loss, squares(known(x[:20])))
+            assert torch.equal(predicted, known(x[:7]))
+        known.train()
+    assert all(isinstance(each, DTensor) for each in module.parameters())
+
+
+def test_checkpoints_of_the_step_are_refused() -> None:
     module = model()
     step = plan(module, adamw(module))
-    for call in (step.evaluate, step.predict):
-        with pytest.raises(memplan.MismatchError, match="with full_state_dict=True, into another"):
-            call(batches()[0])
     for call in (step.save, step.load):
         with pytest.raises(memplan.MemplanError, match=r"use torch\.distributed\.checkpoint"):
             call("folder")

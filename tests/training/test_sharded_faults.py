@@ -62,11 +62,11 @@ def train(rank: int, fault: str) -> tuple[str, float]:
             time.sleep(HANGS)
         scatter(self, gradient, share)
 
-    if rank == LOST and fault != "stays away":
+    if rank == LOST and fault != "other form":
         Ranks.scatter = fails
     begun = perf_counter()
     try:
-        if rank == LOST and fault == "stays away":
+        if rank == LOST and fault == "other form":
             step(x[:4])
         step(x)
     except (memplan.MemplanError, OSError) as error:
@@ -98,7 +98,6 @@ def test_a_rank_that_hangs_is_named_after_the_timeout(tmp_path: Path) -> None:
     assert [each.startswith(line) for each in lines(tmp_path, "hangs", timeout=4)] == [True, True]
 
 
-def test_a_rank_that_refuses_its_batch_is_named(tmp_path: Path) -> None:
-    """It ends after its error, and has noted that before."""
-    line = "rank 1 of 3 has failed: a batch of another form than the first"
-    assert [each.startswith(line) for each in lines(tmp_path, "stays away")] == [True, True]
+def test_a_rank_with_a_batch_of_another_form_is_named(tmp_path: Path) -> None:
+    line = "ranks 0 and 1 have batches of different forms, 0 float32 [8, 6] and 0 float32 [4, 6]: give all"
+    assert [each.startswith(line) for each in lines(tmp_path, "other form")] == [True, True]

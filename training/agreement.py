@@ -1,0 +1,118 @@
+"""The plan of a batch, agreed between the ranks of sharded training: all run the same one, or none does.
+
+Before each iteration every rank tells which plan its batch needs, or the form of a batch that has none yet.
+That is one gather of a few numbers between CPUs. If ranks differ, or one refuses its batch, all raise one
+line, and the training can go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+from zlib import crc32
+
+from ..graphs.errors import MemplanError, MismatchError
+from ..runtime.model.iteration import Inputs, tensors_in
+from ..runtime.run.execute import PlannedStep
+from ..runtime.run.inputs import OtherShapeError
+from ..runtime.sharded.ranks import Ranks
+from .buckets import Buckets
+
+_REFUSED = -1
+
+
+class Found(NamedTuple):
+    """The plan for some inputs.
+
+    step: None if there is none yet.
+    inputs: as the step takes them, or is to be made for.
+    refused: why other steps do not take them.
+    """
+
+    step: PlannedStep | None
+    inputs: Inputs
+    refused: OtherShapeError | None = None
+
+
+Find = Callable[[Sequence[Inputs]], Found]
+"""Finds the plan for inputs that may be padded in several ways, the shortest first."""
+
+
+class Agreement:
+    """Agreement of all ranks on the plan of their batches."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+
+    def find(
+        self, steps: Sequence[PlannedStep], buckets: Buckets | None, inputs: Inputs, find: Find
+    ) -> Found:
+        """Return what `find` finds on each rank. Raises MismatchError on all if it differs.
+
+        steps: the plans, in one order on all ranks.
+        """
+        found, failed = None, None
+        try:
+            found = find(self._options(buckets, inputs))
+        except MemplanError as error:
+            failed = error
+        number = _REFUSED
+        if found is not None:
+            form = crc32(_form(found.inputs).encode())
+            number = -2 - form if found.step is None else steps.index(found.step)
+        numbers = [each for (each,) in self._ranks.numbers(number)]
+        if _REFUSED in numbers or len(set(numbers)) > 1:
+            self._refuse(found, failed)
+        assert found is not None
+        return found
+
+    def _options(self, buckets: Buckets | None, inputs: Inputs) -> list[Inputs]:
+        """Return the inputs as they may be padded: to lengths that fit the batches of all ranks."""
+        if buckets is None:
+            return [inputs]
+        groups, own, failed = sorted({pad.group for pad in buckets.pads.values()}), dict[str, int](), None
+        try:
+            own = dict(buckets.lengths(inputs))
+        except MemplanError as error:  # the others wait for this rank's lengths
+            failed = error
+        all_lengths = self._ranks.numbers(*(own.get(group, 0) for group in groups))
+        if failed is not None:
+            raise failed
+        longest = dict(zip(groups, map(max, zip(*all_lengths, strict=True)), strict=True))
+        return buckets.options(inputs, {group: longest[group] for group in own})
+
+    def _refuse(self, found: Found | None, failed: MemplanError | None) -> None:
+        """Raise one line about the ranks whose batches do not go together."""
+        why = None if failed is None else str(failed)
+        if found is None:
+            mine = (why, "", "")
+        else:
+            mine = (why, _form(found.inputs), str(found.refused or "has a plan"))
+        others = self._ranks.gathered(mine)
+        if failed is not None:
+            raise failed
+        for rank, (why, _form_there, _needs) in enumerate(others):
+            if why is not None:
+                raise MismatchError(f"rank {rank} of {len(others)} refuses its batch: {why}")
+        _why, first, needs = others[0]
+        rank, (_why, form, other) = next(
+            (rank, each) for rank, each in enumerate(others) if each[1:] != (first, needs)
+        )
+        if form != first:
+            raise MismatchError(
+                f"ranks 0 and {rank} have batches of different forms, {first} and {form}: give all ranks one "
+                "form, by padding (pad_values=, pad_to_lengths=) or by dropping smaller last batches "
+                "(drop_last=True)"
+            )
+        raise MismatchError(
+            f"ranks 0 and {rank} need different plans for their batches, and must run one: {needs}; {other}"
+        )
+
+
+def _form(inputs: Inputs) -> str:
+    """Describe the tensors of a batch: `input_ids int64 [4, 16]`."""
+    return ", ".join(
+        f"{name} {str(each.dtype).removeprefix('torch.')} {list(each.shape)}"
+        + ("" if each.is_contiguous() else f" with strides {list(each.stride())}")
+        for name, each in tensors_in(inputs).items()
+    )

@@ -12,7 +12,7 @@ import click
 from rich.text import Text
 
 from ..graphs.files.documents import write_document
-from ..graphs.files.machine import machine_to_document
+from ..graphs.files.machine import machine_to_document, save_machine
 from ..graphs.machine import Link, Machine, Peers
 from ..graphs.machines.gpus import Gpu, gpu_to_document
 from ..graphs.machines.networks import NETWORKS, find_network
@@ -163,7 +163,7 @@ def _measure(
     if peers is not None:
         links = replace(found.machine.links, peers=peers)
         found = found._replace(machine=replace(found.machine, links=links))
-    written = write_out(to, partial(write_document, machine_to_document(found.machine)))
+    written = write_out(to, partial(save_machine, found.machine))
     output.result(
         {
             "device": found.device,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from memplan.graphs.files.documents import write_document
 from memplan.graphs.files.files import save_graph
-from memplan.graphs.files.machine import machine_to_document
+from memplan.graphs.files.machine import save_machine
 from memplan.graphs.graph import Graph
 from memplan.graphs.partition.partition import partition
 from memplan.planner.baseline import baseline_schedule
@@ -172,7 +172,7 @@ def _files(case: CommandCase, folder: Path) -> None:
         document = json.loads((folder / "schedule.json").read_text())
         random.shuffle(document["steps"])
         write_document(document, folder / "schedule.json")
-    write_document(machine_to_document(odd_machine(random)), folder / "machine.json")
+    save_machine(odd_machine(random), folder / "machine.json")
     (folder / "folder").mkdir(exist_ok=True)
     (folder / "folder.json").mkdir(exist_ok=True)
     (folder / "empty.json").write_text("")

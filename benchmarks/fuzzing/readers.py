@@ -21,7 +21,12 @@ from memplan.comparison.trials import COLUMNS
 from memplan.graphs.errors import InputError
 from memplan.graphs.files.documents import read_document, write_document
 from memplan.graphs.files.files import graph_digest, load_graph, save_graph
-from memplan.graphs.files.machine import load_machine, machine_from_document, machine_to_document
+from memplan.graphs.files.machine import (
+    load_machine,
+    machine_file,
+    machine_from_document,
+    machine_to_document,
+)
 from memplan.graphs.files.write import graph_to_document
 from memplan.graphs.files.yaml_dialect import dump_yaml
 from memplan.graphs.graph import Graph
@@ -262,7 +267,7 @@ def _sound(what: str, seed: int) -> tuple[Any, Graph | None]:
     if what == "graph":
         return graph_to_document(odd_graph(random)), None
     if what == "machine":
-        return machine_to_document(odd_machine(random)), None
+        return machine_file(odd_machine(random)), None
     if what == "published":
         return _published(random), None
     graph = random_graph(random)

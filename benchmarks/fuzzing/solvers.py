@@ -9,9 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from memplan.graphs.files.documents import write_document
 from memplan.graphs.files.files import save_graph
-from memplan.graphs.files.machine import machine_to_document
+from memplan.graphs.files.machine import save_machine
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.baseline import baseline
 from memplan.planner.bounds import minimum_memory
@@ -100,7 +99,7 @@ class Solvers(Area):
             f" --time-limit {case.seconds} --bound-time {case.seconds}"
         )
         if problem.machine is not None:
-            write_document(machine_to_document(problem.machine), folder / "machine.json")
+            save_machine(problem.machine, folder / "machine.json")
             words += " --machine machine.json"
         named = fault.kind.split(":")[0].split() if fault else case.solvers
         return [f"{words} --solver {name}" for name in case.solvers if name in named]

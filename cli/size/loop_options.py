@@ -62,7 +62,7 @@ _OPTIONS = (
         "--link",
         metavar="NAME|RATE",
         help="Network of --ranks: nvlink, pcie4, pcie5, ib400, eth100, or what a GPU receives: 45GB/s or "
-        "45GB/s,30us.  [no default]",
+        "45GB/s,30us.  [default: none]",
     ),
 )
 

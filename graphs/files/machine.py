@@ -29,13 +29,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from decimal import Decimal
+from math import inf
 from pathlib import Path
 from typing import Any, cast
 
 from ..errors import InputError
 from ..machine import MOST_MEMORIES, Link, Links, Machine, Memory, Peers, Tier, Updates
 from ..units import FEW_BYTES, bare_number, parse_rate, parse_seconds
-from .documents import read_document
+from .documents import read_document, write_document
 from .fields import Row, check_fields, mapping, sequence, size, text, twice
 
 _LINKS = ("d2h", "h2d", "disk_read", "disk_write", "peers")
@@ -199,6 +201,39 @@ def machine_to_document(machine: Machine) -> dict[str, Any]:
     if machine.shared:
         document["shared"] = [list(group) for group in machine.shared]
     return document
+
+
+def save_machine(machine: Machine, path: Path) -> None:
+    """Write a machine file."""
+    write_document(machine_file(machine), path)
+
+
+def machine_file(machine: Machine) -> Row:
+    """Return the document that load_machine reads back.
+
+    Numbers that it would take for gigabytes or microseconds (_check_meant) have their unit.
+    """
+    document = machine_to_document(machine)
+    tiers: list[Row] = document.get("memories", [])
+    ways = [(tier, way) for tier in tiers for way in ("write", "read") if way in tier]
+    groups: list[Row] = [document.get("updates", {}), document.get("links", {})]
+    for row, name in [*((group, name) for group in groups for name in group), *ways]:
+        link: Row = row[name] if isinstance(row[name], dict) else row
+        for field in ("rate", "pageable") if link is not row else (name,):
+            _add_unit(link, field, "B/s", below=_SLOW)
+        if link is not row:
+            _add_unit(link, "latency", "s", least=_LONG)
+    for row in (*(document.get(name, {}) for name in ("device", "host", "disk")), *tiers):
+        for field in ("capacity", "pinned"):
+            _add_unit(row, field, "B", below=FEW_BYTES)
+    return document
+
+
+def _add_unit(row: Row, field: str, unit: str, *, below: float = inf, least: float = 0.0) -> None:
+    """Make a number in this range text with its unit. Others, and none, stay as they are."""
+    value = row.get(field)
+    if isinstance(value, int | float) and least <= value < below:
+        row[field] = f"{Decimal(repr(value)):f}{unit}"
 
 
 def _tier_to_document(tier: Tier) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from ...graphs.errors import InputError
-from ...graphs.files.documents import write_document
-from ...graphs.files.machine import load_machine, machine_to_document
+from ...graphs.files.machine import load_machine, save_machine
 from ...graphs.folders.cache import cache_folder
 from ...graphs.machine import Machine
 from ...graphs.units import duration
@@ -84,7 +83,7 @@ def _keep(machine: Machine, file: Path | None) -> str:
     if file is not None:
         with suppress(InputError, OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_document(machine_to_document(machine), file)
+            save_machine(machine, file)
             return f"kept in {file}"
     return "not kept: the cache folder can't be written"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -12,14 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memplan.graphs.errors import InputError
 from memplan.graphs.files.documents import write_document
-from memplan.graphs.files.machine import load_machine, machine_from_document, machine_to_document
+from memplan.graphs.files.machine import (
+    load_machine,
+    machine_from_document,
+    machine_to_document,
+    save_machine,
+)
 from memplan.graphs.machine import Link, Links, Machine, Tier, Updates
 from memplan.graphs.machines.gpus import GIB, TOTAL_ERROR, find_gpu, gpu_to_document, gpus, lacks
 from memplan.graphs.machines.hosts import DESKTOP, SERVER, Host, parse_host
 from memplan.graphs.machines.presets import find_machine, find_preset, presets, with_host, with_lanes
 from memplan.solvers.links import worth_moving
 from not_none import not_none
-from strategies import random_measured
+from odd_graphs import odd_machine
+from strategies import random_machine, random_measured, with_memories
 
 MUST_GROW = "measured: sizes and seconds must grow from the latency on"
 
@@ -503,3 +510,19 @@ def test_a_name_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     Path("rtx3060").write_text("device: {capacity: 7}")
     with pytest.raises(InputError, match="suffix"):
         find_machine("rtx3060")
+
+
+@given(st.randoms(use_true_random=False), st.integers(2, 6), st.sampled_from([None, 0, 1, 5, 10**12]))
+def test_a_saved_machine_is_read_back_however_slow_and_small_it_is(
+    random: Random, memories: int, capacity: int | None
+) -> None:
+    """Rates below 1 B/s too, which load_machine refuses without a unit."""
+    updates = Updates(device=random.choice((None, 0.5, 1e9)), host=random.choice((None, 1e-3)))
+    with TemporaryDirectory() as folder:
+        for machine in (odd_machine(random), with_memories(random, random_machine(random), memories)):
+            slow = replace(
+                machine, device_capacity=capacity, host_capacity=capacity, pinned=capacity, updates=updates
+            )
+            path = Path(folder, "m.yaml")
+            save_machine(slow, path)
+            assert load_machine(path) == slow

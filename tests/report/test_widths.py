@@ -18,6 +18,7 @@ from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain
 from memplan.planner.sizing.estimate_range import Span
 from memplan.report.size import Bar, Section, page
+from memplan.report.tradeoff import Curve
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
@@ -91,9 +92,9 @@ def size_page(folder: Path) -> Path:
     span = Span(11e9, 11.5e9, 12e9)
     bars = tuple(Bar(str(n), 7815.0, n == 16, span) for n in batches)
     path = folder / "size.html"
-    path.write_text(
-        page("a model: will it fit?", [Section(table, bars, "It fits."), Section(more)], ["plan size"])
-    )
+    curves = (Curve("FSDP2", [(2**34, 0.31), (2**35, 0.25)]), Curve("a plan", [(2**34, 0.28)]))
+    sections = [Section(table, bars, "It fits.", curves), Section(more)]
+    path.write_text(page("a model: will it fit?", sections, ["plan size"]))
     return path
 
 

@@ -105,6 +105,57 @@ def test_refusals_and_shards(plan: Callable[..., Any]) -> None:
     assert fault(read_document(Path("sharded.json")), "plan-graph") is None
 
 
+def test_comparisons_and_curves(plan: Callable[..., Any]) -> None:
+    save_graph(chain(6), "g.json")
+    call = (
+        "bench",
+        "g.json",
+        "--solvers",
+        "store-all,rotor",
+        "--budgets",
+        "100%,90%,5%",
+        "--bound-time",
+        "1",
+    )
+    rows = plan(*call, "-o", "rows.csv")
+    assert {row["outcome"] for row in rows["rows"]} == {"ok", "infeasible"}
+    assert "inf" in {row["lower_bound"] for row in rows["rows"]}
+    assert fault(rows, "plan-output", "bench") is None
+    compared = plan(*call[:-2], "--bound-time", "0", "--compare", "rows.csv", "--tolerance", "900%")
+    assert compared["changes"]
+    assert fault(compared, "plan-output", "bench") is None
+    assert fault(plan(*call, "--dry-run"), "plan-output", "bench-dry-run") is None
+    assert fault(plan(*call, "--dry-run"), "plan-output", "bench") is not None
+    curve = plan("pareto", "g.json", "--points", "3", "--solver", "rotor", "--bound-time", "1")
+    assert len(curve["points"]) == 3
+    assert fault(curve, "plan-output", "pareto") is None
+    public = plan(
+        "bench", "--corpus", "public", "--filter", "*fcn8*", "--budgets", "90%", *call[2:4], *call[6:]
+    )
+    assert public["published"]
+    assert fault(public, "plan-output", "bench") is None
+
+
+def test_runs_and_sizes(plan: Callable[..., Any]) -> None:
+    Path("m.py").write_text(MODEL)
+    plan("profile", "m.py")
+    plan("solve", "m.graph.json", "--budget", "100%", "--solver", "store-all")
+    ran = plan("run", "m.schedule.json", "--model", "m.py", "--timing-repeats", "1")
+    assert fault(ran, "plan-output", "run") is None
+    assert fault({**ran, "eager": None, "equal": None, "eager_differs": None}, "plan-output", "run") is None
+    quick = ("--time-limit", "1", "--optimizer", "adamw")
+    one = plan("size", "m.py", "--gpu", "rtx3060", "--batch", "1,2", *quick)
+    assert one["next_steps"]["rows"]
+    assert fault(one, "plan-output", "size") is None
+    refused = plan("size", "m.py", "--gpu", "rtx3060", "--batch", "1", "--budget", "600B", *quick, code=3)
+    assert refused["largest_batch"] is None
+    assert fault(refused, "plan-output", "size") is None
+    several = plan("size", "m.py", "--gpu", "rtx3060,a100", "--batch", "1", *quick)
+    assert fault(several, "plan-output", "size-gpus") is None
+    ranks = plan("size", "m.py", "--gpu", "a100", "--ranks", "2", "--link", "nvlink", "--batch", "1", *quick)
+    assert fault(ranks, "plan-output", "size-ranks") is None
+
+
 def mutations(document: Any) -> Iterator[Any]:
     """Yield the document with one field missing, unknown, or of another type, anywhere in its first rows."""
 

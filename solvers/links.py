@@ -50,6 +50,8 @@ def worth_moving(machine: Machine) -> int:
     if out is None or back is None:
         return 1
     large = 1 / out.best_rate + 1 / back.best_rate
+    if not large:  # bytes take no time: no size is better than another
+        return 1
     if not (out.measured or back.measured):
         return max(1, ceil((out.latency + back.latency) / large))
 

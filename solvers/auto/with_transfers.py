@@ -5,11 +5,11 @@
     joint from others    from the fastest of theirs, if that is near the best, in the time that is left
     joint, more          with other random numbers, one for each core beyond two
 
-So the answer is never slower than any of theirs. In sharded training the others are FSDP2's policies. All
-members end once the best is proven to be within the gap: the offloading bound for any order is computed
-alongside the first members. Code that members need is compiled once on a machine, by other processes,
-alongside the other members or before a time limit begins. With one core the members take turns, and joint
-has half of the time.
+So the answer is never slower than any of theirs. In sharded training the others are FSDP2's policies and
+sharded-search. All members end once the best is proven to be within the gap: the offloading bound for any
+order is computed alongside the first members. Code that members need is compiled once on a machine, by other
+processes, alongside the other members or before a time limit begins. With one core the members take turns,
+and joint has half of the time.
 """
 
 from __future__ import annotations
@@ -53,13 +53,14 @@ OTHERS = {
 }
 """Solvers other than joint, and the share of all time that each may take with two cores and more."""
 
-SHARDED_OTHERS = {"fsdp": 0.05}
+SHARDED_OTHERS = {"fsdp": 0.05, "sharded-search": 0.15}
 """Likewise for graphs of sharded training."""
 
 CODES = {
     "joint": compiling.CODES,
     "offload-greedy": greedy_compiling.CODES,
     "search": search_compiling.CODES,
+    "sharded-search": search_compiling.CODES,
 }
 """Functions that members need compiled."""
 
@@ -150,7 +151,12 @@ def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: in
     clock, total, race = options.clock(), options.time_limit, options.race
     unit = (_SECONDS if total is None else total) * min(1.0, workers / 2)
     alone, known = workers == 1, Awaited()
-    settings = {"offload-greedy": {"seed": str(seed)}, "search": {"moves": str(moves), "seed": str(seed)}}
+    annealed = {"moves": str(moves), "seed": str(seed)}
+    settings = {
+        "offload-greedy": {"seed": str(seed)},
+        "search": annealed,
+        "sharded-search": annealed,
+    }
 
     def left(share: float) -> float:
         """Return the seconds until this share of a time limit is over."""

@@ -246,6 +246,15 @@ _OURS = (
         sharded=True,
     ),
     Entry(
+        "sharded-search",
+        ".offloading.sharded.sharded_search",
+        "graphs of sharded training",
+        "ours",
+        "recomputation by search, each weight gathered for the run that reads it: near the minimum memory",
+        needs_links=True,
+        sharded=True,
+    ),
+    Entry(
         "zero-infinity",
         ".offloading.zero.zero_infinity",
         "chains of layers updated on the CPU",

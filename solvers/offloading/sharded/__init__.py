@@ -1,5 +1,5 @@
-"""FSDP2's policies as schedules: what `fully_shard` and activation checkpointing do, for comparison and as
-starts.
+"""Solvers of sharded training: FSDP2's policies as schedules, for comparison and as starts; and the least
+memory.
 
 Public modules: fsdp.
 """

@@ -139,9 +139,9 @@ def _slot(starts: Sequence[tuple[int, str]], unit: str) -> int:
     return 0 if unit == _ROOT else starts[max(0, number - 1)][0]
 
 
-def accepted(graph: Graph) -> None:
+def accepted(graph: Graph, solver: str) -> None:
     """Raise NotAcceptedError if the graph is not sharded."""
     if not graph.tensors.spread:
         raise NotAcceptedError(
-            f"fsdp takes graphs of sharded training; {graph.name} is not one: write one with `plan shard`"
+            f"{solver} takes graphs of sharded training; {graph.name} is not one: write one with `plan shard`"
         )

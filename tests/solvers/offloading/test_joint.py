@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from random import Random
 
 import numpy as np
@@ -210,6 +211,7 @@ def test_a_tensor_that_latency_makes_dear_stays_where_another_can_go() -> None:
     slow = Machine(links=Links(Link(rate, 2.0), Link(rate, 2.0)))
     assert worth_moving(slow) == 4 * MiB
     assert worth_moving(Machine(links=Links(rate, rate))) == worth_moving(Machine()) == 1
+    assert worth_moving(Machine(links=Links(inf, Link(inf, 1.0)))) == 1
     assert worth_moving(Machine(links=Links(Link(MiB, 1.0), Link(3 * MiB, 3.0)))) == 3 * MiB
     assert moved(graph, Machine(links=Links(rate, rate)), 17 * MiB) == {1}
     assert moved(graph, slow, 17 * MiB) == {8}

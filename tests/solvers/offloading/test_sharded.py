@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from math import inf
 
 import numpy as np
@@ -16,11 +17,14 @@ from memplan.graphs.machine import Links, Machine, Peers
 from memplan.graphs.transformations.sharding import sharded
 from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.planner.baseline import baseline
+from memplan.planner.bounds import minimum_memory
 from memplan.planner.schedule.schedule import Schedule, Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.joint import joint
+from memplan.solvers.offloading.sharded import sharded_search
 from memplan.solvers.offloading.sharded.fsdp import policy_schedules
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Technique
+from memplan.solvers.recomputation.search import search
 from memplan.solvers.registry import run as registry
 
 RATES = (2.0**19, 2.0**21, 2.0**24)
@@ -86,6 +90,51 @@ def test_annealing_from_the_policies_is_never_slower() -> None:
     assert simulate(graph, found.schedule).figures.time <= min(seconds for _schedule, seconds in known)
 
 
+@pytest.mark.parametrize("rate", [RATES[0], inf])
+@pytest.mark.parametrize("share", [0.02, 0.3])
+def test_plans_reach_the_minimum_memory(rate: float, share: float) -> None:
+    """Far below FSDP2's policies, and below what joint finds by itself."""
+    graph = layers(rate)
+    lowest = minimum_memory(graph)
+    least = min(figures.least_budget for _policy, _schedule, figures in policy_schedules(Problem(graph, 1)))
+    problem = Problem(graph, int(lowest + share * (least - lowest)))
+    found = registry.solve("sharded-search", problem, 3.0, bound_seconds=0)
+    assert found.figures.least_budget <= problem.budget < 0.8 * least
+    assert simulate(graph, found.schedule, budget=problem.budget).figures == found.figures
+    better = registry.solve("auto", problem, 4.0, {"workers": "2"}, bound_seconds=0)
+    assert better.figures.time <= found.figures.time * (1 + 1e-9)
+
+
+def test_on_a_network_that_takes_no_time_the_seconds_are_those_of_one_device() -> None:
+    """The oracle: `search` on the graph whose weights are workspace, without ranks."""
+    graph = layers()
+    plain = sharded_search.without_weights(graph)
+    assert not plain.tensors.spread
+    assert baseline(plain).time == pytest.approx(baseline(graph).time)
+    budget = int(0.5 * baseline(graph).peak)
+    settings = sharded_search.Settings(moves=200)
+    found = sharded_search.solve(Problem(graph, budget), Options(None, settings)).schedule
+    seconds = simulate(graph, found).figures.time
+    runs = [o for verb, o, _mode in found.rows() if verb == Verb.COMPUTE]
+    assert len(runs) > len(graph.operations)
+    assert seconds == pytest.approx(sum(graph.seconds(o) for o in runs))
+    known = search.solve(Problem(plain, budget - graph.share_bytes), Options(None, settings)).schedule
+    # Shares of gradients take some more, so that the search may have had to be repeated with less.
+    assert simulate(plain, known).figures.time <= seconds * (1 + 1e-9)
+
+
+def test_weights_are_gathered_for_each_run_that_reads_them_and_stay_for_the_next() -> None:
+    graph = layers(RATES[1])
+    problem = Problem(graph, 2**50)
+    found = sharded_search.solve(problem, Options(None, sharded_search.Settings(moves=1))).schedule
+    assert set(gathers(graph, found).values()) == {2}
+    assert figures_least(graph, found) < figures_least(graph, joint.solve(problem, Options(2.0)).schedule)
+
+
+def figures_least(graph: Graph, schedule: Schedule) -> int:
+    return simulate(graph, schedule).figures.least_budget
+
+
 def test_frozen_weights_may_stay_gathered_for_ever() -> None:
     """LoRA: what never changes is never stale, and never scattered."""
     graph = layers(RATES[0])
@@ -102,8 +151,9 @@ def test_frozen_weights_may_stay_gathered_for_ever() -> None:
 def test_other_solvers_do_not_plan_sharded_training() -> None:
     with pytest.raises(NotAcceptedError, match="search does not plan sharded training: use one of"):
         registry.solve("search", Problem(layers(), 2**40))
-    with pytest.raises(NotAcceptedError, match="fsdp takes graphs of sharded training"):
-        registry.solve("fsdp", Problem(chain(3), 2**40, Machine(links=Links(1.0, 1.0))))
+    for solver in ("fsdp", "sharded-search"):
+        with pytest.raises(NotAcceptedError, match=f"{solver} takes graphs of sharded training"):
+            registry.solve(solver, Problem(chain(3), 2**40, Machine(links=Links(1.0, 1.0))))
 
 
 def test_what_the_machine_lacks_is_named() -> None:
@@ -119,6 +169,8 @@ def test_a_budget_below_all_policies_is_refused_with_the_least() -> None:
     with pytest.raises(InfeasibleError) as refusal:
         registry.solve("fsdp", problem, bound_seconds=0)
     assert refusal.value.least == least
+    with pytest.raises(InfeasibleError, match="sharded-search"):
+        registry.solve("sharded-search", problem, bound_seconds=0)
 
 
 def test_what_is_not_allowed_leaves_the_network() -> None:
@@ -128,9 +180,9 @@ def test_what_is_not_allowed_leaves_the_network() -> None:
     most = max(figures.least_budget for _policy, _schedule, figures in policy_schedules(Problem(graph, 1)))
     assert least < most
     choices: list[tuple[Technique, ...]] = [(), ("recompute",)]
-    for allow in choices:
+    for allow, solver in product(choices, ("joint", "sharded-search")):
         problem = Problem(graph, most, allow=allow)
-        found = registry.solve("joint", problem, settings={"moves": "2"}, bound_seconds=0)
+        found = registry.solve(solver, problem, settings={"moves": "2"}, bound_seconds=0)
         assert gathers(graph, found.schedule)
         runs = [target for verb, target, _where in found.schedule.rows() if verb == Verb.COMPUTE]
         assert allow or len(runs) == len(set(runs))

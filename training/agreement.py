@@ -12,13 +12,17 @@ from typing import NamedTuple
 from zlib import crc32
 
 from ..graphs.errors import MemplanError, MismatchError
-from ..runtime.model.iteration import Inputs, tensors_in
+from ..runtime.model.iteration import Inputs, Purpose, tensors_in
 from ..runtime.run.execute import PlannedStep
 from ..runtime.run.inputs import OtherShapeError
 from ..runtime.sharded.ranks import Ranks
 from .buckets import Buckets
 
-_REFUSED = -1
+_REFUSED, _UPDATE = -1, -2
+"""Numbers of a batch that a rank refuses, and of an update without a batch."""
+
+_PURPOSES: dict[Purpose, int] = {"train": 0, "part": 1, "evaluate": 2, "predict": 3}
+_CALLS = ("__call__", "__call__", "evaluate", "predict")
 
 
 class Found(NamedTuple):
@@ -41,8 +45,8 @@ Find = Callable[[Sequence[Inputs]], Found]
 class Agreement:
     """Agreement of all ranks on the plan of their batches."""
 
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
+    def __init__(self, ranks: Ranks, purpose: Purpose) -> None:
+        self._ranks, self._purpose = ranks, _PURPOSES[purpose]
 
     def find(
         self, steps: Sequence[PlannedStep], buckets: Buckets | None, inputs: Inputs, find: Find
@@ -59,18 +63,29 @@ class Agreement:
         number = _REFUSED
         if found is not None:
             form = crc32(_form(found.inputs).encode())
-            number = -2 - form if found.step is None else steps.index(found.step)
-        numbers = [each for (each,) in self._ranks.numbers(number)]
-        if _REFUSED in numbers or len(set(numbers)) > 1:
-            self._refuse(found, failed)
+            number = -3 - form if found.step is None else steps.index(found.step)
+        self._compare(number, found, failed)
         assert found is not None
         return found
+
+    def update(self, buckets: Buckets | None) -> None:
+        """Agree on an update without a batch. Raises MismatchError on all ranks if one has a batch."""
+        line = "step.update() is called here, and not on all ranks: call it on all of them, or on none"
+        if buckets is not None:
+            self._ranks.numbers(*(0 for _ in _groups(buckets)))
+        self._compare(_UPDATE, None, MismatchError(line))
+
+    def _compare(self, number: int, found: Found | None, failed: MemplanError | None) -> None:
+        """Raise MismatchError unless all ranks have this number, which is none of a refusal."""
+        mine = [self._purpose, number]
+        if number == _REFUSED or any(each != mine for each in self._ranks.numbers(*mine)):
+            self._refuse(found, failed)
 
     def _options(self, buckets: Buckets | None, inputs: Inputs) -> list[Inputs]:
         """Return the inputs as they may be padded: to lengths that fit the batches of all ranks."""
         if buckets is None:
             return [inputs]
-        groups, own, failed = sorted({pad.group for pad in buckets.pads.values()}), dict[str, int](), None
+        groups, own, failed = _groups(buckets), dict[str, int](), None
         try:
             own = dict(buckets.lengths(inputs))
         except MemplanError as error:  # the others wait for this rank's lengths
@@ -87,7 +102,8 @@ class Agreement:
         if found is None:
             mine = (why, "", "")
         else:
-            mine = (why, _form(found.inputs), str(found.refused or "has a plan"))
+            needs = str(found.refused or "one that is made")
+            mine = (why, _form(found.inputs), f"step.{_CALLS[self._purpose]}, {needs}")
         others = self._ranks.gathered(mine)
         if failed is not None:
             raise failed
@@ -105,8 +121,12 @@ class Agreement:
                 "(drop_last=True)"
             )
         raise MismatchError(
-            f"ranks 0 and {rank} need different plans for their batches, and must run one: {needs}; {other}"
+            f"ranks 0 and {rank} need different plans, and must run the same one: {needs}; {other}"
         )
+
+
+def _groups(buckets: Buckets) -> list[str]:
+    return sorted({pad.group for pad in buckets.pads.values()})
 
 
 def _form(inputs: Inputs) -> str:

@@ -39,7 +39,7 @@ class Plans:
         self._plan, self._giving_up, self._most, self._buckets = plan, giving_up, most, buckets
         self._iteration = iteration._replace(inputs=())  # a batch is not held
         shards = iteration.shards
-        self._agreement = None if shards is None else Agreement(shards.ranks)
+        self._agreement = None if shards is None else Agreement(shards.ranks, iteration.purpose)
 
     def similar(self, iteration: Iteration, plan: Callable[[Iteration], PlannedStep]) -> Plans:
         """Return plans of another kind, with the same limit and lengths, none made yet."""
@@ -75,6 +75,11 @@ class Plans:
         if isinstance(refused, OtherModeError) and self._iteration.purpose != "part":  # there it is usual
             self._say("modes", f"{refused}; another plan is made")
         return self._made(given), given
+
+    def agree_on_update(self) -> None:
+        """Agree with other ranks, if there are any, on an update without a batch. Raises MismatchError."""
+        if self._agreement is not None:
+            self._agreement.update(self._buckets)
 
     def _find(self, options: Sequence[Inputs]) -> Found:
         """Find the step for the inputs, which may be padded in several ways, the shortest first."""

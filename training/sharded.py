@@ -38,6 +38,8 @@ from ..runtime.sharded.ranks import Ranks
 from ..runtime.sharded.shards import Shards, check_module, checksums
 from ..runtime.trace.output_layouts import residents, trace_real_layouts
 from ..runtime.updates.catalogue import titles
+from ..runtime.updates.clipping import clip
+from .accumulating import AccumulatingStep
 from .buckets import Buckets, check_ignored
 from .options import Options
 from .plan import Planner
@@ -103,7 +105,11 @@ class ShardedPlanner(Planner):
         with self.book.phase("measure"):
             measured = measure_program(program, residents(program, iteration), self.book.measured, ran=True)
         true = with_true_sizes(program, measured)
-        graph = sharded(graph_of(with_padding(true, shards), costs_of(true, measured)), network)
+        costs = [
+            cost._replace(seconds=cost.seconds + network.latency) if one.call.target is clip else cost
+            for one, cost in zip(true.operations, costs_of(true, measured), strict=True)
+        ]
+        graph = sharded(graph_of(with_padding(true, shards), costs), network)
         budget = self._first_budget(graph, program) if size is None else size
         plan = super()._solved(self._unsolved(program, graph, budget), iteration, budget)
         return plan.graph, plan.schedule, plan.budget
@@ -161,6 +167,15 @@ class ShardedStep(Step):
         _refuse_files("load")
 
 
+class ShardedAccumulatingStep(ShardedStep, AccumulatingStep):
+    """A ShardedStep of which several batches make one update; each is scattered, and added to the sums."""
+
+    def update(self) -> None:
+        """Update the weights with what is accumulated; all ranks call it together."""
+        self._plans.agree_on_update()
+        super().update()
+
+
 def sharded_step(
     iteration: Iteration,
     options: Options,
@@ -185,7 +200,8 @@ def sharded_step(
     if buckets is not None and options.verify is not False:
         ranks.together(partial(check_ignored, iteration, buckets))
     iteration = iteration._replace(shards=Shards(ranks))
-    return ShardedStep(iteration, ShardedPlanner(options, TrainingLog(options.progress)), buckets)
+    kind = ShardedStep if iteration.accumulate == 1 else ShardedAccumulatingStep
+    return kind(iteration, ShardedPlanner(options, TrainingLog(options.progress)), buckets)
 
 
 def _validate(
@@ -197,8 +213,6 @@ def _validate(
     unsupported: dict[str, bool] = {
         "train=False": not options.train,
         "machine": options.machine is not None,
-        "max_grad_norm": options.max_grad_norm is not None,
-        "gradient_accumulation_steps": options.gradient_accumulation_steps > 1,
         "scaler": options.enabled_scaler is not None,
         "master_weights": options.master_weights,
         "ema": options.ema is not None,

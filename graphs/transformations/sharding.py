@@ -34,14 +34,16 @@ def sharded(graph: Graph, peers: Peers) -> Graph:
     spread = {
         x for x in range(len(kind)) if kind[x] == Kind.PARAMETER and graph.tensors.bytes[x] >= peers.ranks
     }
+    states = {x for x in range(len(kind)) if kind[x] == Kind.OPTIMIZER_STATE}
+    on_shares = updates.copy()
+    for x in states:  # sums of gradients are added to, and read for their norm, outside of updates
+        on_shares[graph.mutators[x]] = True
+        on_shares[graph.consumers[x]] = True
     gradients: set[int] = set()
-    states: set[int] = set()
-    for update in np.flatnonzero(updates).tolist():
-        gradients |= {x for x in graph.read_lists[update] if kind[x] == Kind.PARAMETER_GRADIENT}
-        states |= {x for x in graph.mutate_lists[update] if kind[x] == Kind.OPTIMIZER_STATE}
+    for operation in np.flatnonzero(on_shares).tolist():
+        gradients |= {x for x in graph.read_lists[operation] if kind[x] == Kind.PARAMETER_GRADIENT}
     whole = [x for x in graph.results if x in gradients]
     spread |= gradients | {x for x in states if graph.tensors.bytes[x] >= peers.ranks}
-    on_shares = updates.copy()
     for x in gradients:
         on_shares[graph.consumers[x]] = True
     for x in sorted(spread):

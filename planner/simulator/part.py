@@ -82,9 +82,10 @@ def _events(graph: Graph, number: int, step: Step) -> Iterator[tuple[int, _Event
     verb, target, where = step
     if verb == Verb.COMPUTE:
         mode = graph.operations.modes[target][where - 1] if where else None
+        on_peers = graph.on_peers(target)
         for x in graph.input_lists[target]:
             on_host = mode is not None and (mode.on_host or x in mode.reads_host)
-            memory = Memory.HOST if on_host else Memory.DEVICE
+            memory = Memory.HOST if on_host or x in on_peers else Memory.DEVICE
             yield x, _Event(number, memory, changes=x in graph.mutate_lists[target])
     elif verb == Verb.DELETE:
         yield target, _Event(number, where, deletes=True)

@@ -38,6 +38,7 @@ from ...planner.simulator.clock import Queue, transfer_queue
 from ..device.device import Device
 from ..program.free_names import Name
 from ..program.program import Call, Operation, Program, Ref
+from ..updates.clipping import clip
 from .codegen import Code
 from .copies import CopyWriter, Place, tuple_of, variable
 from .dry_run import IterationCode, copy_of_key
@@ -128,6 +129,11 @@ class _IterationWriter(CopyWriter):
             keywords={name: on_share(argument) for name, argument in call.keywords.items()},
         )
         return operation._replace(call=call, mutates=())
+
+    def _assign(self, call: Call, kept: set[int | None], text: str | None = None) -> None:
+        if call.target is clip and self.graph.tensors.spread:  # the norms are those of this rank's shares
+            text = f"clip_over_ranks({', '.join(map(self.names.of_argument, call.arguments))})"
+        super()._assign(call, kept, text)
 
     def _on_cpu(self, step: int, operation: Operation, mode: Mode, way: tuple[int, int]) -> None:
         call = CpuOperation(self.program, operation, mode.workspace)

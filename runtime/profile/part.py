@@ -4,9 +4,13 @@ those that the whole has not are measured.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from ...graphs.graph import Graph
+import numpy as np
+
+from ...graphs.graph import Graph, Phase
+from ...graphs.machine import Machine, Peers
 from ..program.graph import Cost, graph_of
 from ..program.program import Program
 from ..updates.parts import Part
@@ -29,7 +33,22 @@ def graph_of_part(part: Part, whole: Program, graph: Graph) -> Graph:
     costs = [_cost(graph, place) for place in part.places]
     for place, one in zip(own, rounds.measurements(), strict=True):
         (costs[place],) = costs_of(replace(program, operations=[program.operations[place]]), [one])
-    return graph_of(program, costs, name=graph.name, source=graph.source)
+    made = graph_of(program, costs, name=graph.name, source=graph.source)
+    return _spread_as(graph, made, part.places, own) if graph.tensors.spread else made
+
+
+def _spread_as(whole: Graph, made: Graph, places: Sequence[int], own: Sequence[int]) -> Graph:
+    """Spread a part's tensors over ranks as the whole's. own: its operations that the whole has not."""
+    on_shares = whole.operations.phase[list(places)] == Phase.UPDATE
+    share = 1 / ((whole.machine or Machine()).links.peers or Peers(1.0)).ranks
+    measured = np.isin(np.arange(len(places)), list(own)) & on_shares
+    operations = replace(
+        made.operations,
+        phase=np.where(on_shares, Phase.UPDATE, made.operations.phase).astype(np.uint8),
+        time=np.where(measured, made.operations.time * share, made.operations.time),
+        modes={o: modes for o, modes in made.operations.modes.items() if not on_shares[o]},
+    )
+    return replace(made, tensors=replace(made.tensors, spread=whole.tensors.spread), operations=operations)
 
 
 def _cost(graph: Graph, operation: int) -> Cost:

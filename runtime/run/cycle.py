@@ -21,6 +21,7 @@ from ...graphs.machine import Links, Machine, Memory
 from ...planner.addresses.layout import Layout
 from ...planner.addresses.pinned import pinned_layout
 from ...planner.schedule.schedule import Schedule, Verb
+from ...planner.simulator.clock import Queue
 from ...planner.simulator.simulate import simulate
 from ..codegen.copies import LETTERS, Place, variable
 from ..codegen.dry_run import DryRun, IterationCode
@@ -37,6 +38,7 @@ from ..storage.host_buffers import Host, HostBuffer
 from ..storage.journal import Journal
 from ..storage.offloaded import Fill
 from ..unsupported import warn_user
+from ..updates.clipping import clip_over_ranks
 from .arena import Rooms
 from .queues import Queues, Ticket
 from .stopwatch import Stopwatch
@@ -464,11 +466,17 @@ class Cycle:
             }
             if (shards := self._shards) is not None:
                 tools |= {"gather": shards.gather, "scatter": shards.scatter, "share": shards.share}
+                tools["clip_over_ranks"] = partial(clip_over_ranks, self._add_up)
             if watch is not None:
                 tools |= watch.around(tools)
             self._codes[self._state, watch] = (code.compile(**tools), code.residents)
             self.sources.append(code.source)
         return self._codes[self._state, watch]
+
+    def _add_up(self, numbers: Tensor) -> None:
+        """Add numbers up over the ranks, after all collectives before it in the schedule."""
+        assert self._shards is not None
+        self.queues.wait(self.queues.add(Queue.COMM, self._shards.add_up, (numbers,), (), ()))
 
     def _copy(self, memory: int, storage: int, bytes_: Tensor) -> Tensor | HostBuffer | File:
         if memory == Memory.DEVICE:

@@ -179,6 +179,11 @@ class Ranks:
             share.copy_(gradient.chunk(self.size)[self.rank])
             share.div_(self.size)
 
+    def add_up(self, numbers: Tensor) -> None:
+        """Add a flat tensor up over the ranks, in place."""
+        with self._reported():
+            dist.all_reduce(_unowned(numbers) if self._backend == "gloo" else numbers, group=self._group)
+
     def network(self) -> Peers:
         """Measure gathers of two sizes, all ranks together; the slowest rank counts."""
         small, large = (max(self.gathered(self._seconds(size))) for size in _SIZES)

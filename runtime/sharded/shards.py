@@ -161,6 +161,11 @@ class Shards:
         with self.ranks.in_order():
             self.ranks.scatter(sent.view(share.padded.dtype), share.padded)
 
+    def add_up(self, numbers: Tensor) -> None:
+        """Add a flat tensor up over the ranks, in place."""
+        with self.ranks.in_order():
+            self.ranks.add_up(numbers)
+
 
 def check_module(module: nn.Module, size: int) -> None:
     """Raise InputError, one line, for a module whose parameters can't be spread over so many ranks."""

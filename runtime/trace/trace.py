@@ -184,6 +184,8 @@ def _with_updates(program: Program, iteration: Iteration) -> Program:
     divides = scaled and divided(optimizer, clip=clip)
     if scaled:
         check_scaled(iteration.module, found, divides=divides)
+    if iteration.shards is not None:
+        program = with_spread_gradients(program, iteration.shards)
     sums = iteration.accumulate > 1
     if sums and (clip or when == "after" or iteration.processes is not None):
         if iteration.processes is not None:
@@ -191,8 +193,6 @@ def _with_updates(program: Program, iteration: Iteration) -> Program:
         program, sums = with_sums(program, found), False
     if iteration.processes is not None:
         program = with_averages(program, iteration.processes)
-    if iteration.shards is not None:
-        program = with_spread_gradients(program, iteration.shards)
     return with_updates(program, found, when, clip=clip, sums=sums, scaled=scaled, divides=divides)
 
 

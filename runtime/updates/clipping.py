@@ -5,11 +5,14 @@
 
 A norm comes from the kernel with which PyTorch takes those of a list, given a list of one: on CUDA that of a
 single tensor is another, and rounds otherwise.
+
+If gradients are spread over ranks, each rank takes the norms of its shares. Their squares are added up over
+the ranks, all in one collective, as DTensors do one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -27,7 +30,23 @@ def norm(gradient: Tensor) -> Tensor:
 
 def clip(max_norm: float, *norms: Tensor) -> tuple[Tensor, Tensor]:
     """Return the norm of all gradients, and the coefficient by which each is to be multiplied."""
-    total = torch.linalg.vector_norm(torch.stack(norms), 2.0)
+    return _clip(max_norm, torch.stack(norms))
+
+
+def clip_over_ranks(
+    add_up: Callable[[Tensor], None], max_norm: float, *norms: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Clip as `clip` does if each rank has the norms of its shares of the gradients.
+
+    add_up: adds a tensor up over the ranks, in place.
+    """
+    each = torch.stack(norms).square_()
+    add_up(each)
+    return _clip(max_norm, each.sqrt_())
+
+
+def _clip(max_norm: float, norms: Tensor) -> tuple[Tensor, Tensor]:
+    total = torch.linalg.vector_norm(norms, 2.0)
     return total, torch.clamp(max_norm / (total + 1e-6), max=1.0)
 
 

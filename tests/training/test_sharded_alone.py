@@ -81,6 +81,31 @@ def test_one_rank_trains_as_eager_pytorch(make: Any) -> None:
         assert torch.equal(own, known.state_dict()[name]), name
 
 
+@pytest.mark.parametrize("update", ["in-backward", "after"])
+@pytest.mark.parametrize(("norm", "every"), [(0.1, 1), (None, 2), (0.1, 3)])
+def test_clipped_and_accumulated_gradients_are_eager_pytorchs(
+    norm: float | None, every: int, update: str
+) -> None:
+    known, module = model(), model()
+    options = {} if norm is None else {"max_grad_norm": norm}
+    step = plan(module, adamw(module), gradient_accumulation_steps=every, update=update, **options)
+    optimizer, given = adamw(known), batches(7)
+    for number, x in enumerate(given, 1):
+        loss = squares(known(x))
+        (loss / every if every > 1 else loss).backward()
+        assert torch.equal(step(x), loss)
+        if number % every and number < len(given):
+            continue
+        step.update()
+        if norm is not None:
+            assert torch.equal(step.grad_norm, nn.utils.clip_grad_norm_(known.parameters(), norm))
+        optimizer.step()
+        optimizer.zero_grad()
+    for name, tensor in module.state_dict().items():
+        own = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        assert torch.equal(own, known.state_dict()[name]), name
+
+
 def test_a_tied_weight_is_spread_once() -> None:
     known, module = model(), model()
     for each in (known, module):
@@ -167,8 +192,6 @@ def stepped(module: nn.Module) -> torch.optim.AdamW:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"machine": "rtx3060"}, "shard= and machine are not supported together: leave machine out"),
-    ({"max_grad_norm": 1.0}, "shard= and max_grad_norm are not"),
-    ({"gradient_accumulation_steps": 2}, "shard= and gradient_accumulation_steps are not"),
     ({"ema": 0.9}, "shard= and ema are not"),
     ({"cuda_graph": True}, "shard= and cuda_graph are not"),
     ({"rollback_on_error": True}, "shard= and rollback_on_error are not"),

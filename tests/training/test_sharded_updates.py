@@ -1,0 +1,117 @@
+"""Sharded training that clips gradients by their norm, and adds them up over batches: FSDP2's bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import memplan
+import pytest
+from memplan.runtime.measuring.live_bytes import live_peak
+from ranks import ranks
+from sharded_models import batch, make
+from sharded_training import COUNT, Trained, adamw, by_fsdp, differences, share_bytes
+from torch import Tensor
+
+pytestmark = pytest.mark.scripts
+
+STEPS = 6
+
+
+def both(
+    rank: int, size: int, kind: str, most: float | None, every: int, budget: str
+) -> tuple[dict[str, float], int, int]:
+    """Train by FSDP2 and by a plan; return what differs, and the peak, measured and planned."""
+    batches = [batch(kind, rank, number) for number in range(STEPS)]
+    known = by_fsdp(kind, size, batches, most=most, every=every)
+    module = make(kind)
+    optimizer = adamw(module)
+    options: dict[str, Any] = {} if most is None else {"max_grad_norm": most}
+    step = memplan.optimize(
+        module,
+        batches[0],
+        budget=budget,
+        optimizer=optimizer,
+        shard=True,
+        solver="joint",
+        time_limit=1,
+        cache=False,
+        gradient_accumulation_steps=every,
+        **options,
+    )
+    held = share_bytes(module) + sum(each.nbytes for each in (*batches[0].values(), *module.buffers()))
+    losses, norms = list[Tensor](), list[Tensor]()
+
+    def train() -> None:
+        for number, given in enumerate(batches, 1):
+            losses.append(step(**given).detach())
+            if most is not None and not number % every:
+                assert step.grad_norm is not None
+                norms.append(step.grad_norm)
+        for plan in step.plans:
+            assert plan.cycle is not None
+            plan.cycle.end_jobs()
+
+    counted = live_peak(train)
+    outside = COUNT * len(optimizer.state) + sum(each.nbytes for each in (*losses, *norms))
+    found = differences(known, Trained(module, optimizer, losses, norms))
+    return found, counted.peak_bytes + held - outside, step.plan.figures.peak
+
+
+@pytest.mark.parametrize(
+    ("kind", "most", "every", "budget", "size"),
+    [
+        ("gpt2", 0.5, 1, "80%", 2),
+        ("lora", None, 2, "90%", 2),
+        ("gpt2", 0.5, 3, "80%", 2),
+        ("llama", 0.5, 2, "80%", 4),
+    ],
+)
+def test_updates_are_fsdp2s(
+    tmp_path: Path, kind: str, most: float | None, every: int, budget: str, size: int
+) -> None:
+    for row in ranks(both, tmp_path, size, kind, most, every, budget, size=size):
+        assert not isinstance(row, str), row
+        found, peak, planned = row
+        assert {name: each for name, each in found.items() if each > (0.0 if size == 2 else 1e-6)} == {}
+        assert peak <= planned
+
+
+def update_alone(rank: int) -> list[str]:
+    """Call `update` on one rank alone, then on both."""
+    module, lines = make("gpt2"), list[str]()
+    step = memplan.optimize(
+        module,
+        batch("gpt2", rank, 0),
+        budget="100%",
+        optimizer=adamw(module),
+        shard=True,
+        solver="joint",
+        time_limit=1,
+        cache=False,
+        gradient_accumulation_steps=4,
+    )
+    step(**batch("gpt2", rank, 0))
+    for call in (
+        step.update if rank else lambda: step(**batch("gpt2", rank, 0)),
+        lambda: (step if rank else step.evaluate)(**batch("gpt2", rank, 0)),
+        step.update,
+    ):
+        try:
+            call()
+            lines.append("")
+        except memplan.MismatchError as error:
+            lines.append(str(error))
+    return lines
+
+
+def test_ranks_that_call_different_things_are_refused_on_all(tmp_path: Path) -> None:
+    first, second = ranks(update_alone, tmp_path)
+    line = "step.update() is called here, and not on all ranks: call it on all of them, or on none"
+    assert first[0] == f"rank 1 of 2 refuses its batch: {line}"
+    assert second[0] == line
+    assert first[1] == second[1]
+    assert first[1].startswith(
+        "ranks 0 and 1 need different plans, and must run the same one: step.evaluate,"
+    )
+    assert first[2] == second[2] == ""

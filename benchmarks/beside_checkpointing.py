@@ -1,11 +1,11 @@
-"""Plans beside `torch.utils.checkpoint` around each layer, at the memory that it takes.
+"""Plans compared with `torch.utils.checkpoint` around each layer, at the memory that it takes.
 
 Protocol. Models of `examples/` with lists of layers, forward and backward, gradients dropped, one thread.
 Each layer's forward is wrapped; the peak is measured. Then `auto` plans for that many bytes. Each variant
-takes turns with plain PyTorch in one process; its figure is the ratio of the medians of the process's own
-time. Peaks are those of live storage, weights, buffers and inputs included.
+takes turns with eager PyTorch in one process; each turn gives a ratio of processor times, and the figures are
+the median and the quartiles of these. Peaks are those of live storage, weights, buffers and inputs included.
 
-    python benchmarks/beside_checkpointing.py [--models gpt2,bert,vit,t5] [--rounds 9] [--seconds 30]
+    python benchmarks/beside_checkpointing.py [--models gpt2,bert,vit,t5] [--rounds 25] [--seconds 30]
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
+from statistics import quantiles
 from time import process_time
 from typing import Any
 
@@ -73,14 +73,10 @@ def row(
 ) -> None:
     run()
     peak = always + live_peak(run).peak_bytes
-    own, eager = list[float](), list[float]()
-    for _ in range(rounds):
-        own.append(timed(run))
-        eager.append(timed(lambda: run_eager(iteration)))
-    print(
-        f"| {what} | {median(own) / median(eager):.3f} | {peak / 2**20:.1f} MiB, {peak / plain_peak:.0%} |",
-        flush=True,
-    )
+    ratios = [timed(run) / timed(lambda: run_eager(iteration)) for _ in range(rounds)]
+    low, middle, high = quantiles(ratios, n=4)
+    size = f"{peak / 2**20:.1f} MiB, {peak / plain_peak:.0%}"
+    print(f"| {what} | {middle:.3f} ({low:.3f} to {high:.3f}) | {size} |", flush=True)
 
 
 def timed(run: Callable[[], Any]) -> float:
@@ -92,7 +88,7 @@ def timed(run: Callable[[], Any]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--models", default="gpt2,bert,vit,t5")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--seconds", type=float, default=30, help="for the solver")
     options = parser.parse_args()
     torch.set_num_threads(1)

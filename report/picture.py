@@ -57,7 +57,7 @@ def picture(subject: Subject) -> str:
     height = bottom + len(queues) * (_ROW + _GAP) + 54
     body = [
         *_words(subject),
-        *_legend("memory", _kinds(found.sums), height - 42, dashed="plain"),
+        *_legend("memory", _kinds(found.sums), height - 42, dashed="baseline"),
         *_legend("queues", _work(subject, line), height - 22),
         *_grid(ceiling, end, bottom),
         *_stack(stacked, ceiling),
@@ -172,7 +172,7 @@ def _kinds(sums: Ints) -> list[tuple[str, str]]:
 def _work(subject: Subject, line: Timeline) -> list[tuple[str, str]]:
     """Return word and colour of each sort of work in the queues."""
     words = {colour: phase.word for phase, colour in zip(Phase, PHASE, strict=True)}
-    words |= {AGAIN: "recomputed", COPY: "copies"}
+    words |= {AGAIN: "recomputed", COPY: "transfers"}
     there = set(_colours(subject)[line.queue != NOTHING].tolist())
     return [(word, colour) for colour, word in words.items() if colour in there]
 

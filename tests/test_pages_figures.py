@@ -1,0 +1,47 @@
+"""Figures that pages print are those of the commands and pictures that they show."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from memplan.cli.main import main
+
+ROOT = Path(__file__).parents[1]
+START = (ROOT / "docs" / "start.md").read_text()
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_model_of_the_first_steps_has_the_figures_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operations, tensors and peak; times are of the machine."""
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    model = re.search(r"<!-- file: model.py -->\n```python\n(.*?)```", START, re.S)
+    printed = re.search(r"(\d+) operations, (\d+) tensors\n.*?peak ([\d,]+) B = ([\d.]+ \w+)", START)
+    assert model is not None
+    assert printed is not None
+    Path("model.py").write_text(model[1])
+    result = CliRunner().invoke(main, ["profile", "model.py", "-o", "graph.yaml", "--json"])
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert (found["operations"], found["tensors"]) == (int(printed[1]), int(printed[2]))
+    assert found["baseline_peak"] == int(printed[3].replace(",", ""))
+    assert printed[4] == f"{found['baseline_peak'] / 2**20:.2f} MiB"
+
+
+def test_the_picture_says_what_the_text_says_and_that_it_is_simulated() -> None:
+    picture = (ROOT / "docs" / "pictures" / "llama-lora.svg").read_text()
+    assert "simulated: estimated times, no GPU was used" in picture
+    assert picture.count('marker-end="url(#head)"') == 3
+    caption = README[README.index("llama-lora.svg") :].split("\n\n")[1]
+    assert "imulated" in caption
+    sizes = set(re.findall(r"[\d.]+ GiB", caption))
+    assert sizes == {size for size in re.findall(r">[^<]*?([\d.]+ GiB)[^<]*</text>", picture) if "." in size}
+    assert set(re.findall(r"\+[\d.]+ ?%", caption.replace(" %", "%"))) == set(
+        re.findall(r"\+[\d.]+%", picture)
+    )

@@ -214,7 +214,6 @@ def _validate(
         "train=False": not options.train,
         "machine": options.machine is not None,
         "scaler": options.enabled_scaler is not None,
-        "master_weights": options.master_weights,
         "ema": options.ema is not None,
         "weights": options.weights is not None,
         "compile": options.compile,

@@ -127,9 +127,11 @@ class Shards:
             local, self.ranks.mesh, [Shard(0)], run_check=False, shape=like.shape, stride=like.stride()
         )
 
-    def state(self, weight: Tensor, dtype: torch.dtype) -> DTensor:
-        """Return a new optimizer state of a weight, zero, as `torch.zeros_like` makes it."""
-        return self._dtensor(torch.zeros_like(local_of(weight), dtype=dtype), weight)
+    def state(self, weight: Tensor, dtype: torch.dtype, *, copied: bool = False) -> DTensor:
+        """Return a new optimizer state of a weight: zero, or a copy of it, as a master is."""
+        own = local_of(weight)
+        made = own.to(dtype, copy=True) if copied else torch.zeros_like(own, dtype=dtype)
+        return self._dtensor(made, weight)
 
     def share(self, form: Value) -> Share:
         """Allocate this rank's share of a gradient of this form."""

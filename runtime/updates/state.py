@@ -263,7 +263,8 @@ class OptimizerState:
             self._made.append((parameter, state))
             if self._shards is not None:
                 dtype = self._forms[parameter, state].dtype
-                row[state] = self._shards.state(self._module.get_parameter(parameter), dtype)
+                weight = self._module.get_parameter(parameter)
+                row[state] = self._shards.state(weight, dtype, copied=state == MASTER)
                 continue
             row[state] = unmade(self._forms[parameter, state], self._first(parameter, state))
         return bool(own)

@@ -260,8 +260,11 @@ def test_a_mesh_of_other_devices_is_refused() -> None:
 def test_two_ranks_on_one_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cpu, "unique_name", lambda _self: "GPU-1")
     monkeypatch.setattr(Ranks, "gathered", lambda _self, mine: [mine, mine])
+    ended: list[Ranks] = []
+    monkeypatch.setattr(Ranks, "_end_groups", lambda self: ended.append(self))
     with pytest.raises(memplan.InputError, match=r"ranks 0 and 1 both compute on one device, GPU-1: give"):
         Ranks(True, torch.device("cpu"))
+    assert len(ended) == 1  # no group stays open
 
 
 def test_a_wrapped_module_is_refused() -> None:

@@ -45,6 +45,7 @@ def picture(curves: Sequence[Curve]) -> str:
         f'<path class="axis" d="M{_LEFT},{_TOP} V{_BOTTOM} H{_RIGHT}"/>',
         f'<text x="{_LEFT - 6}" y="{_TOP + 4}" text-anchor="end">{duration(most_seconds)}</text>',
         f'<text x="{_LEFT - 6}" y="{_BOTTOM}" text-anchor="end">0</text>',
+        f'<text x="{_LEFT}" y="{_BOTTOM + 18}">0 B</text>',
         f'<text x="{_RIGHT}" y="{_BOTTOM + 18}" text-anchor="end">{format_bytes(most_bytes)}</text>',
         f'<text x="{_LEFT}" y="{_BOTTOM + 34}">time of an iteration against memory</text>',
     ]

@@ -247,14 +247,18 @@ def ranks_sections(found: RanksResult) -> Iterator[Section]:
         for row in sorted(found.batches, key=lambda row: row.batch)
         if row.plan.seconds
     )
-    hint = f"{network}. Samples per second are of all ranks. ≤, ≥: from a short search."
+    hint = f"Ranks: {network}. Samples per second are of all ranks. ≤, ≥: from a short search."
     title = f"{found.preset.gpu.name}: {found.peers.ranks:,} ranks"
     answer = ranks_answer(found)
-    yield Section(Table(title, *_batch_table(found), hint), bars, f"{answer[0].upper()}{answer[1:]}.")
+    yield Section(Table(title, *_batch_table(found), hint), bars, f"{_capital(answer)}.")
     if one is not None:
-        yield Section(Table(_policy_title(one), *_policy_table(found, one)))
+        yield Section(Table(_capital(_policy_title(one)), *_policy_table(found, one)))
         curves = (
             Curve("FSDP2", [(point.budget, point.policy_seconds) for point in found.curve]),
             Curve("plan", [(point.budget, point.seconds) for point in found.curve]),
         )
-        yield Section(Table(_curve_title(one), *_curve_table(found)), curves=curves)
+        yield Section(Table(_capital(_curve_title(one)), *_curve_table(found)), curves=curves)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -34,6 +34,17 @@ def test_the_model_of_the_first_steps_has_the_figures_of_the_page(
     assert printed[4] == f"{found['baseline_peak'] / 2**20:.2f} MiB"
 
 
+def test_the_way_to_a_plan_of_an_own_model_is_short() -> None:
+    """At most 600 words from the top to the report of a model, and 4 commands."""
+    shown = re.sub(r"<!--.*?-->|```.*?```", "", README, flags=re.S)
+    way = shown[: shown.index("## Three lines")]
+    assert len(way.split()) <= 600
+    begin, end = README.index("## Install"), README.index("## Three lines")
+    commands = re.findall(r"^(?:pip|plan) .*", README[begin:end], re.M)
+    assert [line.split()[:2] for line in commands][:2] == [["pip", "install"], ["plan", "optimize"]]
+    assert len(commands) <= 4
+
+
 def test_the_picture_says_what_the_text_says_and_that_it_is_simulated() -> None:
     picture = (ROOT / "docs" / "pictures" / "llama-lora.svg").read_text()
     assert "simulated: estimated times, no GPU was used" in picture

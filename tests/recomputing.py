@@ -9,12 +9,18 @@ from memplan.planner.schedule.sequence import in_default_mode, schedule_of
 def recomputing(graph, rng, share=0.3, window=6):
     """A valid schedule: before a share of the operations some earlier ones run again, with what they need.
 
-    Nothing is repeated among the updates, and what reads a tensor not behind its change.
+    Nothing is repeated among the updates, and what reads or makes a tensor not behind its change.
     """
     operations = graph.operations
     may = operations.recompute.tolist()
-    changed = {x: index for index, row in enumerate(graph.mutate_lists) for x in row}
-    until = [min((changed.get(x, len(may)) for x in row), default=len(may)) for row in graph.read_lists]
+    changes = graph.mutators.lists()
+    touched = [
+        {*reads, *writes} for reads, writes in zip(graph.read_lists, operations.writes.lists(), strict=True)
+    ]
+    until = [
+        min((at for x in row for at in changes[x] if at > index), default=len(may))
+        for index, row in enumerate(touched)
+    ]
     runs = []
     for index, phase in enumerate(operations.phase.tolist()):
         if index and phase != Phase.UPDATE and rng.random() < share:

@@ -182,9 +182,9 @@ class Writer:
 
     def _keep(self, operation: Operation) -> None:
         """Write the call that notes in the journal what the operation is about to change in place."""
-        if operation.mutates:
+        if changed := self.program.residents_changed(operation):
             values = {self.program.values[value].storage: value for value in values_read(operation.call)}
-            self.lines.append(f"keep({', '.join(f'({x}, v{values[x]})' for x in operation.mutates)})")
+            self.lines.append(f"keep({', '.join(f'({x}, v{values[x]})' for x in changed)})")
 
     # ── calls ───────────────────────────────────────────────────────────────────────────────────────
 

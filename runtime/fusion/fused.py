@@ -7,13 +7,13 @@ computed. Names of what stays and the fingerprint are those of the program that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...graphs.errors import MismatchError
 from ...graphs.graph import Kind
 from ..program.names import Names, operation_name
 from ..program.program import Call, Operation, Program, Ref
+from ..program.renumbered import with_operations
 from .groups import Group
 from .kernel import Kernel, kernels
 from .members import Members, members_of
@@ -63,7 +63,7 @@ def fused(program: Program, units: Sequence[Group]) -> Fused:
         operations.append(operation)
         groups[operation.name], by_name[operation.name] = group, (members, one)
     _check_order(program, operations)
-    return Fused(_renumbered(program, operations), groups, by_name)
+    return Fused(with_operations(program, operations), groups, by_name)
 
 
 def _live(program: Program, units: Sequence[Group]) -> list[tuple[Group, Members | None]]:
@@ -103,59 +103,3 @@ def _check_order(program: Program, operations: Sequence[Operation]) -> None:
         if not made.issuperset(operation.reads):
             raise MismatchError(f"{operation.name} stands before what it reads")
         made.update(operation.writes)
-
-
-def _renumbered(program: Program, operations: Sequence[Operation]) -> Program:
-    """Return the program of these operations, without storages that none of them makes."""
-    gone = {x for operation in program.operations for x in operation.writes}
-    gone -= {x for operation in operations for x in operation.writes}
-    storages = {x: new for new, x in enumerate(x for x in range(len(program.storages)) if x not in gone)}
-    kept = [v for v, value in enumerate(program.values) if value.storage in storages]
-    values = {value: new for new, value in enumerate(kept)}
-
-    def call(one: Call) -> Call:
-        arguments, keywords = _refer(one.arguments, values), _refer(one.keywords, values)
-        outputs = tuple(None if v is None else values.get(v) for v in one.outputs)
-        return replace(one, arguments=arguments, keywords=keywords, outputs=outputs)
-
-    def operation(one: Operation) -> Operation:
-        reads, writes, mutates = (
-            tuple(storages[x] for x in group) for group in (one.reads, one.writes, one.mutates)
-        )
-        return one._replace(call=call(one.call), reads=reads, writes=writes, mutates=mutates)
-
-    def named(group: Mapping[Any, int]) -> dict[Any, int]:
-        return {name: values[value] for name, value in group.items()}
-
-    def one(value: int | None) -> int | None:
-        return None if value is None else values[value]
-
-    return replace(
-        program,
-        storages=[program.storages[x] for x in storages],
-        values=[program.values[v]._replace(storage=storages[program.values[v].storage]) for v in kept],
-        operations=[operation(each) for each in operations],
-        views={values[v]: call(each) for v, each in program.views.items() if v in values},
-        parameters=named(program.parameters),
-        buffers=named(program.buffers),
-        inputs=named(program.inputs),
-        constants={values[v]: tensor for v, tensor in program.constants.items()},
-        held={values[v]: path for v, path in program.held.items()},
-        states=named(program.states),
-        loss=one(program.loss),
-        outputs=named(program.outputs),
-        gradients=named(program.gradients),
-        norm=one(program.norm),
-        infinite=one(program.infinite),
-    )
-
-
-def _refer(argument: Any, values: Mapping[int, int]) -> Any:
-    """Return the argument with new numbers in its Refs."""
-    if isinstance(argument, Ref):
-        return Ref(values[argument.value])
-    if isinstance(argument, Mapping):
-        return {name: _refer(part, values) for name, part in argument.items()}  # pyright: ignore
-    if isinstance(argument, tuple | list):
-        return type(argument)(_refer(part, values) for part in argument)  # pyright: ignore
-    return argument

@@ -2,7 +2,7 @@
 
     storage    a block of memory: a tensor of the graph.
     value      a view into one storage, as PyTorch sees a tensor: shape, strides, offset, dtype.
-    operation  a call that makes new storage (or, at the end, changes a resident one in place).
+    operation  a call that makes new storage, or changes some in place (residents, sums of gradients).
     view       a call that makes no storage, only another value of one that is there.
 
 Storages, values and operations are known by their index. A value is the result of an operation, the
@@ -210,6 +210,10 @@ class Program:
         """
         groups = (self.parameters, self.buffers, self.states, self.inputs)
         return (*(value for group in groups for value in group.values()), *self.constants)
+
+    def residents_changed(self, operation: Operation) -> tuple[int, ...]:
+        """Return the storages that an operation changes in place and that outlive the iteration."""
+        return tuple(x for x in operation.mutates if self.storages[x].kind <= Kind.OPTIMIZER_STATE)
 
     @property
     def returned(self) -> tuple[int, ...]:

@@ -462,18 +462,18 @@ def _keep_nothing(*_changing: Any) -> None:
 
 
 def _changed_by_others(program: Program) -> set[int]:
-    """Return the storages that something else than an update changes: buffers, mostly."""
+    """Return the residents that something else than an update changes: buffers, mostly."""
     return {
         x
         for operation in program.operations
         if not (updates_weights(operation) or adds_up(operation))
-        for x in operation.mutates
+        for x in program.residents_changed(operation)
     }
 
 
 def _changed(program: Program) -> set[int]:
-    """Return the storages that operations change."""
-    return {x for operation in program.operations for x in operation.mutates}
+    """Return the residents that operations change."""
+    return {x for operation in program.operations for x in program.residents_changed(operation)}
 
 
 def _check_host(terms: Terms | None, kept: int, planned: int) -> None:

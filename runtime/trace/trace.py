@@ -34,6 +34,7 @@ from ..updates.masters import with_master
 from ..updates.order import check_order, check_overlaps
 from ..updates.scaling import check_scaled, divided
 from ..updates.updates import with_sums, with_updates
+from .gradient_sums import with_sums_in_place
 from .handed_over import with_handover
 from .joint import forward_calls, joint_graph
 from .layouts import Forms
@@ -162,7 +163,7 @@ def _trace(
         program = program_on_cuda(by_some_layers(iteration.module, whole, forward))
     else:
         program = whole()
-    program = named(program)
+    program = with_sums_in_place(named(program))
     if iteration.updates is not None:
         program = _with_updates(program, iteration)
     check_order(program)

@@ -44,7 +44,10 @@ def test_every_program_is_well_formed(name):
     for operation in program.operations:
         assert there.issuperset(operation.reads)
         assert there.isdisjoint(operation.writes)
-        assert (operation.phase == Phase.UPDATE) == bool(operation.mutates)
+        assert there.issuperset(operation.mutates)
+        changed = {program.storages[storage].kind for storage in operation.mutates}
+        assert (operation.phase == Phase.UPDATE) == bool(changed & {Kind.BUFFER, Kind.PARAMETER})
+        assert operation.phase == Phase.UPDATE or changed <= {Kind.PARAMETER_GRADIENT}
         there.update(operation.writes)
     assert there == set(range(len(program.storages)))
     for value, call in program.views.items():

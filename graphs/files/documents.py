@@ -13,6 +13,8 @@ import re
 import tempfile
 import zlib
 from contextlib import suppress
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from stat import S_ISBLK, S_ISCHR, S_ISDIR, S_ISFIFO, S_ISREG, S_ISSOCK
 from time import time
@@ -25,6 +27,9 @@ from .yaml_dialect import dump_yaml, load_yaml
 MOST_BYTES = {".json": 512 * 2**20, ".yaml": 64 * 2**20, ".yml": 64 * 2**20}
 """The largest file that is read, uncompressed. A million operations take about 250 MB of JSON. What is read
 takes at most 32 bytes of memory a byte of JSON and 64 a byte of YAML."""
+
+_MOST_NAMES = 5000
+"""Files of a folder among which a close name is looked for."""
 
 MOST_UNPACKED = 50
 """How many times its size a packed file may unpack to, beyond the first MiB. Graphs unpack to ten times."""
@@ -152,6 +157,15 @@ def _too_large(path: Path, most: int) -> InputError:
     return InputError(f"{path}: larger than the {most // 2**20} MiB that are read{other}")
 
 
+def _close_name(path: Path) -> str:
+    """Return a question with the file's name that was meant, if one in its folder is close; empty if none."""
+    with suppress(OSError), os.scandir(path.parent) as found:
+        names = [one.name for one in islice(found, _MOST_NAMES) if one.name.endswith(path.suffix)]
+        if path.suffix and (close := get_close_matches(path.name, names, n=1, cutoff=0.8)):
+            return f": is it {path.with_name(close[0])}?"
+    return ""
+
+
 def regular_size(path: Path) -> int:
     """Return the size of a regular file, or of the one that a link leads to. Raises InputError.
 
@@ -163,7 +177,7 @@ def regular_size(path: Path) -> int:
     except FileNotFoundError:
         to = f": a link to {os.readlink(path)}, which does not exist" if path.is_symlink() else ""
         folder = "" if to or path.suffix else " or folder"
-        raise InputError(f"{path}: no such file{folder}{to}") from None
+        raise InputError(f"{path}: no such file{folder}{to or _close_name(path)}") from None
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
     if not S_ISREG(about.st_mode):

@@ -6,6 +6,7 @@ import copy
 import gzip
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from hashlib import sha256
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.errors import InputError
-from memplan.graphs.files.documents import MOST_BYTES, read_document, write_whole
+from memplan.graphs.files.documents import MOST_BYTES, read_document, regular_size, write_whole
 from memplan.graphs.files.files import graph_digest, load_graph, save_graph
 from memplan.graphs.files.read import graph_from_document
 from memplan.graphs.files.write import graph_to_document
@@ -380,3 +381,17 @@ def test_the_digest_is_that_of_the_whole_text(graph: Graph) -> None:
     content = [document[part] for part in ("tensors", "operations", "results")]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     assert graph_digest(graph) == sha256(text.encode()).hexdigest()
+
+
+def test_a_name_with_a_typo_is_told_the_one_like_it(tmp_path: Path) -> None:
+    for name in ("model.schedule.json", "model.schedule.yaml", "other.json"):
+        (tmp_path / name).write_text("{}")
+    for wrong, hint in (
+        ("model.schedul.json", rf": is it {re.escape(str(tmp_path))}/model\.schedule\.json\?$"),
+        ("nothing.json", "nothing.json: no such file$"),
+        ("model", "no such file or folder$"),
+    ):
+        with pytest.raises(InputError, match=hint):
+            regular_size(tmp_path / wrong)
+    with pytest.raises(InputError, match=r"no such file$"):
+        regular_size(tmp_path / "none" / "model.schedule.json")

@@ -78,7 +78,8 @@ class Agreement:
     def _compare(self, number: int, found: Found | None, failed: MemplanError | None) -> None:
         """Raise MismatchError unless all ranks have this number, which is none of a refusal."""
         mine = [self._purpose, number]
-        if number == _REFUSED or any(each != mine for each in self._ranks.numbers(*mine)):
+        others = self._ranks.numbers(*mine)  # one that refuses takes part: the others wait for it
+        if number == _REFUSED or any(each != mine for each in others):
             self._refuse(found, failed)
 
     def _options(self, buckets: Buckets | None, inputs: Inputs) -> list[Inputs]:

@@ -1,4 +1,4 @@
-"""The graph of a schedule, found by the sha256 in the schedule among the files beside it."""
+"""The graph of a schedule, found by the sha256 in the schedule among the files next to it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def find_graph(schedule_path: Path, document: object) -> tuple[Path, Graph]:
 
 
 def _documents(schedule_path: Path) -> Iterator[Path]:
-    """Yield the JSON and YAML files beside the schedule, then those in the working folder."""
+    """Yield the JSON and YAML files next to the schedule, then those in the working folder."""
     folders = [schedule_path.parent, Path()]
     if folders[0].resolve() == folders[1].resolve():
         folders.pop()

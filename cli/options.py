@@ -266,7 +266,7 @@ graph_option = click.option(
     "--graph",
     "graph_path",
     type=FILE,
-    help="File of the schedule's graph.  [default: the one of its sha256, beside the schedule or in the "
+    help="File of the schedule's graph.  [default: the one of its sha256, next to the schedule or in the "
     "working folder]",
 )
 budget_option = click.option(

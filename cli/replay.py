@@ -78,7 +78,7 @@ def open_schedule(
 ) -> Held:
     """Read both files.
 
-    graph_path: None to find the graph beside the schedule; a note then says which file it is.
+    graph_path: None to find the graph next to the schedule; a note then says which file it is.
     budget, machine: these replace those recorded in the schedule.
 
     Raises InputError, and MismatchError if the schedule was made for another graph.

@@ -17,7 +17,7 @@ FILE = Path(__file__).parent / "public" / "oracles" / "tiny_exact_remat.json"
 class Tiny(NamedTuple):
     """A small graph, whose operations have one output each, and its exact optima.
 
-    floor: minimum memory, bytes.
+    min_memory: bytes.
     seconds: of all operations.
     optima: budgets in bytes with their minimum seconds, None if infeasible.
     whole: whether every operation leads to a target. The optima require the targets alone, so only then are
@@ -25,7 +25,7 @@ class Tiny(NamedTuple):
     """
 
     graph: Graph
-    floor: int
+    min_memory: int
     seconds: float
     optima: list[tuple[int, float | None]]
     whole: bool
@@ -46,9 +46,9 @@ def tiny_graphs() -> tuple[Tiny, ...]:
             inputs = [made[read] for read in reads]
             draft.operation(f"n{node}", time=instance["time"][node], reads=inputs, writes=[made[node]])
         whole = len(needed) == instance["n"]
-        floor, seconds = instance["node_lower_bound"], instance["sum_time"]
+        min_memory, seconds = instance["node_lower_bound"], instance["sum_time"]
         optima = [(budget, best) for budget, best in instance["pareto"]]
-        found.append(Tiny(draft.graph(), floor, seconds, optima, whole))
+        found.append(Tiny(draft.graph(), min_memory, seconds, optima, whole))
     return tuple(found)
 
 

@@ -225,7 +225,7 @@ def _unused(function: Callable[..., Any]) -> frozenset[str]:
 
 
 def _with_loss(output: Any, loss: Tensor) -> Any:
-    """Return a function's result with the planned loss in the place of its own."""
+    """Return a function's result with the planned loss instead of its own."""
     if output is None or isinstance(output, Tensor):
         return loss
     if isinstance(output, tuple | list):

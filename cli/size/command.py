@@ -203,7 +203,7 @@ def size(
         raise click.UsageError("--ranks are of equal GPUs: it goes with one --gpu")
     if peers is not None and (host or lanes or machine_path):
         other = "--host" if host else "--lanes" if lanes else "--machine"
-        raise click.UsageError(f"--ranks moves tensors between GPUs alone, by --link: leave {other} away")
+        raise click.UsageError(f"--ranks moves tensors between GPUs alone, by --link: omit {other}")
     prices = parse_prices(price, chosen)
     chosen = _with_dtype(chosen, {dtype, loop.dtype}, output, every=gpu.strip().lower() == ALL)
     with model_code(model, "this machine"), output.status(f"reading {model}") as report:

@@ -103,7 +103,7 @@ class LoopOptions:
             )
         if self.total is not None or self.accumulate > 1:
             other = "--global-batch" if self.total is not None else "--accumulate"
-            raise click.UsageError(f"--ranks counts one micro-batch per update: leave {other} away")
+            raise click.UsageError(f"--ranks counts one micro-batch per update: omit {other}")
         return find_network(self.link, self.ranks)
 
     @property
@@ -125,7 +125,7 @@ class LoopOptions:
             return wanted
         if wanted is not None or self.accumulate > 1:
             other = "--batch" if wanted is not None else "--accumulate"
-            raise click.UsageError(f"--global-batch finds the micro-batch and its number: leave {other} away")
+            raise click.UsageError(f"--global-batch finds the micro-batch and its number: omit {other}")
         return [size for size in range(1, self.total + 1) if self.total % size == 0]
 
 

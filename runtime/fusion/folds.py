@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from ...graphs.graph import Kind, Phase
-from .again import RECOMPUTED
 from .fusible import is_pointwise
+from .recomputed_norms import RECOMPUTED
 from .uses import Fold, Folds, Uses
 
 LONGEST = 16

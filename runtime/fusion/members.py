@@ -12,8 +12,8 @@ from ..measuring.synthetic_inputs import substitute
 from ..program.call_text import call_text
 from ..program.names import short_name
 from ..program.program import Call, Operation, Program, Ref, refs, values_read
-from .again import RECOMPUTED, STATISTICS, recomputed_call
 from .groups import Group
+from .recomputed_norms import RECOMPUTED, STATISTICS, recomputed_call
 
 Way = Callable[[Call, Mapping[int, Tensor]], Sequence[Any]]
 """Makes a call with these values: its results."""

@@ -66,7 +66,7 @@ def with_adapters(module: nn.Module, wanted: LowRank) -> None:
     """Add adapters to the linear layers of a module, and freeze the rest. Raises InputError."""
     linear = {name: widths for name, one in module.named_modules() if (widths := _widths(one)) is not None}
     if any(part in (DOWN, UP) for name in linear for part in name.split(".")):
-        raise InputError("--lora: the model has adapters already: leave the option away")
+        raise InputError("--lora: the model has adapters already: omit the option")
     heads = {name for name, _ in module.named_modules() if name.rpartition(".")[2] in HEADS}
     output = _output_embeddings(module)
     left = {name for name in linear if module.get_submodule(name) is output or _within(name, heads)}

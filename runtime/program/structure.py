@@ -14,7 +14,7 @@ from .names import full_name
 from .program import Call, Program, Ref, Setting
 
 _SIZE = "#"
-"""Replacement of every number: sizes are not told from other numbers."""
+"""Replacement of every number: sizes cannot be distinguished from other numbers."""
 
 
 def structure(program: Program) -> str:

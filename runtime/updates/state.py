@@ -153,7 +153,7 @@ class OptimizerState:
         if len(made) > 1 or len(counts) > 1:
             raise MismatchError(
                 "the optimizer has updated some parameters more often than others, as after a layer was "
-                "frozen: planned updates count all alike. Plan anew without optimizer=, and call "
+                "frozen: planned updates count all equally. Plan anew without optimizer=, and call "
                 "loss.backward(), optimizer.step() and optimizer.zero_grad() after the step"
             )
         settings = [

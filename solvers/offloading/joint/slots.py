@@ -3,7 +3,7 @@
 A tensor that waits long for a use could be freed, and recomputed before it, with what that needs. Three
 answers to "what is missing then" give the slots: that tensor alone; all that waits but what crosses from
 block to block; and all. So a tensor has a slot at its own use, one where its block is recomputed, and one
-where everything is; the search decides which are taken (again.py). Linear in runs and uses.
+where everything is; the search decides which are taken (recompute_moves.py). Linear in runs and uses.
 """
 
 from __future__ import annotations

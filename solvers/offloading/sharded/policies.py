@@ -1,6 +1,6 @@
 """FSDP2's policies as schedules of a sharded graph: 2 × 3 of them.
 
-    weights       reshard: full weights are freed after forward and gathered again for backward
+    weights       reshard: full weights are freed after forward and regathered for backward
                   keep: they stay from forward to backward (`reshard_after_forward=False`)
     activations   all kept; selective: attention and every second product of matrices are kept, the rest of a
                   layer is recomputed; full: a checkpoint around each layer

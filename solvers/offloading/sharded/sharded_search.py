@@ -1,6 +1,6 @@
 """Sharded search: recomputation by annealing, with each weight gathered for the run that reads it.
 
-    sharded graph ──plain──▶ graph without weights ──search──▶ runs ──▶ gather, run, delete; scatter
+    sharded graph ──without_weights──▶ graph without weights ──search──▶ runs ──▶ gather, run, delete; scatter
 
 A run's weights are there while it runs, so they count as its workspace; shares count always. What is left is
 recomputation within a budget, which `search` solves, in any order. A weight stays where the next run reads it
@@ -50,13 +50,13 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     always = sum(share for x, share in shares.items() if graph.persistent[x])
     if limit < minimum_memory(graph, machine):
         raise infeasible(NAME, problem, None)
-    clock, plain, excess, least = options.clock(), without_weights(graph), 0, None
+    clock, stripped, excess, least = options.clock(), without_weights(graph), 0, None
     for tries_left in reversed(range(_TRIES)):
         # Seconds and schedules of the graph without weights are not those of this problem's race.
         seconds = None if options.time_limit is None else clock.left / (tries_left + 1)
         alone = replace(options, time_limit=seconds, start=None, race=Incumbent())
         try:
-            found = search.solve(Problem(plain, max(1, limit - always - excess), Machine()), alone)
+            found = search.solve(Problem(stripped, max(1, limit - always - excess), Machine()), alone)
         except InfeasibleError as error:
             known = None if error.least is None else error.least + always
             raise infeasible(NAME, problem, max(filter(None, (least, known)), default=None)) from None
@@ -64,7 +64,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         least = simulate(graph, schedule, machine=machine).figures.least_budget
         if least <= limit:
             return replace(found, schedule=schedule, bounds=(), lower_bound=time_bound(graph))
-        excess += least - limit  # gradients have shares beside them, which the search does not count
+        excess += least - limit  # gradients have shares next to them, which the search does not count
     raise infeasible(NAME, problem, least)
 
 

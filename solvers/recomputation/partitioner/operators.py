@@ -55,7 +55,7 @@ CHEAP = VIEWS | _names(
 
 RANDOM = _names("native_dropout rand_like randn_like")
 
-DEAR = _names(
+EXPENSIVE = _names(
     """
     mm convolution convolution_backward bmm addmm _scaled_dot_product_flash_attention
     _scaled_dot_product_efficient_attention _flash_attention_forward _efficient_attention_forward

@@ -31,7 +31,7 @@ import numpy as np
 
 from ...bounds.residency.max_flow import MOST_BITS, SINK, SOURCE, arcs_between, minimum_cut
 from .joint import FAR, Joint
-from .operators import CAT, CHEAP, DEAR, FREE, FUSIBLE, GETITEM, RANDOM, VIEWS
+from .operators import CAT, CHEAP, EXPENSIVE, FREE, FUSIBLE, GETITEM, RANDOM, VIEWS
 
 _NEARER = 1.1
 """A byte costs so much more for each step that it is farther from backward,"""
@@ -200,7 +200,7 @@ class Partitioner:
             return True
         if name in FREE or name in VIEWS:
             return False
-        if name not in CHEAP if rules.allowlist else name in RANDOM or name in DEAR:
+        if name not in CHEAP if rules.allowlist else name in RANDOM or name in EXPENSIVE:
             return True
         if rules.materialized and self._materialized_behind(x):
             return True

@@ -100,7 +100,7 @@ def test_without_compiled_code_at_hand_a_refusal_waits_for_none(
 @pytest.mark.scripts
 def test_no_budget_that_holds_a_schedule_is_refused_as_below_the_floor() -> None:
     """Least budgets by enumeration."""
-    for graph, _floor, _seconds, optima, _whole in tiny_graphs()[::5]:
+    for graph, _min_memory, _seconds, optima, _whole in tiny_graphs()[::5]:
         least = optima[0][0]
         found = registry.solve("auto", Problem(graph, least), settings=QUICK, bound_seconds=0)
         assert found.figures.peak <= least
@@ -161,7 +161,7 @@ def no_answer(*_: object) -> SolverResult:
 def test_what_is_said_to_be_within_the_gap_is(share: float) -> None:
     """Optima by enumeration; in other problems the search goes on to its end."""
     ended = 0
-    for graph, _floor, _seconds, optima, whole in tiny_graphs()[::6]:
+    for graph, _min_memory, _seconds, optima, whole in tiny_graphs()[::6]:
         budget, least = optima[len(optima) // 2]
         if least is None or not whole:
             continue

@@ -164,7 +164,7 @@ def test_picture_several_outputs() -> None:
 def test_tiny_graphs_of_the_corpus() -> None:
     """Never below the optimum over all orders. Compared where every node leads to a target: all must run."""
     equal = above = refused = 0
-    for graph, _floor, _seconds, optima, whole in tiny_graphs():
+    for graph, _min_memory, _seconds, optima, whole in tiny_graphs():
         for budget, best in optima if whole else ():
             if best is None:
                 continue

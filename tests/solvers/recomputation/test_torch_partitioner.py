@@ -144,7 +144,7 @@ def test_its_operators_are_pytorchs() -> None:
     assert names(known.recomputable_ops) - in_place == operators.CHEAP - {operators.GETITEM}
     assert names(known.random_ops) == operators.RANDOM
     assert names(known.view_ops) == operators.VIEWS
-    assert names(known.compute_intensive_ops) == operators.DEAR
+    assert names(known.compute_intensive_ops) == operators.EXPENSIVE
     assert names(known.fusible_ops) - in_place == operators.FUSIBLE - {operators.GETITEM}
 
 

@@ -19,7 +19,7 @@ deviation.
 """
 
 
-class Again(NamedTuple):
+class NormRecomputation(NamedTuple):
     """Recomputation of a norm's result from its statistics.
 
     make: computes the result from the call's arguments and the statistics.
@@ -74,10 +74,10 @@ def _scaled(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return x if bias is None else x + bias
 
 
-RECOMPUTED: Mapping[Any, Again] = {
-    aten.native_layer_norm.default: Again(_layer_norm, (0, 2, 3)),
-    aten.native_group_norm.default: Again(_group_norm),
-    FUNCTIONAL_BATCH_NORM: Again(_batch_norm),
+RECOMPUTED: Mapping[Any, NormRecomputation] = {
+    aten.native_layer_norm.default: NormRecomputation(_layer_norm, (0, 2, 3)),
+    aten.native_group_norm.default: NormRecomputation(_group_norm),
+    FUNCTIONAL_BATCH_NORM: NormRecomputation(_batch_norm),
 }
 
 

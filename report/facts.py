@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..graphs.arrays import Floats, Ints
-from ..graphs.graph import Graph, Kind, Phase
+from ..graphs.graph import Graph, Phase
 from ..graphs.machine import Memory
 from ..planner.addresses.lifetimes import WORKSPACE, Lifetimes
 from ..planner.baseline import any_size, baseline_schedule
@@ -20,14 +20,13 @@ from ..planner.simulator.curves import byte_curves
 from ..planner.simulator.timeline import NOTHING, Timeline, timeline
 from .colours import COLOURS
 from .curves import by_memory
-from .memory_timeline import moments, passed
+from .limits import memory_limit, time_parts
+from .memory_timeline import KINDS, moments, passed
 from .modules import modules
 from .subject import Subject, cause_index, cause_words, queue_index, queue_words
 from .tensor_outcomes import TensorOutcome, bars, fates, recomputed_runs
 
 Document = dict[str, Any]
-
-KINDS = (*(kind.word.replace("_", " ") for kind in Kind), "workspace")
 
 
 def facts(subject: Subject) -> Document:
@@ -48,6 +47,7 @@ def facts(subject: Subject) -> Document:
         "overhead": subject.report.overhead,
         "gap": subject.report.gap,
         "above": subject.report.above,
+        "limits": [memory_limit(subject, rows[Memory.DEVICE]), time_parts(subject, line)],
         "period": _short(line.period),
         "kinds": KINDS,
         "colours": COLOURS,

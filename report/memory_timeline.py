@@ -19,6 +19,7 @@ from ..planner.addresses.lifetimes import WORKSPACE, Lifetimes
 from ..planner.simulator.clock import Queue
 from ..planner.simulator.timeline import Timeline
 
+KINDS = (*(kind.word.replace("_", " ") for kind in Kind), "workspace")
 OTHER = len(Kind)
 """Index after the kinds: workspaces, and tensors that are recomputed while a copy is resident."""
 

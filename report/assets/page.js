@@ -9,6 +9,7 @@ function head() {
   const proof = data.above === null ? "" : data.above < 5e-4 ? "; nothing is faster"
     : `; at most ${percent(data.above)} slower than the fastest there can be`;
   put("verdict", element("b", fits), `, ${beside}${proof}.`);
+  put("limits", ...data.limits.filter((line) => line).map((line) => element("p", line)));
   const share = figures.budget ? `${(100 * figures.peak / figures.budget).toFixed(1)} % of the budget` : "no budget";
   const rows = [
     ["time", seconds(figures.time), `baseline ${seconds(figures.baseline_time)}`],

@@ -122,8 +122,7 @@ _OPTIONS: tuple[Decorator, ...] = (
         "addresses",
         default=None,
         help="Fit an arena with an address for each tensor into the budget, not live bytes alone.  [default: "
-        "as the "
-        "graph was measured, with addresses on CUDA]",
+        "as the graph was measured, with addresses on CUDA; none for sharded training]",
     ),
     click.option(
         "--reserve",
@@ -315,7 +314,8 @@ def _solved(
 ) -> ValidatedSolution:
     addresses = search.addresses
     if addresses is None:
-        addresses = str(problem.graph.source.get("device", "cpu")) != "cpu"
+        on_device = str(problem.graph.source.get("device", "cpu")) != "cpu"
+        addresses = on_device and not problem.graph.tensors.spread
     try:
         return registry.solve_or_unpin(
             search.solver,

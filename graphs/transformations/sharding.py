@@ -5,7 +5,12 @@
 
 Weights, their gradients and optimizer states are spread. What reads a gradient, the norm for clipping as
 well, reads the sum over the ranks, so it works on shares too. Frozen weights are spread, and never change.
-All else stays as it is: each rank computes with its own batch. Linear in the graph.
+All else stays as it is: each rank computes with its own batch. Nothing but an update changes a spread tensor,
+so a gradient that is summed up in place is summed up out of place:
+
+    B1 ─w.grad─▶ add_ (changes w.grad)        B1 ─w.grad.0─▶ add_ ─w.grad─▶
+
+Linear in the graph.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..draft import Draft
 from ..errors import InputError
 from ..graph import Graph, Kind, Phase
 from ..machine import Machine, Peers
@@ -27,6 +33,7 @@ def sharded(graph: Graph, peers: Peers) -> Graph:
     """
     if graph.tensors.spread:
         raise InputError(f"{graph.name}: its tensors are spread over ranks already")
+    graph = _with_sums_out_of_place(graph)
     operations, kind = graph.operations, graph.tensors.kind
     updates = operations.phase == Phase.UPDATE
     if not updates.any() and Kind.PARAMETER_GRADIENT in kind:
@@ -68,6 +75,39 @@ def sharded(graph: Graph, peers: Peers) -> Graph:
         machine=_with_network(graph.machine or Machine(), peers),
         source={key: value for key, value in graph.source.items() if key != "fingerprint"},
     )
+
+
+def _with_sums_out_of_place(graph: Graph) -> Graph:
+    """Return the graph in which no operation but updates changes gradients. Operations keep their indices."""
+    phase, kind = graph.operations.phase, graph.tensors.kind
+    sums = {
+        x: changing
+        for x in np.flatnonzero(kind == Kind.PARAMETER_GRADIENT).tolist()
+        if (changing := [o for o in graph.mutators[x].tolist() if phase[o] == Phase.BACKWARD])
+        and not any(o < changing[-1] and o not in changing for o in graph.consumers[x].tolist())
+    }
+    if not sums:
+        return graph
+    draft = Draft(graph.name)
+    for x in range(len(graph.tensors)):
+        draft.tensor(*graph.tensor(x))
+    reads, writes, mutates = (
+        [list(row) for row in rows]
+        for rows in (graph.read_lists, graph.operations.writes.lists(), graph.mutate_lists)
+    )
+    for x, changing in sums.items():
+        name, size, _kind, layer = graph.tensor(x)
+        parts = [draft.tensor(f"{name}.{k}", size, Kind.GRADIENT, layer) for k in range(len(changing))]
+        for o in graph.producers[x].tolist():
+            writes[o] = [parts[0] if y == x else y for y in writes[o]]
+        for o, before, after in zip(changing, parts, [*parts[1:], x], strict=True):
+            reads[o] = [*(y for y in reads[o] if y != x), before]
+            writes[o].append(after)
+            mutates[o].remove(x)
+    for o in range(len(graph.operations)):
+        edges = {"reads": reads[o], "writes": writes[o], "mutates": mutates[o]}
+        draft.operation(**{**graph.operation(o)._asdict(), **edges})
+    return draft.graph(graph.results, graph.machine, graph.source)
 
 
 def _with_network(machine: Machine, peers: Peers) -> Machine:

@@ -163,7 +163,9 @@ def _trace(
         program = program_on_cuda(by_some_layers(iteration.module, whole, forward))
     else:
         program = whole()
-    program = with_sums_in_place(named(program))
+    program = named(program)
+    if iteration.shards is None:  # ranks scatter gradients, which nothing may change then
+        program = with_sums_in_place(program)
     if iteration.updates is not None:
         program = _with_updates(program, iteration)
     check_order(program)

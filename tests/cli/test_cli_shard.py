@@ -51,6 +51,40 @@ def test_a_sharded_graph_is_written_solved_checked_and_shown(graph: Path) -> Non
     assert "prefetches" not in shown
 
 
+TIED = """
+import torch
+from torch import nn
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.layer = nn.Embedding(96, 32), nn.Linear(32, 32)
+
+    def forward(self, x):
+        return nn.functional.linear(self.layer(self.table(x)), self.table.weight).logsumexp(-1).sum()
+
+def build():
+    return Tied(), (torch.zeros(4, 8, dtype=torch.int64),), lambda loss: loss
+"""
+
+
+def test_a_tied_weight_estimated_for_a_gpu_is_sharded_and_solved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the documentation's commands alone: one device sums its gradients up in place, and has addresses."""
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(TIED)
+    plan("profile", "model.py", "--estimate", "--gpu", "h100", "--optimizer", "adamw", "-o", "graph.json")
+    graph = load_graph("graph.json")
+    (changed,) = (x for x, name in enumerate(graph.tensors.name) if name == "table.weight.grad")
+    assert len(graph.mutators[changed])
+    plan("shard", "graph.json", "--ranks", "2", "--link", "pcie4", "-o", "sharded.json")
+    for solver in ("auto", "fsdp"):
+        words = ("--solver", solver, "--budget", "100%", "--time-limit", "1", "--bound-time", "1")
+        plan("solve", "sharded.json", *words, "-o", "schedule.json")
+        assert "valid" in plan("check", "schedule.json", "--graph", "sharded.json").stdout
+
+
 def test_what_is_missing_is_named(graph: Path) -> None:
     refused = plan("shard", str(graph), "--ranks", "4", code=2)
     assert "it has no optimizer updates: add them with --optimizer adamw" in refused.stderr

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memplan.graphs.draft import Draft
 from memplan.graphs.errors import InputError
 from memplan.graphs.files.documents import read_document, write_document
 from memplan.graphs.files.files import graph_digest, load_graph, save_graph
@@ -16,6 +17,7 @@ from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Links, Machine, Peers
 from memplan.graphs.transformations.sharding import sharded
 from memplan.graphs.transformations.updates import ADAMW, with_updates
+from memplan.planner.baseline import baseline
 from memplan.planner.residency.prefetch_placement import build_schedule
 from memplan.planner.residency.residency import Residency
 from memplan.planner.schedule.file import load_schedule, save_schedule
@@ -54,6 +56,44 @@ def test_norms_are_of_the_sums_over_ranks() -> None:
     norms = [o for o, name in enumerate(graph.operations.name) if name.endswith("/norm")]
     assert len(norms) == 3
     assert all(graph.on_peers(o) == tuple(graph.read_lists[o]) for o in norms)
+
+
+def summed(count: int) -> Graph:
+    """A weight that is used count + 1 times; its gradients are added up in place."""
+    draft = Draft("tied")
+    weight = draft.tensor("w", 1024, Kind.PARAMETER)
+    state = draft.tensor("w.exp_avg", 1024, Kind.OPTIMIZER_STATE)
+    gradient = draft.tensor("w.grad", 1024, Kind.PARAMETER_GRADIENT)
+    backward = {"phase": Phase.BACKWARD, "recompute": False}
+    draft.operation("B", time=1.0, reads=[weight], writes=[gradient], **backward)
+    for k in range(count):
+        part = draft.tensor(f"part{k}", 1024, Kind.GRADIENT)
+        draft.operation(f"B{k}", time=1.0, reads=[weight], writes=[part], **backward)
+        draft.operation(f"add{k}", time=0.5, reads=[part], mutates=[gradient], **backward)
+    update = {"phase": Phase.UPDATE, "recompute": False}
+    draft.operation("w/update", time=1.0, reads=[gradient], mutates=[weight, state], **update)
+    return draft.graph()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_gradients_are_summed_up_out_of_place(count: int) -> None:
+    plain = summed(count)
+    graph = sharded(plain, NETWORK)
+    gradient = graph.tensor_index["w.grad"]
+    names = graph.operations.name
+    assert not len(graph.mutators[gradient])
+    assert [names[o] for o in graph.producers[gradient].tolist()] == [f"add{count - 1}"]
+    assert names == plain.operations.name
+    # Each sum reads the one before, and what it is added to; nobody else reads that.
+    before = [graph.tensor_index[f"w.grad.{k}"] for k in range(count)]
+    for k, x in enumerate(before):
+        assert [names[o] for o in graph.producers[x].tolist()] == ["B" if k == 0 else f"add{k - 1}"]
+        assert [names[o] for o in graph.consumers[x].tolist()] == [f"add{k}"]
+    found = baseline(graph)
+    assert found.time == pytest.approx(baseline(plain).time - 1.0 + 1.0 / 8)
+    # Two summands, the sum, the weight if it is read afterwards; shares of these and of the state.
+    full = 3 + (count > 1)
+    assert full * 1024 + 2 * 1024 // 8 <= found.least_budget <= full * 1024 + 3 * 1024 // 8
 
 
 @pytest.mark.parametrize(

@@ -64,13 +64,13 @@ def summed(count: int) -> Graph:
     weight = draft.tensor("w", 1024, Kind.PARAMETER)
     state = draft.tensor("w.exp_avg", 1024, Kind.OPTIMIZER_STATE)
     gradient = draft.tensor("w.grad", 1024, Kind.PARAMETER_GRADIENT)
-    backward = {"phase": Phase.BACKWARD, "recompute": False}
+    backward: dict[str, Any] = {"phase": Phase.BACKWARD, "recompute": False}
     draft.operation("B", time=1.0, reads=[weight], writes=[gradient], **backward)
     for k in range(count):
         part = draft.tensor(f"part{k}", 1024, Kind.GRADIENT)
         draft.operation(f"B{k}", time=1.0, reads=[weight], writes=[part], **backward)
         draft.operation(f"add{k}", time=0.5, reads=[part], mutates=[gradient], **backward)
-    update = {"phase": Phase.UPDATE, "recompute": False}
+    update: dict[str, Any] = {"phase": Phase.UPDATE, "recompute": False}
     draft.operation("w/update", time=1.0, reads=[gradient], mutates=[weight, state], **update)
     return draft.graph()
 

@@ -80,7 +80,7 @@ def sharded(graph: Graph, peers: Peers) -> Graph:
 def _with_sums_out_of_place(graph: Graph) -> Graph:
     """Return the graph in which no operation but updates changes gradients. Operations keep their indices."""
     phase, kind = graph.operations.phase, graph.tensors.kind
-    sums = {
+    sums: dict[int, list[int]] = {
         x: changing
         for x in np.flatnonzero(kind == Kind.PARAMETER_GRADIENT).tolist()
         if (changing := [o for o in graph.mutators[x].tolist() if phase[o] == Phase.BACKWARD])
@@ -91,22 +91,21 @@ def _with_sums_out_of_place(graph: Graph) -> Graph:
     draft = Draft(graph.name)
     for x in range(len(graph.tensors)):
         draft.tensor(*graph.tensor(x))
-    reads, writes, mutates = (
-        [list(row) for row in rows]
-        for rows in (graph.read_lists, graph.operations.writes.lists(), graph.mutate_lists)
-    )
+    operations = graph.operations
+    reads, writes, mutates = operations.reads.lists(), operations.writes.lists(), operations.mutates.lists()
     for x, changing in sums.items():
         name, size, _kind, layer = graph.tensor(x)
         parts = [draft.tensor(f"{name}.{k}", size, Kind.GRADIENT, layer) for k in range(len(changing))]
-        for o in graph.producers[x].tolist():
+        making: list[int] = graph.producers[x].tolist()
+        for o in making:
             writes[o] = [parts[0] if y == x else y for y in writes[o]]
         for o, before, after in zip(changing, parts, [*parts[1:], x], strict=True):
             reads[o] = [*(y for y in reads[o] if y != x), before]
             writes[o].append(after)
             mutates[o].remove(x)
     for o in range(len(graph.operations)):
-        edges = {"reads": reads[o], "writes": writes[o], "mutates": mutates[o]}
-        draft.operation(**{**graph.operation(o)._asdict(), **edges})
+        edges = {"reads": tuple(reads[o]), "writes": tuple(writes[o]), "mutates": tuple(mutates[o])}
+        draft.operation(**graph.operation(o)._replace(**edges)._asdict())
     return draft.graph(graph.results, graph.machine, graph.source)
 
 

@@ -127,7 +127,7 @@ def test_comparisons_and_curves(plan: Callable[..., Any]) -> None:
     assert fault(plan(*call, "--dry-run"), "plan-output", "bench-dry-run") is None
     assert fault(plan(*call, "--dry-run"), "plan-output", "bench") is not None
     curve = plan("pareto", "g.json", "--points", "3", "--solver", "rotor", "--bound-time", "1")
-    assert len(curve["points"]) == 3
+    assert 2 <= len(curve["points"]) <= 3 + 1  # the budgets that were solved, and the peak of the baseline
     assert fault(curve, "plan-output", "pareto") is None
     public = plan(
         "bench", "--corpus", "public", "--filter", "*fcn8*", "--budgets", "90%", *call[2:4], *call[6:]

@@ -1,4 +1,4 @@
-"""What limits a schedule: its memory, at which step and by which tensors; and where its time goes."""
+"""Limits of a schedule: its memory, at which step and by which tensors; and where its time goes."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import memplan
 import torch
 from sharded_models import layers, make
 from torch import Tensor, nn
@@ -27,6 +28,18 @@ class Trained(NamedTuple):
 
 def adamw(module: nn.Module) -> torch.optim.AdamW:
     return torch.optim.AdamW([each for each in module.parameters() if each.requires_grad], lr=0.01)
+
+
+def planned_step(
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    first: dict[str, Tensor],
+    budget: str,
+    **options: Any,
+) -> Any:
+    """Plan a sharded step in a second. first: a batch."""
+    quick: dict[str, Any] = {"solver": "joint", "time_limit": 1, "cache": False, "shard": True}
+    return memplan.optimize(module, first, budget=budget, optimizer=optimizer, **{**quick, **options})
 
 
 def wrapped(module: nn.Module, size: int, **options: Any) -> nn.Module:

@@ -223,7 +223,7 @@ def size(
 
 
 class Answer(NamedTuple):
-    """What the command says.
+    """The answer of the command, in each form.
 
     faults: lines of solvers that failed. nothing_fits: one line, None if a batch fits.
     """

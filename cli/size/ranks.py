@@ -137,8 +137,8 @@ class RanksSearch:
     ask: Question
     room: Room
     known: Known = field(default_factory=Known)
-    _policies: dict[int, list[tuple[str, Schedule]]] = field(
-        default_factory=dict[int, list[tuple[str, Schedule]]]
+    _policies: dict[tuple[str, int], list[tuple[str, Schedule]]] = field(
+        default_factory=dict[tuple[str, int], list[tuple[str, Schedule]]]
     )
 
     def run(self, batches: list[int] | None) -> RanksResult:
@@ -220,29 +220,24 @@ class RanksSearch:
 
     def _start_from_policies(self, batch: int) -> None:
         graph = self._graph(batch)
-        if len(graph.operations) not in self._policies:
-            rows = self._made(graph)
-            self._policies[len(graph.operations)] = rows
-            for _name, schedule in rows:
+        if ("planned", len(graph.operations)) not in self._policies:
+            for _name, schedule in self._made("planned", graph):
                 self.known.add(graph, schedule)
 
-    def _made(self, graph: Graph) -> list[tuple[str, Schedule]]:
-        rows = policy_schedules(Problem(graph, _ANY, self._machine))
-        return [(str(policy), schedule) for policy, schedule, _figures in rows]
+    def _made(self, loop: str, graph: Graph) -> list[tuple[str, Schedule]]:
+        """Return the policies' schedules of a loop, which are those of all batches with its operations."""
+        key = loop, len(graph.operations)
+        if key not in self._policies:
+            rows = policy_schedules(Problem(graph, _ANY, self._machine))
+            self._policies[key] = [(str(policy), schedule) for policy, schedule, _figures in rows]
+        return self._policies[key]
 
     def _at(self, batch: int) -> tuple[PolicyFigures, ...]:
         """Return the policies at a batch, the fastest that fit first."""
         graph = self.loops.ordinary(batch).graph
-        made = self._ordinary_policies(graph)
+        made = self._made("ordinary", graph)
         rows = [self._figures(graph, name, schedule) for name, schedule in made]
         return tuple(sorted(rows, key=lambda one: (one.seconds is None, one.seconds or 0.0, one.least)))
-
-    def _ordinary_policies(self, graph: Graph) -> list[tuple[str, Schedule]]:
-        # Updates stand last in the file, so that the same operations have other numbers.
-        key = -len(graph.operations)
-        if key not in self._policies:
-            self._policies[key] = self._made(graph)
-        return self._policies[key]
 
     def _figures(
         self, graph: Graph, name: str, schedule: Schedule, budget: int | None = None

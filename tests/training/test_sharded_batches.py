@@ -11,7 +11,7 @@ import torch
 from memplan.runtime.measuring.live_bytes import live_peak
 from ranks import ranks
 from sharded_models import batch, make
-from sharded_training import Trained, adamw, by_fsdp, differences, share_bytes, whole
+from sharded_training import Trained, adamw, by_fsdp, differences, planned_step, share_bytes, whole
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -24,15 +24,11 @@ PAD = {"input_ids": 0, "attention_mask": 0, "labels": -100}
 def planned(kind: str, first: dict[str, Tensor], budget: str = "70%", **options: Any) -> tuple[Any, Any, Any]:
     module = make(kind)
     optimizer = adamw(module)
-    step = memplan.optimize(
+    step = planned_step(
         module,
+        optimizer,
         first,
-        budget=budget,
-        optimizer=optimizer,
-        shard=True,
-        solver="joint",
-        time_limit=1,
-        cache=False,
+        budget,
         **options,
     )
     return module, optimizer, step

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import memplan
 import pytest
 import torch
 from memplan.runtime.measuring.live_bytes import live_peak
 from ranks import ranks
 from sharded_models import batch, make
-from sharded_training import COUNT, Trained, adamw, error, share_bytes, wrapped
+from sharded_training import COUNT, Trained, adamw, error, planned_step, share_bytes, wrapped
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -26,15 +25,11 @@ def planned(module: nn.Module, kind: str, rank: int, budget: str, **options: Any
     """Train by a plan; return the peak, measured and planned, too."""
     optimizer, losses = adamw(module), list[Tensor]()
     batches = [batch(kind, rank, number) for number in range(STEPS)]
-    step = memplan.optimize(
+    step = planned_step(
         module,
+        optimizer,
         batches[0],
-        budget=budget,
-        optimizer=optimizer,
-        shard=True,
-        solver="joint",
-        time_limit=1,
-        cache=False,
+        budget,
         **options,
     )
     held = share_bytes(module) + sum(each.nbytes for each in (*batches[0].values(), *module.buffers()))

@@ -16,30 +16,21 @@ from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.sharded.ranks import Ranks
 from memplan.training.sharded import end_groups
 from ranks import ranks
-from sharded_models import batch, layers, make
+from sharded_models import batch, make
+from sharded_training import COUNT, adamw, error, local, wrapped
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 pytestmark = pytest.mark.scripts
 
 STEPS = 5
-COUNT = 4
-"""Bytes of AdamW's count of steps, which each parameter has outside of plans."""
-
-
-def adamw(module: nn.Module) -> torch.optim.AdamW:
-    return torch.optim.AdamW([each for each in module.parameters() if each.requires_grad], lr=0.01)
 
 
 def by_fsdp(rank: int, size: int, kind: str) -> tuple[nn.Module, torch.optim.AdamW, list[Tensor]]:
     """Train by FSDP2, each layer a unit."""
-    mesh, module = init_device_mesh("cpu", (size,)), make(kind)
-    for layer in layers(module):
-        fully_shard(layer, mesh=mesh)
-    fully_shard(module, mesh=mesh)
+    module = wrapped(make(kind), size)
     optimizer, losses = adamw(module), list[Tensor]()
     for step in range(STEPS):
         loss = module(**batch(kind, rank, step)).loss
@@ -113,21 +104,6 @@ def both(rank: int, size: int, kind: str, budget: str, solver: str) -> dict[str,
         "peak": counted.peak_bytes + shares + given - outside,
         "planned": step.plan.figures.peak,
     }
-
-
-def local(tensor: Tensor) -> Tensor:
-    assert isinstance(tensor, DTensor)
-    return tensor.to_local()
-
-
-def error(known: Tensor, other: Tensor) -> float:
-    """Return the largest difference over the largest number; 0 for equal bits."""
-    if isinstance(known, DTensor):
-        assert isinstance(other, DTensor)
-        known, other = known.full_tensor(), other.full_tensor()
-    if torch.equal(known, other):
-        return 0.0
-    return float((known - other).abs().max() / known.abs().max())
 
 
 def check(found: dict[str, Any], most: float = 0.0) -> None:
@@ -212,6 +188,7 @@ def gloo_threads() -> int:
 
 def ended(rank: int) -> tuple[int, int, int]:
     dist.barrier()  # the default group's threads, which are the user's, start with its first collective
+    time.sleep(0.5)  # a thread has its name some time after it began
     before, module = gloo_threads(), make("gpt2")
     step = memplan.optimize(
         module, batch("gpt2", rank, 0), budget="100%", optimizer=adamw(module), shard=True, time_limit=1

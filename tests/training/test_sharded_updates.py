@@ -10,7 +10,7 @@ import pytest
 from memplan.runtime.measuring.live_bytes import live_peak
 from ranks import ranks
 from sharded_models import batch, make
-from sharded_training import COUNT, Trained, adamw, by_fsdp, differences, share_bytes
+from sharded_training import COUNT, Trained, adamw, by_fsdp, differences, planned_step, share_bytes
 from torch import Tensor
 
 pytestmark = pytest.mark.scripts
@@ -27,15 +27,11 @@ def both(
     module = make(kind)
     optimizer = adamw(module)
     options: dict[str, Any] = {} if most is None else {"max_grad_norm": most}
-    step = memplan.optimize(
+    step = planned_step(
         module,
+        optimizer,
         batches[0],
-        budget=budget,
-        optimizer=optimizer,
-        shard=True,
-        solver="joint",
-        time_limit=1,
-        cache=False,
+        budget,
         gradient_accumulation_steps=every,
         **options,
     )

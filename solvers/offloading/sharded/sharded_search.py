@@ -27,7 +27,7 @@ from ....planner.simulator.footprint import Footprint
 from ....planner.simulator.simulate import simulate
 from ...candidates import device_limit, infeasible
 from ...incumbent import Incumbent
-from ...problem import InfeasibleError, Options, Problem, SolverResult
+from ...problem import InfeasibleError, NotFoundError, Options, Problem, SolverResult
 from ...recomputation.search import search
 from .policies import accepted
 
@@ -48,7 +48,8 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     machine = problem.machine or graph.machine or Machine()
     shares = Footprint(graph, machine.hierarchy).shares
     always = sum(share for x, share in shares.items() if graph.persistent[x])
-    if limit < minimum_memory(graph, machine):
+    lowest = minimum_memory(graph, machine)
+    if limit < lowest:
         raise infeasible(NAME, problem, None)
     clock, stripped, excess, least = options.clock(), without_weights(graph), 0, None
     for tries_left in reversed(range(_TRIES)):
@@ -57,9 +58,10 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         alone = replace(options, time_limit=seconds, start=None, race=Incumbent())
         try:
             found = search.solve(Problem(stripped, max(1, limit - always - excess), Machine()), alone)
-        except InfeasibleError as error:
-            known = None if error.least is None else error.least + always
-            raise infeasible(NAME, problem, max(filter(None, (least, known)), default=None)) from None
+        except NotFoundError:
+            raise NotFoundError(NAME, limit, lowest, least) from None
+        except InfeasibleError:  # its least is that of a graph without shares of gradients
+            raise infeasible(NAME, problem, least) from None
         schedule = build_schedule(graph, just_in_time(graph, prune(graph, runs_of(found.schedule))))
         least = simulate(graph, schedule, machine=machine).figures.least_budget
         if least <= limit:

@@ -130,7 +130,7 @@ def test_comparisons_and_curves(plan: Callable[..., Any]) -> None:
     assert 2 <= len(curve["points"]) <= 3 + 1  # the budgets that were solved, and the peak of the baseline
     assert fault(curve, "plan-output", "pareto") is None
     public = plan(
-        "bench", "--corpus", "public", "--filter", "*fcn8*", "--budgets", "90%", *call[2:4], *call[6:]
+        "bench", "--corpus", "public", "--filter", "*fcn8*", "--budgets", "100%,90%", *call[2:4], *call[6:]
     )
     assert public["published"]
     assert fault(public, "plan-output", "bench") is None

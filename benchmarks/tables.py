@@ -33,17 +33,17 @@ def wide(rows: Sequence[Row]) -> Iterator[str]:
     for place in dict.fromkeys(row.place for row in rows):
         here = [row for row in median_rows(rows) if row.place == place]
         cells = {names[row.contestant]: cell(row, is_best(row, best)) for row in here}
-        known, baseline = bounds.get(place, UNKNOWN), here[0].plain_time
+        known, baseline = bounds.get(place, UNKNOWN), here[0].baseline_time
         limits = [bound_cell(bound, baseline) for bound in (known.lower, known.file_order or known.lower)]
         yield line(
             [here[0].graph, here[0].budget_text, *limits, *(cells.get(solver, "") for solver in solvers)]
         )
 
 
-def bound_cell(bound: float | None, plain_time: float) -> str:
+def bound_cell(bound: float | None, baseline_time: float) -> str:
     if bound is None:
         return ""
-    return "impossible" if bound == inf else f"{100 * (bound / plain_time - 1):.1f}"
+    return "impossible" if bound == inf else f"{100 * (bound / baseline_time - 1):.1f}"
 
 
 def cell(row: Row, best: bool) -> str:

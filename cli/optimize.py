@@ -21,7 +21,7 @@ from .printing.output import Output, Row, labelled
 from .printing.output_files import destination_of, write_out
 from .profiling import Measurement, make_graph, measurement_options
 from .replay import open_schedule, validate_schedule
-from .report import page_of
+from .report import PRICE_SECONDS, page_of
 from .solving import Search, refusal_document, search_options, solve_graph
 
 
@@ -70,7 +70,8 @@ def optimize(model: str, search: Search, measurement: Measurement, remeasure: bo
     schedule = write_out(schedule_to, found.save)
     schedule.tell()
     held = open_schedule(schedule_to.path, graph_to.path, output)
-    page = page_of(held, subject_of(held, validate_schedule(held, schedule_to.path)))
+    bound_seconds = 0.0 if found.solution.interrupted else min(PRICE_SECONDS, search.bound_time)
+    page = page_of(held, subject_of(held, validate_schedule(held, schedule_to.path)), bound_seconds)
     report = write_out(report_to, partial(write_view, page))
     output.result(
         {

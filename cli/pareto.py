@@ -133,8 +133,8 @@ def _tell(
     found = points(on, rows)
     document = {
         "graph": on.graph,
-        "baseline_time": on.plain_time,
-        "baseline_peak": on.plain_peak,
+        "baseline_time": on.baseline_time,
+        "baseline_peak": on.baseline_peak,
         "min_memory": min_memory,
         "points": [_document(on, one) for one in found],
         "interrupted": interrupted,
@@ -157,7 +157,7 @@ def _document(on: Instance, point: Point) -> dict[str, Any]:
         "budget": point.budget,
         "time": point.time if there else None,
         "peak": point.peak if there else None,
-        "overhead": point.time / on.plain_time - 1.0 if there and on.plain_time else None,
+        "overhead": point.time / on.baseline_time - 1.0 if there and on.baseline_time else None,
         "lower_bound": "inf" if point.bound == inf else point.bound or None,
         "gap": None if point.gap_percent is None else point.gap_percent / 100.0,
     }
@@ -166,8 +166,8 @@ def _document(on: Instance, point: Point) -> dict[str, Any]:
 def _lines(
     on: Instance, found: Sequence[Point], rows: Sequence[Row], min_memory: int, output: Output
 ) -> Iterator[Text]:
-    yield Text(f"{on.graph}: baseline {duration(on.plain_time)}, peak {spelled(on.plain_peak)}", "bold")
-    most = max((one.time for one in found if one.time < inf), default=0.0) - on.plain_time
+    yield Text(f"{on.graph}: baseline {duration(on.baseline_time)}, peak {spelled(on.baseline_peak)}", "bold")
+    most = max((one.time for one in found if one.time < inf), default=0.0) - on.baseline_time
     heads = ["budget", "of peak", "time", "overhead", "bound", "gap", ""]
     bar = "█" if output.blocks else "#"
     yield from table(heads, (_cells(on, one, most, bar) for one in reversed(found)))
@@ -183,14 +183,14 @@ def _cells(on: Instance, point: Point, most: float, bar: str) -> list[str]:
 
     most: seconds above the baseline's time that the longest bar stands for.
     """
-    head = [format_bytes(point.budget), f"{point.budget / on.plain_peak:.1%}"]
+    head = [format_bytes(point.budget), f"{point.budget / on.baseline_peak:.1%}"]
     if point.time == inf:
         return [*head, "none", "", "impossible" if point.bound == inf else "", "", ""]
-    above = point.time - on.plain_time
+    above = point.time - on.baseline_time
     return [
         *head,
         duration(point.time),
-        f"{above / on.plain_time:+.2%}" if on.plain_time else "",
+        f"{above / on.baseline_time:+.2%}" if on.baseline_time else "",
         duration(point.bound) if point.bound else "",
         "" if point.gap_percent is None else f"{point.gap_percent:.2f}%",
         bar * round(BARS * above / most) if most > 0.0 else "",

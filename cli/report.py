@@ -20,12 +20,15 @@ from ..report.origin import made
 from ..report.page import page
 from ..report.subject import Subject
 from .export_views import subject_of, write_view
-from .options import FILE, graph_option, output_options, writable_as
+from .options import FILE, bound_time_option, graph_option, output_options, writable_as
 from .parameter_types import DOCUMENT
 from .printing.figures import report_document
 from .printing.output import Output
 from .printing.output_files import destination_of, write_out
 from .replay import Held, is_number, open_schedule, validate_schedule
+
+PRICE_SECONDS = 5.0
+"""Time, at most, for each of the two lower bounds of the price of memory, unless another is given."""
 
 
 @click.command()
@@ -43,6 +46,9 @@ from .replay import Held, is_number, open_schedule, validate_schedule
     type=FILE,
     help="Output of plan run --json, for planned and measured figures.  [default: none]",
 )
+@bound_time_option(
+    "Time, at most, for each of two lower bounds that price more memory; 0 for none.", PRICE_SECONDS
+)
 @click.option(
     "-o",
     "--output",
@@ -57,6 +63,7 @@ def report(
     graph_path: Path | None,
     table: Path | None,
     measured: Path | None,
+    bound_time: float,
     destination: Path | None,
     output: Output,
 ) -> None:
@@ -70,7 +77,7 @@ def report(
     to = destination_of(destination, schedule, ".report.html")
     held = open_schedule(schedule, graph_path, output)
     subject = subject_of(held, validate_schedule(held, schedule))
-    data = page_of(held, subject, table, measured)
+    data = page_of(held, subject, bound_time, table, measured)
     written = write_out(to, partial(write_view, data))
     output.result(
         {**report_document(subject.report, held.budget), "report": written.name, "bytes": len(data)},
@@ -79,10 +86,16 @@ def report(
     written.tell()
 
 
-def page_of(held: Held, subject: Subject, table: Path | None = None, measured: Path | None = None) -> bytes:
+def page_of(
+    held: Held,
+    subject: Subject,
+    bound_seconds: float,
+    table: Path | None = None,
+    measured: Path | None = None,
+) -> bytes:
     """Return the page of a schedule. table, measured: files of --bench and --run."""
     document = {
-        **facts(subject),
+        **facts(subject, bound_seconds),
         "title": held.graph.name,
         "origin": _origin(held),
         "bench": None if table is None else _points(table, held),

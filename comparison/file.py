@@ -2,7 +2,7 @@
 
 A comparison can be killed at any time: rows on file stay, a last line that was half written is dropped. If
 two rows have the same key, the later one counts. A table of an earlier version, which lacks the last columns,
-can be read but not continued.
+can be read but not continued. Columns that had other names earlier are read by these, too.
 """
 
 from __future__ import annotations
@@ -22,6 +22,12 @@ from .trials import COLUMNS, Improvement, Key, Row
 
 _MOST_BYTES = 512 * 2**20
 _HEAD = ",".join(COLUMNS) + "\n"
+_EARLIER_NAMES = {
+    "plain_time": "baseline_time",
+    "plain_peak": "baseline_peak",
+    "file_order_bound": "traced_order_bound",
+    "file_order_gap_percent": "traced_order_gap_percent",
+}
 _OLDEST = sum(field.default is MISSING for field in fields(Row))
 """Number of columns that every table has."""
 
@@ -38,11 +44,12 @@ def read_rows(path: Path) -> dict[Key, Row]:
     except UnicodeDecodeError:
         raise InputError(f"{path}: not UTF-8 text") from None
     head = text[: text.find("\n") + 1]
-    if not (head.rstrip("\n").split(",") in _heads() if head else _HEAD.startswith(text)):
+    names = _names(head)
+    if not (names in _heads() if head else _HEAD.startswith(text)):
         raise InputError(f"{path}: not a table of plan bench: it has other columns")
     csv.field_size_limit(max(len(text), csv.field_size_limit()))
     lines = csv.reader(io.StringIO(_whole_lines(text)[len(head) :], newline=""))
-    kinds = _KINDS[: len(head.split(","))]
+    kinds = _KINDS[: len(names)]
     rows = [_row(path, number, line, kinds) for number, line in enumerate(lines, start=2)]
     return {row.key: row for row in rows}
 
@@ -61,7 +68,8 @@ def prepare(path: Path) -> None:
     """
     try:
         text = read_bytes(path, _MOST_BYTES) if path.exists() else b""
-        if b"\n" in text and not text.startswith(_HEAD.encode()):
+        # Rows are by position: a whole table goes on under the earlier names of its columns.
+        if b"\n" in text and _names(text[: text.find(b"\n")].decode("utf-8", "replace")) != list(COLUMNS):
             raise InputError(
                 f"{path}: of an earlier version, with fewer columns: give another file for the rows"
             )
@@ -86,6 +94,11 @@ def _append(path: Path, line: str) -> None:
 
 def _whole_lines(text: str) -> str:
     return text[: text.rfind("\n") + 1]
+
+
+def _names(head: str) -> list[str]:
+    """Return the names of columns, as they are now."""
+    return [_EARLIER_NAMES.get(name, name) for name in head.rstrip("\n").split(",")]
 
 
 def _heads() -> list[list[str]]:

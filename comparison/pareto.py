@@ -45,12 +45,12 @@ class Point:
 def points(on: Instance, rows: Iterable[Row]) -> list[Point]:
     """Return a point per budget of the rows and one at the baseline's peak, the smallest budget first."""
     rows = [row for row in rows if row.sha256 == on.sha256]
-    found = [Point(on.plain_peak, on.plain_time, on.plain_peak)]
+    found = [Point(on.baseline_peak, on.baseline_time, on.baseline_peak)]
     found += [Point(row.budget, row.time, row.peak) for row in rows if row.time and row.peak is not None]
     bounds = {row.budget: 0.0 for row in rows}
     for row in rows:
         bounds[row.budget] = max(bounds[row.budget], row.lower_bound or 0.0)
-    return [_point(budget, found, bounds) for budget in sorted({*bounds, on.plain_peak})]
+    return [_point(budget, found, bounds) for budget in sorted({*bounds, on.baseline_peak})]
 
 
 def _point(budget: int, found: Sequence[Point], bounds: dict[int, float]) -> Point:
@@ -73,7 +73,7 @@ def next_budget(on: Instance, known: Sequence[Point], min_memory: int) -> int | 
         (width * height, left.budget + width // 2)
         for left, right in pairwise(ends)
         if right.time < inf
-        and (width := right.peak - left.budget) > max(1.0, NARROWEST * on.plain_peak)
-        and (height := min(left.time, NONE_FOUND * slowest) - right.time) > LOWEST * on.plain_time
+        and (width := right.peak - left.budget) > max(1.0, NARROWEST * on.baseline_peak)
+        and (height := min(left.time, NONE_FOUND * slowest) - right.time) > LOWEST * on.baseline_time
     ]
     return max(boxes)[1] if boxes else None

@@ -62,7 +62,7 @@ def matches(rows: Iterable[Row], published: Mapping[tuple[str, float], Published
     """Match rows with the published results of the same graph and budget."""
     fastest: dict[tuple[str, float], Row | None] = {}
     for row in rows:
-        place = row.graph, round(100 * row.budget / row.plain_peak, 2) if row.plain_peak else 0.0
+        place = row.graph, round(100 * row.budget / row.baseline_peak, 2) if row.baseline_peak else 0.0
         if place in published:
             known = fastest.setdefault(place, None)
             if row.time is not None and (known is None or row.time < (known.time or 0.0)):

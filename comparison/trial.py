@@ -112,7 +112,7 @@ def _bounds(bounds: Iterable[Bound]) -> dict[str, float]:
     for bound in bounds:
         if bound.form:
             continue
-        name = "lower_bound" if bound.general else "file_order_bound"
+        name = "lower_bound" if bound.general else "traced_order_bound"
         if not bound.backward_again:
             name = "backward_once_bound"
             if bound.order == "file":

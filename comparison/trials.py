@@ -44,8 +44,8 @@ class Outcome(StrEnum):
 class Instance:
     """A graph to compare on.
 
-    plain_time: seconds of the baseline; plain_peak, resident: bytes of its peak, and of what is resident
-    throughout.
+    baseline_time: seconds of the baseline.
+    baseline_peak, resident: bytes of its peak, and of what is resident throughout.
     """
 
     path: Path
@@ -53,12 +53,12 @@ class Instance:
     sha256: str
     operations: int
     tensors: int
-    plain_time: float
-    plain_peak: int
+    baseline_time: float
+    baseline_peak: int
     resident: int
 
     def bytes_of(self, budget: Budget) -> int:
-        return budget.bytes_of(self.plain_peak, self.resident)
+        return budget.bytes_of(self.baseline_peak, self.resident)
 
 
 def instance(path: Path) -> Instance:
@@ -167,7 +167,7 @@ class Row:
 
     overhead_percent: extra time in percent of the baseline's.
     lower_bound: for any schedule within the budget.
-    file_order_bound: if larger, for schedules in traced order, which others may beat (inf: there is none).
+    traced_order_bound: if larger, for schedules in traced order, which others may beat (inf: there is none).
     backward_once_bound: if larger, for schedules in any order that run no backward operation twice.
     gap_percent: (time − bound) in percent of the time; own_gap_percent: to what an exact solver has proven
         for its own formulation.
@@ -187,7 +187,7 @@ class Row:
     outcome: str
     overhead_percent: float | None
     gap_percent: float | None
-    file_order_gap_percent: float | None
+    traced_order_gap_percent: float | None
     own_gap_percent: float | None
     nodes: int | None
     peak_percent_of_budget: float | None
@@ -196,12 +196,12 @@ class Row:
     time: float | None
     peak: int | None
     lower_bound: float | None
-    file_order_bound: float | None
+    traced_order_bound: float | None
     backward_once_bound: float | None
     least_budget: int | None
     budget: int
-    plain_time: float
-    plain_peak: int
+    baseline_time: float
+    baseline_peak: int
     time_limit: float | None
     settings: str
     message: str
@@ -232,7 +232,7 @@ class Row:
 
     @property
     def bounds(self) -> Bounds:
-        return Bounds(self.lower_bound, self.file_order_bound, self.backward_once_bound)
+        return Bounds(self.lower_bound, self.traced_order_bound, self.backward_once_bound)
 
 
 COLUMNS = tuple(field.name for field in fields(Row))
@@ -244,13 +244,13 @@ UNKNOWN = Bounds()
 def row(trial: Trial, ending: Mapping[str, Any], known: Bounds = UNKNOWN) -> Row:
     """Return the row of a trial.
 
-    ending: `outcome` and `seconds`, and those there are of time, peak, lower_bound, file_order_bound,
+    ending: `outcome` and `seconds`, and those there are of time, peak, lower_bound, traced_order_bound,
         backward_once_bound, own_gap (a share of the time), nodes, status, least_budget, message and history.
     known: other bounds of the problem.
     """
     on, solver = trial.instance, trial.contender
     time, peak = ending.get("time"), ending.get("peak")
-    own = (ending.get(name) for name in ("lower_bound", "file_order_bound", "backward_once_bound"))
+    own = (ending.get(name) for name in ("lower_bound", "traced_order_bound", "backward_once_bound"))
     bounds = Bounds(*own).joined(known)
     return Row(
         graph=_line(on.graph),
@@ -259,9 +259,9 @@ def row(trial: Trial, ending: Mapping[str, Any], known: Bounds = UNKNOWN) -> Row
         budget_text=_line(trial.budget.text),
         solver=solver.solver,
         outcome=ending["outcome"],
-        overhead_percent=None if time is None else _percent(time - on.plain_time, on.plain_time),
+        overhead_percent=None if time is None else _percent(time - on.baseline_time, on.baseline_time),
         gap_percent=gap(time, bounds.lower),
-        file_order_gap_percent=gap(time, bounds.file_order),
+        traced_order_gap_percent=gap(time, bounds.file_order),
         own_gap_percent=None if ending.get("own_gap") is None else 100.0 * ending["own_gap"],
         nodes=ending.get("nodes"),
         peak_percent_of_budget=None if peak is None else _percent(peak, trial.budget_bytes),
@@ -270,12 +270,12 @@ def row(trial: Trial, ending: Mapping[str, Any], known: Bounds = UNKNOWN) -> Row
         time=time,
         peak=peak,
         lower_bound=bounds.lower,
-        file_order_bound=bounds.file_order,
+        traced_order_bound=bounds.file_order,
         backward_once_bound=bounds.backward_once,
         least_budget=ending.get("least_budget"),
         budget=trial.budget_bytes,
-        plain_time=on.plain_time,
-        plain_peak=on.plain_peak,
+        baseline_time=on.baseline_time,
+        baseline_peak=on.baseline_peak,
         time_limit=trial.time_limit,
         settings=solver.settings,
         message=_line(ending.get("message", "")),

@@ -20,7 +20,7 @@ from ..planner.simulator.curves import byte_curves
 from ..planner.simulator.timeline import NOTHING, Timeline, timeline
 from .colours import COLOURS
 from .curves import by_memory
-from .limits import memory_limit, time_parts
+from .limits import memory_limit, memory_price, time_parts
 from .memory_timeline import KINDS, moments, passed
 from .modules import modules
 from .subject import Subject, cause_index, cause_words, queue_index, queue_words
@@ -29,8 +29,10 @@ from .tensor_outcomes import TensorOutcome, bars, fates, recomputed_runs
 Document = dict[str, Any]
 
 
-def facts(subject: Subject) -> Document:
+def facts(subject: Subject, bound_seconds: float = 0.0) -> Document:
     """Return the page's data.
+
+    bound_seconds: the most to spend on each of two lower bounds, for the price of memory; 0 leaves it out.
 
     Times are seconds since the device ended computing the iteration before, sizes bytes.
     """
@@ -47,7 +49,11 @@ def facts(subject: Subject) -> Document:
         "overhead": subject.report.overhead,
         "gap": subject.report.gap,
         "above": subject.report.above,
-        "limits": [memory_limit(subject, rows[Memory.DEVICE]), time_parts(subject, line)],
+        "limits": [
+            memory_limit(subject, rows[Memory.DEVICE]),
+            time_parts(subject, line),
+            memory_price(subject, bound_seconds),
+        ],
         "period": _short(line.period),
         "kinds": KINDS,
         "colours": COLOURS,

@@ -7,12 +7,14 @@ from math import fsum
 import numpy as np
 
 from ..graphs.graph import Phase
-from ..graphs.units import format_bytes
+from ..graphs.units import duration, format_bytes
 from ..planner.addresses.lifetimes import WORKSPACE, Lifetimes
 from ..planner.bounds import time_bound
 from ..planner.schedule.schedule import Verb
 from ..planner.simulator.clock import Queue
 from ..planner.simulator.timeline import Timeline
+from ..solvers.bounds.lower_bounds import PROVEN, lower_bounds
+from ..solvers.problem import Problem
 from .memory_timeline import KINDS, by_kind
 from .subject import Subject, cause_index, cause_words
 from .tensor_outcomes import recomputed_runs
@@ -21,6 +23,8 @@ _KINDS, _TENSORS = 3, 3
 """Kinds and tensors that are named at most."""
 _LITTLE = 0.005
 """Share of the iteration below which a part of the time is not named."""
+_MORE_BYTES, _MORE_SHARE = 2**30, 0.1
+"""More memory that is priced: a GiB, or a share of the budget if that is less."""
 
 
 def memory_limit(subject: Subject, rows: Lifetimes) -> str:
@@ -78,3 +82,34 @@ def time_parts(subject: Subject, line: Timeline) -> str:
     shown = [f"{part / line.period:.1%} {word}" for word, part in parts if part >= _LITTLE * line.period]
     saved = max(0.0, 1 - time_bound(subject.graph) / line.period)
     return f"Time of the device: {', '.join(shown)}. More memory can save at most {saved:.1%} of it."
+
+
+def memory_price(subject: Subject, seconds: float) -> str:
+    """Return what a little more memory can save at most, by the lower bound there; empty without a budget.
+
+    The bound at the larger budget holds for each of its schedules: so the saving is proven to be no larger.
+    How much the bound falls between both budgets is its price of memory: what the fastest schedules may gain,
+    as far as the bound tells. The rest is what this schedule is above the bound at its own budget.
+
+    seconds: the most to spend on each of the two bounds.
+    """
+    budget, time = subject.budget, subject.report.figures.time
+    if budget is None or seconds <= 0.0 or not time:
+        return ""
+    more = min(_MORE_BYTES, int(_MORE_SHARE * budget))
+    there = _bound(subject, budget + more, seconds)
+    # Each bound with more memory holds with less, too; and what the search has proven still holds.
+    here = max(there, subject.report.lower_bound or 0.0, _bound(subject, budget, seconds))
+    # Bounds are rounded down by less than PROVEN: that is no saving.
+    saved, price, above = (x if x > PROVEN * time else 0.0 for x in (time - there, here - there, time - here))
+    return (
+        f"{format_bytes(more)} more memory can save at most {duration(saved)} ({saved / time:.1%}): "
+        f"{duration(price)} by which the lower bound falls, and {duration(above)} of gap at this budget."
+    )
+
+
+def _bound(subject: Subject, budget: int, seconds: float) -> float:
+    """Return the largest lower bound, in seconds, that holds for every schedule within a budget."""
+    problem = Problem(subject.graph, budget, subject.machine)
+    found = lower_bounds(problem, subject.schedule, subject.report.figures.time, seconds)
+    return max(bound.seconds for bound in found if bound.general)

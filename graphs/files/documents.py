@@ -30,6 +30,8 @@ takes at most 32 bytes of memory a byte of JSON and 64 a byte of YAML."""
 
 _MOST_NAMES = 5000
 """Files of a folder among which a close name is looked for."""
+_NAMED = 3
+"""Files that are named at most if a name without a suffix may be any of them."""
 
 MOST_UNPACKED = 50
 """How many times its size a packed file may unpack to, beyond the first MiB. Graphs unpack to ten times."""
@@ -160,9 +162,14 @@ def _too_large(path: Path, most: int) -> InputError:
 def _close_name(path: Path) -> str:
     """Return a question with the file's name that was meant, if one in its folder is close; empty if none."""
     with suppress(OSError), os.scandir(path.parent) as found:
-        names = [one.name for one in islice(found, _MOST_NAMES) if one.name.endswith(path.suffix)]
-        if path.suffix and (close := get_close_matches(path.name, names, n=1, cutoff=0.8)):
-            return f": is it {path.with_name(close[0])}?"
+        names = sorted(one.name for one in islice(found, _MOST_NAMES))
+        meant: dict[str, list[str]] = {name: [name] for name in names}
+        if not path.suffix:  # it may be the part of a name before its first dot
+            for name in names:
+                meant.setdefault(name.partition(".")[0], []).append(name)
+        same = [part for part in meant if part.endswith(path.suffix)]
+        if path.name and (close := get_close_matches(path.name, same or meant, n=1, cutoff=0.8)):
+            return f": is it {' or '.join(str(path.with_name(one)) for one in meant[close[0]][:_NAMED])}?"
     return ""
 
 

@@ -12,7 +12,7 @@ from ..device.choice import device_of
 from ..measuring.measure import Measurement
 from ..model.iteration import Iteration
 from ..program.program import Program
-from .rounds import LIMIT_SECONDS, Rounds, busy_line, uncertainty
+from .rounds import LIMIT_SECONDS, Rounds, busy_line, off_words, uncertainty
 
 CLOSE = 1.3
 """Factor between the sum and eager's time within which nothing more is measured."""
@@ -82,4 +82,4 @@ def doubt_line(measured: Sequence[Measurement], check: Check | None) -> str | No
     if (line := busy_line(uncertainty(measured))) is not None or check is None or check.close:
         return line
     alone, eager = duration(check.sum), duration(check.eager)
-    return f"operations take {alone} alone, {eager} in eager PyTorch: times may be {check.off:.0%} off"
+    return f"operations take {alone} alone, {eager} in eager PyTorch: times may be {off_words(check.off)}"

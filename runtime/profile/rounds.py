@@ -42,6 +42,9 @@ ENOUGH = 0.02
 SAID = 0.1
 """Share of the time that may be wrong before a line warns of it."""
 
+FACTOR = 3.0
+"""Ratio of two times from which on it is said as a factor, not in percent."""
+
 
 class _TimedCall:
     """A call that notes what its last run took. seconds: that time, 0 before a run."""
@@ -216,4 +219,9 @@ def uncertainty(measured: Sequence[Measurement]) -> float:
 
 def busy_line(off: float) -> str | None:
     """Return the line that the user must see if times may be so much off; None for less than `SAID`."""
-    return f"this machine is busy: times may be {off:.0%} off" if off >= SAID else None
+    return f"this machine is busy: times may be {off_words(off)}" if off >= SAID else None
+
+
+def off_words(off: float) -> str:
+    """Return a share of the smaller time as words: in percent, or as a factor from `FACTOR` on."""
+    return f"{off:.0%} off" if off + 1 < FACTOR else f"off by a factor of {off + 1:.0f}"

@@ -92,7 +92,7 @@ def rows(tmp_path: Path) -> Callable[..., Row]:
         settings: str = "{}",
         found: tuple[tuple[float, float], ...] = (),
     ) -> Row:
-        one = replace(on, graph=graph, sha256=graph, plain_time=100.0, plain_peak=1000)
+        one = replace(on, graph=graph, sha256=graph, baseline_time=100.0, baseline_peak=1000)
         trial = Trial(one, parse_budget(f"{percent}%"), Contender(solver, {}, settings), 60.0)
         if overhead is None:
             return row(trial, {"outcome": Outcome.INFEASIBLE, "seconds": seconds})

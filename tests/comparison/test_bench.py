@@ -51,7 +51,7 @@ def test_each_row_is_what_the_solver_finds_and_the_simulator_says(bench: Callabl
         for percent in (100, 70, 20):
             budget = plain.peak * percent // 100
             row = rows[graph.name, f"{percent}%", "rotor"]
-            assert (row.budget, row.plain_time, row.plain_peak) == (budget, plain.time, plain.peak)
+            assert (row.budget, row.baseline_time, row.baseline_peak) == (budget, plain.time, plain.peak)
             assert (row.operations, row.sha256) == (len(graph.operations), graph_digest(graph))
             assert json.loads(row.settings) == registry.settings_of("rotor")
             if row.solved:
@@ -59,7 +59,7 @@ def test_each_row_is_what_the_solver_finds_and_the_simulator_says(bench: Callabl
                 assert (row.time, row.peak) == (found.figures.time, found.figures.peak)
                 assert row.lower_bound == pytest.approx(found.lower_bound)
                 file_order = [bound.seconds for bound in found.bounds if bound.order == "file"]
-                assert row.file_order_bound == (pytest.approx(file_order[0]) if file_order else None)
+                assert row.traced_order_bound == (pytest.approx(file_order[0]) if file_order else None)
                 assert row.time is not None
                 assert row.overhead_percent == pytest.approx(100 * (row.time / plain.time - 1))
                 assert found.lower_bound is not None
@@ -350,7 +350,7 @@ def test_a_row_survives_the_file(rows: Callable[..., Row], tmp_path: Path) -> No
         rows("a", 'a "graph", with\ncommas', 60, 1 / 3),
         message='"quoted", and more',
         settings="x",
-        file_order_bound=inf,
+        traced_order_bound=inf,
     )
     prepare(path)
     for one in (awkward, rows("b", "g", 50, None)):

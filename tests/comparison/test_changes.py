@@ -107,6 +107,29 @@ def test_errors_are_one_line(bench: Callable[..., Result], words: list[str], lin
     assert line in result.stderr
 
 
+def test_a_table_with_earlier_names_of_columns_is_read_compared_and_continued(
+    bench: Callable[..., Result],
+) -> None:
+    words = ["graphs/chain.json", "--solvers", "rotor", "--bound-time", "0"]
+    assert bench(*words, "--budgets", "80%", "-o", "new.csv").exit_code == 0
+    head, row = Path("new.csv").read_text().splitlines()
+    for earlier, now in {
+        "plain_time": "baseline_time",
+        "plain_peak": "baseline_peak",
+        "file_order_bound": "traced_order_bound",
+        "file_order_gap_percent": "traced_order_gap_percent",
+    }.items():
+        assert now in head.split(",")
+        head = head.replace(now, earlier)
+    Path("old.csv").write_text(f"{head}\n{row}\n")
+    assert read_rows(Path("old.csv")) == read_rows(Path("new.csv"))
+    compared = bench(*words, "--budgets", "80%", "-o", "new.csv", "--compare", "old.csv")
+    assert compared.exit_code == 0, compared.stderr
+    assert bench(*words, "--budgets", "90%", "-o", "old.csv").exit_code == 0
+    assert [found.budget_text for found in read_rows(Path("old.csv")).values()] == ["80%", "90%"]
+    assert Path("old.csv").read_text().startswith(head)
+
+
 def test_a_table_of_an_earlier_version_is_read_but_not_gone_on_with(
     bench: Callable[..., Result], rows: Callable[..., Row]
 ) -> None:

@@ -24,7 +24,7 @@ from memplan.planner.budget import Budget
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
 
-ON = Instance(Path("g.json"), "g", "5a", 9, 9, plain_time=10.0, plain_peak=1000, resident=0)
+ON = Instance(Path("g.json"), "g", "5a", 9, 9, baseline_time=10.0, baseline_peak=1000, resident=0)
 FLOOR = 100
 
 
@@ -82,7 +82,7 @@ STEPS = st.lists(st.tuples(st.integers(FLOOR, 999), st.floats(10.0, 30.0)), max_
 def test_the_search_ends_with_every_step_of_the_curve_in_a_small_box(steps: list[tuple[int, float]]) -> None:
     solve, rows = curve(steps), list[Row]()
     while (budget := next_budget(ON, points(ON, rows), FLOOR)) is not None:
-        assert FLOOR <= budget < ON.plain_peak
+        assert FLOOR <= budget < ON.baseline_peak
         assert budget not in {one.budget for one in rows}
         rows.append(solve(budget))
         assert len(rows) < 400
@@ -90,9 +90,9 @@ def test_the_search_ends_with_every_step_of_the_curve_in_a_small_box(steps: list
     for peak, _time in steps:
         best = min(time for other, time in steps if other <= peak)
         later = min((one for one in found if one.budget >= peak), key=lambda one: one.budget)
-        near = [one for one in found if one.peak <= peak + NARROWEST * ON.plain_peak]
-        assert min((one.time for one in near), default=inf) <= best + LOWEST * ON.plain_time or (
-            later.time <= best + LOWEST * ON.plain_time
+        near = [one for one in found if one.peak <= peak + NARROWEST * ON.baseline_peak]
+        assert min((one.time for one in near), default=inf) <= best + LOWEST * ON.baseline_time or (
+            later.time <= best + LOWEST * ON.baseline_time
         )
 
 

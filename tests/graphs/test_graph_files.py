@@ -389,7 +389,10 @@ def test_a_name_with_a_typo_is_told_the_one_like_it(tmp_path: Path) -> None:
     for wrong, hint in (
         ("model.schedul.json", rf": is it {re.escape(str(tmp_path))}/model\.schedule\.json\?$"),
         ("nothing.json", "nothing.json: no such file$"),
-        ("model", "no such file or folder$"),
+        ("modl", r": is it .*/model\.schedule\.json or .*/model\.schedule\.yaml\?$"),
+        ("othr", r"no such file or folder: is it .*/other\.json\?$"),
+        ("other.jsn", r": is it .*/other\.json\?$"),
+        ("weights", "no such file or folder$"),
     ):
         with pytest.raises(InputError, match=hint):
             regular_size(tmp_path / wrong)

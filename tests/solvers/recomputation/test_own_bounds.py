@@ -97,5 +97,5 @@ def test_rows_carry_nodes_and_the_gap_to_the_own_bound(tmp_path: Path) -> None:
     assert exact["nodes"] >= 0
     assert 0.0 <= exact["own_gap"] <= 1e-6
     assert "own_gap" not in ending("rotor")
-    assert exact["lower_bound"] < exact["file_order_bound"] <= exact["time"] * (1 + 1e-6)
+    assert exact["lower_bound"] < exact["traced_order_bound"] <= exact["time"] * (1 + 1e-6)
     assert "file_order_bound" not in ending("rotor")

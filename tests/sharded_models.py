@@ -10,6 +10,20 @@ from torch import Tensor, nn
 WORDS, LENGTH, EACH = 101, 16, 4
 LAYERS = ("GPT2Block", "LlamaDecoderLayer", "ViTLayer", "T5Block")
 
+TITAN = {
+    "vocab_size": WORDS,
+    "hidden_size": 256,
+    "intermediate_size": 768,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "rope_theta": 500000.0,
+    "rms_norm_eps": 1e-5,
+    "use_cache": False,
+    "max_position_embeddings": LENGTH,
+}
+"""torchtitan's Llama 3 `debugmodel` by transformers, with fewer words, and with heads that share keys."""
+
 
 def make(kind: str) -> nn.Module:
     """Make a model from a fixed seed."""
@@ -43,6 +57,8 @@ def make(kind: str) -> nn.Module:
         )
         llama = hf.LlamaForCausalLM(config).train()
         return llama if kind == "llama" else _with_lora(llama)
+    if kind == "titan":
+        return hf.LlamaForCausalLM(hf.LlamaConfig(**TITAN)).train()
     if kind == "vit":
         config = hf.ViTConfig(
             hidden_size=48,

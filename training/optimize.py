@@ -14,6 +14,7 @@ from ..runtime.interrupts import deferred_signals, open_to_signals
 from ..runtime.model.arguments import parse_inputs, validate_module
 from ..runtime.model.iteration import Iteration, Updates, tensors_in, with_targets
 from ..runtime.model.processes import inside
+from ..runtime.torch_fsdp import fsdp_units
 from ..runtime.updates.catalogue import is_planned
 from .accumulating import AccumulatingStep
 from .buckets import check_ignored, parse_buckets
@@ -122,7 +123,8 @@ def optimize_with(module: Any, inputs: Any, options: Options) -> Step:
     given = with_targets(parse_inputs(inputs), options.targets)
     optimizer, steps = options.optimizer, options.gradient_accumulation_steps
     planned = optimizer is not None and is_planned(optimizer)
-    validate_options(options, module, given, processes, planned=planned)
+    sharded = options.shard is not None or bool(fsdp_units(module))
+    validate_options(options, module, given, processes, planned=planned, sharded=sharded)
     buckets = parse_buckets(options.pad_values, options.pad_to_lengths, given)
     updates = None
     if planned and optimizer is not None:
@@ -141,7 +143,7 @@ def optimize_with(module: Any, inputs: Any, options: Options) -> Step:
         accumulate=steps if optimizer is not None else 1,
         scaler=options.enabled_scaler,
     )
-    if options.shard is not None:
+    if sharded:
         with deferred_signals(), open_to_signals(first_interrupt=True):
             return sharded_step(iteration, options, processes, buckets, planned=planned)
     if options.weights is not None:

@@ -16,16 +16,23 @@ from .weights import check_weights
 
 
 def validate_options(
-    options: Options, module: nn.Module, inputs: Inputs, processes: Processes | None, *, planned: bool
+    options: Options,
+    module: nn.Module,
+    inputs: Inputs,
+    processes: Processes | None,
+    *,
+    planned: bool,
+    sharded: bool,
 ) -> None:
     """Raise InputError, one line, for options that do not go together.
 
     processes: the ranks of a DistributedDataParallel, None for a single process.
     planned: whether the optimizer's updates are part of the plan.
+    sharded: whether weights are spread over ranks.
     """
     _validate_autocast(options)
     _validate_updates(options, planned=planned)
-    if options.shard is None:  # sharded.py has another way out
+    if not sharded:  # sharded.py has another way out
         check_weights(module, options.weights)
     if options.master_weights:
         prepare_masters(module, options.optimizer if planned else None)

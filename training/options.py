@@ -364,7 +364,8 @@ class Options(PlanningOptions):
         text=(
             "Mesh of one dimension over whose ranks weights, gradients and optimizer states are spread "
             "(ZeRO-3, FSDP), or True for all ranks of the default process group. All ranks call this at "
-            "once, with equal modules that nothing wraps, and optimizer=; parameters become DTensors."
+            "once, with equal modules, and optimizer=; parameters become DTensors. A module that fully_shard "
+            "has wrapped has a mesh: leave shard= out."
         ),
         default=None,
     )

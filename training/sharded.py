@@ -5,13 +5,15 @@
     all ranks   keep their shares of the weights, and run the plan
 
 Whatever fails in this on one rank fails on all. A batch of another shape gets another plan in the same way;
-ranks agree on the plan of each batch (agreement.py). Once weights are spread, a trace has their shapes alone.
+ranks agree on the plan of each batch (agreement.py). Once weights are spread, a trace has their shapes alone:
+of a module that fully_shard has wrapped, from the first plan on.
 """
 
 from __future__ import annotations
 
 import atexit
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,6 +35,7 @@ from ..runtime.program.graph import graph_of
 from ..runtime.program.program import Program
 from ..runtime.run.execute import PlannedStep
 from ..runtime.run.queues import end_all
+from ..runtime.sharded.fully_sharded import check_policy, find_wrapped, taken_out
 from ..runtime.sharded.gradients import with_padding
 from ..runtime.sharded.ranks import Ranks
 from ..runtime.sharded.shards import Shards, check_module, checksums
@@ -185,31 +188,43 @@ def sharded_step(
     planned: bool,
 ) -> ShardedStep:
     """Plan a sharded step. All ranks call it together. Raises MemplanError, on all of them."""
-    module, mesh = iteration.module, options.shard
+    module = iteration.module
+    wrapped = find_wrapped(module, options.shard)
+    mesh = options.shard if wrapped is None else wrapped.mesh
     assert mesh is not None
+    word = "shard=" if wrapped is None else "fully_shard"
     if (weight := next(module.parameters(), None)) is None:
         raise InputError("shard=: the module has no parameters")
     if weight.is_meta:
         raise InputError(
-            "shard=: the module is on meta, without values: give it some first, by to_empty() and its own "
+            f"{word}: the module is on meta, without values: give it some first, by to_empty() and its own "
             "initialization, the same on all ranks"
         )
     ranks = Ranks(mesh, weight.device)
     _made.append(ranks)
-    ranks.together(partial(_validate, module, options, processes, ranks, planned=planned))
+    ranks.together(partial(_validate, module, options, processes, word, planned=planned))
+    ranks.together(
+        partial(check_module, module, ranks.size) if wrapped is None else partial(check_policy, wrapped)
+    )
     if buckets is not None and options.verify is not False:
         ranks.together(partial(check_ignored, iteration, buckets))
-    iteration = iteration._replace(shards=Shards(ranks))
+    iteration = iteration._replace(shards=(shards := Shards(ranks)))
     kind = ShardedStep if iteration.accumulate == 1 else ShardedAccumulatingStep
-    return kind(iteration, ShardedPlanner(options, TrainingLog(options.progress)), buckets)
+    with nullcontext() if wrapped is None else taken_out(wrapped):
+        if wrapped is not None:
+            shards.adopt(module)
+        return kind(iteration, ShardedPlanner(options, TrainingLog(options.progress)), buckets)
 
 
 def _validate(
-    module: nn.Module, options: Options, processes: Processes | None, ranks: Ranks, *, planned: bool
+    module: nn.Module, options: Options, processes: Processes | None, word: str, *, planned: bool
 ) -> None:
-    """Raise InputError, one line, for what does not go with shard=."""
+    """Raise InputError, one line, for what does not go with shard=, or with a module that is spread already.
+
+    word: what the user has given: `shard=` or `fully_shard`.
+    """
     if processes is not None:
-        raise InputError("shard= spreads weights itself: give the module inside of DistributedDataParallel")
+        raise InputError(f"{word} spreads weights itself: give the module inside of DistributedDataParallel")
     unsupported: dict[str, bool] = {
         "train=False": not options.train,
         "machine": options.machine is not None,
@@ -223,11 +238,13 @@ def _validate(
     }
     for name, given in unsupported.items():
         if given:
-            raise InputError(f"shard= and {name} are not supported together: leave {name} out")
+            raise InputError(f"{word} and {name} are not supported together: leave {name} out")
     if not planned or options.optimizer is None:
         raise InputError(
-            f"shard= needs the optimizer, whose updates are in the plan: optimizer= of {titles()}"
+            f"{word} needs the optimizer, whose updates are in the plan: optimizer= of {titles()}"
         )
+    if word == "fully_shard":
+        return
     if any(options.optimizer.state.values()):
         raise InputError(
             "shard=: the optimizer has states of whole weights: make a new one, plan, and load the states "
@@ -237,9 +254,8 @@ def _validate(
         if isinstance(parameter, DTensor):
             raise InputError(
                 f"shard=: {name} is a DTensor, so its parameters are spread over ranks already: make the "
-                "module anew, and plan it before anything spreads it"
+                "module anew, and plan it before anything but fully_shard spreads it"
             )
-    check_module(module, ranks.size)
 
 
 def _program(iteration: Iteration, shards: Shards) -> Program:

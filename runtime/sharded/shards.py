@@ -102,6 +102,20 @@ class Shards:
         made = {id(each): self._parameter(name, each) for name, each in module.named_parameters()}
         _replace_parameters(module, optimizer, made)
 
+    def adopt(self, module: nn.Module) -> None:
+        """Take over parameters that are shares already, as FSDP2 makes them: mostly with their padding."""
+        for name, weight in module.named_parameters():
+            shape, local = tuple(weight.shape), local_of(weight)
+            count = self.rows(shape[0]) * _row(shape)
+            memory = local.untyped_storage()
+            if local.storage_offset() == 0 and memory.nbytes() == count * local.itemsize:
+                self._padded[name] = local.new_empty(0).set_(memory, 0, (count,), (1,))
+                continue
+            self._padded[name] = padded = local.new_zeros(count)
+            own = self._own(padded, shape)
+            own.copy_(local)
+            local.data = own
+
     @contextmanager
     def whole(self, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> Generator[None]:
         """Let a trace find parameters of their full shapes; they have no values, and take no memory."""

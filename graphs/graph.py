@@ -147,6 +147,10 @@ class Operations:
         return len(self.name)
 
 
+class Structure:
+    """The identity of a graph's operations, tensors and results, without bytes, times and workspaces."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph:
     """A plan-graph/1 or 2. `results`: indices of the tensors that must exist when the iteration ends."""
@@ -162,7 +166,7 @@ class Graph:
         """Return this graph with what another one, of the same operations on the same tensors, has computed
         of these. They may differ in bytes, times, workspaces and variants.
         """
-        known = vars(other)
+        known = {**vars(other), "structure": other.structure}
         vars(self).update({name: known[name] for name in _OF_STRUCTURE if name in known})
         return self
 
@@ -189,6 +193,11 @@ class Graph:
             o.modes.get(index, ()),
             float(o.launch[index]),
         )
+
+    @cached_property
+    def structure(self) -> Structure:
+        """Return an object that this graph has in common with those that share its structure."""
+        return Structure()
 
     @cached_property
     def tensor_index(self) -> Mapping[str, int]:
@@ -351,6 +360,7 @@ class Graph:
 
 
 _OF_STRUCTURE = (
+    "structure",
     "tensor_index",
     "operation_index",
     "producers",

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..graphs.graph import Graph
+from ..graphs.graph import Graph, Structure
 from ..graphs.machine import Links, Machine, Peers
 from .residency.prefetch_placement import build_schedule
 from .residency.residency import Residency
@@ -20,17 +20,18 @@ from .schedule.schedule import Schedule
 from .schedule.sequence import in_default_mode, schedule_of
 from .simulator.simulate import Figures, simulate
 
-_schedules: WeakKeyDictionary[Graph, Schedule] = WeakKeyDictionary()
+_schedules: WeakKeyDictionary[Structure, Schedule] = WeakKeyDictionary()
 _known: WeakKeyDictionary[Graph, Figures] = WeakKeyDictionary()
 
 
 def baseline_schedule(graph: Graph) -> Schedule:
     """Return the baseline: what eager PyTorch does, if it freed every tensor after its last use."""
-    if graph not in _schedules:
+    if graph.structure not in _schedules:
         runs = in_default_mode(range(len(graph.operations)))
         spread = bool(graph.tensors.spread)
-        _schedules[graph] = build_schedule(graph, Residency(runs)) if spread else schedule_of(graph, runs)
-    return _schedules[graph]
+        found = build_schedule(graph, Residency(runs)) if spread else schedule_of(graph, runs)
+        _schedules[graph.structure] = found
+    return _schedules[graph.structure]
 
 
 def baseline(graph: Graph) -> Figures:

@@ -22,7 +22,7 @@ from ...graphs.machines.presets import Preset, presets
 from ...graphs.transformations.updates import When
 from ...graphs.units import FEW_BYTES
 from ...planner.budget import Budget, spelled
-from ...planner.sizing.estimate_range import usable
+from ...planner.sizing.estimate_range import Span, usable
 from ...planner.sizing.sizing import LARGEST, Known
 from ...report.origin import made
 from ...report.size import Section, page
@@ -247,9 +247,9 @@ def _alone(
     prices: Mapping[str, float],
 ) -> Answer:
     """Search on each GPU by itself."""
-    known, found = Known(), list[SizeResult]()
+    known, found, spans = Known(), list[SizeResult](), dict[tuple[int, object], tuple[object, Span]]()
     for preset, room in sorted(rooms, key=lambda pair: pair[1].limit):
-        loops = Loops(subject.estimates, preset, subject.loop.steps)
+        loops = Loops(subject.estimates, preset, subject.loop.steps, unplanned_spans=spans)
         updates = None if subject.optimizer == "none" else subject.optimizer
         search = BatchSearch(loops, updates, ask(preset.machine), room, known, brief=len(rooms) > 1)
         found.append(search.run(batches, one_update=subject.loop.total is not None))

@@ -11,8 +11,9 @@ from ...graphs.machine import Machine, Peers
 from ...graphs.machines.presets import Preset
 from ...graphs.transformations.sharding import sharded
 from ...planner.addresses.caching_allocator import reserved_peak
+from ...planner.baseline import baseline_schedule
 from ...planner.schedule.schedule import Schedule
-from ...planner.simulator.simulate import simulate
+from ...planner.simulator.simulate import Replay, figures_of
 from ...planner.sizing.accumulation import accumulating
 from ...planner.sizing.eight_bit import with_eight_bit_states
 from ...planner.sizing.estimate_range import Span, memory_span
@@ -38,6 +39,7 @@ class Loops:
     """Graphs of one model on one GPU, each made when it is first requested.
 
     steps: micro-batches per update, by batch.
+    unplanned_spans: may be shared by GPUs: those that run the same operations have the same bytes.
     peers: the network of sharded training, whose ranks each have a batch; None: one GPU trains alone.
     """
 
@@ -45,6 +47,9 @@ class Loops:
     preset: Preset
     steps: Callable[[int], int] = lambda _batch: 1
     peers: Peers | None = None
+    unplanned_spans: dict[tuple[int, object], tuple[object, Span]] = field(
+        default_factory=dict[tuple[int, object], tuple[object, Span]]
+    )
     _made: dict[tuple[str, int], tuple[Graph, Loop]] = field(
         default_factory=dict[tuple[str, int], tuple[Graph, Loop]]
     )
@@ -72,6 +77,16 @@ class Loops:
     def agrees(self, batch: int) -> bool:
         """Tell whether a trace at this batch gives what was interpolated; if not, graphs are made anew."""
         return self.estimates.agrees(batch, self.preset)
+
+    def unplanned_span(self, batch: int, constant: int) -> Span:
+        """Return the device bytes of the loop that people have. constant: what cuBLAS keeps."""
+        demanded = self.estimates.demanded(self.preset)
+        demands, key = demanded.demands(batch), (batch, demanded)
+        if key not in self.unplanned_spans or self.unplanned_spans[key][0] is not demands:
+            loop = self.ordinary(batch)
+            self.unplanned_spans[key] = demands, unplanned_span(loop, baseline_schedule(loop.graph), 0)
+        span = self.unplanned_spans[key][1]
+        return Span(span.low, span.expected + 2 * constant, span.high + 2 * constant)
 
     def tokens(self, batch: int) -> int | None:
         """Return the tokens of a sample, None if the model takes none."""
@@ -115,17 +130,25 @@ class Loops:
         return loop.changed(lambda graph: accumulating(graph, self.steps(batch), cost))
 
 
-def planned_span(loop: Loop, schedule: Schedule, budget: int, machine: Machine, constant: int) -> Span:
+def planned_span(
+    loop: Loop,
+    schedule: Schedule,
+    budget: int,
+    machine: Machine,
+    constant: int,
+    replay: Replay | None = None,
+) -> Span:
     """Return the device bytes of a plan, low, expected and high.
 
     budget: bytes that the schedule fits in. machine: with a device of any size. constant: what cuBLAS keeps.
+    replay: what the simulator said of it, if it was asked.
     """
-    return memory_span(loop.graph, loop.worst, schedule, budget, machine, constant, None)
+    return memory_span(loop.graph, loop.worst, schedule, budget, machine, constant, None, replay)
 
 
 def unplanned_span(loop: Loop, schedule: Schedule, constant: int) -> Span:
     """Return the device bytes of PyTorch's own loop: its allocator's, and a workspace of cuBLAS for the
     thread of backward too.
     """
-    peak = simulate(loop.graph, schedule, machine=Machine()).figures.least_budget
+    peak = figures_of(loop.graph, schedule, machine=Machine()).least_budget
     return memory_span(loop.graph, loop.worst, schedule, peak, Machine(), 2 * constant, reserved_peak)

@@ -38,7 +38,7 @@ from ...solvers.problem import InfeasibleError, NotFoundError, Problem
 from ...solvers.registry import run as registry
 from ..options import DEFAULT_SOLVER
 from .alternatives import CHECKPOINTS, NextSteps, next_steps
-from .loops import Loops, planned_span, unplanned_span
+from .loops import Loops, planned_span
 from .price import samples_per_price
 
 NEARLY = 0.95
@@ -415,10 +415,9 @@ class BatchSearch:
     def _span(self, one: Trial, found: SizeResult) -> Span:
         assert one.schedule is not None
         if one.batch in found.as_it_is:
-            loop = self.loops.ordinary(one.batch)
-            return unplanned_span(loop, baseline_schedule(loop.graph), self.room.constant)
+            return self.loops.unplanned_span(one.batch, self.room.constant)
         loop, machine = self.loops.planned(one.batch), self.ask.any_size
-        return planned_span(loop, one.schedule, one.budget, machine, self.room.constant)
+        return planned_span(loop, one.schedule, one.budget, machine, self.room.constant, one.replay)
 
     def _parts(self, one: Trial, found: SizeResult) -> Breakdown:
         assert one.schedule is not None

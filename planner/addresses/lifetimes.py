@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from ...graphs.arrays import Ints
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine, Memory
-from ..schedule.schedule import Schedule
+from ..schedule.schedule import DEFAULT_MODE, Schedule, Verb
 from ..simulator.copies import Copy
 from ..simulator.pinned import PINNED
 from ..simulator.simulate import settle
@@ -130,6 +130,47 @@ def lifetimes(
     tensor, size, start, end = np.array(rows, np.int64).reshape(-1, 4).T
     order = _order(tensor, start, end, steps)
     return Lifetimes(tensor[order], size[order], start[order], end[order], steps)
+
+
+def lifetimes_without_transfers(graph: Graph, schedule: Schedule) -> Lifetimes:
+    """Compute the lifetimes on the device for a valid schedule for which `stays_on_device` holds.
+
+    Nothing waits for a transfer then: a copy is there from the step that makes it to its delete. This takes a
+    tenth of the time of `lifetimes`, which also validates.
+    """
+    sizes, workspace = graph.tensors.bytes.tolist(), graph.operations.workspace.tolist()
+    have = {x: graph.whole_contributions[x] for x in np.flatnonzero(graph.resident).tolist()}
+    since, rows, steps = dict.fromkeys(have, 0), list[tuple[int, int, int, int]](), len(schedule)
+    for step, (verb, target, _where) in enumerate(schedule.rows()):
+        if verb == Verb.DELETE:
+            del have[target]
+            rows.append((target, sizes[target], since.pop(target), step))
+            continue
+        transient = workspace[target]
+        for x, bit in graph.contributions(target):
+            present = have.get(x, 0)
+            if not present:
+                since[x] = step
+            elif present & bit:  # made once more, next to the one that is there
+                transient += sizes[x]
+            have[x] = present | bit
+        rows.append((WORKSPACE, transient, step, step + 1))
+    rows += [(x, sizes[x], start, steps) for x, start in since.items()]
+    table = np.array(rows, np.int64).reshape(-1, 4)
+    tensor, size, start, end = table[table[:, 1] > 0].T
+    order = _order(tensor, start, end, steps)
+    return Lifetimes(tensor[order], size[order], start[order], end[order], steps)
+
+
+def stays_on_device(graph: Graph, schedule: Schedule) -> bool:
+    """Tell whether all that a schedule runs and holds is on the device."""
+    computed = schedule.verbs == Verb.COMPUTE
+    return (
+        not graph.tensors.spread
+        and bool(np.all(computed | (schedule.verbs == Verb.DELETE)))
+        and bool(np.all(schedule.wheres == np.where(computed, DEFAULT_MODE, Memory.DEVICE)))
+        and all(memories == (Memory.DEVICE,) for memories, _tensors in schedule.initial.groups)
+    )
 
 
 def _order(tensor: Ints, start: Ints, end: Ints, steps: int) -> Ints:

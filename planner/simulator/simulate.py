@@ -58,10 +58,12 @@ class Replay:
     """The result of `simulate`.
 
     figures: time and peaks. device_curve: int64, shape (steps,): device bytes while each step runs.
+    workspace_curve: likewise, of these the bytes that are there for the step alone.
     """
 
     figures: Figures
     device_curve: NDArray[np.int64]
+    workspace_curve: NDArray[np.int64]
 
     def __repr__(self) -> str:
         return f"<Replay: {self.figures}, a curve of {len(self.device_curve)} steps>"
@@ -81,6 +83,8 @@ def simulate(
     """
     walk = Walk(graph, schedule, budget=budget, machine=machine or graph.machine)
     settle(walk)
+    workspaces = np.zeros(len(schedule), np.int64)
+    workspaces[list(walk.workspaces)] = list(walk.workspaces.values())
     device, host, disk, *deeper, pinned = walk.ledgers
     return Replay(
         Figures(
@@ -94,27 +98,35 @@ def simulate(
             deeper_peaks=tuple(ledger.peak for ledger in deeper),
         ),
         np.array(walk.curve, np.int64),
+        workspaces,
     )
 
 
 def figures_of(
     graph: Graph, schedule: Schedule, *, budget: int | None = None, machine: Machine | None = None
 ) -> Figures:
-    """Return the figures of `simulate`, computed once if the same is asked twice in a row.
+    """Return the figures of `simulate`, computed once if the same is asked twice in a row."""
+    return replay_of(graph, schedule, budget=budget, machine=machine).figures
 
-    The schedule is made read-only, so that they stay right.
+
+def replay_of(
+    graph: Graph, schedule: Schedule, *, budget: int | None = None, machine: Machine | None = None
+) -> Replay:
+    """Return what `simulate` returns, computed once if the same is asked twice in a row.
+
+    The schedule is made read-only, so that it stays right.
     """
     question = ref(graph), budget, machine
     known = _judged.get(schedule)
     if known is None or known[0] != question:
         for column in (schedule.verbs, schedule.targets, schedule.wheres):
             column.flags.writeable = False
-        known = question, simulate(graph, schedule, budget=budget, machine=machine).figures
+        known = question, simulate(graph, schedule, budget=budget, machine=machine)
         _judged[schedule] = known
     return known[1]
 
 
-_judged: WeakKeyDictionary[Schedule, tuple[object, Figures]] = WeakKeyDictionary()
+_judged: WeakKeyDictionary[Schedule, tuple[object, Replay]] = WeakKeyDictionary()
 
 
 def settle(walk: Walk) -> bool:

@@ -26,7 +26,8 @@ class Walk:
     """The memory pass over a schedule.
 
     After each `run_iteration`: `queues`, `seconds`, `launches` and `waits` per step for the clock, `curve`
-    (device bytes while each step runs), `ledgers` with the peaks so far.
+    (device bytes while each step runs), `workspaces` (of these, bytes for the step alone, by step), `ledgers`
+    with the peaks so far.
 
     on_peers: per update, what it uses on the peers.
     """
@@ -71,6 +72,7 @@ class Walk:
         self.launches: list[float] = []
         self.waits: Waits = {}
         self.curve: list[int] = []
+        self.workspaces: dict[int, int] = {}
         self.guards.restart()
         self._pass_fence()
         device = self.ledgers[_DEVICE]
@@ -165,7 +167,11 @@ class Walk:
             copies.change_in_place((_PEERS if x in on_peers else memory, x), queue, self.step)
         self._enqueue(queue, seconds, waits, launch)
         device = self.ledgers[_DEVICE]
-        self.curve.append(device.used + (transient if memory == _DEVICE else 0))
+        if transient and memory == _DEVICE:
+            self.workspaces[self.step] = transient
+            self.curve.append(device.used + transient)
+        else:
+            self.curve.append(device.used)
 
     def _write_host(self, made: Sequence[tuple[int, int]], waits: list[int]) -> None:
         """Let the device write contributions in host memory, which is pinned; no link's queue is used."""

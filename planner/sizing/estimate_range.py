@@ -24,8 +24,15 @@ import numpy as np
 
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine
-from ..addresses.lifetimes import WORKSPACE, Lifetimes, lifetimes
+from ..addresses.lifetimes import (
+    WORKSPACE,
+    Lifetimes,
+    lifetimes,
+    lifetimes_without_transfers,
+    stays_on_device,
+)
 from ..schedule.schedule import DEFAULT_MODE, Schedule, Verb
+from ..simulator.simulate import Replay, simulate
 
 RESERVE = 0.01
 """Error correction, driver and context are not in the capacity any more (graphs/machines/gpus.py)."""
@@ -52,19 +59,34 @@ def memory_span(
     machine: Machine,
     constant: int,
     reserved: Callable[[Lifetimes], int] | None,
+    replay: Replay | None = None,
 ) -> Span:
-    """Return the low, expected and high device bytes of a schedule.
+    """Return the low, expected and high device bytes of a valid schedule.
 
     worst: the graph with the largest workspaces. budget: bytes that the schedule fits in.
     machine: with a device of any size. constant: bytes that cuBLAS keeps.
     reserved: what an allocator takes for such blocks; None: no more.
+    replay: the schedule's, on this machine within this budget, if it is known.
     """
-    rows = lifetimes(graph, schedule, budget=budget, machine=machine)
-    tensors, all_there = rows.of(rows.tensor != WORKSPACE), int(rows.live().max(initial=0))
     # Workspaces move nothing: each is there while its step runs.
     more = np.zeros(len(schedule), np.int64)
     runs = np.flatnonzero((schedule.verbs == Verb.COMPUTE) & (schedule.wheres == DEFAULT_MODE))
     more[runs] = (worst.operations.workspace - graph.operations.workspace)[schedule.targets[runs]]
+    alone = stays_on_device(graph, schedule)
+    if reserved is None and not alone:
+        found = replay or simulate(graph, schedule, budget=budget, machine=machine)
+        curve = found.device_curve
+        return Span(
+            int((curve - found.workspace_curve).max(initial=0)),
+            int(curve.max(initial=0)) + constant,
+            int((curve + more).max(initial=0)) + constant,
+        )
+    rows = (
+        lifetimes_without_transfers(graph, schedule)
+        if alone
+        else lifetimes(graph, schedule, budget=budget, machine=machine)
+    )
+    tensors, all_there = rows.of(rows.tensor != WORKSPACE), int(rows.live().max(initial=0))
     at_worst = rows.with_more_workspace(more)
     high = int(at_worst.live().max(initial=0))
     if reserved is not None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isqrt
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ from ..baseline import baseline, baseline_schedule
 from ..bounds import minimum_memory
 from ..errors import InvalidScheduleError
 from ..schedule.schedule import Schedule
-from ..simulator.simulate import Figures, figures_of, simulate
+from ..simulator.simulate import Figures, Replay, figures_of, replay_of
 from .accumulation import earlier_seconds, steps_of
 from .ranking import by_seconds
 
@@ -79,6 +79,7 @@ class Trial:
     earlier: seconds of those before the last, with this schedule.
     baseline_earlier: likewise, of the baseline.
     unanswered: why the solver had no answer, None if it had one.
+    replay: what the figures are from; None: they are the baseline's.
     """
 
     batch: int
@@ -91,6 +92,7 @@ class Trial:
     steps: int = 1
     earlier: float = 0.0
     baseline_earlier: float = 0.0
+    replay: Replay | None = field(default=None, compare=False, repr=False)
 
     @property
     def samples(self) -> int:
@@ -159,7 +161,7 @@ class Known:
         for operations, schedule in self._found:
             if operations == len(graph.operations):
                 with suppress(InvalidScheduleError):
-                    yield schedule, simulate(graph, schedule, budget=budget, machine=machine).figures
+                    yield schedule, figures_of(graph, schedule, budget=budget, machine=machine)
 
     def before(self, machine: Machine, solve: Solve) -> Solve:
         """Return a solver that first tries the baseline, then the known schedules, the fastest first, then
@@ -304,6 +306,16 @@ def tightened(graph: Graph, machine: Machine, found: Trial) -> Trial:
 
 def _within(graph: Graph, machine: Machine, budget: int, found: Trial) -> Trial:
     assert found.schedule is not None
-    figures = figures_of(graph, found.schedule, budget=budget, machine=machine)
+    replay, figures = None, baseline(graph)
+    known = found.schedule is baseline_schedule(graph) and figures.peak <= budget
+    if not (known and _is_plain(graph, machine)):
+        replay = replay_of(graph, found.schedule, budget=budget, machine=machine)
+        figures = replay.figures
     earlier = earlier_seconds(graph, found.schedule, budget, machine)
-    return replace(found, budget=budget, figures=figures, earlier=earlier)
+    return replace(found, budget=budget, figures=figures, earlier=earlier, replay=replay)
+
+
+def _is_plain(graph: Graph, machine: Machine) -> bool:
+    """Tell whether the baseline's figures are what the simulator would say of this machine."""
+    deep = len(machine.hierarchy) > len(Memory)
+    return not (graph.tensors.spread or deep) and machine.device_capacity is None

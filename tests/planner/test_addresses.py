@@ -11,7 +11,13 @@ from memplan.graphs.machine import Memory
 from memplan.planner.addresses.addresses import lay_out, rows_of
 from memplan.planner.addresses.first_fit import most_beside
 from memplan.planner.addresses.layout import Layout
-from memplan.planner.addresses.lifetimes import WORKSPACE, Lifetimes, lifetimes
+from memplan.planner.addresses.lifetimes import (
+    WORKSPACE,
+    Lifetimes,
+    lifetimes,
+    lifetimes_without_transfers,
+    stays_on_device,
+)
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.curves import byte_curves
@@ -49,7 +55,7 @@ def counted(rows: Lifetimes, tensor: bool = True) -> Ints:
 @pytest.mark.parametrize("batch", range(4))
 def test_lifetimes_are_the_simulators(batch: int) -> None:
     """Its curves, step by step; on the host, where workspaces are none, never more."""
-    moved = still = longer = 0
+    moved = still = longer = alone = 0
     for case in cases(400 * batch, 400):
         rows = of(case)
         replay = simulate(case.graph, case.schedule, budget=case.budget, machine=case.machine)
@@ -60,12 +66,19 @@ def test_lifetimes_are_the_simulators(batch: int) -> None:
         )
         assert of(case, Memory.DISK).live().tolist() == disk.tolist()
         assert (of(case, Memory.HOST).live() <= host).all()
+        workspaces = rows.of(rows.tensor == WORKSPACE)
+        assert workspaces.live().tolist() == replay.workspace_curve.tolist()
+        if stays_on_device(case.graph, case.schedule):
+            alone += 1
+            quick = lifetimes_without_transfers(case.graph, case.schedule)
+            assert all(np.array_equal(*columns) for columns in zip(quick, rows, strict=True))
         only_here = set(case.schedule.verbs.tolist()) <= {Verb.COMPUTE, Verb.DELETE}
         still, moved = still + only_here, moved + (not only_here)
         longer += int((rows.end > rows.start + rows.steps).sum())
     assert moved > 20
     assert still > 20
     assert longer > 20
+    assert alone > 10
 
 
 def test_a_copy_that_is_there_when_it_comes_again() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 from hypothesis import given, settings
@@ -25,3 +26,13 @@ def test_the_figures_are_the_simulators(graph: Graph) -> None:
 def test_the_figures_are_the_simulators_with_states_and_updates(seed: int) -> None:
     graph = wide_graph(Random(seed))
     assert baseline(graph) == simulate(graph, baseline_schedule(graph), machine=Machine()).figures
+
+
+def test_graphs_of_one_structure_share_their_schedule_and_have_figures_of_their_own() -> None:
+    graph = wide_graph(Random(1))
+    operations = replace(graph.operations, time=2 * graph.operations.time)
+    slower = replace(graph, operations=operations).share_structure(graph)
+    apart = replace(graph, operations=operations)
+    assert baseline_schedule(slower) is baseline_schedule(graph)
+    assert baseline_schedule(apart) is not baseline_schedule(graph)
+    assert baseline(slower) == baseline(apart) == replace(baseline(graph), time=2 * baseline(graph).time)

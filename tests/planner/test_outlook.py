@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -10,11 +11,14 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind
 from memplan.graphs.machine import Machine
-from memplan.planner.addresses.lifetimes import lifetimes
+from memplan.planner.addresses.lifetimes import WORKSPACE, lifetimes
 from memplan.planner.baseline import baseline, baseline_schedule
-from memplan.planner.schedule.schedule import Verb
+from memplan.planner.errors import InvalidScheduleError
+from memplan.planner.schedule.schedule import DEFAULT_MODE, Verb
+from memplan.planner.simulator.simulate import simulate
 from memplan.planner.sizing.breakdown import KINDS, breakdown
 from memplan.planner.sizing.estimate_range import memory_span, time_span, usable
+from strategies import random_case
 
 NOWHERE = Machine()
 
@@ -44,6 +48,33 @@ def test_the_ends_of_memory() -> None:
     assert memory_span(*arguments, lambda _rows: 0).high == int(1.12 * 275) + 1000
     same = memory_span(graph, graph, *arguments[2:], lambda rows: int(rows.live().max()))
     assert same == (225, 232 + 1000, int(1.12 * 232) + 1000)
+
+
+def test_the_ends_of_a_plans_memory_are_those_of_its_lifetimes() -> None:
+    held = 0
+    for seed in range(400):
+        case = random_case(Random(seed))
+        graph, schedule = case.graph, case.schedule
+        budget, machine = case.budget or 2**40, case.machine or Machine()
+        try:
+            replay = simulate(graph, schedule, budget=budget, machine=machine)
+        except InvalidScheduleError:
+            continue
+        held += 1
+        places = np.arange(len(graph.operations))
+        workspace = graph.operations.workspace + places
+        worst = replace(graph, operations=replace(graph.operations, workspace=workspace))
+        runs = (schedule.verbs == Verb.COMPUTE) & (schedule.wheres == DEFAULT_MODE)
+        more = np.where(runs, schedule.targets, 0)
+        rows = lifetimes(graph, schedule, budget=budget, machine=machine)
+        expected = (
+            int(rows.of(rows.tensor != WORKSPACE).live().max()),
+            int(rows.live().max()) + 1,
+            int(rows.with_more_workspace(more).live().max()) + 1,
+        )
+        assert memory_span(graph, worst, schedule, budget, machine, 1, None) == expected
+        assert memory_span(graph, worst, schedule, budget, machine, 1, None, replay) == expected
+    assert held > 100
 
 
 def test_the_ends_of_time_and_the_reserve() -> None:

@@ -16,6 +16,7 @@ from ..runtime.model.iteration import Iteration, Updates, tensors_in, with_targe
 from ..runtime.model.processes import inside
 from ..runtime.torch_fsdp import fsdp_units
 from ..runtime.updates.catalogue import is_planned
+from .accelerated import inside_accelerated
 from .accumulating import AccumulatingStep
 from .buckets import check_ignored, parse_buckets
 from .deferred import DeferredStep
@@ -120,10 +121,12 @@ def optimize_with(module: Any, inputs: Any, options: Options) -> Step:
     module, processes = inside(module)
     if not options.train:
         processes = None
+    sharded = options.shard is not None or bool(fsdp_units(module))
+    if sharded:
+        options = options.replaced(optimizer=inside_accelerated(options))
     given = with_targets(parse_inputs(inputs), options.targets)
     optimizer, steps = options.optimizer, options.gradient_accumulation_steps
     planned = optimizer is not None and is_planned(optimizer)
-    sharded = options.shard is not None or bool(fsdp_units(module))
     validate_options(options, module, given, processes, planned=planned, sharded=sharded)
     buckets = parse_buckets(options.pad_values, options.pad_to_lengths, given)
     updates = None

@@ -1,0 +1,40 @@
+"""transformers' Trainer with FSDP2: `torchrun --nproc-per-node 2 examples/train_fsdp_trainer.py`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
+
+import memplan
+import torch
+from train_data import sentences, small_gpt2
+from transformers import Trainer, TrainingArguments
+
+
+def train(planned: bool, **options: Any) -> tuple[torch.nn.Module, list[float]]:
+    """options: of TrainingArguments. The model, and the losses and norms that the Trainer logs."""
+    arguments = TrainingArguments(
+        str(Path(gettempdir()) / "memplan-example"),
+        fsdp=True,
+        per_device_train_batch_size=4,
+        num_train_epochs=1,
+        learning_rate=1e-3,
+        logging_steps=1,
+        eval_strategy="epoch",
+        report_to=[],
+        disable_tqdm=True,
+        **{"save_strategy": "no", **options},
+    )
+    trainer = Trainer(
+        small_gpt2(dropout=0.0), arguments, train_dataset=sentences(), eval_dataset=sentences(8)
+    )
+    if planned:
+        memplan.optimize_trainer(trainer, budget="75%", time_limit=2)  # the one line
+    trainer.train()
+    logged = ("loss", "grad_norm", "eval_loss")
+    return trainer.model, [row[key] for row in trainer.state.log_history for key in logged if key in row]
+
+
+if __name__ == "__main__":
+    print(train(planned=True)[1])

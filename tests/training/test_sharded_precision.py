@@ -46,8 +46,8 @@ def planned(module: nn.Module, kind: str, rank: int, budget: str, **options: Any
     return Trained(module, optimizer, losses, []), peak, step.plan.figures.peak
 
 
-def in_bfloat16(rank: int, size: int, kind: str) -> tuple[dict[str, float], int, int]:
-    """Train with masters in float32, and by FSDP2 from the same values."""
+def in_bfloat16(rank: int, size: int, kind: str, spread: bool) -> tuple[dict[str, float], int, int]:
+    """Train with masters in float32, and by FSDP2 from the same values. spread: by fully_shard already."""
     known = wrapped(make(kind).to(LOW).float(), size, mp_policy=MixedPrecisionPolicy(param_dtype=LOW))
     optimizer, losses = adamw(known), list[Tensor]()
     for number in range(STEPS):
@@ -56,7 +56,10 @@ def in_bfloat16(rank: int, size: int, kind: str) -> tuple[dict[str, float], int,
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.detach())
-    found, peak, limit = planned(make(kind).to(LOW), kind, rank, "80%", master_weights=True)
+    module = make(kind).to(LOW)
+    shard = None if spread else True
+    module = wrapped(module, size) if spread else module
+    found, peak, limit = planned(module, kind, rank, "80%", master_weights=True, shard=shard)
     apart = {f"loss {n}": error(a, b) for n, (a, b) in enumerate(zip(losses, found.losses, strict=True))}
     own = dict(found.module.named_parameters())
     for name, master in known.named_parameters():
@@ -67,9 +70,9 @@ def in_bfloat16(rank: int, size: int, kind: str) -> tuple[dict[str, float], int,
     return {name: each for name, each in apart.items() if each}, peak, limit
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_masters_are_fsdp2s(tmp_path: Path, kind: str) -> None:
-    for row in ranks(in_bfloat16, tmp_path, 2, kind):
+@pytest.mark.parametrize(("kind", "spread"), [("gpt2", False), ("llama", False), ("llama", True)])
+def test_masters_are_fsdp2s(tmp_path: Path, kind: str, spread: bool) -> None:
+    for row in ranks(in_bfloat16, tmp_path, 2, kind, spread):
         assert not isinstance(row, str), row
         apart, peak, limit = row
         assert apart == {}

@@ -1,7 +1,7 @@
 """Run small models that nobody tuned memplan for (strangers_*.py) on the whole path: does it work on what
 people have?
 
-    nice python benchmarks/strangers.py --rows rows.jsonl [--write docs/strangers.md] [family | model ...]
+    nice python benchmarks/strangers.py --rows rows.jsonl [--write FILE.md] [family | model ...]
 
 Each model has a process of its own, which trains it on ten different batches of equal shapes by eager PyTorch
 and by `optimize`, with AdamW in the loop and in the plan (strangers_training.py). *works*: all batches train,

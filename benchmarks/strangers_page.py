@@ -1,4 +1,4 @@
-"""The page of strangers' models (docs/strangers.md), from the rows of strangers.py."""
+"""The page of strangers' models (benchmarks/results/strangers.md), from the rows of strangers.py."""
 
 from collections import Counter, defaultdict
 from datetime import date

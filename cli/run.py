@@ -71,7 +71,7 @@ def run(
 ) -> None:
     """Run SCHEDULE and eager PyTorch in turn: time, peak memory, and whether the results are equal.
 
-    The model is traced again, with the optimizer that the graph was profiled with; its fingerprint must be
+    The model is retraced, with the optimizer that the graph was profiled with; its fingerprint must be
     the graph's. Exit code 5 where loss, gradients or buffers differ in any bit, or, where weights are
     updated, these or the optimizer's states after 3 iterations; where eager differs from run to run, by more
     than that; with compiled operations where they differ from the same without a plan, or kernels

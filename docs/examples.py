@@ -23,11 +23,15 @@ from typing import NamedTuple
 import pytest
 
 DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+SHORT = {"MEMPLAN_TIME_LIMIT": "10s", "MEMPLAN_STATIC_LAYOUT": "0"}
+"""Options of searches that a page leaves to their defaults: the test does not wait for good plans."""
 PAGES = [
     DOCS / "start.md",
     *sorted((DOCS / "how-to").glob("*.md")),
+    DOCS / "gallery.md",
     DOCS / "training.md",
-    DOCS.parent / "README.md",
+    ROOT / "README.md",
 ]
 BLOCK = re.compile(
     r"(?:<!-- (?P<word>file|run before|install|not run)(?P<more>.*?)-->\n)?"
@@ -85,7 +89,8 @@ def script(page: Path) -> Iterator[str]:
 def command(line: str) -> list[str]:
     program, *words = shlex.split(line)
     modules = {"plan": ["-c", "from memplan.cli.main import main; main()"], "python": []}
-    return [sys.executable, *modules[program], *words]
+    here = [str(ROOT / word) if word.startswith("examples/") else word for word in words]
+    return [sys.executable, *modules[program], *here]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -94,6 +99,7 @@ def test_a_page_runs_from_top_to_end(page: Path, tmp_path: Path) -> None:
     program.write_text("\n".join(script(page)))
     environment = {
         **os.environ,
+        **SHORT,
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(tmp_path / "installed"),
         "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),

@@ -6,5 +6,5 @@ KIND = ("#7b8794", "#3b6ea5", "#8fb8de", "#0f7050", "#8cb369", "#ee8c3a", "#8a4f
 """Colours by Kind; the last is for workspaces."""
 PHASE = ("#5b8fc7", "#2a9d8f", "#e9a94b", "#9d6b9e")
 """Colours by Phase."""
-AGAIN, COPY = "#d1495b", "#4a6fe3"
-COLOURS = {"kind": KIND, "phase": PHASE, "again": AGAIN, "copy": COPY}
+RECOMPUTED, COPY = "#d1495b", "#4a6fe3"
+COLOURS = {"kind": KIND, "phase": PHASE, "recomputed": RECOMPUTED, "copy": COPY}

@@ -63,7 +63,7 @@ def facts(subject: Subject, bound_seconds: float = 0.0) -> Document:
         "queues": queue_words(memories),
         "causes": cause_words(memories),
         "memory": _memory(graph, line, rows[Memory.DEVICE]),
-        "plain": _plain(graph),
+        "baseline": _baseline(graph),
         "elsewhere": [
             _curve(name, line, bytes_) for name, bytes_ in by_memory(subject).items() if name != "device"
         ],
@@ -84,11 +84,11 @@ def _memory(graph: Graph, line: Timeline, rows: Lifetimes) -> Document:
     return {"at": _times(found.at), "step": found.step.tolist(), "sums": found.sums.T.tolist()}
 
 
-def _plain(graph: Graph) -> Document:
+def _baseline(graph: Graph) -> Document:
     """Return the curve of the baseline on a device of unlimited size."""
     schedule = baseline_schedule(graph)
     line = timeline(graph, schedule, machine=any_size(graph))
-    return _curve("plain", line, byte_curves(graph, schedule, machine=any_size(graph))[Memory.DEVICE])
+    return _curve("baseline", line, byte_curves(graph, schedule, machine=any_size(graph))[Memory.DEVICE])
 
 
 def _curve(name: str, line: Timeline, bytes_: Ints) -> Document:
@@ -109,7 +109,7 @@ def _steps(subject: Subject, line: Timeline) -> Document:
     """Return the columns of all steps but deletes.
 
     of: number of the operation or the tensor, depending on the queue.
-    again: whether the operation ran before.
+    recomputed: whether the operation ran before.
     """
     graph, schedule, memories = subject.graph, subject.schedule, subject.memories
     shown = np.flatnonzero(line.queue != NOTHING)
@@ -122,7 +122,7 @@ def _steps(subject: Subject, line: Timeline) -> Document:
         "idle": _times(line.idle[shown]),
         "cause": [cause_index(cause, memories) for cause in line.cause[shown].tolist()],
         "of": schedule.targets[shown].tolist(),
-        "again": recomputed_runs(schedule)[shown].astype(int).tolist(),
+        "recomputed": recomputed_runs(schedule)[shown].astype(int).tolist(),
         "mode": [
             graph.operations.modes[target][where - 1].name if verb == Verb.COMPUTE and where else ""
             for verb, target, where in (runs[step] for step in shown.tolist())

@@ -35,7 +35,7 @@ def modules(graph: Graph, schedule: Schedule, rows: Lifetimes) -> list[Row]:
             copied[of_tensor[target]] += graph.tensors.bytes[target]
     held = _at_peak(rows, of_tensor, len(names))
     return [
-        dict(zip(("module", "time", "again", "copied", "peak"), row, strict=True))
+        dict(zip(("module", "time", "recompute", "copied", "peak"), row, strict=True))
         for row in zip(
             names, *(column.tolist() for column in (seconds, recomputed, copied, held)), strict=True
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 ASSETS = Path(__file__).parent / "assets"
 
-CODE = ("data.js", "shapes.js", "chart.js", "told.js", "tables.js", "page.js")
+CODE = ("data.js", "shapes.js", "chart.js", "tooltip.js", "tables.js", "page.js")
 """Scripts in their order on the page, in one scope. While they load each uses only earlier ones."""
 
 

@@ -20,7 +20,7 @@ from ..planner.addresses.lifetimes import lifetimes
 from ..planner.baseline import any_size, baseline_schedule
 from ..planner.schedule.schedule import Verb
 from ..planner.simulator.timeline import NOTHING, Timeline, timeline
-from .colours import AGAIN, COPY, KIND, PHASE
+from .colours import COPY, KIND, PHASE, RECOMPUTED
 from .memory_timeline import moments, passed
 from .subject import Subject, queue_index, queue_words
 
@@ -30,7 +30,7 @@ _LEFT, _TOP, _HEIGHT, _ROW, _GAP = 112, 54, 280, 20, 8
 _STYLE = """
 .schedule { color: #1d2127; font: 12px system-ui, sans-serif; } .schedule text { fill: currentColor; }
 .schedule .ground { fill: #fcfcfb; } .schedule .grid { stroke: #8886; stroke-width: 0.6; }
-.schedule .plain { fill: none; stroke: #8a94a0; stroke-dasharray: 3 2; }
+.schedule .baseline { fill: none; stroke: #8a94a0; stroke-dasharray: 3 2; }
 .schedule .budget { stroke: #d1495b; stroke-width: 1.4; }
 @media (prefers-color-scheme: dark) {
   .schedule { color: #e6e8eb; } .schedule .ground { fill: #15181c; }
@@ -49,8 +49,8 @@ def picture(subject: Subject) -> str:
     rows = lifetimes(graph, schedule, Memory.DEVICE, budget=subject.budget, machine=subject.machine)
     found = moments(graph, line, rows)
     stacked = np.cumsum(highest(found.at, found.sums, edges), axis=1)
-    plain_at, plain_bytes = _plain(subject)
-    ceiling = max(figures.peak, subject.budget or 0, int(plain_bytes.max(initial=0)), 1)
+    baseline_at, baseline_bytes = _baseline_bytes(subject)
+    ceiling = max(figures.peak, subject.budget or 0, int(baseline_bytes.max(initial=0)), 1)
     words = queue_words(subject.memories)
     queues = sorted({queue for queue in line.queue.tolist() if queue != NOTHING})
     bottom = _TOP + _HEIGHT + 26
@@ -61,7 +61,7 @@ def picture(subject: Subject) -> str:
         *_legend("queues", _work(subject, line), height - 22),
         *_grid(ceiling, end, bottom),
         *_stack(stacked, ceiling),
-        *_plain_curve(plain_at / end if end else plain_at, plain_bytes, ceiling),
+        *_baseline_curve(baseline_at / end if end else baseline_at, baseline_bytes, ceiling),
         *_budget(subject.budget, ceiling),
     ]
     for place, queue in enumerate(queues):
@@ -137,12 +137,12 @@ def _colours(subject: Subject) -> np.ndarray[tuple[int], np.dtype[np.str_]]:
         if verb != Verb.COMPUTE:
             found.append(COPY)
         else:
-            found.append(AGAIN if target in seen else PHASE[int(phases[target])])
+            found.append(RECOMPUTED if target in seen else PHASE[int(phases[target])])
             seen.add(target)
     return np.array(found)
 
 
-def _plain(subject: Subject) -> tuple[Floats, Ints]:
+def _baseline_bytes(subject: Subject) -> tuple[Floats, Ints]:
     schedule, machine = baseline_schedule(subject.graph), any_size(subject.graph)
     line = timeline(subject.graph, schedule, machine=machine)
     found = moments(subject.graph, line, lifetimes(subject.graph, schedule, machine=machine))
@@ -172,7 +172,7 @@ def _kinds(sums: Ints) -> list[tuple[str, str]]:
 def _work(subject: Subject, line: Timeline) -> list[tuple[str, str]]:
     """Return word and colour of each sort of work in the queues."""
     words = {colour: phase.word for phase, colour in zip(Phase, PHASE, strict=True)}
-    words |= {AGAIN: "recomputed", COPY: "transfers"}
+    words |= {RECOMPUTED: "recomputed", COPY: "transfers"}
     there = set(_colours(subject)[line.queue != NOTHING].tolist())
     return [(word, colour) for colour, word in words.items() if colour in there]
 
@@ -185,7 +185,7 @@ def _legend(name: str, words: list[tuple[str, str]], y: int, dashed: str = "") -
         yield f'<text x="{x + 14:.0f}" y="{y + 9}">{word}</text>'
         x += 26 + 6.4 * len(word)
     if dashed:
-        yield f'<path class="plain" d="M{x:.0f} {y + 5}h20"/>'
+        yield f'<path class="baseline" d="M{x:.0f} {y + 5}h20"/>'
         yield f'<text x="{x + 26:.0f}" y="{y + 9}">{dashed}</text>'
 
 
@@ -218,14 +218,14 @@ def _stack(stacked: Ints, ceiling: int) -> Iterator[str]:
         yield f'<path d="{path}V{_y(0, ceiling):.1f}Z" fill="{KIND[kind]}"/>'
 
 
-def _plain_curve(at: Floats, sizes: Ints, ceiling: int) -> Iterator[str]:
+def _baseline_curve(at: Floats, sizes: Ints, ceiling: int) -> Iterator[str]:
     """Yield the baseline's curve. at: shares of the width; what is later than the schedule's end is cut."""
     path = ""
     for share, size in zip(at.tolist(), sizes.tolist(), strict=True):
         x = _LEFT + COLUMNS * min(share, 1.0)
         path += f"{'H' if path else 'M'}{x:.1f}{'V' if path else ' '}{_y(size, ceiling):.1f}"
     if path:
-        yield f'<path class="plain" d="{path}"><title>baseline: everything kept</title></path>'
+        yield f'<path class="baseline" d="{path}"><title>baseline: everything kept</title></path>'
 
 
 def _budget(budget: int | None, ceiling: int) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Names of `torch.distributed.fsdp.fully_shard` that torch does not promise to keep: its hooks and settings.
 
-`FSDPModule` is public, and so are the DTensors that parameters are. What a unit was told, and the handles of
+`FSDPModule` is public, and so are the DTensors that parameters are. The options of a unit, and the handles of
 its hooks, are attributes of the state that `fully_shard.state(module)` returns. All were in torch 2.13.0.
 """
 

@@ -35,7 +35,6 @@ FILE = re.compile(r"(?<![\w.*<{-])(?:[\w.-]+/)*([\w-]+\.py)\b(?!\.)")
 USERS = {"MODEL.py", "cheapest/solver.py"}
 """Files of users in examples."""
 OTHERS = {
-    "docs/strangers.md": None,  # files of other packages, which the page names with the packages
     "docs/solvers.md": {"partitioners.py"},
     "runtime/unsupported.py": {"moe.py"},
     "solvers/recomputation/partitioner/operators.py": {"partitioners.py"},

@@ -56,3 +56,43 @@ def test_the_picture_says_what_the_text_says_and_that_it_is_simulated() -> None:
     assert set(re.findall(r"\+[\d.]+ ?%", caption.replace(" %", "%"))) == set(
         re.findall(r"\+[\d.]+%", picture)
     )
+
+
+def test_the_models_that_work_are_those_of_the_lab_book() -> None:
+    """The page groups families of models: its sums are those of the lab book's table."""
+    book = (ROOT / "benchmarks" / "results" / "strangers.md").read_text()
+    drawn = re.findall(r"^\| (\w[\w ]*), drawn \| (\d+) \| (\d+) \|", book, re.M)
+    listed = re.findall(r"^\| ([\w ]+) \| (\d+) \| (\d+) \|", book, re.M)
+    page = (ROOT / "docs" / "compatibility.md").read_text()
+    shown = re.findall(r"^\| ([\w ,]+) \| (\d+) \| (\d+) \|$", page, re.M)
+    assert len(shown) == 7
+    packages = {"torch_geometric": "PyTorch Geometric", "PyTorch": "PyTorch itself"}
+    sums: dict[str, list[int]] = {}
+    for name, *counts in (*listed, *drawn):
+        known = packages.get(name, name)
+        row = next((row for row, *_ in shown if known in row.split(", ")), "ten smaller packages")
+        for place, count in enumerate(counts):
+            sums.setdefault(row, [0, 0])[place] += int(count)
+    sums["all"] = [sum(column) for column in zip(*sums.values(), strict=True)]
+    assert {name: [int(run), int(works)] for name, run, works in shown} == sums
+    assert len({name for name, *_ in drawn} - {row for row, *_ in listed} - {"torch_geometric"}) == 10
+
+
+def test_pictures_of_the_gallery_are_small_and_say_what_the_page_says() -> None:
+    """benchmarks/gallery.py writes both: budget, where times are from, and whom the plan is compared with."""
+    page = (ROOT / "docs" / "gallery.md").read_text()
+    shown = re.findall(r"\(pictures/(gallery-[\w-]+\.svg)[^)]*\)\n\n(.*)", page)
+    folder = ROOT / "docs" / "pictures"
+    assert {name for name, _line in shown} == {path.name for path in folder.glob("gallery-*.svg")}
+    assert len(shown) == page.count("\n## ") - 1  # LoRA has README's picture
+    for name, line in shown:
+        picture = (folder / name).read_text()
+        assert len(picture) < 50_000
+        found = re.fullmatch(
+            r"Simulated, (.*): (.*) [\d.]+ \wiB, the plan ([\d.]+ \wiB) within ([\d.]+ \wiB), .*", line
+        )
+        assert found is not None, line
+        times, other, _peak, budget = found.groups()
+        assert f">device memory over one iteration, simulated: {times}<" in picture
+        assert f">budget {budget}<" in picture
+        assert f">{other}<" in picture

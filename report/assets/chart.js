@@ -26,11 +26,11 @@ function draw() {
   sides = [left, holder.clientWidth - right];
   const axis = { axisLine: { lineStyle: { color: line } }, splitLine: { show: false }, axisLabel: { color: soft }, nameTextStyle: { color: soft } };
   const shared = heights.map((_, k) => k);
-  const most = !cut ? Math.max(needed, figures.baseline_peak) : plain.bytes.some((size) => size < 2.8 * needed) ? 3 * needed : needed;
+  const most = !cut ? Math.max(needed, figures.baseline_peak) : baseline.bytes.some((size) => size < 2.8 * needed) ? 3 * needed : needed;
   const mostElsewhere = elsewhere.reduce((size, curve) => Math.max(size, ...curve.bytes), 1);
   const series = [
     { name: "memory", z: 2, xAxisIndex: 0, yAxisIndex: 0, renderItem: stack },
-    { name: "plain", z: 1, xAxisIndex: 0, yAxisIndex: 0, renderItem: outline(plain, { stroke: soft, lineDash: [3, 3] }) },
+    { name: "baseline", z: 1, xAxisIndex: 0, yAxisIndex: 0, renderItem: outline(baseline, { stroke: soft, lineDash: [3, 3] }) },
     ...queues.map((queue, row) => ({ name: queue.name, z: 2, xAxisIndex: 1, yAxisIndex: 1, renderItem: lane(queue, queues.length - 1 - row) })),
     { name: "lives", z: 2, xAxisIndex: 2, yAxisIndex: 2, renderItem: life },
     ...elsewhere.map((curve, k) => ({ name: curve.name, z: 2, xAxisIndex: 3, yAxisIndex: 3, renderItem: outline(curve, { stroke: ELSEWHERE[k % ELSEWHERE.length], lineWidth: k ? 1.5 : 5, opacity: k ? 1 : 0.45 }) })),
@@ -62,32 +62,32 @@ function draw() {
     ],
     series,
   });
-  const told = (event) => {
+  const showMoment = (event) => {
     const point = [event.offsetX, event.offsetY];
     const grid = heights.findIndex((_, k) => chart.containPixel({ gridIndex: k }, point));
     if (grid >= 0) tell(grid, ...chart.convertFromPixel({ gridIndex: grid }, point));
   };
-  chart.getZr().on("mousemove", told);
-  chart.getZr().on("click", told);
+  chart.getZr().on("mousemove", showMoment);
+  chart.getZr().on("click", showMoment);
 }
 
 function legend() {
   const entry = ([word, fill]) => {
     const made = element("span"), box = element("i");
     box.style.background = fill;
-    if (fill === "plain") box.className = "dashed";
+    if (fill === "baseline") box.className = "dashed";
     made.append(box, word);
     return made;
   };
   const chosen = (words, fills, holds) => words.map((word, k) => [word, fills[k % fills.length], k]).filter(([, , k]) => holds(k));
   const pale = (where) => COPY + Math.round(255 * PALE[where]).toString(16).padStart(2, "0");
-  const plainWord = `baseline, up to ${bytes(figures.baseline_peak)}${cut ? ", cut here" : ""}`;
+  const baselineWord = `baseline, up to ${bytes(figures.baseline_peak)}${cut ? ", cut here" : ""}`;
   const stalls = steps.cause.filter((_, k) => steps.queue[k] < 2);
   const groups = {
-    memory: [...chosen(data.kinds, KIND, (kind) => memory.sums[kind].some(Boolean)), [plainWord, "plain"]],
+    memory: [...chosen(data.kinds, KIND, (kind) => memory.sums[kind].some(Boolean)), [baselineWord, "baseline"]],
     queues: [
       ...chosen(data.phases, PHASE, (phase) => operations.phase.includes(phase)),
-      ...(steps.again.includes(1) ? [["recomputed", AGAIN]] : []),
+      ...(steps.recomputed.includes(1) ? [["recomputed", RECOMPUTED]] : []),
       ...(queues.some(({ queue }) => queue > 1) ? [["transfers", COPY]] : []),
       ...chosen(data.causes.map((word) => `waits for ${word}`), CAUSE, (cause) => stalls.includes(cause)),
     ],

@@ -2,7 +2,7 @@
 
 const packed = Uint8Array.from(atob(document.getElementById("data").textContent), (letter) => letter.charCodeAt(0));
 const data = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
-const { figures, memory, plain, steps, tensors, operations, lives, period } = data;
+const { figures, memory, baseline, steps, tensors, operations, lives, period } = data;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const narrow = matchMedia("(max-width: 700px)");
 
@@ -38,9 +38,9 @@ const put = (id, ...children) => document.getElementById(id).replaceChildren(...
 
 // ── colours ─────────────────────────────────────────────────────────────────────────────────────
 
-const { kind: KIND, phase: PHASE, again: AGAIN, copy: COPY } = data.colours;
+const { kind: KIND, phase: PHASE, recomputed: RECOMPUTED, copy: COPY } = data.colours;
 const PALE = data.memories.map((_, where) => [1, 0.45, 0.25][where] ?? 0.15);  // on the device, the host, the disk, …
-const FATE = ["#8a94a0", AGAIN, COPY];
+const FATE = ["#8a94a0", RECOMPUTED, COPY];
 const SHORT = ["compute", "CPU", "D → H", "H → D", ...data.memories.slice(2).flatMap((name) => [`→ ${name}`, `${name} →`])];
 const ELSEWHERE = ["#3b6ea5", "#c9a227", "#8c6d31", "#6aa84f", "#9467bd"];
 const CAUSE = ["#c9a227", "#9467bd", "#17a2b8", "#6aa84f", "#4d5bd6", "#e78ac3", "#7f7f7f", "#c0392b"];
@@ -75,7 +75,7 @@ const queues = data.queues.map((name, queue) => ({ name, queue, rows: [], starts
   for (const [start, end, queue, k] of known) { queues[queue].rows.push(k); queues[queue].starts.push(start); queues[queue].ends.push(end); }
   queues.splice(0, queues.length, ...queues.filter(({ rows }) => rows.length));
 }
-const first = 0, last = Math.max(period, plain.end);
+const first = 0, last = Math.max(period, baseline.end);
 const born = tensors.name.map(() => Infinity);
 lives.forEach((row) => row.tensor.forEach((x, k) => { born[x] = Math.min(born[x], row.start[k]); }));
 const order = [...born.keys()].filter((x) => born[x] < Infinity).sort((a, b) => born[a] - born[b] || tensors.bytes[b] - tensors.bytes[a]);

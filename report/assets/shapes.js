@@ -86,7 +86,7 @@ function lane({ rows, starts, ends }, row) {
     return { type: "group", children: boxes.map((b) => rect(b.x, b.waits ? y + height * 0.38 : y, b.width, b.waits ? height * 0.24 : height, b.fill)) };
   };
 }
-const colour = (k) => (steps.queue[k] > 1 ? COPY : steps.again[k] ? AGAIN : PHASE[operations.phase[steps.of[k]]]);
+const colour = (k) => (steps.queue[k] > 1 ? COPY : steps.recomputed[k] ? RECOMPUTED : PHASE[operations.phase[steps.of[k]]]);
 
 // A row a tensor, by when it is first there; where rows are thinner than a pixel the largest tensor shows.
 function life(params, api) {

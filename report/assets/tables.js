@@ -4,7 +4,7 @@
 
 // Rows that open of themselves, and rows that are shown at a time.
 const FEW = 16, MANY = 60;
-const FIGURES = ["time", "again", "copied", "peak"];
+const FIGURES = ["time", "recompute", "copied", "peak"];
 function tree() {
   const root = { name: "all", children: new Map(), sums: [0, 0, 0, 0] };
   for (const row of data.modules) {
@@ -30,8 +30,8 @@ function modules() {
     }
     const row = element("tr"), name = element("td", undefined, { className: "name" });
     name.style.paddingLeft = `${depth * 1.1}rem`;
-    const [time, again, copied, peak] = node.sums;
-    row.append(name, ...[seconds(time + again), `${(100 * (time + again) / (root.sums[0] + root.sums[1] || 1)).toFixed(1)} %`, again ? seconds(again) : "", copied ? bytes(copied) : "", peak ? bytes(peak) : ""].map((text) => element("td", text)));
+    const [time, recompute, copied, peak] = node.sums;
+    row.append(name, ...[seconds(time + recompute), `${(100 * (time + recompute) / (root.sums[0] + root.sums[1] || 1)).toFixed(1)} %`, recompute ? seconds(recompute) : "", copied ? bytes(copied) : "", peak ? bytes(peak) : ""].map((text) => element("td", text)));
     if (after) after.after(row); else table.append(row);
     const toggle = element(node.children.size ? "button" : "span", node.children.size ? "▸" : "");
     name.append(toggle, ` ${breakable(node.name)}`);
@@ -93,7 +93,7 @@ function bench() {
       // A schedule fits in every larger budget, a bound holds for every smaller one.
       ...solvers.map((solver) => ({ name: solver, type: "line", step: "end", symbolSize: 7, data: line_(data.bench.filter((row) => row.solver === solver), "time") })),
       { name: "lower bound", type: "line", step: "start", symbolSize: 4, color: soft, lineStyle: { type: "dashed" }, data: [...bounds].sort((a, b) => a[0] - b[0]) },
-      ...(figures.budget === null ? [] : [{ name: "this schedule", type: "scatter", symbol: "diamond", symbolSize: 14, color: AGAIN, data: [[figures.budget, figures.time]] }]),
+      ...(figures.budget === null ? [] : [{ name: "this schedule", type: "scatter", symbol: "diamond", symbolSize: 14, color: RECOMPUTED, data: [[figures.budget, figures.time]] }]),
     ],
   });
 }

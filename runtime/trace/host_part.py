@@ -296,5 +296,5 @@ def result_of(
 ) -> Result:
     """Return what a run of the code has led to. number: of a tensor of the trace, None for any other."""
     tensors = [number(tensor) for tensor in (*output.tensors.values(), *buffers)]
-    plain = repr([*filter(is_plain, output.rest)])
-    return loss if loss is None else number(loss), *tensors, plain
+    values = repr([*filter(is_plain, output.rest)])
+    return loss if loss is None else number(loss), *tensors, values

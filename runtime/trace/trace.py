@@ -72,7 +72,7 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
     bring_back(filter(_shares_memory, iteration.module.parameters()))
     failed: list[_Failed] = []
     before, deciding = _succeeded.get(iteration.module, (None, set[str]()))
-    for way in (*([] if before is None else [before]), *WAYS):  # again for layouts and for other shapes
+    for way in (*([] if before is None else [before]), *WAYS):  # also for layouts and for other shapes
         if way.host_part and iteration.purpose == "part":
             continue  # the code of a part of a larger graph runs between the caller's own
         dropped = [str(each.error) for each in failed if isinstance(each.error, UnrepeatedError)]

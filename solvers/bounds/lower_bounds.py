@@ -149,7 +149,7 @@ def proofs_of_none(problem: Problem, seconds: float) -> list[Bound]:
     min_memory = minimum_memory_once(graph, problem.machine)
     if seconds <= 0.0 or min_memory is None or limit >= min_memory:
         return []
-    proofs = [Bound(inf, "once-floor", "file", backward_again=False)]
+    proofs = [Bound(inf, "minimum memory, backward once", "file", backward_again=False)]
     for retried in (False, True):
         asked = graph if retried else backward_once(graph)
         bound = free_order_bound(asked, limit, seconds / 2, whole=False).bound
@@ -178,7 +178,7 @@ def _backward_once(problem: Problem, clock: Clock, time: float, fixed: Residency
     """
     min_memory, bounds = minimum_memory_once(problem.graph, Machine()), list[Bound]()
     if min_memory is not None and device_limit(problem) < min_memory:
-        bounds.append(Bound(inf, "once-floor", "file"))
+        bounds.append(Bound(inf, "minimum memory, backward once", "file"))
     bounds.append(_residency(problem, "any", clock.left, time, fixed, once=True).bound)
     return [replace(bound, backward_again=False) for bound in bounds]
 

@@ -77,7 +77,8 @@ def test_the_minimum_memory_with_backward_once() -> None:
     document = json.loads(refused.stdout)
     assert (document["min_memory"], document["min_memory_once"]) == (1002, 1112)
     assert "1,112 B" in document["message"]
-    proof = {"order": "file", "transfers": True, "backward_again": False, "form": "", "name": "once-floor"}
+    name = "minimum memory, backward once"
+    proof = {"order": "file", "transfers": True, "backward_again": False, "form": "", "name": name}
     assert document["bounds"] == [{**proof, "seconds": None, "gap": None}]
     assert "unless a backward operation runs twice" in refused.stderr
 

@@ -150,9 +150,9 @@ def test_fates_and_modules_by_hand() -> None:
         TensorOutcome.KEPT,
     ]
     assert modules(graph, schedule, lifetimes(graph, schedule)) == [
-        {"module": "m.a", "time": 1.0, "again": 1.0, "copied": 0, "peak": 6},
-        {"module": "m.b", "time": 2.0, "again": 0.0, "copied": 0, "peak": 8},
-        {"module": REST, "time": 4.0, "again": 0.0, "copied": 0, "peak": 0},
+        {"module": "m.a", "time": 1.0, "recompute": 1.0, "copied": 0, "peak": 6},
+        {"module": "m.b", "time": 2.0, "recompute": 0.0, "copied": 0, "peak": 8},
+        {"module": REST, "time": 4.0, "recompute": 0.0, "copied": 0, "peak": 0},
     ]
 
 
@@ -164,8 +164,9 @@ def test_all_parts_of_a_document_fit_together() -> None:
         assert {len(column) for column in document["steps"].values()} == {count}
         assert {len(column) for column in document["tensors"].values()} == {len(case.graph.tensors)}
         ran = [k for k in range(count) if document["steps"]["queue"][k] < 2]
-        assert sum(document["steps"]["again"]) == len(ran) - len({document["steps"]["of"][k] for k in ran})
-        total = sum(row["time"] + row["again"] for row in document["modules"])
+        different = {document["steps"]["of"][k] for k in ran}
+        assert sum(document["steps"]["recomputed"]) == len(ran) - len(different)
+        total = sum(row["time"] + row["recompute"] for row in document["modules"])
         assert total == pytest.approx(
             sum(document["steps"]["end"][k] - document["steps"]["start"][k] for k in ran), abs=1e-6
         )
@@ -173,7 +174,7 @@ def test_all_parts_of_a_document_fit_together() -> None:
         for name in ("host", "pinned", "disk"):
             most = max(curves[name]["bytes"], default=0) if name in curves else 0
             assert most == figures[f"{name}_peak"]
-        assert max(document["plain"]["bytes"], default=0) == figures["baseline_peak"]
+        assert max(document["baseline"]["bytes"], default=0) == figures["baseline_peak"]
         moved += len(curves) > 0
     assert moved > 10
 

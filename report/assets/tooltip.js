@@ -1,17 +1,17 @@
-// What is told of the moment that is pointed at: what runs, what is there, who reads it next.
+// The tooltip of a moment: what runs, what is resident, which operation reads it next.
 
 function tell(grid, time, height) {
   const lines = [];
   if (grid === 1) {
     const queue = queues[queues.length - 1 - Math.round(height)];
-    if (queue) lines.push(...toldOfQueue(queue, time));
+    if (queue) lines.push(...linesOfQueue(queue, time));
   } else if (grid === 2) {
     const x = shownAt(height);
     if (x !== undefined) lines.push(`${tensors.name[x]}: ${bytes(tensors.bytes[x])}, ${data.kinds[tensors.kind[x]]}, ${data.fates[tensors.fate[x]]}${of(tensors.layer[x])}`);
   }
   let moment = place(memory.at, time);
   if (moment < 0) return;
-  // What lasts no time is drawn, so it is told too.
+  // What lasts no time is drawn, so it is named too.
   for (let k = moment; k >= 0 && memory.at[k] === memory.at[moment]; k -= 1) if (totals[k] > totals[moment]) moment = k;
   const parts = memory.sums.map((row, kind) => [row[moment], data.kinds[kind]]).filter(([size]) => size > 0).sort((a, b) => b[0] - a[0]);
   lines.push(`${instant(time)}: ${bytes(totals[moment])} on the device: ${parts.map(([size, word]) => `${word} ${bytes(size)}`).join(", ")}`);
@@ -60,12 +60,12 @@ function copiesAt(time) {
   return found.sort((a, b) => tensors.bytes[b.x] - tensors.bytes[a.x]);
 }
 
-function toldOfQueue({ rows, starts, ends }, time) {
+function linesOfQueue({ rows, starts, ends }, time) {
   const i = place(starts, time), k = rows[Math.max(0, i)], next = rows[i + 1];
   if (i >= 0 && time <= ends[i]) {
     const compute = steps.queue[k] < 2, of_ = compute ? operations : tensors;
     const mode = steps.mode[k] ? `, mode ${steps.mode[k]}` : "";
-    const what = compute ? `${data.phases[operations.phase[steps.of[k]]]}${steps.again[k] ? ", recomputed" : ""}${mode}` : bytes(tensors.bytes[steps.of[k]]);
+    const what = compute ? `${data.phases[operations.phase[steps.of[k]]]}${steps.recomputed[k] ? ", recomputed" : ""}${mode}` : bytes(tensors.bytes[steps.of[k]]);
     return [`${of_.name[steps.of[k]]}: ${what}, ${seconds(steps.end[k] - steps.start[k])}${of(of_.layer[steps.of[k]])}`];
   }
   return next !== undefined && steps.cause[next] >= 0 ? [`idle for ${seconds(steps.idle[next])}: waits for ${data.causes[steps.cause[next]]}`] : [];

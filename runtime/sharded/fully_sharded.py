@@ -2,7 +2,7 @@
 
 FSDP2 changes a module's class and gives it hooks that gather weights and scatter gradients. A plan does
 both itself, so class and hooks go. Parameters stay the objects that they are, DTensors `Shard(0)`, which the
-user's optimizer has. What FSDP2 was told that a plan can't do is refused.
+user's optimizer has. Options of FSDP2 that a plan can't do are refused.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _spread(module: nn.Module) -> Iterator[tuple[str, DeviceMesh]]:
 
 
 def check_policy(wrapped: Wrapped) -> None:
-    """Raise InputError, one line, for what FSDP2 was told that a plan can't do."""
+    """Raise InputError, one line, for options of FSDP2 that a plan can't do."""
     for unit in wrapped.units:
         policy = unit.policy
         for name, value in (("param_dtype", policy.param_dtype), ("output_dtype", policy.output_dtype)):

@@ -12,7 +12,8 @@ loss.py       its loss, whose backward hands the gradients over
 module.py     memplan.optimize_module: a module in a graph of the caller's
 trainer.py    memplan.optimize_trainer: transformers' Trainer
 weights.py    a model on meta, its weights in files
-checkpoint.py a run on disk, to resume from; in tensor_file.py, with random_numbers.py
+checkpoint.py a run on disk, to resume from; in tensor_file.py, with random_numbers.py; holding.py, who has
+              a tensor, whole or in shares
 loop.py       a loop for users without their own; batches.py: the position in its data
 progress.py   progress events; report.py: predicted and measured; retry.py: out of memory in spite of a plan
 """

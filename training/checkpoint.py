@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, NamedTuple
@@ -30,15 +31,16 @@ from torch.utils import _pytree as pytree
 from ..graphs.errors import InputError, MemplanError, MismatchError
 from ..graphs.files.documents import regular_size
 from ..runtime.interrupts import deferred_signals
-from ..runtime.storage.host_access import replace_at_home
 from ..runtime.unsupported import warn_user
 from .digests import FORMAT, Digests, read_digests, write_digests
+from .holding import Holding
 from .optimizer_states import Optimizer, prepare_states, states_of
 from .random_numbers import are_random_numbers, random_numbers, set_random_numbers
 from .tensor_file import (
     OTHER,
     file_digest,
     has_file_digest,
+    in_order,
     open_tensors,
     sync,
     verify_tensors,
@@ -46,6 +48,7 @@ from .tensor_file import (
 )
 
 MODEL, OPTIMIZER, REST = "model.safetensors", "optimizer.safetensors", "rest.pt"
+ALONE = Holding()
 _NEW = ".new-"
 _NUMBER = re.compile("[0-9]{8,18}")
 _HALF = "module and optimizer have values of before and after: load a checkpoint before you go on"
@@ -57,27 +60,124 @@ def save(
     module: nn.Module,
     optimizer: Optimizer | None = None,
     extra: Mapping[str, Any] | None = None,
+    holding: Holding = ALONE,
 ) -> None:
     """Write a checkpoint that replaces the one in the folder. One process at a time may save in a folder.
 
     extra: numbers, text, tensors and containers of these, or objects with a `state_dict()`, like a learning
-        rate schedule.
+        rate schedule. Of ranks that save together, those of rank 0 are saved.
     Raises MemplanError for what can't be saved and for a full disk; the earlier checkpoint is still there.
     """
+    content = holding.together(partial(_content, module, optimizer, extra or {}, holding))
+    forms = [
+        (name, tuple(each.shape), each.dtype) for name, each in (content.tensors | content.states).items()
+    ]
+    holding.check_equal("the tensors that they save", forms)
+    random = holding.random_numbers()
+    content.rest.update(random=random[0], **({"ranks": random} if holding.size > 1 else {}))
+    holding.together(partial(_write, Path(folder), content, holding))
+
+
+def load(
+    folder: str | Path,
+    module: nn.Module,
+    optimizer: Optimizer | None = None,
+    extra: Mapping[str, Any] | None = None,
+    holding: Holding = ALONE,
+) -> dict[str, Any]:
+    """Set module, optimizer and random numbers to what they were when the folder's checkpoint was saved.
+
+    extra: objects by name, whose state is restored by their `load_state_dict`.
+    Returns the rest of what was saved as `extra`.
+    Raises InputError if there is no complete checkpoint, MismatchError if it is that of another model or
+    another optimizer. Nothing has changed then, nor if Ctrl-C ends the load. Raises MemplanError if the
+    values can't be replaced, as when a disk fails: until a later load succeeds, the module's steps and saves
+    are refused.
+    """
+    parts = {name: part for name, part in (extra or {}).items() if hasattr(part, "load_state_dict")}
+    prepare = partial(_prepared, Path(folder), module, optimizer, parts, holding)
+    place, saved, replace_values = holding.together(prepare)
+    holding.check_equal("the checkpoint that they load", place.name)
+    found: dict[str, Any] = saved.rest["extra"]
+    begun: list[bool] = []
+
+    def load_parts() -> None:
+        for name, part in parts.items():
+            before[name] = pytree.tree_map_only(Tensor, _copied, part.state_dict())
+            _load_part(place, name, part, found[name])
+
+    def replace() -> None:
+        with deferred_signals():
+            begun.append(True)
+            _half_loaded.add(module)
+            replace_values()
+            _half_loaded.discard(module)
+
+    before, numbers = dict[str, Any](), random_numbers()
+    try:
+        # The parts come first: that is code of others, which may fail, and can be taken back.
+        holding.together(load_parts)
+        holding.together(replace)
+    except BaseException as error:
+        if not begun:
+            with deferred_signals():
+                _put_back(parts, before, numbers)
+        elif module in _half_loaded or holding.size > 1:  # another rank may have the values of before
+            _half_loaded.add(module)
+            what = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            raise MemplanError(f"{place}: replacing the values has failed: {what}; {_HALF}") from error
+        raise
+    if saved.old and not holding.rank:
+        warn_user(f"{place} is of an earlier memplan, without digests: damage in it would not be seen")
+    return {name: value for name, value in found.items() if name not in parts}
+
+
+def check_loaded(module: nn.Module) -> None:
+    """Raise MemplanError if a load has failed while it replaced the module's values."""
+    if module in _half_loaded:
+        raise MemplanError(f"the last load of a checkpoint has failed halfway; {_HALF}")
+
+
+def is_there(folder: str | Path) -> bool:
+    """Tell whether the folder has a checkpoint."""
+    return bool(_numbered(Path(folder)))
+
+
+# ── writing ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Content(NamedTuple):
+    """What is saved: the module's tensors, each once, those of the optimizer, and the rest."""
+
+    tensors: dict[str, Tensor]
+    states: dict[str, Tensor]
+    rest: dict[str, Any]
+
+
+def _content(
+    module: nn.Module, optimizer: Optimizer | None, extra: Mapping[str, Any], holding: Holding
+) -> _Content:
     check_loaded(module)
-    folder = Path(folder)
     tensors, others = _model(module)
     states, rows = states_of(optimizer)
     first: dict[int, str] = {}
     tied = {name: first.setdefault(id(tensor), name) for name, tensor in tensors.items()}
-    rest = {
+    rest: dict[str, Any] = {
         "format": FORMAT,
         "tied": {name: same for name, same in tied.items() if name != same},
         "others": others,
         "optimizer": rows,
-        "random": random_numbers(),
-        "extra": {name: _state(part) for name, part in (extra or {}).items()},
+        "extra": {name: _state(part) for name, part in extra.items()},
     }
+    holding.check_extra(rest["extra"])
+    return _Content({name: tensors[name] for name in first.values()}, states, rest)
+
+
+def _write(folder: Path, content: _Content, holding: Holding) -> None:
+    tensors = [each for part in (content.tensors, content.states) for each in in_order(part).values()]
+    if holding.rank:
+        holding.give(tensors)
+        return
     new = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,11 +185,12 @@ def save(
             shutil.rmtree(old, ignore_errors=True)
         new = folder / f"{_NEW}{token_hex(8)}"
         new.mkdir()
-        digests = {
-            MODEL: write_tensors(new / MODEL, {name: tensors[name] for name in first.values()}),
-            OPTIMIZER: write_tensors(new / OPTIMIZER, states),
-            REST: {"": _write_rest(new / REST, rest)},
-        }
+        with holding.reading(tensors):
+            digests = {
+                MODEL: write_tensors(new / MODEL, content.tensors, holding.read),
+                OPTIMIZER: write_tensors(new / OPTIMIZER, content.states, holding.read),
+                REST: {"": _write_rest(new / REST, content.rest)},
+            }
         write_digests(new, digests)
         before = _numbered(folder)
         # Entries reach the disk before the name does: a crash in between leaves the earlier checkpoint.
@@ -105,78 +206,44 @@ def save(
             shutil.rmtree(new, ignore_errors=True)
 
 
-def load(
-    folder: str | Path,
-    module: nn.Module,
-    optimizer: Optimizer | None = None,
-    extra: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Set module, optimizer and random numbers to what they were when the folder's checkpoint was saved.
+# ── loading ─────────────────────────────────────────────────────────────────────────────────────────
 
-    extra: objects by name, whose state is restored by their `load_state_dict`.
-    Returns the rest of what was saved as `extra`.
-    Raises InputError if there is no complete checkpoint, MismatchError if it is that of another model or
-    another optimizer. Nothing has changed then, nor if Ctrl-C ends the load. Raises MemplanError if the
-    values can't be replaced, as when a disk fails: until a later load succeeds, the module's steps and saves
-    are refused.
+
+def _prepared(
+    folder: Path,
+    module: nn.Module,
+    optimizer: Optimizer | None,
+    parts: Mapping[str, Any],
+    holding: Holding,
+) -> tuple[Path, _Saved, Callable[[], None]]:
+    """Read and verify the checkpoint; return its place, itself, and the function that sets the values.
+
+    Nothing has changed until that is called.
     """
-    place = _latest(Path(folder))
-    saved = _read(place)
+    place = _latest(folder)
+    saved = _read(place, holding)
     tensors, _others = _model(module)
     _check_tensors(place, tensors, saved.values)
-    replace_states = prepare_states(place, optimizer, saved.rest["optimizer"], saved.states)
-    found: dict[str, Any] = saved.rest["extra"]
-    parts = {name: part for name, part in (extra or {}).items() if hasattr(part, "load_state_dict")}
-    if missing := [name for name in parts if name not in found]:
+    replace_states = prepare_states(place, optimizer, saved.rest["optimizer"], saved.states, holding)
+    if missing := [name for name in parts if name not in saved.rest["extra"]]:
         raise MismatchError(f"{place}: nothing was saved as extra {missing[0]!r}")
     tied: dict[str, str] = saved.rest["tied"]
     for name in tied.keys() & tensors.keys():
         if tensors[name] is tensors.get(tied[name]):
             del tensors[name]
-
-    begun: list[bool] = []
+    # Ranks that were not there when it was saved keep their own numbers: they draw others than the first.
+    random = (saved.rest.get("ranks") or [saved.rest["random"]])[holding.rank :][:1]
 
     def replace() -> None:
-        begun.append(True)
-        _half_loaded.add(module)
         if saved.rest["others"]:
             module.load_state_dict(saved.rest["others"], strict=False)
         for name, tensor in tensors.items():
-            replace_at_home(tensor, saved.values[name])
+            holding.replace(tensor, saved.values[name])
         replace_states()
-        set_random_numbers(saved.rest["random"])
-        _half_loaded.discard(module)
+        for numbers in random:
+            set_random_numbers(numbers)
 
-    before, numbers = dict[str, Any](), random_numbers()
-    try:
-        # The parts come first: that is code of others, which may fail, and can be taken back.
-        for name, part in parts.items():
-            before[name] = pytree.tree_map_only(Tensor, _copied, part.state_dict())
-            _load_part(place, name, part, found[name])
-        with deferred_signals():
-            replace()
-    except BaseException as error:
-        if not begun:
-            with deferred_signals():
-                _put_back(parts, before, numbers)
-        elif module in _half_loaded:
-            what = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            raise MemplanError(f"{place}: replacing the values has failed: {what}; {_HALF}") from error
-        raise
-    if saved.old:
-        warn_user(f"{place} is of an earlier memplan, without digests: damage in it would not be seen")
-    return {name: value for name, value in found.items() if name not in parts}
-
-
-def check_loaded(module: nn.Module) -> None:
-    """Raise MemplanError if a load has failed while it replaced the module's values."""
-    if module in _half_loaded:
-        raise MemplanError(f"the last load of a checkpoint has failed halfway; {_HALF}")
-
-
-def is_there(folder: str | Path) -> bool:
-    """Tell whether the folder has a checkpoint."""
-    return bool(_numbered(Path(folder)))
+    return place, saved, replace
 
 
 # ── the module ──────────────────────────────────────────────────────────────────────────────────────
@@ -267,14 +334,14 @@ class _Saved(NamedTuple):
     old: bool
 
 
-def _read(place: Path) -> _Saved:
-    """Read and verify a checkpoint. Raises InputError, one line."""
+def _read(place: Path, holding: Holding) -> _Saved:
+    """Read a checkpoint, and verify this rank's part of it. Raises InputError, one line."""
     digests = read_digests(place)
     rest = _read_rest(place / REST, digests)
     values, states = open_tensors(place / MODEL), open_tensors(place / OPTIMIZER)
     if digests is not None:
         for name in (MODEL, OPTIMIZER):
-            verify_tensors(place / name, digests[name])
+            verify_tensors(place / name, digests[name], (holding.rank, holding.size))
     if lacking := [name for name in rest["tied"].values() if name not in values]:
         raise InputError(f"{place / REST}: a weight is tied to {lacking[0]!r}, which is not in {MODEL}")
     values |= {name: values[same] for name, same in rest["tied"].items()}
@@ -309,6 +376,7 @@ _REST: dict[str, Callable[[Any], bool]] = {
     "others": lambda others: isinstance(others, dict),
     "optimizer": lambda rows: rows is None or isinstance(rows, dict),
     "random": are_random_numbers,
+    "ranks": lambda rows: rows is None or (isinstance(rows, list) and all(map(are_random_numbers, rows))),
     "extra": lambda extra: isinstance(extra, dict),
 }
 

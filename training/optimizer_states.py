@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..graphs.errors import InputError, MismatchError
 from ..runtime.model.accumulated import SUM, accumulated, note_accumulated
-from ..runtime.storage.host_access import replace_at_home
+from .holding import Holding
 
 Optimizer = torch.optim.Optimizer
 
@@ -32,7 +32,7 @@ def states_of(optimizer: Optimizer | None) -> tuple[dict[str, Tensor], Any]:
 
 
 def prepare_states(
-    place: Path, optimizer: Optimizer | None, rows: Any, states: Mapping[str, Tensor]
+    place: Path, optimizer: Optimizer | None, rows: Any, states: Mapping[str, Tensor], holding: Holding
 ) -> Callable[[], None]:
     """Verify that the states are this optimizer's, and return the function that sets them.
 
@@ -50,7 +50,7 @@ def prepare_states(
     _check_shapes(place, parameters, optimizer, by_index)
     on_cpu = set(rows["on_cpu"])
     new = {
-        (index, state): _like(parameters[index], value, f"{index}.{state}" in on_cpu)
+        (index, state): holding.new_state(parameters[index], value, on_cpu=f"{index}.{state}" in on_cpu)
         for index, row in by_index.items()
         for state, value in row.items()
         if not _fits(optimizer.state.get(parameters[index], {}).get(state), value)
@@ -69,7 +69,7 @@ def prepare_states(
                 if (index, state) in new:
                     row[state] = new[index, state]
                 else:
-                    replace_at_home(row[state], value)
+                    holding.replace(row[state], value)
         note_accumulated(optimizer, None)
         for group, saved in zip(optimizer.param_groups, rows["groups"], strict=True):
             group.update({name: value for name, value in saved.items() if name != "params"})
@@ -129,13 +129,3 @@ def _tensors_in(row: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 
 def _fits(own: Any, value: Tensor) -> bool:
     return isinstance(own, Tensor) and (own.shape, own.dtype) == (value.shape, value.dtype)
-
-
-def _like(parameter: Tensor, value: Tensor, on_cpu: bool) -> Tensor:
-    """Return a new state on its parameter's device, or on the CPU, with the parameter's strides."""
-    device = torch.device("cpu") if on_cpu else parameter.device
-    if value.shape == parameter.shape:
-        made = torch.empty_strided(value.shape, parameter.stride(), dtype=value.dtype, device=device)
-    else:
-        made = torch.empty(value.shape, dtype=value.dtype, device=device)
-    return made.copy_(value)

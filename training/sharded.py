@@ -12,17 +12,15 @@ of a module that fully_shard has wrapped, from the first plan on.
 from __future__ import annotations
 
 import atexit
-from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from ..graphs.errors import InputError, MemplanError, MismatchError
+from ..graphs.errors import InputError, MismatchError
 from ..graphs.graph import Graph
 from ..graphs.machine import Peers
 from ..graphs.transformations.sharding import sharded
@@ -44,10 +42,12 @@ from ..runtime.updates.catalogue import titles
 from ..runtime.updates.clipping import clip
 from .accumulating import AccumulatingStep
 from .buckets import Buckets, check_ignored
+from .holding import Holding
 from .options import Options
 from .plan import Planner
 from .plan_cache import Plan
 from .report import TrainingLog
+from .sharded_holding import ShardedHolding
 from .step import Step
 
 _made: list[Ranks] = []
@@ -157,17 +157,9 @@ class ShardedStep(Step):
         """
         return self._plans.serving(inputs)
 
-    def save(
-        self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
-    ) -> None:
-        """Raise MismatchError: this is not supported."""
-        _refuse_files("save")
-
-    def load(
-        self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Raise MismatchError: this is not supported."""
-        _refuse_files("load")
+    def _holding(self) -> Holding:
+        assert self._iteration.shards is not None
+        return ShardedHolding(self._iteration.shards)
 
 
 class ShardedAccumulatingStep(ShardedStep, AccumulatingStep):
@@ -296,10 +288,3 @@ def _check_equal(ranks: Ranks, optimizer: Optimizer, program: Program, options: 
         for name, own, known in zip(what, row, found[0], strict=True):
             if own != known:
                 raise MismatchError(f"ranks 0 and {rank} differ in {name}: they must run the same plan")
-
-
-def _refuse_files(name: str) -> NoReturn:
-    raise MemplanError(
-        f"step.{name} is not supported with shard=: use torch.distributed.checkpoint, with the model's and "
-        "the optimizer's state_dict()"
-    )

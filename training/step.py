@@ -34,6 +34,7 @@ from .adapt import Adapter
 from .buckets import Buckets
 from .eager_batches import REASONS, EagerBatches
 from .evaluation import Evaluation, Forward
+from .holding import Holding
 from .loop_memory import Count, LoopWatch
 from .loss import Losses
 from .plan import Planner
@@ -367,7 +368,9 @@ class Step:
             step.save("checkpoint", extra={"scheduler": scheduler, "epoch": epoch})
         """
         with self._alone:
-            checkpoint.save(folder, self._iteration.module, self._optimizer(optimizer), extra)
+            checkpoint.save(
+                folder, self._iteration.module, self._optimizer(optimizer), extra, self._holding()
+            )
 
     def load(
         self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
@@ -393,7 +396,13 @@ class Step:
             epoch = step.load("checkpoint", extra={"scheduler": scheduler})["epoch"]
         """
         with self._alone:
-            return checkpoint.load(folder, self._iteration.module, self._optimizer(optimizer), extra)
+            return checkpoint.load(
+                folder, self._iteration.module, self._optimizer(optimizer), extra, self._holding()
+            )
+
+    def _holding(self) -> Holding:
+        """Return how this process holds the tensors of a checkpoint."""
+        return checkpoint.ALONE
 
     def state_on_cpu(self) -> AbstractContextManager[None]:
         """Return a context in which `state_dict()` and pickles have offloaded tensors on the CPU."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -62,21 +62,27 @@ Tensors with the widest come first, so that each is aligned to its elements.
 """
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+def in_order(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors in the order in which they are written: those with the widest elements first."""
+    return {name: tensors[name] for name in sorted(tensors, key=lambda name: -tensors[name].element_size())}
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], read: Callable[[Tensor], Tensor] = at_home_value
+) -> dict[str, str]:
     """Write tensors to a new file, on the disk when this returns, and return their digests.
 
-    Offloaded tensors are read in the memory that holds them. It takes at most the host memory of one tensor.
+    read: returns a tensor's values, of which one tensor's are needed at a time. By default offloaded tensors
+        are read in the memory that holds them. It takes at most the host memory of one tensor.
     Returns digests by tensor, and that of the header as `HEADER`. Raises InputError for a tensor that the
     format can't hold, and OSError.
     """
     for name, tensor in tensors.items():
         if tensor.dtype not in _NAMES or tensor.layout != torch.strided:
             raise InputError(f"{name} can't be saved: {tensor.dtype}, {tensor.layout}")
-    order = sorted(tensors, key=lambda name: -tensors[name].element_size())
     header: dict[str, Any] = {HEADER: {"format": "pt"}}
     end = 0
-    for name in order:
-        tensor = tensors[name]
+    for name, tensor in in_order(tensors).items():
         begin, end = end, end + tensor.element_size() * prod(tensor.shape)
         row = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
         header[name] = row
@@ -85,8 +91,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
     digests = {HEADER: _digest([np.frombuffer(text, np.uint8)])}
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for name in order:
-            digests[name] = _digest(_written(file, _pieces(at_home_value(tensors[name]))))
+        for name, tensor in in_order(tensors).items():
+            digests[name] = _digest(_written(file, _pieces(read(tensor))))
         sync(file)
     return digests
 
@@ -106,9 +112,10 @@ def open_tensors(path: Path) -> dict[str, Tensor]:
         raise _unreadable(path, error) from error
 
 
-def verify_tensors(path: Path, digests: Mapping[str, str]) -> None:
+def verify_tensors(path: Path, digests: Mapping[str, str], part: tuple[int, int] = (0, 1)) -> None:
     """Compare the bytes of a file that `open_tensors` has read with the digests of `write_tensors`.
 
+    part: (i, n) compares the i-th, (i + n)-th, … tensors alone.
     Raises InputError, one line, if one differs.
     """
     try:
@@ -119,7 +126,8 @@ def verify_tensors(path: Path, digests: Mapping[str, str]) -> None:
                 raise InputError(f"{path}: its header {OTHER}")
             # From here on the header is what was written: it has these names, and places that are in order.
             places = {name: row["data_offsets"] for name, row in json.loads(text).items() if name != HEADER}
-            for name, (begin, end) in sorted(places.items(), key=lambda item: item[1]):
+            for name, (begin, end) in sorted(places.items(), key=lambda item: item[1])[part[0] :: part[1]]:
+                file.seek(8 + length + begin)
                 if _digest(_read(file, end - begin)) != digests[name]:
                     raise InputError(f"{path}: {name} {OTHER}")
     except _UNREADABLE as error:

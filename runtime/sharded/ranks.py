@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import count
+from threading import Lock
 from time import perf_counter, sleep
 from traceback import clear_frames
 from typing import Any, TypeVar
@@ -74,6 +75,7 @@ class Ranks:
         self._steps = _new_group(members, "gloo", self._timeout)
         self._store = dist.PrefixStore(f"memplan/{next(_numbers)}", default_store())
         self._noted = False
+        self._finding = Lock()  # of the thread that finds out which rank is lost; others wait for its word
         self.lost = ""
         try:
             self._check_devices()
@@ -125,9 +127,10 @@ class Ranks:
             dist.broadcast_object_list(found, group=self._control, group_src=0)
         return found[0]
 
-    def together(self, make: Callable[[], Result]) -> Result:
+    def together(self, make: Callable[[], Result], failed_so: str = "has no plan") -> Result:
         """Return what `make` returns; if it fails on one rank it fails on all.
 
+        failed_so: what is then said of that rank, before its error.
         Raises what it raises here, or MemplanError, one line, with another rank's error.
         """
         made, failed = None, None
@@ -140,7 +143,7 @@ class Ranks:
             raise failed
         for rank, text in enumerate(texts):
             if text is not None:
-                raise MemplanError(f"rank {rank} of {self.size} has no plan: {text}")
+                raise MemplanError(f"rank {rank} of {self.size} {failed_so}: {text}")
         return made  # pyright: ignore[reportReturnType]
 
     def numbers(self, *mine: int) -> list[list[int]]:
@@ -150,6 +153,12 @@ class Ranks:
         with self._reported():
             dist.all_gather([_unowned(row) for row in found], _unowned(own), group=self._steps)
         return found.tolist()
+
+    def to_first(self, mine: Tensor, all_: Tensor | None = None) -> None:
+        """Fill `all_` on rank 0 with the bytes that the ranks give, as many each, in host memory."""
+        with self._reported():
+            parts = None if all_ is None else [_unowned(part) for part in all_.chunk(self.size)]
+            dist.gather(_unowned(mine), parts, group=self._control, group_dst=0)
 
     # ── collectives of tensors ──────────────────────────────────────────────────────────────────────
 
@@ -233,17 +242,23 @@ class Ranks:
         Raises MemplanError.
         """
         if self.lost:
-            raise MemplanError(self.lost)
+            with self._finding:
+                raise MemplanError(self.lost)
         try:
             yield
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
+            # A thread whose group another one has ended meanwhile gets a ValueError.
+            if isinstance(error, ValueError) and not self.lost:
+                raise
             clear_frames(error.__traceback__)  # they hold the group
-            self.lost = "the ranks have lost each other"
-            self._end_groups()  # at once: ranks that wait for this one look for the lost one too
-            self.lost = f"{self._find_lost(error)}; start all ranks anew, from a checkpoint"
+            with self._finding:
+                if not self.lost:
+                    self.lost = "the ranks have lost each other"
+                    self._end_groups()  # at once: ranks that wait for this one look for the lost one too
+                    self.lost = f"{self._find_lost(error)}; start all ranks anew, from a checkpoint"
             raise MemplanError(self.lost) from None
 
-    def _find_lost(self, error: RuntimeError) -> str:
+    def _find_lost(self, error: Exception) -> str:
         """Return which rank has failed, by its own note, or by its silence while the others answer."""
         others, silent = [rank for rank in range(self.size) if rank != self.rank], list[int]()
         try:

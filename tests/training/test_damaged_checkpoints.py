@@ -23,7 +23,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.errors import MemplanError
-from memplan.training import checkpoint, digests
+from memplan.training import checkpoint, digests, holding
 from torch import Tensor, nn
 
 MODEL, OPTIMIZER, REST = checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.REST
@@ -409,7 +409,7 @@ def test_a_signal_while_values_are_replaced_waits_for_the_end(
     at: int, two: tuple[Files, Files, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(1)
-    calls(checkpoint, "replace_at_home", send, at, monkeypatch)
+    calls(holding, "replace_at_home", send, at, monkeypatch)
     with pytest.raises(Stopped):
         run.load(written(two[0], tmp_path / "c"))
     assert run.state() == two[2]
@@ -476,7 +476,7 @@ def test_values_that_can_not_be_replaced_refuse_until_a_load_ends_well(
     )
     step.save(tmp_path)
     with monkeypatch.context() as patch:
-        calls(checkpoint, "replace_at_home", fail, 2, patch)
+        calls(holding, "replace_at_home", fail, 2, patch)
         with pytest.raises(MemplanError, match="has failed: OSError: Input/output error; module and optim"):
             step.load(tmp_path)
     for use in (lambda: step(x), lambda: step.evaluate(x), lambda: step.save(tmp_path)):

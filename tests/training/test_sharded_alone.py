@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import memplan
@@ -158,12 +159,82 @@ def test_an_evaluation_between_iterations_changes_nothing() -> None:
     assert all(isinstance(each, DTensor) for each in module.parameters())
 
 
-def test_checkpoints_of_the_step_are_refused() -> None:
+def all_values(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    states = [each for row in optimizer.state_dict()["state"].values() for each in row.values()]
+    tensors = [*module.state_dict().values(), *states]
+    return [(each.full_tensor() if isinstance(each, DTensor) else each).clone() for each in tensors]
+
+
+def equal(some: list[Tensor], others: list[Tensor]) -> bool:
+    return all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
+
+
+def step_of_one_process(module: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+    return plan(module, optimizer, shard=None, solver="auto", budget="100%")
+
+
+@pytest.mark.parametrize(
+    ("saver", "loader"), [(plan, plan), (plan, step_of_one_process), (step_of_one_process, plan)]
+)
+def test_a_checkpoint_is_loaded_with_and_without_shards(tmp_path: Path, saver: Any, loader: Any) -> None:
+    """Values, random numbers, extra, and the following step are those of the run that saved."""
+    module = model()
+    optimizer = adamw(module)
+    step = saver(module, optimizer)
+    for x in batches()[:2]:
+        step(x)
+    step.save(tmp_path / "c", extra={"epoch": 3})
+    saved, drawn = all_values(module, optimizer), torch.randn(3)
+    step(batches()[2])
+
+    torch.manual_seed(99)
+    other = nn.Sequential(*model())
+    for weight in other.parameters():
+        nn.init.ones_(weight)
+    other_optimizer = torch.optim.AdamW(other.parameters(), lr=1.0)
+    loaded = loader(other, other_optimizer)
+    loaded(batches()[3])
+    assert loaded.load(tmp_path / "c") == {"epoch": 3}
+    assert torch.equal(torch.randn(3), drawn)
+    assert equal(all_values(other, other_optimizer), saved)
+    loaded(batches()[2])
+    assert equal(all_values(other, other_optimizer), all_values(module, optimizer))
+
+
+def test_a_checkpoint_that_is_damaged_or_of_another_model_changes_nothing(tmp_path: Path) -> None:
+    module = model()
+    optimizer = adamw(module)
+    step = plan(module, optimizer)
+    step(batches()[0])
+    with pytest.raises(memplan.MemplanError, match="there is no checkpoint"):
+        step.load(tmp_path)
+    step.save(tmp_path / "c")
+    step(batches()[1])
+    before = all_values(module, optimizer)
+    (place,) = (tmp_path / "c").iterdir()
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        content = (place / name).read_bytes()
+        (place / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(memplan.MemplanError, match="is damaged"):
+            step.load(tmp_path / "c")
+        (place / name).write_bytes(content)
+    wide = nn.Linear(6, 4)
+    other = plan(wide, adamw(wide), budget="200%")
+    with pytest.raises(memplan.MemplanError, match="is not in the"):
+        other.load(tmp_path / "c")
+    assert equal(all_values(module, optimizer), before)
+
+
+def test_a_share_is_not_saved_as_extra(tmp_path: Path) -> None:
     module = model()
     step = plan(module, adamw(module))
-    for call in (step.save, step.load):
-        with pytest.raises(memplan.MemplanError, match=r"use torch\.distributed\.checkpoint"):
-            call("folder")
+    step(batches()[0])
+    weight = next(module.parameters()).detach()
+    assert isinstance(weight, DTensor)
+    with pytest.raises(memplan.MemplanError, match=r"extra 'copy' has a DTensor.*full_tensor\(\)"):
+        step.save(tmp_path, extra={"copy": {"deep": [weight]}})
+    step.save(tmp_path, extra={"copy": weight.full_tensor()})
+    assert step.load(tmp_path)["copy"].shape == (16, 6)
 
 
 def test_after_a_failed_iteration_no_other_begins() -> None:

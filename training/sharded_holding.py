@@ -1,0 +1,105 @@
+"""Shares of a checkpoint's tensors, which the ranks of sharded training hold together.
+
+    save   all ranks give their rows of one tensor after the other; rank 0 writes each, whole
+    load   all ranks map the files, verify a part of them each, and copy their own rows
+
+Rank 0 needs host memory for one whole tensor, the others for their share of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
+
+from ..graphs.errors import InputError, MismatchError
+from ..runtime.sharded.shards import Shards, local_of
+from .holding import Holding
+from .random_numbers import random_numbers
+
+Result = TypeVar("Result")
+
+
+class ShardedHolding(Holding):
+    """What one of the ranks holds. All ranks make the same calls together."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards, self._ranks = shards, shards.ranks
+        self.rank, self.size = self._ranks.rank, self._ranks.size
+        self._unread = 0
+
+    def together(self, make: Callable[[], Result]) -> Result:
+        return self._ranks.together(make, "has failed")
+
+    def check_equal(self, what: str, mine: object) -> None:
+        for rank, other in enumerate(found := self._ranks.gathered(mine)):
+            if other != found[0]:
+                raise MismatchError(f"ranks 0 and {rank} differ in {what}: they must call this together")
+
+    def check_extra(self, extra: Mapping[str, Any]) -> None:
+        for name, part in extra.items():
+            if any(isinstance(leaf, DTensor) for leaf in pytree.tree_leaves(part)):
+                raise InputError(
+                    f"extra {name!r} has a DTensor, of which each rank has a share: give its "
+                    "full_tensor(), or save it by torch.distributed.checkpoint"
+                )
+
+    def random_numbers(self) -> list[dict[str, Any]]:
+        return self._ranks.gathered(random_numbers())
+
+    @contextmanager
+    def reading(self, tensors: Sequence[Tensor]) -> Generator[None]:
+        self._unread = sum(isinstance(tensor, DTensor) for tensor in tensors)
+        try:
+            yield
+        except BaseException:
+            if self._unread and not self._ranks.lost:  # the others wait for the next tensor
+                self._ranks.from_first(False)
+            raise
+
+    def read(self, tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, DTensor):
+            return super().read(tensor)
+        with self._ranks.in_order():
+            self._ranks.from_first(True)
+            self._unread -= 1
+            rows = self._shards.rows(tensor.shape[0])
+            whole = torch.empty(self.size * rows, *tensor.shape[1:], dtype=tensor.dtype)
+            self._ranks.to_first(self._sent(tensor), whole.view(-1).view(torch.uint8))
+        return whole[: tensor.shape[0]]
+
+    def give(self, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            if isinstance(tensor, DTensor):
+                with self._ranks.in_order():
+                    if not self._ranks.from_first(None):
+                        return
+                    self._ranks.to_first(self._sent(tensor))
+
+    def _sent(self, tensor: DTensor) -> Tensor:
+        """Return the bytes of this rank's rows, in host memory, with as many rows as on each other rank."""
+        local = local_of(tensor)
+        sent = torch.zeros(self._shards.rows(tensor.shape[0]), *tensor.shape[1:], dtype=tensor.dtype)
+        sent[: local.shape[0]].copy_(local)
+        return sent.view(-1).view(torch.uint8)
+
+    def replace(self, tensor: Tensor, values: Tensor) -> None:
+        if not isinstance(tensor, DTensor):
+            super().replace(tensor, values)
+            return
+        local = local_of(tensor)
+        first = self.rank * self._shards.rows(tensor.shape[0])
+        with torch.no_grad():
+            local.copy_(values[first : first + local.shape[0]])
+
+    def new_state(self, parameter: Tensor, values: Tensor, *, on_cpu: bool) -> Tensor:
+        if values.shape != parameter.shape:
+            return super().new_state(parameter, values, on_cpu=on_cpu)
+        made = self._shards.state(parameter, values.dtype)
+        self.replace(made, values)
+        return made

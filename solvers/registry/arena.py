@@ -31,6 +31,9 @@ _LESS = 0.02
 """Share of the live bytes that each further try leaves free besides."""
 _TRIES = 4
 
+TRY_SHARE = 0.25
+"""Share of the time limit that each further try has: all together have less than the first."""
+
 _TOLERANCE = 1e-3
 """Share of the period that less memory may cost without a search for another schedule."""
 

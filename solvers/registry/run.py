@@ -53,7 +53,7 @@ from ..problem import (
 )
 from ..settings import declared, parse_settings
 from ..skipped import INTERNAL_ERROR, collecting, skipping
-from .arena import in_arena
+from .arena import TRY_SHARE, in_arena
 from .catalogue import GROUP, Entry, entries, entry, module_of
 from .warm_start import solve_from, start_figures
 
@@ -172,7 +172,8 @@ def _solve(
     asked, layout = problem, None
 
     def for_less(less: Problem) -> SolverResult:
-        return sound(less, replace(options, race=Incumbent(), start=None))[0]
+        limit = None if time_limit is None else TRY_SHARE * time_limit
+        return sound(less, replace(options, time_limit=limit, race=Incumbent(), start=None))[0]
 
     def sound(asked: Problem, options: Options) -> tuple[SolverResult, Figures]:
         with skipping(name):

@@ -10,6 +10,7 @@ from memplan.cli.main import main
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import layered
 from memplan.solvers.problem import InfeasibleError, Problem, SolverResult, Status
+from memplan.solvers.recomputation.tw_remat import tw_remat
 from memplan.solvers.registry import arena
 from memplan.solvers.registry.run import solve
 
@@ -162,6 +163,29 @@ def test_each_further_question_is_for_clearly_less(monkeypatch):
     assert first > second
     assert third <= 0.98 * second
     assert fourth <= 0.96 * third
+
+
+@pytest.mark.parametrize(("limit", "limits"), [(8.0, [8.0, 2.0, 2.0, 2.0]), (None, [None] * 4)])
+def test_further_tries_have_a_quarter_of_the_time_each(
+    limit: float | None, limits: list[float | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float | None] = []
+    own = tw_remat.solve
+
+    def recorded(problem, options):
+        given.append(options.time_limit)
+        return own(problem, options)
+
+    def too_large(rows, target, _effort):
+        return SimpleNamespace(size=target + 1, bound=int(rows.live().max()))
+
+    monkeypatch.setattr(tw_remat, "solve", recorded)
+    monkeypatch.setattr(arena, "lay_out", too_large)
+    graph = layered(60, seed=1)
+    problem = Problem(graph, solve("store-all", Problem(graph, 10**9), bound_seconds=0).figures.peak)
+    with pytest.raises(InfeasibleError, match="no addresses within"):
+        solve("tw-remat", problem, limit, bound_seconds=0, addresses=True)
+    assert given == limits
 
 
 def test_a_solver_is_asked_for_less_until_the_arena_fits():

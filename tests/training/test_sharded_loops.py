@@ -51,6 +51,9 @@ def trained(name: str, planned: bool, options: dict[str, Any]) -> tuple[nn.Modul
         from accelerate.state import AcceleratorState
 
         AcceleratorState._reset_state(True)
+    options = dict(options)
+    if (dtype := options.pop("dtype", None)) is not None:
+        torch.set_default_dtype(dtype)  # of the models that are made from here on
     return import_module(name).train(planned, **options)
 
 
@@ -83,8 +86,9 @@ def free_port() -> int:
         ("accelerate", "train_fsdp_accelerate", {"cpu": True}, 3),
         ("accelerate", "train_fsdp_trainer", {"use_cpu": True, **SAVED}, 7),
         ("accelerate", "train_fsdp_trainer", {"use_cpu": True, "max_grad_norm": 0.0}, 4),
+        ("accelerate", "train_fsdp_trainer", {"use_cpu": True, "dtype": torch.bfloat16}, 7),
     ],
-    ids=["a plain loop", "accelerate", "Trainer", "Trainer, not clipped"],
+    ids=["a plain loop", "accelerate", "Trainer", "Trainer, not clipped", "Trainer, bfloat16"],
 )
 def test_a_loop_with_fsdp2_is_planned_bit_by_bit(
     tmp_path: Path, package: str, name: str, options: dict[str, Any], count: int
@@ -125,7 +129,8 @@ def trainer(**options: Any) -> Any:
     made: Any = object.__new__(Trainer)
     made.is_deepspeed_enabled, made.is_fsdp_enabled = False, True
     plugin = SimpleNamespace(fsdp_version=options.get("version", 2))
-    made.accelerator = SimpleNamespace(state=SimpleNamespace(fsdp_plugin=plugin))
+    state, mixed = SimpleNamespace(fsdp_plugin=plugin), options.get("mixed", "no")
+    made.accelerator = SimpleNamespace(state=state, mixed_precision=mixed)
     steps = options.get("steps", 1)
     made.args = SimpleNamespace(gradient_accumulation_steps=steps, per_device_train_batch_size=4)
     return made
@@ -135,6 +140,7 @@ def trainer(**options: Any) -> Any:
     ("options", "line"),
     [
         ({"version": 1}, r"fsdp_config has version 1 of FSDP, and 2 is supported: \{'version': 2\}"),
+        ({"mixed": "bf16"}, r"leave bf16=True out, .*, by model\.to\(torch\.bfloat16\)"),
         ({"steps": 2}, r"gradient_accumulation_steps=2 are not planned together: .*train_batch_size=8"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -100,6 +101,8 @@ class Plan(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):  # names in files may hold what a terminal's encoding lacks
                 stream.reconfigure(errors="backslashreplace")  # pyright: ignore
+        # What transformers remarks on a config would come before each result, once per process that traces.
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         sweep()
         output = sys.stdout
         with interruptible() as interruption:

@@ -53,6 +53,31 @@ def test_without_torch_graphs_are_solved_and_models_are_not() -> None:
     assert len(failed.stderr.splitlines()) == 1
 
 
+REMARKS = """
+import torch
+from transformers.utils import logging
+def build():
+    logging.get_logger("transformers.models").warning("a remark")
+    logging.get_logger("transformers.models").error("a fault")
+    return torch.nn.Bilinear(8, 8, 1), (torch.ones(8), torch.ones(8)), lambda output: output.sum()
+"""
+
+
+@pytest.mark.scripts
+def test_remarks_of_transformers_are_not_printed_unless_they_are_asked_for() -> None:
+    pytest.importorskip("transformers")
+    Path("m.py").write_text(REMARKS)
+    for verbosity, there in ({}, False), ({"TRANSFORMERS_VERBOSITY": "warning"}, True):
+        environment = {
+            **{key: text for key, text in os.environ.items() if "VERBOSITY" not in key},
+            **verbosity,
+        }
+        done = subprocess.run([*PLAN, "profile", "m.py"], capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        assert "a fault" in done.stderr
+        assert ("a remark" in done.stderr) == there
+
+
 WITH_TORCH_AT_HAND = """
 import sys
 from memplan.cli.main import main

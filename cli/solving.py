@@ -201,6 +201,7 @@ class Found:
             "notes": list(solution.notes),
             "arena": arena_document(solution.layout),
             "reserve": self.free,
+            "allow": None if self.search.allow is None else list(self.search.allow),
         }
 
     def rows(self) -> Iterator[Row]:

@@ -31,6 +31,8 @@ def test_the_schedule_has_what_is_allowed(plan: Plan) -> None:
     assert found.exit_code == 0, found.stderr
     assert "allowed" in found.stdout
     assert "allowed" not in plan(*SOLVE).stdout
+    for words, names in ((("--allow", "recompute"), ["recompute"]), ((), None)):
+        assert json.loads(plan(*SOLVE, *words, "--json").stdout)["allow"] == names
     schedule = memplan.load_schedule("s.json", memplan.load_graph("chain.json")).schedule
     assert (schedule.verbs < Verb.OFFLOAD).all()
     runs = schedule.targets[schedule.verbs == Verb.COMPUTE]

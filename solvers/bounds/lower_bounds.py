@@ -73,13 +73,16 @@ def lower_bounds(
     found = [trivial]
 
     def attempt(name: str, compute: Callable[[], Found]) -> Found | None:
-        try:
-            return compute()
-        except Exception as error:
-            if notes is not None:
-                reason = " ".join(str(error).split())
-                notes.append(f"no {name} bound: {type(error).__name__}: {reason}")
+        if clock.interrupted:
             return None
+        with clock.until_interrupted():
+            try:
+                return compute()
+            except Exception as error:
+                if notes is not None:
+                    reason = " ".join(str(error).split())
+                    notes.append(f"no {name} bound: {type(error).__name__}: {reason}")
+        return None
 
     if moves(machine):
         part = clock.part(1 / 3) if alone else clock

@@ -26,7 +26,7 @@ def test_seconds(written: object, seconds: float) -> None:
 
 def test_every_option_for_a_time_takes_units() -> None:
     times = [one for one in options() if {"--time-limit", "--bound-time"} & {*one.opts}]
-    assert len(times) == 11
+    assert len(times) == 12
     assert all(one.type is SECONDS for one in times)
 
 

@@ -145,9 +145,10 @@ class ResidencyBoundSearch:
         whole: also search in whole numbers.
         """
         if self.best.extra < inf:
-            self._fractions()
-            if self.chosen and whole and len(self.graph.operations) <= MOST_WHOLE:
-                self._whole()
+            with self.clock.until_interrupted():  # HiGHS returns at Ctrl-C; it may come between two programs
+                self._fractions()
+                if self.chosen and whole and len(self.graph.operations) <= MOST_WHOLE:
+                    self._whole()
         return self.proven or (whole and self._in_time())
 
     def _fractions(self) -> None:

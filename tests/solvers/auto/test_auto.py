@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from contextlib import nullcontext
 from math import inf
-from threading import Event, Timer
+from threading import Event
 from time import monotonic, process_time, sleep
 from types import SimpleNamespace
 
 import pytest
+from ctrl_c import ctrl_c
 from memplan.graphs.errors import InputError
 from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph
@@ -191,12 +190,8 @@ def test_interrupted_it_gives_the_best_so_far() -> None:
     graph = chain(40, seed=1)
     problem = Problem(graph, baseline(graph).peak * 7 // 10)
     auto.solve(problem, Options(settings=auto.Settings(moves=1)))  # compiled code is at hand then
-    timer = Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    try:
+    with ctrl_c(2.0):
         answer = auto.solve(problem, Options(settings=auto.Settings(gap=0.0, moves=10**6)))
-    finally:
-        timer.cancel()
     assert answer.interrupted
     assert answer.status == Status.FEASIBLE
     assert simulate(graph, answer.schedule, budget=problem.budget).figures.peak <= problem.budget

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -18,6 +16,7 @@ import memplan.planner
 import memplan.runtime
 import memplan.solvers
 import pytest
+from ctrl_c import ctrl_c
 from memplan.graphs.errors import InputError, MemplanError
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Links, Machine
@@ -127,8 +126,8 @@ def test_what_the_best_line_found_is_waited_for_on_ctrl_c(monkeypatch: pytest.Mo
         gave_up.set()
         raise KeyboardInterrupt
 
-    Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    outcomes = portfolio.run(PROBLEM, [Member("slow", slow), Member("deaf", deaf)], 2, Event(), race=race)
+    with ctrl_c(0.3):
+        outcomes = portfolio.run(PROBLEM, [Member("slow", slow), Member("deaf", deaf)], 2, Event(), race=race)
     assert not gave_up.is_set()
     end.set()
     assert (len(outcomes.answers), outcomes.interrupted) == (1, True)
@@ -143,11 +142,10 @@ def test_a_line_that_does_not_end_on_ctrl_c_is_left_behind(monkeypatch: pytest.M
         compiled.wait(60)
         return works()
 
-    Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    members = [Member("sound", lambda _cancelled: works()), Member("deaf", solve)]
     try:
-        outcomes = portfolio.run(
-            PROBLEM, [Member("sound", lambda _cancelled: works()), Member("deaf", solve)], 2, stop
-        )
+        with ctrl_c(0.5):
+            outcomes = portfolio.run(PROBLEM, members, 2, stop)
         assert not compiled.is_set()
     finally:
         compiled.set()
@@ -297,12 +295,8 @@ def test_a_process_gives_its_best_so_far_when_it_is_asked_to_end() -> None:
 def test_auto_in_processes_keeps_what_they_found_on_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto_moving, "_PROCESSES", 0)
     monkeypatch.setattr(auto_moving, "OTHERS", {"offmate": 1.0})
-    timer = Timer(6.0, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    try:
+    with ctrl_c(6.0):
         found = solved(ENDLESS, time_limit=300.0)
-    finally:
-        timer.cancel()
     assert found.interrupted
     assert found.notes == ()
 

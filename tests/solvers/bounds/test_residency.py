@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ctrl_c import handled
 from exact import optimal_time
 from hypothesis import given, settings
 from memplan.graphs.draft import Draft
@@ -21,11 +22,12 @@ from memplan.graphs.machine import Links, Machine
 from memplan.planner.baseline import baseline
 from memplan.planner.bounds import minimum_memory, time_bound
 from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.bounds import lower_bounds
 from memplan.solvers.bounds.residency import program as residency_program
 from memplan.solvers.bounds.residency import windows
 from memplan.solvers.bounds.residency.facts import Facts
 from memplan.solvers.bounds.residency.order import AFTER, BEFORE, OPEN, any_order, file_order, predecessors
-from memplan.solvers.bounds.residency.residency import free_order_bound, residency_bound
+from memplan.solvers.bounds.residency.residency import free_order_bound, residency_bound, residency_of
 from memplan.solvers.bounds.residency.schedule import residency_schedule
 from memplan.solvers.bounds.residency.search import ResidencyBoundSearch
 from memplan.solvers.milp.model import Model
@@ -250,12 +252,38 @@ def test_a_time_limit_gives_a_lower_bound_sooner() -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
-def test_ctrl_c_leaves_the_bound_so_far() -> None:
-    graph = chain(60, seed=1)
-    threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    found = residency_bound(graph, baseline(graph).peak * 45 // 100)
+@pytest.mark.parametrize("later", [0.0, 0.7], ids=["between programs", "while one is solved"])
+def test_ctrl_c_leaves_the_bound_so_far(later: float) -> None:
+    """The whole bound takes a minute: the signal comes when it first rises, or soon after."""
+    graph, sent = chain(60, seed=1), list[threading.Timer]()
+
+    def interrupt(_extra: float) -> None:
+        if not sent:
+            sent.append(threading.Timer(later, os.kill, (os.getpid(), signal.SIGINT)))
+            sent[0].run() if later == 0.0 else sent[0].start()
+
+    search = ResidencyBoundSearch(graph, baseline(graph).peak * 45 // 100, "file", inf, tell=interrupt)
+    with handled():
+        found = residency_of(search, "file")
     assert found.interrupted
+    assert not found.finished
     assert found.bound.seconds > time_bound(graph)
+
+
+def test_ctrl_c_between_bounds_leaves_those_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a solution with a schedule it costs no more than the bounds that are not computed yet."""
+    graph, calls = chain(8), list[str]()
+
+    def interrupted(_problem: Problem, order: str, *_rest: object) -> None:
+        calls.append(order)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lower_bounds, "_residency", interrupted)
+    with handled():
+        found = registry.solve("rotor", Problem(graph, baseline(graph).peak * 6 // 10))
+    assert calls == ["file"]
+    assert found.lower_bound == time_bound(graph)
+    assert not found.notes
 
 
 def test_links_leave_only_the_time_of_all_operations_for_every_schedule() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from itertools import product
 from math import inf, isfinite
@@ -15,6 +13,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from ctrl_c import ctrl_c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.errors import InputError, MissingPackageError
@@ -163,9 +162,9 @@ def test_an_empty_program_is_its_offset() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="sends a POSIX signal")
 @pytest.mark.parametrize("backend", ["highs", *APART[1:]])
 def test_ctrl_c_ends_the_search(backend: str) -> None:
-    timer = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    result = milp.solve(hard_program(), Settings(backend), time_limit=60)
+    program = hard_program()
+    with ctrl_c(2.0):
+        result = milp.solve(program, Settings(backend), time_limit=60)
     assert result.interrupted
     assert (result.objective is not None) == (backend == "highs")
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from collections.abc import Iterator
 from heapq import heappop, heappush
 from pathlib import Path
@@ -12,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from ctrl_c import ctrl_c
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from memplan.graphs.draft import Draft
@@ -240,8 +239,8 @@ def test_no_time_at_all_is_no_proof_of_anything() -> None:
 def test_ctrl_c_gives_the_best_so_far() -> None:
     graph = chain(25, seed=1)
     budget = baseline(graph).peak * 45 // 100
-    threading.Timer(4.0, os.kill, (os.getpid(), signal.SIGINT)).start()
-    answer = solve(graph, budget, time_limit=60)
+    with ctrl_c(4.0):
+        answer = solve(graph, budget, time_limit=60)
     assert answer.status == Status.FEASIBLE
     assert simulate(graph, answer.schedule, budget=budget)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from collections import Counter
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from random import Random
 
 import pytest
+from ctrl_c import ctrl_c
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memplan.graphs.errors import InputError, MissingPackageError
@@ -196,8 +195,8 @@ def test_a_search_that_is_given_up_does_not_answer_the_next_question(monkeypatch
 def test_ctrl_c_gives_the_best_so_far() -> None:
     graph = chain(25, seed=1)
     budget = baseline(graph).peak * 45 // 100
-    threading.Timer(4.0, os.kill, (os.getpid(), signal.SIGINT)).start()
-    answer = solve(graph, budget, time_limit=60)
+    with ctrl_c(4.0):
+        answer = solve(graph, budget, time_limit=60)
     assert answer.interrupted
     assert answer.status == Status.FEASIBLE
     assert simulate(graph, answer.schedule, budget=budget)

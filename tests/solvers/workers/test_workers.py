@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ctrl_c import ctrl_c
 from memplan.graphs.errors import InputError
 from memplan.solvers.problem import NotFoundError
 from memplan.solvers.workers import process
@@ -202,8 +203,8 @@ def test_one_that_does_not_stop_is_ended_and_its_events_are_kept() -> None:
 def test_ctrl_c_asks_for_the_result_and_a_second_one_goes_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "LAST_SECONDS", 1000.0)  # beyond the test's own limit
     pool = Pool("test")
-    threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT)).start()
-    ending = pool.call("functions:count")
+    with ctrl_c(0.7):
+        ending = pool.call("functions:count")
     assert (ending.value, ending.interrupted) == ("stopped", True)
     for seconds in (0.7, 1.2):
         threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()

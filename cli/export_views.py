@@ -30,7 +30,9 @@ trace_option = click.option(
 
 
 def subject_of(held: Held, replay: Replay) -> Subject:
-    return Subject(held.graph, held.file.schedule, held.report(replay), held.budget, held.machine)
+    addresses = held.file.addresses
+    arena = None if addresses is None else addresses.arena
+    return Subject(held.graph, held.file.schedule, held.report(replay), held.budget, held.machine, arena)
 
 
 def write_trace(trace: Trace, path: Path) -> None:

@@ -45,6 +45,7 @@ def facts(subject: Subject, bound_seconds: float = 0.0) -> Document:
             "disk_peak": subject.report.figures.disk_peak,
             "deeper_peaks": subject.report.figures.deeper_peaks,
             "budget": subject.budget,
+            "arena": subject.arena,
         },
         "overhead": subject.report.overhead,
         "gap": subject.report.gap,

@@ -53,6 +53,8 @@ class Subject:
 
     budget: bytes of the device, None for no limit.
     report: the schedule's figures, as the simulator found them.
+    arena: bytes in which the device's copies have their addresses, None without addresses. With them the
+        budget is of live bytes, and the arena is what the device gives.
     """
 
     graph: Graph
@@ -60,6 +62,7 @@ class Subject:
     report: Report
     budget: int | None = None
     machine: Machine | None = None
+    arena: int | None = None
 
     @property
     def memories(self) -> tuple[str, ...]:

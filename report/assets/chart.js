@@ -36,7 +36,7 @@ function draw() {
     ...elsewhere.map((curve, k) => ({ name: curve.name, z: 2, xAxisIndex: 3, yAxisIndex: 3, renderItem: outline(curve, { stroke: ELSEWHERE[k % ELSEWHERE.length], lineWidth: k ? 1.5 : 5, opacity: k ? 1 : 0.45 }) })),
   ].map((each) => ({ type: "custom", data: [0], clip: true, silent: true, animation: false, encode: { x: -1, y: -1 }, ...each }));
   if (figures.budget !== null) series[0].markLine = { silent: true, symbol: "none", animation: false, data: [{ yAxis: figures.budget }],
-    lineStyle: { color: budget, type: "solid" }, label: { formatter: `budget ${bytes(figures.budget)}`, position: "insideEndTop", color: budget } };
+    lineStyle: { color: budget, type: "solid" }, label: { formatter: `budget ${(figures.arena ?? 0) > figures.budget ? "of live bytes " : ""}${bytes(figures.budget)}`, position: "insideEndTop", color: budget } };
   chart.setOption({
     animation: false, textStyle: { color: text }, backgroundColor: ground,
     grid: heights.map((height, k) => ({ left, right, top: tops[k], height })),

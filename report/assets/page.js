@@ -2,7 +2,9 @@
 
 function head() {
   put("name", data.title);
-  const fits = figures.budget === null ? `Peak ${bytes(figures.peak)}, no budget` : `Fits in ${bytes(figures.budget)}`;
+  // With addresses the budget may be one of live bytes, found for an arena of the size that was asked for.
+  const inArena = (figures.arena ?? 0) > (figures.budget ?? Infinity), size = inArena ? figures.arena : figures.budget;
+  const fits = size === null ? `Peak ${bytes(figures.peak)}, no budget` : `Fits in ${bytes(size)}`;
   const percent = (part) => `${(part * 100).toFixed(1)} %`;
   const beside = Math.abs(data.overhead) < 5e-4 ? "as fast as the baseline"
     : data.overhead > 0 ? `${percent(data.overhead)} slower than the baseline` : `in ${percent(-data.overhead)} less time than the baseline`;
@@ -10,13 +12,14 @@ function head() {
     : `; at most ${percent(data.above)} slower than the fastest there can be`;
   put("verdict", element("b", fits), `, ${beside}${proof}.`);
   put("limits", ...data.limits.filter((line) => line).map((line) => element("p", line)));
-  const share = figures.budget ? `${(100 * figures.peak / figures.budget).toFixed(1)} % of the budget` : "no budget";
+  const share = size ? `${(100 * figures.peak / size).toFixed(1)} % of the ${inArena ? "arena" : "budget"}` : "no budget";
   const rows = [
     ["time", seconds(figures.time), `baseline ${seconds(figures.baseline_time)}`],
     ["peak on the device", bytes(figures.peak), share],
     ["baseline peak", bytes(figures.baseline_peak), `saved ${bytes(figures.baseline_peak - figures.peak)}`],
     ["lower bound", figures.lower_bound === null ? "none" : seconds(figures.lower_bound), data.gap === null ? "" : `gap ${percent(data.gap)}, any order`],
   ];
+  if (figures.arena) rows.push(["arena", bytes(figures.arena), "with the gaps between addresses"]);
   data.fates.forEach((word, fate) => {
     const chosen = tensors.bytes.filter((_, x) => tensors.fate[x] === fate);
     if (fate && chosen.length) rows.push([`tensors ${word}`, `${chosen.length} of ${tensors.fate.length}`, `${bytes(chosen.reduce((a, b) => a + b))} in all`]);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 from memplan.cli.main import main
 from memplan.graphs.draft import Draft
 from memplan.graphs.files.files import save_graph
-from memplan.graphs.generators import chain
+from memplan.graphs.generators import chain, layered
 from memplan.graphs.graph import Graph, Kind
 from memplan.graphs.machine import Link, Links, Machine, Memory, Tier
 from memplan.planner.baseline import baseline_schedule
@@ -91,6 +92,31 @@ def test_what_is_pointed_at_is_told(
     assert '<h1 id="name">&lt;/script&gt;&lt;i&gt;there &amp; back</h1>' in document
     assert "waits for a copy" in document
     assert "tensors offloaded" in document
+
+
+@pytest.mark.parametrize(("budget", "of_live_bytes"), [("80%", False), ("70%", True)])
+def test_with_addresses_the_schedule_fits_in_their_arena(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: str, of_live_bytes: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_graph(layered(40, seed=1), "g.json")
+    for call in (
+        f"solve g.json --budget {budget} --solver tw-remat --static-layout -o s.json --bound-time 0",
+        "report s.json --graph g.json --bound-time 0 -o r.html",
+    ):
+        ended = CliRunner().invoke(main, call.split())
+        assert ended.exit_code == 0, ended.stderr
+    file = json.loads(Path("s.json").read_text())
+    document, console = opened(tmp_path / "r.html")
+    assert console == ""
+    arena, given = file["addresses"]["arena"], file["budget"]
+    assert (arena > given) == of_live_bytes
+    (size,) = re.findall("<b>Fits in (.*?)</b>", document)
+    number, unit = size.split()
+    assert float(number) * {"B": 1, "KiB": 2**10, "MiB": 2**20}[unit] == pytest.approx(
+        max(arena, given), rel=0.005
+    )
+    assert "<small>with the gaps between addresses</small>" in document
 
 
 PANEL = """

@@ -112,7 +112,8 @@ def test_an_iteration_that_begins_with_a_wait_is_told_from_its_start() -> None:
     assert found.at[0] == 0
     assert found.sums[0, Kind.PARAMETER] == 6
     figures = simulate(graph, schedule, machine=machine).figures
-    document = facts(Subject(graph, schedule, Report(figures, baseline(graph)), None, machine))
+    document = facts(Subject(graph, schedule, Report(figures, baseline(graph)), None, machine, arena=77))
+    assert document["figures"]["arena"] == 77
     assert [curve["at"][0] for curve in document["elsewhere"] if curve["at"]][:2] == [0, 0]
 
 

@@ -8,6 +8,7 @@ times. In place it is two, and the same bits.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
@@ -32,7 +33,8 @@ def with_sums_in_place(program: Program) -> Program:
         producer.update(dict.fromkeys(operation.writes, operation))
     results = [program.values[value].storage for value in program.returned]
     gradients = (program.values[value].storage for value in program.gradients.values())
-    sums = {x for x in gradients if results.count(x) == 1}
+    values = Counter(value.storage for value in program.values)  # of a sum that has a view it is kept
+    sums = {x for x in gradients if results.count(x) == 1 and values[x] == 1}
     storages, operations = list(program.storages), list(program.operations)
     instead = dict[int, int]()
     # From the last one, so that a sum which is a summand itself is known to become a gradient.
@@ -43,7 +45,8 @@ def with_sums_in_place(program: Program) -> Program:
         first, total = (program.values[value].storage for value in pair)
         own = first in producer and producer[first].phase == Phase.BACKWARD and first not in program.results
         if own and last_use[first] is operation and storages[first].bytes == storages[total].bytes:
-            sums.add(first)
+            if values[first] == 1:
+                sums.add(first)
             storages[first] = storages[total]
             instead[pair[1]] = pair[0]
             operations[place] = operation._replace(

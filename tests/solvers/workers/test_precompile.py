@@ -23,7 +23,7 @@ LOOK = """
 from memplan.solvers.workers.precompile import precompile
 from memplan.solvers.auto.with_transfers import CODES
 told, codes = [], [code for codes in CODES.values() for code in codes]
-assert len(codes) == 4
+assert len(codes) == 5
 assert not any(code.available() for code in codes)
 precompile(codes, told.append, lambda: False)
 assert all(code.available() for code in codes)

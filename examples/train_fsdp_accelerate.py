@@ -12,7 +12,7 @@ from train_data import sentences, small_gpt2
 
 
 def train(planned: bool, **options: Any) -> tuple[torch.nn.Module, list[float]]:
-    """options: of the Accelerator. The model, and this rank's losses."""
+    """Train, and return the model and this rank's losses. options: of the Accelerator."""
     plugin = FullyShardedDataParallelPlugin(
         fsdp_version=2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False
     )

@@ -13,7 +13,10 @@ from transformers import Trainer, TrainingArguments
 
 
 def train(planned: bool, **options: Any) -> tuple[torch.nn.Module, list[float]]:
-    """options: of TrainingArguments. The model, and the losses and norms that the Trainer logs."""
+    """Train, and return the model, and the losses and norms that are logged.
+
+    options: of TrainingArguments.
+    """
     arguments = TrainingArguments(
         str(Path(gettempdir()) / "memplan-example"),
         fsdp=True,

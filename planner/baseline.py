@@ -20,18 +20,18 @@ from .schedule.schedule import Schedule
 from .schedule.sequence import in_default_mode, schedule_of
 from .simulator.simulate import Figures, simulate
 
-_schedules: WeakKeyDictionary[Structure, Schedule] = WeakKeyDictionary()
+_schedules: WeakKeyDictionary[Graph | Structure, Schedule] = WeakKeyDictionary()
 _known: WeakKeyDictionary[Graph, Figures] = WeakKeyDictionary()
 
 
 def baseline_schedule(graph: Graph) -> Schedule:
     """Return the baseline: what eager PyTorch does, if it freed every tensor after its last use."""
-    if graph.structure not in _schedules:
+    spread = bool(graph.tensors.spread)
+    key = graph if spread else graph.structure  # where gathers come depends on bytes and times too
+    if key not in _schedules:
         runs = in_default_mode(range(len(graph.operations)))
-        spread = bool(graph.tensors.spread)
-        found = build_schedule(graph, Residency(runs)) if spread else schedule_of(graph, runs)
-        _schedules[graph.structure] = found
-    return _schedules[graph.structure]
+        _schedules[key] = build_schedule(graph, Residency(runs)) if spread else schedule_of(graph, runs)
+    return _schedules[key]
 
 
 def baseline(graph: Graph) -> Figures:

@@ -7,21 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from test_docstrings import LAYERS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-LAYERS = (
-    "cli",
-    "comparison",
-    "exchange",
-    "graphs",
-    "instances",
-    "planner",
-    "report",
-    "runtime",
-    "solvers",
-    "training",
-)
 PAGES = [
     ROOT / "README.md",
     *(

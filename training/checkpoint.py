@@ -147,7 +147,7 @@ def is_there(folder: str | Path) -> bool:
 
 
 class _Content(NamedTuple):
-    """What is saved: the module's tensors, each once, those of the optimizer, and the rest."""
+    """The content of a checkpoint: the module's tensors, each once, those of the optimizer, and the rest."""
 
     tensors: dict[str, Tensor]
     states: dict[str, Tensor]

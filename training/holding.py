@@ -1,4 +1,4 @@
-"""How a process holds the tensors of a checkpoint: whole, or its shares of those that ranks hold together.
+"""The part of a checkpoint's tensors that a process holds: each whole, or its shares of what ranks hold.
 
 A file has whole tensors in either case, so what some ranks save any number of ranks loads, or one process
 without any. `Holding` is the process alone; ranks have sharded_holding.py.

@@ -158,6 +158,7 @@ class ShardedStep(Step):
         return self._plans.serving(inputs)
 
     def _holding(self) -> Holding:
+        """Return the shares that this rank holds of the tensors of a checkpoint."""
         assert self._iteration.shards is not None
         return ShardedHolding(self._iteration.shards)
 

@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 
 class ShardedHolding(Holding):
-    """What one of the ranks holds. All ranks make the same calls together."""
+    """The shares that one of the ranks holds. All ranks make the same calls together."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards, self._ranks = shards, shards.ranks

@@ -401,7 +401,7 @@ class Step:
             )
 
     def _holding(self) -> Holding:
-        """Return how this process holds the tensors of a checkpoint."""
+        """Return the part of a checkpoint's tensors that this process holds."""
         return checkpoint.ALONE
 
     def state_on_cpu(self) -> AbstractContextManager[None]:

@@ -308,14 +308,14 @@ def _within(graph: Graph, machine: Machine, budget: int, found: Trial) -> Trial:
     assert found.schedule is not None
     replay, figures = None, baseline(graph)
     known = found.schedule is baseline_schedule(graph) and figures.peak <= budget
-    if not (known and _is_plain(graph, machine)):
+    if not (known and _holds_baseline_figures(graph, machine)):
         replay = replay_of(graph, found.schedule, budget=budget, machine=machine)
         figures = replay.figures
     earlier = earlier_seconds(graph, found.schedule, budget, machine)
     return replace(found, budget=budget, figures=figures, earlier=earlier, replay=replay)
 
 
-def _is_plain(graph: Graph, machine: Machine) -> bool:
+def _holds_baseline_figures(graph: Graph, machine: Machine) -> bool:
     """Tell whether the baseline's figures are what the simulator would say of this machine."""
     deep = len(machine.hierarchy) > len(Memory)
     return not (graph.tensors.spread or deep) and machine.device_capacity is None

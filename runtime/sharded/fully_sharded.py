@@ -84,21 +84,28 @@ def check_policy(wrapped: Wrapped) -> None:
     """Raise InputError, one line, for options of FSDP2 that a plan can't do."""
     for unit in wrapped.units:
         policy = unit.policy
-        for name, value in (("param_dtype", policy.param_dtype), ("output_dtype", policy.output_dtype)):
-            weights = {each.dtype for part in unit.modules for each in part.parameters()}
-            if value is not None and weights - {value}:
-                raise InputError(
-                    f"fully_shard: MixedPrecisionPolicy({name}={value}) is not supported for weights in "
-                    f"{', '.join(sorted(map(str, weights)))}: cast the module by .to({value}) first, leave "
-                    "the policy out, and give optimize master_weights=True"
-                )
-        if (reduced := policy.reduce_dtype) not in (None, policy.param_dtype):
-            weights = {each.dtype for part in unit.modules for each in part.parameters()}
-            if weights - {reduced}:
-                raise InputError(
-                    f"fully_shard: MixedPrecisionPolicy(reduce_dtype={reduced}) is not supported: gradients "
-                    "are summed up in the type of their weights; leave it out"
-                )
+        weights = {each.dtype for part in unit.modules for each in part.parameters()}
+        if (dtype := policy.param_dtype) is not None and weights != {dtype}:
+            raise InputError(
+                f"fully_shard: MixedPrecisionPolicy(param_dtype={dtype}) is not supported for weights in "
+                f"{', '.join(sorted(map(str, weights)))}: cast the module by .to({dtype}) first, leave "
+                "the policy out, and give optimize master_weights=True"
+            )
+        if dtype is not None and policy.cast_forward_inputs:
+            raise InputError(
+                f"fully_shard: MixedPrecisionPolicy(param_dtype={dtype}) casts the inputs of modules, which "
+                "a plan does not do: leave param_dtype= out, since the weights have this dtype already"
+            )
+        if policy.output_dtype is not None:
+            raise InputError(
+                f"fully_shard: MixedPrecisionPolicy(output_dtype={policy.output_dtype}) is not supported: "
+                "leave it out, and cast what forward returns there"
+            )
+        if (reduced := policy.reduce_dtype) not in (None, dtype) and weights != {reduced}:
+            raise InputError(
+                f"fully_shard: MixedPrecisionPolicy(reduce_dtype={reduced}) is not supported: gradients "
+                "are summed up in the type of their weights; leave it out"
+            )
         for call in unit.changes:
             raise InputError(f"fully_shard: {call}() was called, which a plan does not do: leave it out")
 

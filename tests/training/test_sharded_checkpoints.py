@@ -58,23 +58,24 @@ def values(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Ten
     return found
 
 
-def saves(rank: int, size: int, folder: str) -> dict[str, Tensor]:
+def trained(rank: int, size: int) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
     module = make("gpt2")
     optimizer = adamw(module)
     step = planned(module, optimizer, rank, size)
     for number in range(BEFORE):
         step(**batch("gpt2", rank, number))
+    return module, optimizer, step
+
+
+def saves(rank: int, size: int, folder: str) -> dict[str, Tensor]:
+    module, optimizer, _step = trained(rank, size)
     model, states = get_state_dict(module, optimizer)
     save({"model": model, "states": states}, checkpoint_id=folder)
     return values(module, optimizer)
 
 
 def saves_itself(rank: int, size: int, folder: str) -> dict[str, Tensor]:
-    module = make("gpt2")
-    optimizer = adamw(module)
-    step = planned(module, optimizer, rank, size)
-    for number in range(BEFORE):
-        step(**batch("gpt2", rank, number))
+    module, optimizer, step = trained(rank, size)
     torch.manual_seed(10 + rank)
     step.save(folder, extra={"number": BEFORE})
     return values(module, optimizer)

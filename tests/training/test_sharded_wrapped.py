@@ -192,6 +192,16 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
         r"MixedPrecisionPolicy\(param_dtype=torch.bfloat16\) is not supported for weights in torch.float32: "
         r"cast the module by .to\(torch.bfloat16\) first",
     ),
+    "inputs in bfloat16": (
+        lambda: shard(network().to(LOW), mp_policy=MixedPrecisionPolicy(param_dtype=LOW)),
+        {},
+        r"param_dtype=torch.bfloat16\) casts the inputs of modules, .*: leave param_dtype= out",
+    ),
+    "outputs in bfloat16": (
+        lambda: shard(network().to(LOW), mp_policy=MixedPrecisionPolicy(output_dtype=LOW)),
+        {},
+        r"MixedPrecisionPolicy\(output_dtype=torch.bfloat16\) is not supported: leave it out",
+    ),
     "sums in float64": (
         lambda: shard(network(), mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float64)),
         {},

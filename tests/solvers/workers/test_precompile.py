@@ -10,7 +10,8 @@ from time import monotonic, sleep
 
 import pytest
 from memplan.graphs.generators import chain
-from memplan.graphs.machine import Link, Links, Machine
+from memplan.graphs.machine import Link, Links, Machine, Peers
+from memplan.graphs.transformations.sharding import sharded
 from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.planner.baseline import baseline
 from memplan.solvers.auto import with_transfers
@@ -37,7 +38,7 @@ from test_precompile import problem
 
 with event.install_recorder("numba:compile") as recorder:
     for solver in CODES:
-        solve(solver, problem(), 1.0, bound_seconds=0.0)
+        solve(solver, problem(solver), 1.0, bound_seconds=0.0)
 functions = [each.data["dispatcher"].py_func for _time, each in recorder.buffer]
 ours = {function.__name__ for function in functions if function.__module__.startswith("memplan")}
 assert not ours - {"_play"}, ours  # that of the simulator's figures is everybody's
@@ -56,10 +57,13 @@ def f8(): note(8)
 MISSING = Code(lambda: False, "memplan.solvers.recomputation.search.compiling:compile_search")
 
 
-def problem() -> Problem:
-    """One that is not solved at once, by any solver."""
+def problem(solver: str) -> Problem:
+    """A problem that the solver accepts, and does not solve at once."""
     link = Link(1e8)
     graph = with_updates(chain(12), optimizer=ADAMW, when="in-backward", device_rate=1e9, host_rate=1e9)
+    if solver == "sharded-search":
+        graph = sharded(graph, Peers(1e8, 0.0, ranks=2))
+        return Problem(graph, baseline(graph).peak * 4 // 5)
     return Problem(graph, baseline(graph).peak * 4 // 5, Machine(links=Links(d2h=link, h2d=link)))
 
 
@@ -110,6 +114,6 @@ def test_a_time_limit_does_not_pay_for_what_is_compiled(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(with_transfers, "precompile", compiled)
     begin = monotonic()
-    solve("auto", problem(), limit, {"gap": "0"}, bound_seconds=0.0)
+    solve("auto", problem("auto"), limit, {"gap": "0"}, bound_seconds=0.0)
     assert asked[0] == 3
     assert monotonic() - begin > seconds + limit / 2

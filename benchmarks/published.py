@@ -64,11 +64,14 @@ def main() -> None:
     print(page)
 
 
-def load_rows() -> list[Row]:
-    """Return the rows, each with its source and the defaults of the file."""
+def load_rows(source: str | None = None) -> list[Row]:
+    """Return the rows, each with its source and the defaults of the file.
+
+    source: its key, if only its rows are wanted.
+    """
     document = yaml.safe_load(ROWS.read_text())
     models: dict[str, Row] = document["models"]
-    rows = [{**document["defaults"], **row} for row in document["rows"]]
+    rows = [{**document["defaults"], **row} for row in document["rows"] if source in (None, row["source"])]
     for row in rows:
         row["source"] = document["sources"][row["source"]]
         row["model"] = models[row["model"]]

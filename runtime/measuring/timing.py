@@ -101,7 +101,8 @@ class Timing:
         for count, slower in enumerate(others, 2):
             if slower - best <= max(AGREE[count] * best, CLOCK_SECONDS):
                 return 0.0
-        return others[-1] / best - 1 if others else 1.0
+        # A clock of processor time may not move during a short call.
+        return (others[-1] - best) / max(best, CLOCK_SECONDS) if others else 1.0
 
     @property
     def settled(self) -> bool:
@@ -111,7 +112,7 @@ class Timing:
     def spread(self) -> float:
         """Return the interquartile range of all runs over their median."""
         low, middle, high = np.percentile([one.seconds for one in self._all], [25, 50, 75])
-        return float((high - low) / middle)
+        return float((high - low) / max(middle, CLOCK_SECONDS))
 
     @property
     def _all(self) -> list[Timed]:

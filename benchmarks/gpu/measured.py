@@ -1,6 +1,6 @@
 """Time and memory of PyTorch's eager loop on this card, for the rows of ../published.yaml that name it.
 
-    python benchmarks/gpu/measured.py --source memplan-h100 --output measured.jsonl [--minutes 5] [--only gpt2]
+    python benchmarks/gpu/measured.py --source memplan-h100 --output measured.jsonl [--only gpt2]
 
 Each row is measured as others publish theirs: forward, backward, `zero_grad`, the optimizer's step; the time
 is the median of iterations after a warm-up, the peaks are the allocator's. A line of JSON per row, written as

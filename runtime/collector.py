@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from threading import Lock
 
 _lock = Lock()
+
+_SELDOM = 20_000, 10, 10
+"""Objects made per collection of the youngest generation, and collections of one generation per one of the
+next."""
 
 
 class _Off:
@@ -49,6 +53,21 @@ def youngest_kept() -> Generator[None]:
             yield
         finally:
             _count(-1)
+
+
+@contextmanager
+def collector_seldom() -> Generator[Callable[[], None]]:
+    """Collect circles seldom within the block. Gives a function that leaves all objects of now out of it.
+
+    Garbage of the block is still collected: a model that is built with memory is not kept for ever.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(*_SELDOM)
+    try:
+        yield gc.freeze
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
 
 
 def collect_youngest() -> None:

@@ -191,6 +191,8 @@ def size(
     plan size model.py --gpu rtx3060,a100 --batch 1,2,4 --optimizer sgd
     plan size config.json --gpu h100 --ranks 8 --link nvlink
     """
+    from ...runtime.collector import collector_seldom
+
     chosen = _presets(gpu, host, lanes)
     registry.chosen_settings(solver, settings)
     if machine_path and len(chosen) > 1:
@@ -206,9 +208,14 @@ def size(
         raise click.UsageError(f"--ranks moves tensors between GPUs alone, by --link: omit {other}")
     prices = parse_prices(price, chosen)
     chosen = _with_dtype(chosen, {dtype, loop.dtype}, output, every=gpu.strip().lower() == ALL)
-    with model_code(model, "this machine"), output.status(f"reading {model}") as report:
+    with (
+        collector_seldom() as leave_out_all,
+        model_code(model, "this machine"),
+        output.status(f"reading {model}") as report,
+    ):
         rooms = [_room(preset, machine_path, budget, reserve, output) for preset in chosen]
         subject = open_subject(model, length, dtype, optimizer, update, loop, report, cached=cached)
+        leave_out_all()  # PyTorch's objects, through which each collection would look
         ask = partial(Question, solver, time_limit, settings, report=report)
         if peers is None:
             answer = _alone(subject, rooms, batches, ask, prices)

@@ -47,7 +47,7 @@ NEARLY = 0.95
 _STARTS = (1, 2, 4, 8)
 """Batches at which the search for the largest may start: batch normalisation, say, takes no single sample."""
 
-_QUICK = 0.3
+_QUICK = 0.18
 """Share of --time-limit for a question that only asks whether there is a schedule."""
 _ANY = "99%"
 """A gap that every schedule is within: the first one ends the search."""

@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from memplan.runtime.collector import collector_off
+from memplan.runtime.collector import collector_off, collector_seldom
 from memplan.runtime.reach import is_of_user, reachable
 from memplan.runtime.reads.youngest import Youngest
 from torch import nn
@@ -108,3 +108,28 @@ def test_threads_see_one_collector() -> None:
         assert inside == [False]
         assert not gc.isenabled()
     assert gc.isenabled()
+
+
+class _Circle:
+    """An object that only the collector can remove."""
+
+    def __init__(self, removed: list[bool]) -> None:
+        self.itself, self.removed = self, removed
+
+    def __del__(self) -> None:
+        self.removed.append(True)
+
+
+def test_garbage_is_still_collected_where_the_collector_runs_seldom() -> None:
+    removed = list[bool]()
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    with collector_seldom() as leave_out_all:
+        leave_out_all()
+        assert gc.get_freeze_count() > frozen
+        _Circle(removed)
+        kept = [[] for _ in range(2 * gc.get_threshold()[0])]  # more than make the collector run
+        assert removed
+        assert kept
+        assert gc.get_threshold() > before
+    assert gc.get_threshold() == before
+    assert not gc.get_freeze_count()

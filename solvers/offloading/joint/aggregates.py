@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from ....graphs.arrays import Ints
 from ....graphs.graph import Graph
 from ....graphs.machine import Hierarchy, Memory
 from ....planner.residency.lifetimes import run_moment
 from ....planner.residency.prefetch_placement import may_start, memories_at_start
 from ....planner.residency.tensor_transfers import FIXED_STEP, fetch_type
-from ....planner.simulator.footprint import Footprint
-from .parts import INTERVAL, Part
+from .alike import Part
+from .parts import INTERVAL
 from .timeline import Lineup
 
 
@@ -23,8 +24,6 @@ class Aggregates:
     """Sums of all parts.
 
     moves, fetches, intervals: the rows of all parts.
-    curves: bytes in each memory but the last, on the device with workspace, the rows, by moment, with every
-    fetch just before its use. curve: the first of these.
     initial: per tensor the memories in which it starts, as bits. unsaid: tensors for which no schedule can
     say that.
     """
@@ -32,41 +31,71 @@ class Aggregates:
     def __init__(self, graph: Graph, lineup: Lineup, moments: int, hierarchy: Hierarchy) -> None:
         """Start with the workspaces of the runs alone."""
         tensors, hops = len(graph.tensors), len(hierarchy) - 1
-        self.graph, self._parts = graph, dict[int, Part]()
-        self._footprint = Footprint(graph, hierarchy)
+        self._parts, self._gaps = dict[int, Part](), dict[int, Any]()
         self._cyclic: list[bool] = graph.persistent.tolist()
         self.moves, self.fetches = Rows(FIXED_STEP, "slot", tensors), Rows(fetch_type(hops), "use", tensors)
-        self.intervals = Rows(INTERVAL, "after", tensors)
-        self.curves = np.zeros((hops, moments), np.int64)
-        self.curve = self.curves[Memory.DEVICE]
-        self.curve[1::2] = [lineup.workspace(position) for position in range(len(lineup.runs))]
+        self._intervals = Rows(INTERVAL, "after", tensors)
+        self._changes = np.zeros((hops, moments + 1), np.int64)
+        self._more, self._less = list[Part](), list[Part]()
+        self._curves: Ints | None = None
         self.initial = memories_at_start(graph)
         self.unsaid = set[int]()
+        for position in range(len(lineup.runs)):
+            self.add_workspace(position, lineup.workspace(position))
 
-    def part(self, x: int) -> Part | None:
-        """Return what is counted for a tensor; None for one that takes no part."""
-        return self._parts.get(x)
+    def intervals(self, x: int) -> Any:
+        """Return the offload intervals that are counted for a tensor, None for one that takes no part."""
+        return self._gaps.get(x)
+
+    @property
+    def all_intervals(self) -> Any:
+        return self._intervals.used
+
+    @property
+    def curves(self) -> Ints:
+        """Return the bytes in each memory but the last, on the device with workspace, by moment.
+
+        Every fetch is just before its use.
+        """
+        if self._curves is None:
+            for add, parts in ((np.add.at, self._more), (np.subtract.at, self._less)):
+                if parts:
+                    places = np.concatenate([part.places for part in parts])
+                    add(self._changes.reshape(-1), places, np.concatenate([part.changes for part in parts]))
+                    parts.clear()
+            self._curves = self._changes.cumsum(axis=1)[:, :-1]
+        return self._curves
 
     def add_workspace(self, position: int, size: int) -> None:
-        self.curve[run_moment(position)] += size
+        if size:
+            moment = run_moment(position)
+            self._changes[Memory.DEVICE, moment] += size
+            self._changes[Memory.DEVICE, moment + 1] -= size
+            self._curves = None
 
-    def put(self, x: int, part: Part) -> bool:
-        """Count this for a tensor, instead of what was counted. Gives whether it is another."""
+    def put(self, x: int, part: Part) -> None:
+        """Count this for a tensor, instead of what was counted."""
         before = self._parts.get(x)
         if part is before:
-            return False
-        for sign, counted in ((-1, before), (1, part)):
-            for memory, spans in enumerate(counted.transfers.spans if counted else ()):
-                where, size = self._footprint.of(x, memory)
-                for low, high in spans:
-                    self.curves[where, low:high] += sign * size
-        self.moves.put(x, part.transfers.moves)
-        self.fetches.put(x, part.transfers.fetches)
+            return
+        if before is not None:
+            self._less.append(before)
+        self._more.append(part)
+        self._curves = None
+        self.moves.put(x, part.moves)
+        self.fetches.put(x, part.fetches)
         if self._cyclic[x]:
-            self.initial[x] = start = part.transfers.start
+            self.initial[x] = start = part.start
             (self.unsaid.discard if may_start(start) else self.unsaid.add)(x)
-        self.intervals.put(x, part.intervals)
         self._parts[x] = part
+
+    def put_intervals(self, x: int, rows: Any) -> bool:
+        """Count these offload intervals for a tensor, instead of what was counted. Gives whether they are
+        others."""
+        if rows is self._gaps.get(x):
+            return False
+        self._intervals.put(x, rows)
+        self._gaps[x] = rows
         return True
 
 
@@ -82,6 +111,7 @@ class Rows:
 
     def __init__(self, dtype: np.dtype[Any], field: str, tensors: int) -> None:
         self._rows, self._field, self._end = np.zeros(64, dtype), field, 0
+        self._marks = self._rows[field]
         self._start, self._room = [0] * tensors, [0] * tensors
 
     @property
@@ -91,16 +121,19 @@ class Rows:
 
     def put(self, tensor: int, rows: Any) -> None:
         start, room = self._start[tensor], self._room[tensor]
+        count = len(rows)
         if room:
-            self._rows[self._field][start : start + room] = -1
-        if len(rows) > room:
-            start = self._place(tensor, len(rows) + _SPARE)
-        self._rows[start : start + len(rows)] = rows
+            self._marks[start : start + room] = -1
+        if count > room:
+            start = self._place(tensor, count + _SPARE)
+        if count:
+            self._rows[start : start + count] = rows
 
     def _place(self, tensor: int, room: int) -> int:
         start, self._end = self._end, self._end + room
         if self._end > len(self._rows):
             self._rows = np.concatenate([self._rows, np.zeros(self._end, self._rows.dtype)])
-        self._rows[self._field][start : self._end] = -1
+            self._marks = self._rows[self._field]
+        self._marks[start : self._end] = -1
         self._start[tensor], self._room[tensor] = start, room
         return start

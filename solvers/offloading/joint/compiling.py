@@ -50,7 +50,7 @@ def compile_steps() -> None:
     """Compile what makes steps of a state."""
     state = _state()
     state.steps(1.0, 0.0)
-    fill(state, state.intervals, 1.0)
+    fill(state, state.intervals, 1.0, state.curve)
 
 
 CODES = (

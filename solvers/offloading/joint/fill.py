@@ -35,13 +35,16 @@ def send_all(state: State, chosen: Iterable[OffloadInterval]) -> None:
     state.send([interval.place for interval in chosen])
 
 
-def fill(state: State, chosen: Iterable[OffloadInterval], cap: float) -> None:
-    """Keep tensors on the device while memory stays below `cap`. chosen: offload intervals, by preference."""
+def fill(state: State, chosen: Iterable[OffloadInterval], cap: float, curve: Ints) -> None:
+    """Keep tensors on the device while memory stays below `cap`.
+
+    chosen: offload intervals, by preference. curve: device bytes by moment while all of them are offloaded.
+    """
     listed = list(dict.fromkeys(chosen))
     rows = np.array(listed, INTERVAL)
     starts, ends = ends_of(state, rows)
     kept = np.zeros(len(listed), np.bool_)
-    _fit(starts, ends, state.graph.tensors.bytes[rows["tensor"]], state.curve.copy(), cap, kept)
+    _fit(starts, ends, state.graph.tensors.bytes[rows["tensor"]], curve.copy(), cap, kept)
     state.keep([listed[number].place for number in np.flatnonzero(kept)])
 
 

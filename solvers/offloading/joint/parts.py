@@ -1,11 +1,13 @@
 """The contribution of one tensor to a state: transfers and deletes, bytes by moment, and offload intervals.
 
-It depends on the modes of the runs that access it and on what is decided for its uses alone: it is cached by
-these. planner/residency/tensor_transfers.py derives it.
+Intervals depend on the modes of the runs that access it, the rest also on what is decided for its uses: they
+are cached by these. alike.py derives the rest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,13 +16,12 @@ from ....graphs.graph import Graph
 from ....graphs.machine import Machine
 from ....planner.residency.lifetimes import Lifetime, count_moments, position_of, run_moment, tensor_lifetimes
 from ....planner.residency.residency import Residency, TensorUse
-from ....planner.residency.tensor_transfers import TensorTransfers, derive_transfers
+from ....planner.schedule.sequence import Run
+from ....planner.simulator.footprint import Footprint
+from .alike import MOST_KEPT, Alike, Part, Short, shorten
 from .timeline import Lineup
 
 INTERVAL = np.dtype([(name, np.int64) for name in ("tensor", "after", "before")])
-
-_MOST_KEPT = 100_000
-"""Contributions that are cached: some hundred MB at most."""
 
 
 class OffloadInterval(NamedTuple):
@@ -57,51 +58,68 @@ class Decisions(NamedTuple):
         return Decisions(dict(self.offloaded), dict(self.leave), dict(self.shift), dict(self.read_shift))
 
 
-class Part(NamedTuple):
-    """The contribution of one tensor to a state.
-
-    transfers: what the tensor adds to the schedule. intervals: its offload intervals, rows ABSENCE.
-    """
-
-    transfers: TensorTransfers
-    intervals: Any
-
-
 class IntervalParts:
     """The contributions of all tensors for one sequence of runs, in any variants."""
 
     def __init__(self, graph: Graph, machine: Machine, lineup: Lineup) -> None:
         self.graph, self.machine, self.lineup = graph, machine, lineup
         self.moments = count_moments(len(lineup.runs))
-        self._sizes: list[int] = graph.tensors.bytes.tolist()
+        self._alike = Alike(Footprint(graph, machine.hierarchy), machine.hierarchy, self.moments)
         self._kept: dict[tuple[Any, ...], Part] = {}
+        self._lives: dict[tuple[Any, ...], tuple[list[Lifetime], Short]] = {}
+        self._gaps: dict[tuple[Any, ...], Any] = {}
+        self._places = {
+            x: [(x, position) for position in positions] or [(x, -1)]
+            for x, positions in lineup.touched.items()
+        }
+        self._modes: dict[int, Callable[[Sequence[Run]], Any]] = {
+            x: itemgetter(*positions) if positions else _none for x, positions in lineup.touched.items()
+        }
 
     def of(self, x: int, decided: Decisions) -> Part:
         """Return the contribution of tensor x; only the decisions about this tensor matter."""
-        positions, runs = self.lineup.touched[x], self.lineup.runs
-        places = [(x, position) for position in positions] or [(x, -1)]
-        modes = tuple([runs[position][1] for position in positions])
-        offloaded, leave, shift, read_shift = decided
-        wishes = tuple([(offloaded.get(w), leave.get(w), shift.get(w), read_shift.get(w)) for w in places])
-        key = (x, modes, wishes)
-        if key not in self._kept:
-            if len(self._kept) == _MOST_KEPT:
-                self._kept.clear()
-            said = {place: offloaded[place] for place in places if place in offloaded}
-            slots = {place: leave[place] for place in places if place in leave}
-            self._kept[key] = self._make(x, Residency(runs, said, slots), decided)
-        return self._kept[key]
+        places = self._places[x]
+        wishes = [tuple(map(table.get, places)) if table else None for table in decided]
+        key = (x, self._modes[x](self.lineup.runs), *wishes)
+        part = self._kept.get(key)
+        if part is None:
+            part = self._make(x, decided)
+            _keep(self._kept, key, part)
+        return part
 
-    def _make(self, x: int, residency: Residency, decided: Decisions) -> Part:
+    def intervals(self, x: int) -> Any:
+        """Return the offload intervals of tensor x, rows INTERVAL, whatever is decided."""
+        key = (x, self._modes[x](self.lineup.runs))
+        rows = self._gaps.get(key)
+        if rows is None:
+            found = [interval for lifetime in self._lifetimes(x)[0] for interval in self._intervals(lifetime)]
+            rows = np.array(found, INTERVAL)
+            _keep(self._gaps, key, rows)
+        return rows
+
+    def _lifetimes(self, x: int) -> tuple[list[Lifetime], Short]:
+        """Return the lifetimes of tensor x, and the same on a shorter line."""
+        key = (x, self._modes[x](self.lineup.runs))
+        if (known := self._lives.get(key)) is not None:
+            return known
         touches = [(run_moment(position), touch) for position, touch in self.lineup.present(x)]
         lifetimes = tensor_lifetimes(self.graph, x, touches)[::-1]
-        transfers = derive_transfers(self._sizes, self.machine.hierarchy, residency, lifetimes)
-        for fetch in transfers.fetches:
+        found = lifetimes, shorten(lifetimes, len(self.lineup.runs))
+        _keep(self._lives, key, found)
+        return found
+
+    def _make(self, x: int, decided: Decisions) -> Part:
+        lifetimes, short = self._lifetimes(x)
+        slots = {place: decided.leave[place] for place in self._places[x] if place in decided.leave}
+        if slots:
+            part = self._alike.part_at(x, Residency(self.lineup.runs, decided.offloaded, slots), lifetimes)
+        else:
+            part = self._alike.part(x, short, decided.offloaded)
+        for fetch in part.fetches if decided.shift or decided.read_shift else ():
             place = x, position_of(fetch["use"])
             shifts = decided.shift.get(place, 0), decided.read_shift.get(place, 0)
             fetch["shift"][: len(shifts)] = shifts  # reads to deeper memories are not shifted
-        intervals = [interval for lifetime in lifetimes for interval in self._intervals(lifetime)]
-        return Part(transfers, np.array(intervals, INTERVAL))
+        return part
 
     def _intervals(self, lifetime: Lifetime) -> list[OffloadInterval]:
         fixed = self.graph.resident[lifetime.tensor] and not lifetime.persistent
@@ -119,3 +137,13 @@ class IntervalParts:
         return [
             OffloadInterval(lifetime.tensor, after, before) for after, before in pairs if before > after + 1
         ]
+
+
+def _none(_runs: Sequence[Run]) -> tuple[()]:
+    return ()
+
+
+def _keep(table: dict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any) -> None:
+    if len(table) == MOST_KEPT:
+        table.clear()
+    table[key] = value

@@ -234,10 +234,12 @@ class Starts:
         preferences = list(orders(state, everything))
         if self.guide:
             preferences.append(self.guide.preferred(state, everything))
+        send_all(state, everything)
+        curve, demand = state.curve, state.demand
         for order in preferences:
             for room in ROOMS:
                 send_all(state, everything)
-                fill(state, order, max(state.demand, self.budget - room * largest))
+                fill(state, order, max(demand, self.budget - room * largest), curve)
                 spill(state)
                 for look_ahead in LOOK_AHEADS:
                     yield state.evaluate(look_ahead), dict(state.offloaded)

@@ -74,6 +74,7 @@ class State:
         self._parts = IntervalParts(graph, machine, self._lineup)
         self.moments = count_moments(len(self.runs))
         self._journal: list[tuple[dict[TensorUse, Any] | None, TensorUse, Any]] = []
+        self._stale, self._stale_intervals = set[int](), set[int]()
         self.reset(self.runs, Decisions({}, {}, {}, {}))
         if all_offloaded:
             self.send_all()
@@ -107,13 +108,11 @@ class State:
     def switch(self, modes: Mapping[int, int]) -> None:
         """Run the operations at these positions in other variants, on the other side of the bus, or not at
         all."""
-        touched = set[int]()
         for position, mode in modes.items():
             before = self.runs[position][1]
             if before != mode:
                 self._journal.append((None, (position, 0), before))
-                touched.update(self._put_run(position, mode))
-        self._renew_all(touched)
+                self._put_run(position, mode)
 
     def mark(self) -> int:
         """Return the point of the journal to which `rollback` can return."""
@@ -121,55 +120,63 @@ class State:
 
     def rollback(self, mark: int) -> None:
         """Take back what was changed since then."""
-        touched = set[int]()
         while len(self._journal) > mark:
             table, where, before = self._journal.pop()
             if table is None:
-                touched.update(self._put_run(where[0], before))
+                self._put_run(where[0], before)
             else:
                 _put(table, where, before)
-                touched.add(where[0])
-        self._renew_all(touched)
+                self._stale.add(where[0])
 
     def reset(self, runs: Sequence[Run], decided: Decisions) -> None:
         """Begin anew with these decisions, whatever is half done. runs: the same in other modes."""
         self.decided = decided.copy()
         self.forget()
         self._lineup.read(runs)
-        self._total, self._current = (
-            Aggregates(self.graph, self._lineup, self.moments, self.machine.hierarchy),
-            None,
-        )
-        self._renew_all(self._lineup.touched)
+        self._sums = Aggregates(self.graph, self._lineup, self.moments, self.machine.hierarchy)
+        self._current = None
+        self._stale, self._stale_intervals = set(self._lineup.touched), set(self._lineup.touched)
 
     def forget(self) -> None:
         """Make all changes until now final: `rollback` keeps them."""
         self._journal.clear()
 
     def _change(self, table: dict[TensorUse, Any], values: Mapping[TensorUse, Any]) -> None:
-        touched = set[int]()
         for where, value in values.items():
             before = table.get(where)
             if before != value:
                 self._journal.append((table, where, before))
                 _put(table, where, value)
-                touched.add(where[0])
-        self._renew_all(touched)
+                self._stale.add(where[0])
 
-    def _put_run(self, position: int, mode: int) -> Iterable[int]:
-        """Change the variant of a run, and return what the operation touches."""
+    def _put_run(self, position: int, mode: int) -> None:
+        """Change the variant of a run."""
         before = self._lineup.workspace(position)
         touched = self._lineup.put(position, mode)
-        self._total.add_workspace(position, self._lineup.workspace(position) - before)
+        self._sums.add_workspace(position, self._lineup.workspace(position) - before)
         self._current = None
-        return touched
+        self._stale.update(touched)
+        self._stale_intervals.update(touched)
 
-    def _renew_all(self, tensors: Iterable[int]) -> None:
-        for x in sorted(tensors):
+    @property
+    def _total(self) -> Aggregates:
+        """Return the sums, with all changes counted: several changes in a row are counted once."""
+        if self._stale:
+            self._count_changes()
+        return self._sums
+
+    def _count_changes(self) -> None:
+        for x in sorted(self._stale):
             if x in self._lineup.touched:
-                part = self._parts.of(x, self.decided)
-                if self._total.put(x, part):
-                    self._current = None
+                self._sums.put(x, self._parts.of(x, self.decided))
+        self._stale.clear()  # at the end: what an interruption leaves out is counted the next time
+
+    def _count_intervals(self) -> None:
+        """Count the offload intervals, which depend on the runs alone."""
+        for x in sorted(self._stale_intervals):
+            if x in self._lineup.touched and self._sums.put_intervals(x, self._parts.intervals(x)):
+                self._current = None
+        self._stale_intervals.clear()
 
     # ── what it comes to ────────────────────────────────────────────────────────────────────────
 
@@ -184,7 +191,7 @@ class State:
     @property
     def curve(self) -> Ints:
         """Return the device bytes at each moment, with every fetch just before its use."""
-        return self._total.curve
+        return self._total.curves[Memory.DEVICE]
 
     @property
     def demand(self) -> int:
@@ -208,16 +215,18 @@ class State:
     @property
     def interval_rows(self) -> Any:
         """Return the offload intervals as an array with the fields tensor, after, before."""
+        self._count_intervals()
         if self._current is None:
-            rows = self._total.intervals.used
+            rows = self._sums.all_intervals
             self._current = rows[(rows["after"] >= 0) & self._useful(rows)]
         return self._current
 
     def intervals_of(self, tensor: int) -> list[OffloadInterval]:
-        part = self._total.part(tensor)
-        if part is None:  # it has no bytes
+        self._count_intervals()
+        rows = self._sums.intervals(tensor)
+        if rows is None:  # it has no bytes
             return []
-        return [OffloadInterval(*row) for row in part.intervals[self._useful(part.intervals)].tolist()]
+        return [OffloadInterval(*row) for row in rows[self._useful(rows)].tolist()]
 
     def _useful(self, rows: Any) -> NDArray[np.bool_]:
         """Tell per row whether the tensor can leave, is large enough, and some run takes place between the

@@ -12,6 +12,7 @@ from memplan.planner.residency.residency import Residency
 from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.joint.anneal import Anneal
+from memplan.solvers.offloading.joint.parts import IntervalParts
 from memplan.solvers.offloading.joint.state import State
 from test_residency import HOST_MODE, LINKED, random_runs, training
 
@@ -71,13 +72,14 @@ def test_an_interruption_half_way_leaves_the_best_so_far(monkeypatch: pytest.Mon
     anneal = Anneal(state, state.evaluate(1.0), {}, seed=0)
     steps = state.steps(1.0, 0.0)[0].tolist()
 
-    def interrupted(_tensors: object) -> None:
+    def interrupted(_parts: object, _tensor: object, _decided: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(state, "_renew_all", interrupted)
+        patched.setattr(IntervalParts, "of", interrupted)
+        state.send([interval.place for interval in state.intervals])
         with pytest.raises(KeyboardInterrupt):
-            state.send([interval.place for interval in state.intervals])
+            state.evaluate(1.0)
     anneal.restore(anneal.best)
     assert not state.offloaded
     assert state.steps(1.0, 0.0)[0].tolist() == steps

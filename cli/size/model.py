@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -78,7 +79,8 @@ def open_subject(
         option = "--seq-len" if length is not None else "--dtype"
         raise InputError(f"{option} is for a Hugging Face configuration: a model file decides it itself")
     else:
-        file = load_model_file(model)
+        with nullcontext() if kept is None else kept.watching():
+            file = load_model_file(model)
     file = file._replace(variant=variant)
     choice = None if optimizer == "none" else Choice(optimizer, update)
     return Subject(file.name, what, optimizer, Estimates(file, choice, report, kept), loop)

@@ -2,11 +2,13 @@
 
 An entry is found by the hash of all that it depends on and that is known before the model's code runs: the
 text of the model file or configuration, the options, the batch, the compute capability, PyTorch, Python,
-memplan's own files and the environment variables. It names the files that the code has read or imported
-meanwhile, with size and time of their last change: it holds as long as these are the same. What a model
-takes from elsewhere (the clock, the network, random numbers for its own shape) is not seen.
+memplan's own files and the environment variables of PyTorch, CUDA and transformers. It names the files that
+the code has read or imported meanwhile, with size and time of their last change, and the environment
+variables that it has read, with the hash of each: it holds as long as these are the same. What a model takes
+from elsewhere (the clock, the network, random numbers for its own shape) is not seen.
 
-    traces/1f0c…   {"digest": …, "files": {"/…/layers.py": [4711, 1764…]}}  newline  a pickle
+    traces/1f0c…   {"digest": …, "files": {"/…/layers.py": [4711, 1764…]}, "variables": {"LAYERS": "9f86…"},
+                   "environment": null}  newline  a pickle
 
 Only this user can write there (graphs/folders/cache.py), or nothing is kept. An entry that is damaged is
 made anew; above `MOST` bytes the least recently used ones are removed.
@@ -20,7 +22,7 @@ import os
 import pickle
 import sys
 import sysconfig
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -37,6 +39,7 @@ from ...graphs.folders.cache import cache_folder, private_folder
 from ...graphs.folders.sources import sources_digest
 from ..program.program import Program
 from ..torch_internals import OpOverload
+from .watched_reads import Reads, watched
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +48,13 @@ MOST = 2**28
 
 _OF_THE_SHELL = frozenset(("_", "PWD", "OLDPWD", "SHLVL", "COLUMNS", "LINES"))
 """Environment variables that change from command to command and that no model is made of."""
-_SYSTEM = ("/proc/", "/sys/", "/dev/")
+
+_KNOWN_READERS = (
+    *("ATEN", "ATTN", "CUBLAS", "CUDA", "CUDNN", "DNNL", "FLASH", "HF_", "HUGGINGFACE", "LD_", "MKLDNN"),
+    *("NCCL", "NVIDIA", "ONEDNN", "PYTHON", "PYTORCH", "TORCH", "TRANSFORMERS", "TRITON", "USE_", "XFORMERS"),
+)
+"""Beginnings of environment variables that count in any case: PyTorch reads some in C++, or before a trace is
+watched."""
 
 T = TypeVar("T")
 
@@ -57,11 +66,13 @@ class KeptTraces:
         user = cache_folder()
         self._folder = None if user is None else private_folder(user / "traces")
         # MEMPLAN_*: options, of which `asked` has those that matter
-        variables = sorted(
-            one
-            for one in os.environ.items()
-            if one[0] not in _OF_THE_SHELL and not one[0].startswith("MEMPLAN_")
-        )
+        self._environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in _OF_THE_SHELL and not name.startswith("MEMPLAN_")
+        }
+        variables = sorted(one for one in self._environment.items() if one[0].startswith(_KNOWN_READERS))
+        self._reads = Reads()
         with suppress(OSError, InputError):
             regular_size(path)  # to open a named pipe waits for a writer
             self._key = repr(
@@ -69,6 +80,13 @@ class KeptTraces:
             )
             return
         self._folder = None  # the next reader says why it can't be read
+
+    @contextmanager
+    def watching(self) -> Generator[None]:
+        """Let all traces depend on what is read in the block."""
+        with watched() as reads:
+            yield
+        self._reads.add(reads)
 
     def program(self, trace: Callable[[], Program], *asked: object) -> Program:
         """Return what `trace` returns, or has returned before. asked: what else it depends on."""
@@ -84,43 +102,56 @@ class KeptTraces:
             return make()
         text = repr((self._key, sources_digest(), asked))
         place = self._folder / sha256(text.encode()).hexdigest()[:32]
-        found = _read(place)
+        found = self._read(place)
         _log.debug("kept traces: %s %s", place, "is not there" if found is None else "is used")
         if found is not None:
             return found
-        with _watched() as opened:
+        with self.watching():  # an earlier trace's reads count too: what it imported is not imported again
             made = make()
         with suppress(OSError, pickle.PicklingError, RuntimeError, TypeError, AttributeError):
-            _write(place, made, opened)
+            self._write(place, made)
             _trim(self._folder)
         return made
 
-
-def _read(place: Path) -> Any:
-    """Return what an entry holds, None if there is none that holds."""
-    try:
-        head, _newline, body = place.read_bytes().partition(b"\n")
-        about = json.loads(head)
-        if about["digest"] != sha256(body).hexdigest() or about["files"] != _states(about["files"]):
+    def _read(self, place: Path) -> Any:
+        """Return what an entry holds, None if there is none that holds."""
+        try:
+            head, _newline, body = place.read_bytes().partition(b"\n")
+            about = json.loads(head)
+            if (
+                about["digest"] != sha256(body).hexdigest()
+                or about["files"] != _states(about["files"])
+                or about["variables"] != self._values(about["variables"])
+                or about["environment"] not in (None, _hash(repr(sorted(self._environment.items()))))
+            ):
+                return None
+            made = pickle.loads(body)
+            os.utime(place)
+        except Exception:  # damaged, or of operators that are not here
             return None
-        made = pickle.loads(body)
-        os.utime(place)
-    except Exception:  # damaged, or of operators that are not here
-        return None
-    return made
+        return made
 
+    def _write(self, place: Path, made: object) -> None:
+        stream, reads = BytesIO(), self._reads
+        _Pickler(stream, pickle.HIGHEST_PROTOCOL).dump(made)
+        body = stream.getvalue()
+        about = {
+            "digest": sha256(body).hexdigest(),
+            "files": _states({*map(os.path.abspath, reads.files), *_imported()}),
+            "variables": self._values(reads.variables),
+            "environment": _hash(repr(sorted(self._environment.items()))) if reads.every_variable else None,
+        }
+        with NamedTemporaryFile(dir=place.parent, prefix=".", delete=False) as file:
+            file.write(json.dumps(about).encode() + b"\n" + body)
+        os.replace(file.name, place)  # at once: another process may be reading it
 
-def _write(place: Path, made: object, opened: Iterable[str]) -> None:
-    stream = BytesIO()
-    _Pickler(stream, pickle.HIGHEST_PROTOCOL).dump(made)
-    body = stream.getvalue()
-    about = {
-        "digest": sha256(body).hexdigest(),
-        "files": _states({*map(os.path.abspath, opened), *_imported()}),
-    }
-    with NamedTemporaryFile(dir=place.parent, prefix=".", delete=False) as file:
-        file.write(json.dumps(about).encode() + b"\n" + body)
-    os.replace(file.name, place)  # at once: another process may be reading it
+    def _values(self, names: Iterable[str]) -> Mapping[str, str | None]:
+        """Return the hashes of variables as they were before any code of the model ran, None if unset.
+
+        Code may set a variable and read it then: what it sets follows from the others.
+        """
+        known = self._environment
+        return {name: None if name not in known else _hash(known[name]) for name in sorted(names)}
 
 
 def _states(paths: Iterable[str]) -> dict[str, list[int]]:
@@ -168,30 +199,5 @@ def _trim(folder: Path) -> None:
         left -= size
 
 
-_noted: list[set[str]] = []
-_hooked: list[bool] = []
-
-
-@contextmanager
-def _watched() -> Generator[set[str]]:
-    """Note the files that are opened to be read in the block."""
-    if not _hooked:  # such a hook stays to the process's end
-        sys.addaudithook(_note)
-        _hooked.append(True)
-    _noted.append(set())
-    try:
-        yield _noted[-1]
-    finally:
-        inner = _noted.pop()
-        if _noted:
-            _noted[-1].update(inner)
-
-
-def _note(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "open" and _noted:
-        path, mode, flags = arguments
-        reads = (
-            not set(mode) & set("wax+") if isinstance(mode, str) else not flags & (os.O_WRONLY | os.O_RDWR)
-        )
-        if reads and isinstance(path, str) and not path.startswith(_SYSTEM) and not path.endswith(".pyc"):
-            _noted[-1].add(path)
+def _hash(text: str) -> str:
+    return sha256(text.encode(errors="surrogateescape")).hexdigest()

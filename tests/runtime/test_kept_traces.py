@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -56,7 +57,9 @@ def traces(model: Path) -> Count:
     def count(*options: object, batch: int = 2) -> int:
         lines = list[str]()
         kept = KeptTraces(model, *options)
-        estimates = Estimates(load_model_file("model.py"), UPDATES, lines.append, kept)
+        with kept.watching():
+            file = load_model_file("model.py")
+        estimates = Estimates(file, UPDATES, lines.append, kept)
         own = Estimates(load_model_file("model.py"), UPDATES, lambda _line: None)
         assert graph_digest(estimates.graph(batch, PRESET)) == graph_digest(own.graph(batch, PRESET))
         return len(lines)
@@ -84,12 +87,60 @@ def test_a_file_that_was_read_or_imported_is_another(
     assert [traces(), traces()] == [1, 0]
 
 
-def test_another_environment_is_another_trace(traces: Count, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_pytorch_count_and_others_do_not(traces: Count, monkeypatch: pytest.MonkeyPatch) -> None:
     assert traces() == 1
     monkeypatch.setenv("LAYERS", "12")
-    assert traces() == 1
-    monkeypatch.setenv("SHLVL", "7")
     assert traces() == 0
+    monkeypatch.setenv("TORCH_LAYERS", "12")
+    assert [traces(), traces()] == [1, 0]
+
+
+READERS = {
+    "get": "os.environ.get('LAYERS')",
+    "getenv": "os.getenv('LAYERS')",
+    "in": "'LAYERS' in os.environ",
+    "item": "os.environ['LAYERS' if 'LAYERS' in os.environ else 'PATH']",
+    "default": "os.environ.setdefault('LAYERS', '3')",
+    "bytes": "os.environb.get(b'LAYERS')",
+    "all": "dict(os.environ)",
+    "names": "sorted(os.environ)",
+    "copy": "os.environ.copy()",
+    "program": "subprocess.run(['true'], check=True)",
+}
+
+
+@pytest.mark.parametrize("place", ["build", "file"])
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+def test_a_variable_that_the_model_reads_counts(
+    model: Path, traces: Count, monkeypatch: pytest.MonkeyPatch, reader: str, place: str
+) -> None:
+    monkeypatch.delenv("LAYERS", raising=False)
+    text = f"import subprocess\n{model.read_text()}"
+    line = f"    {reader}\n    sizes = " if place == "build" else f"{reader}\n\ndef build("
+    model.write_text(text.replace("    sizes = " if place == "build" else "def build(", line))
+    counts = list[int]()
+    for value in (None, None, "12", "12", "13"):
+        with monkeypatch.context() as patched:  # what the model sets is gone, as in the next process
+            patched.delenv("LAYERS", raising=False)
+            if value is not None:
+                patched.setenv("LAYERS", value)
+            counts.append(traces())
+    assert counts == [1, 0, 1, 0, 1]
+
+
+def test_the_environment_is_as_it_was_after_a_trace(traces: Count) -> None:
+    kind = type(os.environ)
+    before = kind.__getitem__, kind.__iter__
+    assert traces() == 1
+    assert (kind.__getitem__, kind.__iter__) == before
+
+
+def test_a_file_that_the_model_file_reads_when_it_is_run_counts(model: Path, traces: Count) -> None:
+    model.write_text(f"{model.read_text()}\nWORDS = Path('words.txt').read_text()\n")
+    Path("words.txt").write_text("one")
+    assert [traces(), traces()] == [1, 0]
+    Path("words.txt").write_text("two, three")
+    assert [traces(), traces()] == [1, 0]
 
 
 @pytest.mark.parametrize(

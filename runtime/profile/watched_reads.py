@@ -1,0 +1,92 @@
+"""What code reads while it is watched: the files that it opens, and the environment variables.
+
+Python's `os.environ` is watched, in whatever way a variable is read: `os.getenv`, `in`, `get`. Code that goes
+through all variables, or starts another program, which gets them all, counts as a reader of each. What
+extensions in C read by themselves is not seen.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+_SYSTEM = ("/proc/", "/sys/", "/dev/")
+_PROGRAMS = frozenset(
+    ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty")
+)
+"""Audit events of a program that starts."""
+
+
+@dataclass
+class Reads:
+    """Files and environment variables that were read. every_variable: all of these may have been."""
+
+    files: set[str] = field(default_factory=set[str])
+    variables: set[str] = field(default_factory=set[str])
+    every_variable: bool = False
+
+    def add(self, other: Reads) -> None:
+        self.files |= other.files
+        self.variables |= other.variables
+        self.every_variable |= other.every_variable
+
+
+_watching: list[Reads] = []
+_hooked: list[bool] = []
+
+
+@contextmanager
+def watched() -> Generator[Reads]:
+    """Note what is read in the block."""
+    if not _hooked:  # such a hook stays to the process's end
+        sys.addaudithook(_note)
+        _hooked.append(True)
+    reads = Reads()
+    _watching.append(reads)
+    try:
+        with _environment_watched(reads):
+            yield reads
+    finally:
+        _watching.pop()
+        if _watching:
+            _watching[-1].add(reads)
+
+
+@contextmanager
+def _environment_watched(reads: Reads) -> Generator[None]:
+    """Note the environment variables that are read in the block, wherever `os.environ` is held."""
+    kind: Any = type(os.environ)
+    own_get, own_iter = kind.__getitem__, kind.__iter__
+
+    def get(environment: Any, name: Any) -> Any:
+        if isinstance(name, str | bytes):
+            reads.variables.add(os.fsdecode(name))
+        return own_get(environment, name)
+
+    def iterate(environment: Any) -> Iterator[Any]:
+        reads.every_variable = True
+        return own_iter(environment)
+
+    kind.__getitem__, kind.__iter__ = get, iterate
+    try:
+        yield
+    finally:
+        kind.__getitem__, kind.__iter__ = own_get, own_iter
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _watching:
+        return
+    if event in _PROGRAMS:
+        _watching[-1].every_variable = True
+    elif event == "open":
+        path, mode, flags = arguments
+        reads = (
+            not set(mode) & set("wax+") if isinstance(mode, str) else not flags & (os.O_WRONLY | os.O_RDWR)
+        )
+        if reads and isinstance(path, str) and not path.startswith(_SYSTEM) and not path.endswith(".pyc"):
+            _watching[-1].files.add(path)

@@ -16,7 +16,8 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from .torch_internals import FakeTensorMode, make_fx
+from .torch_internals import FakeTensorMode
+from .torch_make_fx import make_fx
 
 
 def inductor(

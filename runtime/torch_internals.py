@@ -1,5 +1,5 @@
 """All names that torch does not promise to keep, with what they are for. The runtime takes them from here,
-those of Inductor from torch_inductor.py.
+those of Inductor from torch_inductor.py, of traces from torch_make_fx.py.
 
 Not promised: names that begin with `_`, modules that do, operators that do, and what its documentation leaves
 out (`torch.fx.experimental`, the parts of `torch.utils.flop_counter`, `torch.utils.weak`). All did what they
@@ -27,7 +27,7 @@ from weakref import WeakSet
 
 import torch
 import torch.utils.checkpoint
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch import distributed as dist
 from torch._C._autograd import (
     _disable_profiler,
@@ -54,9 +54,6 @@ from torch._subclasses.fake_tensor import (
     run_fallback_kernel,
 )
 from torch.autograd.graph import _engine_run_backward
-from torch.fx._lazy_graph_module import _use_lazy_graph_module
-from torch.fx.experimental import proxy_tensor
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.optim.optimizer import _default_to_fused_or_foreach
 from torch.utils import _pytree
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
@@ -89,10 +86,6 @@ __all__ = [
     # FLOPs of operators.
     "conv_flop_count",
     "flop_registry",
-    # The trace in progress, whose new nodes are marked.
-    "get_proxy_mode",
-    # Traces to ATen operators.
-    "make_fx",
     # FLOPs of attention.
     "sdpa_backward_flop_count",
     "sdpa_flop_count",
@@ -478,20 +471,6 @@ def functions_applied(call: Callable[[Any, Callable[..., Any], Any, Any], Any]) 
         return call(cls, partial(apply, cls), args, kwargs)
 
     return patch.object(torch.autograd.Function, "apply", classmethod(applied))
-
-
-def make_fx(function: Callable[..., Any], **options: Any) -> Callable[..., fx.GraphModule]:
-    """Return what traces the function to ATen operators, as torch's `make_fx` does with these options.
-
-    A graph's Python code is written only if the graph is called, which most are not: torch keeps the source
-    of all that it writes forever.
-    """
-
-    def trace(*examples: Any) -> fx.GraphModule:
-        with _use_lazy_graph_module(True):
-            return proxy_tensor.make_fx(function, **options)(*examples)
-
-    return trace
 
 
 @contextmanager

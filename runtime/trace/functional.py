@@ -23,10 +23,10 @@ from ..torch_internals import (
     change_functional,
     from_functional,
     functionalising,
-    make_fx,
     schema_of,
     to_functional,
 )
+from ..torch_make_fx import make_fx
 from ..unsupported import TraceError
 from .generators import inherit_generator
 from .layers import MARK, stamp

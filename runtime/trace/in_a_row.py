@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from ..reads.carried import Carried, StateError
-from ..torch_internals import FakeTensor, make_fx
+from ..torch_internals import FakeTensor
+from ..torch_make_fx import make_fx
 from ..unsupported import TraceError
 from .expressions import Expressions
 from .host_part import Named

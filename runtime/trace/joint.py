@@ -38,10 +38,10 @@ from ..torch_internals import (
     FakeTensor,
     FakeTensorMode,
     addresses_refused,
-    make_fx,
     memory_of,
     version_of,
 )
+from ..torch_make_fx import make_fx
 from ..unsupported import TraceError, first_line
 from ..values_used import ValuesUsed
 from .api_calls import Question

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from ..torch_internals import get_proxy_mode
+from ..torch_make_fx import get_proxy_mode
 from ..unsupported import TraceError, note_layer
 
 MARK = "memplan_mark"

@@ -13,7 +13,8 @@ from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.profile.products import multiplications, product_key
 from memplan.runtime.program.program import Call, Program
-from memplan.runtime.torch_internals import make_fx, tree_leaves
+from memplan.runtime.torch_internals import tree_leaves
+from memplan.runtime.torch_make_fx import make_fx
 from memplan.runtime.trace import functional
 from memplan.runtime.trace.trace import trace
 from torch import Tensor, nn, ops

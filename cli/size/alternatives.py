@@ -20,7 +20,7 @@ from ...graphs.machine import Links, Machine
 from ...planner.baseline import baseline, baseline_schedule
 from ...planner.bounds import offloads
 from ...planner.schedule.schedule import Schedule
-from ...planner.simulator.simulate import simulate
+from ...planner.simulator.simulate import figures_of
 from ...planner.sizing.accumulation import earlier_seconds
 from ...planner.sizing.eight_bit import NAMES
 from ...planner.sizing.estimate_range import Span
@@ -138,7 +138,7 @@ class _Rows(NamedTuple):
         """Return the row of layers' checkpoints in a plan if they fit and the solver found nothing."""
         if found.span is not None or layers is None:
             return found
-        if simulate(loop.graph, layers, machine=self.machine).figures.least_budget > budget:
+        if figures_of(loop.graph, layers, machine=self.machine).least_budget > budget:
             return found
         span = planned_span(loop, layers, budget, self.machine, self.constant)
         seconds = _update_seconds(loop.graph, layers, budget, self.machine)
@@ -161,7 +161,7 @@ def _memory_of_plans(graph: Graph, layers: Schedule | None, machine: Machine, li
     if layers is None:  # half way down
         least = minimum_of(graph, replace(machine, links=Links()))
         return min(limit, (baseline(graph).peak + least) // 2)
-    return min(limit, simulate(graph, layers, machine=machine).figures.least_budget)
+    return min(limit, figures_of(graph, layers, machine=machine).least_budget)
 
 
 def all_bytes(graph: Graph) -> int:
@@ -170,5 +170,5 @@ def all_bytes(graph: Graph) -> int:
 
 
 def _update_seconds(graph: Graph, schedule: Schedule, budget: int | None, machine: Machine) -> float:
-    last = simulate(graph, schedule, budget=budget, machine=machine).figures.time
+    last = figures_of(graph, schedule, budget=budget, machine=machine).time
     return last + earlier_seconds(graph, schedule, budget, machine)

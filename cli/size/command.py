@@ -54,7 +54,7 @@ from .price import parse_prices
 from .ranks import RanksSearch
 from .ranks_report import ranks_document, ranks_lines, ranks_nothing_fits, ranks_sections
 from .report import document_of, lines_of, nothing_fits, several_document, several_lines
-from .search import BatchSearch, Question, Room, SizeResult
+from .search import QUICK, QUICK_OF_SEVERAL, BatchSearch, Question, Room, SizeResult
 from .tables import sections
 from .words import with_article
 
@@ -216,7 +216,8 @@ def size(
         rooms = [_room(preset, machine_path, budget, reserve, output) for preset in chosen]
         subject = open_subject(model, length, dtype, optimizer, update, loop, report, cached=cached)
         leave_out_all()  # PyTorch's objects, through which each collection would look
-        ask = partial(Question, solver, time_limit, settings, report=report)
+        quick = QUICK_OF_SEVERAL if len(rooms) > 1 else QUICK
+        ask = partial(Question, solver, time_limit, settings, report=report, quick_share=quick)
         if peers is None:
             answer = _alone(subject, rooms, batches, ask, prices)
         else:

@@ -47,8 +47,10 @@ NEARLY = 0.95
 _STARTS = (1, 2, 4, 8)
 """Batches at which the search for the largest may start: batch normalisation, say, takes no single sample."""
 
-_QUICK = 0.18
-"""Share of --time-limit for a question that only asks whether there is a schedule."""
+QUICK, QUICK_OF_SEVERAL = 0.15, 0.22
+"""Shares of --time-limit for a question that only asks whether there is a schedule. The second is for several
+GPUs: the later ones have the schedules that were found for the first.
+"""
 _ANY = "99%"
 """A gap that every schedule is within: the first one ends the search."""
 _NEAREST = "joint"
@@ -85,7 +87,7 @@ class Question:
     """A run of the solver. Called with a graph and a budget, it returns a schedule, or None if it finds none.
 
     time_limit: seconds, None: by the graph's size.
-    share: share of these seconds to use.
+    share: share of these seconds to use. quick_share: of these, for `quick`.
     """
 
     solver: str
@@ -94,6 +96,7 @@ class Question:
     machine: Machine
     report: Callable[[str], None]
     share: float = 1.0
+    quick_share: float = QUICK
 
     @cached_property
     def any_size(self) -> Machine:
@@ -110,10 +113,10 @@ class Question:
         links = self.machine.links
         transfers = links.h2d is not None or links.peers is not None
         if self.solver == DEFAULT_SOLVER and not self.settings and transfers:
-            return replace(self, share=_QUICK, solver=_NEAREST)
+            return replace(self, share=self.quick_share, solver=_NEAREST)
         has_gap = "gap" in registry.settings_of(self.solver)
         settings = {"gap": _ANY, **self.settings} if has_gap else self.settings
-        return replace(self, share=_QUICK, settings=settings)
+        return replace(self, share=self.quick_share, settings=settings)
 
     def __call__(self, graph: Graph, budget: int) -> Schedule | None:
         problem = Problem(graph, budget, self.any_size)
@@ -491,7 +494,7 @@ class BatchSearch:
 
         def solver(name: str, machine: Machine) -> Solve:
             own = self.ask.solver == DEFAULT_SOLVER or name == CHECKPOINTS
-            ask = replace(self.ask, machine=machine, share=_QUICK)
+            ask = replace(self.ask, machine=machine, share=self.ask.quick_share)
             if own:
                 ask = replace(ask, solver=name, settings=dict[str, str]())
             return ask if name == CHECKPOINTS else self.known.alongside(machine, ask)

@@ -105,28 +105,33 @@ def simulate(
 def figures_of(
     graph: Graph, schedule: Schedule, *, budget: int | None = None, machine: Machine | None = None
 ) -> Figures:
-    """Return the figures of `simulate`, computed once if the same is asked twice in a row."""
+    """Return the figures of `simulate`, as `replay_of` does."""
     return replay_of(graph, schedule, budget=budget, machine=machine).figures
 
 
 def replay_of(
     graph: Graph, schedule: Schedule, *, budget: int | None = None, machine: Machine | None = None
 ) -> Replay:
-    """Return what `simulate` returns, computed once if the same is asked twice in a row.
+    """Return what `simulate` returns, computed once for each of the last few questions about a schedule.
 
     The schedule is made read-only, so that it stays right.
     """
     question = ref(graph), budget, machine
-    known = _judged.get(schedule)
-    if known is None or known[0] != question:
+    answers = _judged.setdefault(schedule, [])
+    known = next((answer for asked, answer in answers if asked == question), None)
+    if known is None:
         for column in (schedule.verbs, schedule.targets, schedule.wheres):
             column.flags.writeable = False
-        known = question, simulate(graph, schedule, budget=budget, machine=machine)
-        _judged[schedule] = known
-    return known[1]
+        known = simulate(graph, schedule, budget=budget, machine=machine)
+        answers.append((question, known))
+        del answers[:-_ANSWERS]
+    return known
 
 
-_judged: WeakKeyDictionary[Schedule, tuple[object, Replay]] = WeakKeyDictionary()
+_ANSWERS = 4
+"""Simulations of a schedule that are kept: of some graphs that differ in numbers alone, say."""
+
+_judged: WeakKeyDictionary[Schedule, list[tuple[object, Replay]]] = WeakKeyDictionary()
 
 
 def settle(walk: Walk) -> bool:

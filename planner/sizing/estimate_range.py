@@ -32,7 +32,7 @@ from ..addresses.lifetimes import (
     stays_on_device,
 )
 from ..schedule.schedule import DEFAULT_MODE, Schedule, Verb
-from ..simulator.simulate import Replay, simulate
+from ..simulator.simulate import Replay, replay_of
 
 RESERVE = 0.01
 """Error correction, driver and context are not in the capacity any more (graphs/machines/gpus.py)."""
@@ -74,7 +74,7 @@ def memory_span(
     more[runs] = (worst.operations.workspace - graph.operations.workspace)[schedule.targets[runs]]
     alone = stays_on_device(graph, schedule)
     if reserved is None and not alone:
-        found = replay or simulate(graph, schedule, budget=budget, machine=machine)
+        found = replay or replay_of(graph, schedule, budget=budget, machine=machine)
         curve = found.device_curve
         return Span(
             int((curve - found.workspace_curve).max(initial=0)),

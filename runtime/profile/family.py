@@ -13,10 +13,10 @@ without it is taken until the answer is known, and is compared with a trace abov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from ...graphs.errors import MemplanError
 from ..program.program import Call, Operation, Program, Ref, Setting, Storage, Value
@@ -25,6 +25,9 @@ _MOST_TRACES = 5
 """Number of traces after which no line is looked for any more."""
 _FAR = 32
 """Batch that is traced in place of the third one asked for: most answers are below it, and need no other."""
+
+
+T = TypeVar("T")
 
 
 class DiffersError(Exception):
@@ -49,6 +52,7 @@ class Family:
     met: bool = False
     lineless: bool = False
     interpolated: dict[int, Program] = field(default_factory=dict[int, Program])
+    _differing: tuple[tuple[int, int], _Differing] | None = None
 
     def program(self, batch: int) -> Program:
         """Return the program at a batch, traced or interpolated. Raises what `trace` raises."""
@@ -122,7 +126,10 @@ class Family:
                 raise DiffersError
             return one + steps
 
-        return _combined(self.traced[low], self.traced[high], between)
+        one, other = self.traced[low], self.traced[high]
+        if self._differing is None or self._differing[0] != (low, high):
+            self._differing = (low, high), _differing(one, other)
+        return _combined(one, other, between, self._differing[1])
 
 
 def same(one: Program, other: Program) -> bool:
@@ -152,19 +159,68 @@ def _same_calls(one: Program, other: Program) -> bool:
 Number = Callable[[int, int], int]
 
 
-def _combined(one: Program, other: Program, number: Number) -> Program:
+class _Differing(NamedTuple):
+    """Indices of what has other numbers in one program than in another; all else is the same in both."""
+
+    storages: list[int]
+    values: list[int]
+    operations: list[int]
+
+
+def _differing(one: Program, other: Program) -> _Differing:
+    """Find what two programs differ in. Raises DiffersError if that is more than numbers."""
+    differ = list[bool]()
+
+    def note(number: int, other_number: int) -> int:
+        differ.append(number != other_number)
+        return number
+
+    def places(ones: Sequence[T], others: Sequence[T], combine: Callable[[T, T, Number], T]) -> list[int]:
+        found = list[int]()
+        for place, pair in enumerate(_pairs(ones, others)):
+            differ.clear()
+            combine(*pair, note)
+            if any(differ):
+                found.append(place)
+        return found
+
+    return _Differing(
+        places(one.storages, other.storages, _storage),
+        places(one.values, other.values, _value),
+        places(one.operations, other.operations, _operation),
+    )
+
+
+def _combined(one: Program, other: Program, number: Number, differing: _Differing | None = None) -> Program:
     """Combine two programs: their storages, values and operations.
 
-    number: combines two whole numbers.
+    number: combines two whole numbers, equal ones to the same.
+    differing: what to combine, None: all.
     """
     _check(one.device == other.device and one.returned == other.returned)
+    storages, values, operations = differing or (None, None, None)
     return replace(
         one,
-        storages=[_storage(*pair, number) for pair in _pairs(one.storages, other.storages)],
-        values=[_value(*pair, number) for pair in _pairs(one.values, other.values)],
-        operations=[_operation(*pair, number) for pair in _pairs(one.operations, other.operations)],
+        storages=_each(one.storages, other.storages, _storage, number, storages),
+        values=_each(one.values, other.values, _value, number, values),
+        operations=_each(one.operations, other.operations, _operation, number, operations),
         fingerprint="",
     )
+
+
+def _each(
+    ones: Sequence[T],
+    others: Sequence[T],
+    combine: Callable[[T, T, Number], T],
+    number: Number,
+    places: Iterable[int] | None,
+) -> list[T]:
+    if places is None:
+        return [combine(*pair, number) for pair in _pairs(ones, others)]
+    made = list(ones)
+    for place in places:
+        made[place] = combine(ones[place], others[place], number)
+    return made
 
 
 def _storage(one: Storage, other: Storage, number: Number) -> Storage:

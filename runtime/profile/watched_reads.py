@@ -81,9 +81,10 @@ def _environment_watched(reads: Reads) -> Generator[None]:
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
     if not _watching:
         return
-    if event in _PROGRAMS:
-        _watching[-1].every_variable = True
-    elif event == "open":
+    if event != "open":
+        if event in _PROGRAMS:
+            _watching[-1].every_variable = True
+    else:
         path, mode, flags = arguments
         reads = (
             not set(mode) & set("wax+") if isinstance(mode, str) else not flags & (os.O_WRONLY | os.O_RDWR)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .adjacency import Adjacency
-from .machine import Machine
+from .machine import Machine, Peers
 
 
 class Kind(IntEnum):
@@ -110,6 +110,7 @@ class Tensors:
     """The tensor columns, one entry per tensor. bytes: int64. kind: uint8, values of `Kind`.
 
     spread: the tensors that lie on the device or, in shares, on all ranks; empty outside of sharded training.
+    shares: bytes of a rank's share of spread tensors whose shares are of another dtype than they are.
     """
 
     name: Sequence[str]
@@ -117,9 +118,14 @@ class Tensors:
     kind: NDArray[np.uint8]
     layer: Sequence[str | None]
     spread: frozenset[int] = frozenset()
+    shares: Mapping[int, int] = field(default_factory=dict[int, int])
 
     def __len__(self) -> int:
         return len(self.name)
+
+    def share_of(self, x: int, peers: Peers) -> int:
+        """Return the bytes of each rank's share of a spread tensor."""
+        return self.shares[x] if x in self.shares else peers.share_of(int(self.bytes[x]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,8 +289,8 @@ class Graph:
     def share_bytes(self) -> int:
         """Bytes of this rank's shares of persistent spread tensors; 0 if the graph names no network."""
         peers = self.machine.links.peers if self.machine else None
-        sizes = self.tensors.bytes[self.persistent & self.spread].tolist()
-        return sum(map(peers.share_of, sizes)) if peers else 0
+        persistent: list[int] = np.flatnonzero(self.persistent & self.spread).tolist()
+        return sum(self.tensors.share_of(x, peers) for x in persistent) if peers else 0
 
     @cached_property
     def read_lists(self) -> list[list[int]]:

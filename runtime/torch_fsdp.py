@@ -2,6 +2,9 @@
 
 `FSDPModule` is public, and so are the DTensors that parameters are. The options of a unit, and the handles of
 its hooks, are attributes of the state that `fully_shard.state(module)` returns. All were in torch 2.13.0.
+
+A policy may cast what modules take and return. Hooks that do only this take the place of FSDP2's, so that
+they run when its would among the user's own.
 """
 
 from __future__ import annotations
@@ -10,9 +13,11 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -72,11 +77,13 @@ class FsdpUnit:
             module.reshard()  # pyright: ignore[reportCallIssue]
 
     def unwrap(self) -> None:
-        """Remove hooks, marks and class. The state stays, without effect, where fully_shard has put it."""
+        """Remove marks, class and hooks but for casts of what modules take and return.
+
+        The state stays, without effect, where fully_shard has put it.
+        """
         managed = {part: None for module in self.modules for part in module.modules()}
         self._before = [(part, _attributes(part), type(part)) for part in managed]
-        self._state._pre_forward_hook_handle.remove()
-        self._state._post_forward_hook_handle.remove()
+        self._unhook()
         for group in self._groups:
             for name in (
                 "_module_to_pre_save_state_dict_hook_handle",
@@ -94,6 +101,20 @@ class FsdpUnit:
             # FSDP<class>, FSDPModule, class, as FSDPModule.__new__ reads it
             module.__class__ = kind.__mro__[2]
 
+    def _unhook(self) -> None:
+        state, policy = self._state, self.policy
+        taken = policy.param_dtype if policy.cast_forward_inputs else None
+        # Several modules of one call have one handle, of all their hooks.
+        handles = {id(one): one for one in (state._pre_forward_hook_handle, state._post_forward_hook_handle)}
+        for handle in (part for one in handles.values() for part in getattr(one, "handles", (one,))):
+            hooks = handle.hooks_dict_ref()
+            before = any(hooks is module._forward_pre_hooks for module in self.modules)
+            dtype = taken if before else policy.output_dtype
+            if dtype is None:
+                handle.remove()
+            else:
+                hooks[handle.id] = partial(_cast_inputs if before else _cast_outputs, dtype)
+
     def restore(self) -> None:
         """Undo `unwrap`."""
         for part, attributes, kind in self._before:
@@ -104,6 +125,25 @@ class FsdpUnit:
                 else:
                     part.__dict__[name] = value
             part.__class__ = kind
+
+
+def _cast_inputs(dtype: torch.dtype, _module: nn.Module, *inputs: Any) -> Any:
+    """Cast positional arguments and keywords."""
+    return _cast(dtype, inputs)
+
+
+def _cast_outputs(dtype: torch.dtype, _module: nn.Module, _arguments: Any, output: Any) -> Any:
+    return _cast(dtype, output)
+
+
+def _cast(dtype: torch.dtype, nest: Any) -> Any:
+    """Cast the floating-point tensors in a nest, as FSDP2 does: outputs that are dataclasses too."""
+    from torch.distributed.utils import _apply_to_tensors
+
+    def cast(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    return _apply_to_tensors(cast, nest)
 
 
 def _attributes(part: nn.Module) -> dict[str, Any]:

@@ -167,7 +167,7 @@ class Walk:
         self.tensors = [graph.tensor(x) for x in range(len(graph.tensors))]
         self.operations = [graph.operation(o) for o in range(len(graph.operations))]
         self.results = list(graph.results)
-        self.spread = graph.tensors.spread
+        self.spread, self.shares = graph.tensors.spread, graph.tensors.shares
         self.machine = machine or graph.machine or Machine()
         peers = self.machine.links.peers
         self.ranks = 1 if peers is None else peers.ranks
@@ -252,7 +252,9 @@ class Walk:
         """Whose bytes a copy takes, and how many: on the peers, a share of each device's."""
         size = self.tensors[x].bytes
         if x in self.spread and memory == HOST:
-            return DEVICE, (size + self.ranks - 1) // self.ranks
+            networked = self.machine.links.peers is not None
+            own = self.shares.get(x) if networked else None
+            return DEVICE, (size + self.ranks - 1) // self.ranks if own is None else own
         return memory, size
 
     # What is pinned

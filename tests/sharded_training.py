@@ -10,7 +10,7 @@ import torch
 from sharded_models import layers, make
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 COUNT = 4
@@ -42,12 +42,20 @@ def planned_step(
     return memplan.optimize(module, first, budget=budget, optimizer=optimizer, **{**quick, **options})
 
 
-def wrapped(module: nn.Module, size: int, **options: Any) -> nn.Module:
+class Policies(NamedTuple):
+    """Mixed precision of the layers, and of the rest of the module."""
+
+    layers: MixedPrecisionPolicy
+    root: MixedPrecisionPolicy
+
+
+def wrapped(module: nn.Module, size: int, policies: Policies | None = None, **options: Any) -> nn.Module:
     """Shard a module by FSDP2, each layer a unit."""
+    policies = policies or Policies(MixedPrecisionPolicy(), MixedPrecisionPolicy())
     mesh = init_device_mesh("cpu", (size,))
     for layer in layers(module):
-        fully_shard(layer, mesh=mesh, **options)
-    fully_shard(module, mesh=mesh, **options)
+        fully_shard(layer, mesh=mesh, **{"mp_policy": policies.layers, **options})
+    fully_shard(module, mesh=mesh, **{"mp_policy": policies.root, **options})
     return module
 
 
@@ -58,9 +66,10 @@ def by_fsdp(
     *,
     most: float | None = None,
     every: int = 1,
+    policies: Policies | None = None,
 ) -> Trained:
     """Train by FSDP2. most: the norm to clip to. every: batches per update."""
-    module = wrapped(make(kind), size)
+    module = wrapped(make(kind), size, policies)
     optimizer, losses, norms = adamw(module), list[Tensor](), list[Tensor]()
     for number, batch in enumerate(batches, 1):
         loss = module(**batch).loss

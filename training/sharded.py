@@ -33,10 +33,10 @@ from ..runtime.program.graph import graph_of
 from ..runtime.program.program import Program
 from ..runtime.run.execute import PlannedStep
 from ..runtime.run.queues import end_all
-from ..runtime.sharded.fully_sharded import check_policy, find_wrapped, taken_out
-from ..runtime.sharded.gradients import with_padding
+from ..runtime.sharded.fully_sharded import find_wrapped, precision_of, taken_out
+from ..runtime.sharded.gradients import share_sizes, with_padding
 from ..runtime.sharded.ranks import Ranks
-from ..runtime.sharded.shards import Shards, check_module, checksums
+from ..runtime.sharded.shards import Precision, Shards, check_module, checksums
 from ..runtime.trace.output_layouts import residents, trace_real_layouts
 from ..runtime.updates.catalogue import titles
 from ..runtime.updates.clipping import clip
@@ -112,7 +112,8 @@ class ShardedPlanner(Planner):
             cost._replace(seconds=cost.seconds + network.latency) if one.call.target is clip else cost
             for one, cost in zip(true.operations, costs_of(true, measured), strict=True)
         ]
-        graph = sharded(graph_of(with_padding(true, shards), costs), network)
+        unspread = graph_of(with_padding(true, shards), costs)
+        graph = sharded(unspread, network, share_sizes(true, shards))
         budget = self._first_budget(graph, program) if size is None else size
         plan = super()._solved(self._unsolved(program, graph, budget), iteration, budget)
         return plan.graph, plan.schedule, plan.budget
@@ -196,16 +197,18 @@ def sharded_step(
     ranks = Ranks(mesh, weight.device)
     _made.append(ranks)
     ranks.together(partial(_validate, module, options, processes, word, planned=planned))
-    ranks.together(
-        partial(check_module, module, ranks.size) if wrapped is None else partial(check_policy, wrapped)
-    )
+    precision = dict[str, Precision]()
+    if wrapped is None:
+        ranks.together(partial(check_module, module, ranks.size))
+    else:
+        precision = ranks.together(partial(precision_of, wrapped))
     if buckets is not None and options.verify is not False:
         ranks.together(partial(check_ignored, iteration, buckets))
     iteration = iteration._replace(shards=(shards := Shards(ranks)))
     kind = ShardedStep if iteration.accumulate == 1 else ShardedAccumulatingStep
     with nullcontext() if wrapped is None else taken_out(wrapped):
         if wrapped is not None:
-            shards.adopt(module)
+            shards.adopt(module, precision)
         return kind(iteration, ShardedPlanner(options, TrainingLog(options.progress)), buckets)
 
 

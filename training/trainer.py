@@ -143,10 +143,9 @@ def _check_fsdp(trainer: Any) -> None:
     """Check that a trainer with fsdp= can be planned. Raises InputError, one line."""
     if (version := trainer.accelerator.state.fsdp_plugin.fsdp_version) != 2:
         raise InputError(f"fsdp_config has version {version} of FSDP, and 2 is supported: {{'version': 2}}")
-    if (mixed := trainer.accelerator.mixed_precision) != "no":
+    if (mixed := trainer.accelerator.mixed_precision) not in ("no", "bf16"):
         raise InputError(
-            f"fsdp= and mixed precision ({mixed}) are not planned together: leave {mixed}=True out, and give "
-            "the trainer the model in bfloat16, by model.to(torch.bfloat16)"
+            f"fsdp= and mixed precision in {mixed} are not planned together: give the trainer bf16=True"
         )
     if (steps := trainer.args.gradient_accumulation_steps) > 1:
         raise InputError(

@@ -36,7 +36,7 @@ SHARDED_FORMAT = "plan-graph/2"
 KINDS = {kind.word: kind for kind in Kind}
 PHASES = {phase.word: phase for phase in Phase}
 _TENSOR_FIELDS = ("name", "bytes", "kind"), ("layer",)
-_SHARDED_TENSOR_FIELDS = ("name", "bytes", "kind"), ("layer", "spread")
+_SHARDED_TENSOR_FIELDS = ("name", "bytes", "kind"), ("layer", "spread", "share")
 _OPERATION_FIELDS = (
     ("name", "phase", "time"),
     ("launch", "workspace", "reads", "writes", "mutates", "recompute", "random", "layer", "modes"),
@@ -79,11 +79,16 @@ def _tensors(
     kinds: list[Kind] = []
     layers: list[str | None] = []
     spread: list[int] = []
+    shares: dict[int, int] = {}
 
     def add(row: Row) -> None:
         check_fields(row, *fields)
         if flag(row.get("spread", False), "spread"):
             spread.append(len(names))
+        if "share" in row:
+            if len(names) not in spread[-1:]:
+                raise ValueError("'share' is of tensors with 'spread: true'")
+            shares[len(names)] = size(row["share"], "share")
         names.append(name_of(row))
         sizes.append(size(row["bytes"], "bytes"))
         kinds.append(word(row["kind"], "kind", KINDS))
@@ -92,7 +97,7 @@ def _tensors(
     _each(rows, "tensors", add)
     index = _index(names, "tensor")
     columns = np.array(sizes, np.int64), np.array(kinds, np.uint8)
-    return Tensors(names, *columns, layers, frozenset(spread)), index
+    return Tensors(names, *columns, layers, frozenset(spread), shares), index
 
 
 def _operations(rows: list[Any], tensors: dict[str, int]) -> Operations:

@@ -45,6 +45,8 @@ def _tensor_row(graph: Graph, index: int) -> dict[str, Any]:
         row["layer"] = tensor.layer
     if index in graph.tensors.spread:
         row["spread"] = True
+    if index in graph.tensors.shares:
+        row["share"] = graph.tensors.shares[index]
     return row
 
 

@@ -15,6 +15,7 @@ Linear in the graph.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -25,8 +26,10 @@ from ..graph import Graph, Kind, Phase
 from ..machine import Machine, Peers
 
 
-def sharded(graph: Graph, peers: Peers) -> Graph:
+def sharded(graph: Graph, peers: Peers, shares: Mapping[int, int] | None = None) -> Graph:
     """Return the graph of one rank of `peers.ranks`; its machine has that network.
+
+    shares: bytes of the shares that are of another dtype than their tensors, as masters of weights are.
 
     Of a forward pass, which has no gradients, the weights alone are spread. Raises InputError, one line, if
     gradients have no updates, or a tensor can't be spread.
@@ -63,7 +66,7 @@ def sharded(graph: Graph, peers: Peers) -> Graph:
     return replace(
         graph,
         name=f"{graph.name}-{peers.ranks}ranks",
-        tensors=replace(graph.tensors, spread=frozenset(spread)),
+        tensors=replace(graph.tensors, spread=frozenset(spread), shares=shares or {}),
         operations=replace(
             operations,
             phase=np.where(on_shares, Phase.UPDATE, operations.phase).astype(np.uint8),

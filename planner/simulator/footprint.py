@@ -24,9 +24,8 @@ class Footprint:
         self.sizes: list[int] = graph.tensors.bytes.tolist()
         self.spread: Sequence[bool] = graph.spread.tolist()
         peers = hierarchy.peers
-        self.shares = {
-            x: peers.share_of(self.sizes[x]) if peers else self.sizes[x] for x in graph.tensors.spread
-        }
+        tensors = graph.tensors
+        self.shares = {x: tensors.share_of(x, peers) if peers else self.sizes[x] for x in tensors.spread}
 
     def of(self, x: int, memory: int) -> tuple[int, int]:
         """Return the memory in which the bytes of a copy count, and their number."""

@@ -160,8 +160,11 @@ class Guards:
         parts = [part for _name, part in self._parts]
         self._attributes = Attributes(zip(parts, self._values, strict=True))
         self._state = ModuleState(parts, places)
+        mixed = {} if iteration.shards is None else iteration.shards.precision
         self._forms = {
-            name: program.values[value]
+            name: program.values[value]._replace(dtype=torch.float32)
+            if name in mixed  # the weight is the master
+            else program.values[value]
             for name, value in (*program.parameters.items(), *program.buffers.items())
         }
         self._parameters = {name for name, _parameter in iteration.module.named_parameters()}

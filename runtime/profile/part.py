@@ -48,7 +48,8 @@ def _spread_as(whole: Graph, made: Graph, places: Sequence[int], own: Sequence[i
         time=np.where(measured, made.operations.time * share, made.operations.time),
         modes={o: modes for o, modes in made.operations.modes.items() if not on_shares[o]},
     )
-    return replace(made, tensors=replace(made.tensors, spread=whole.tensors.spread), operations=operations)
+    tensors = replace(made.tensors, spread=whole.tensors.spread, shares=whole.tensors.shares)
+    return replace(made, tensors=tensors, operations=operations)
 
 
 def _cost(graph: Graph, operation: int) -> Cost:

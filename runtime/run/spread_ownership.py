@@ -48,7 +48,7 @@ class SpreadOwnership:
         held, left = self._cycle.held, self._shards.take_over(self)
         for x, (_name, owner) in self._states.items():
             state = local_of(owner())
-            held[variable(Memory.PEERS, x)] = Share(state, state)
+            held[variable(Memory.PEERS, x)] = Share(state, state, state.dtype)
         found: dict[int, Tensor] = {}
         for x, (name, _owner) in self._weights.items():
             if x in self._gathered and name in left:

@@ -2,7 +2,8 @@
 
 FSDP2 changes a module's class and gives it hooks that gather weights and scatter gradients. A plan does
 both itself, so class and hooks go. Parameters stay the objects that they are, DTensors `Shard(0)`, which the
-user's optimizer has. Options of FSDP2 that a plan can't do are refused.
+user's optimizer has. With a mixed-precision policy they are the masters. Options of FSDP2 that a plan can't
+do are refused.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
@@ -18,6 +20,7 @@ from torch.distributed.tensor import DTensor, Shard
 from ...graphs.errors import InputError
 from ..torch_fsdp import FsdpUnit, fsdp_units
 from .ranks import Mesh
+from .shards import Precision
 
 
 class Wrapped(NamedTuple):
@@ -80,34 +83,45 @@ def _spread(module: nn.Module) -> Iterator[tuple[str, DeviceMesh]]:
         yield name, weight.device_mesh
 
 
-def check_policy(wrapped: Wrapped) -> None:
-    """Raise InputError, one line, for options of FSDP2 that a plan can't do."""
+def precision_of(wrapped: Wrapped) -> dict[str, Precision]:
+    """Return by name the weights that FSDP2 gathers in bfloat16 and keeps in float32.
+
+    Raises:
+        InputError: options of FSDP2 that a plan can't do.
+    """
     for unit in wrapped.units:
-        policy = unit.policy
-        weights = {each.dtype for part in unit.modules for each in part.parameters()}
-        if (dtype := policy.param_dtype) is not None and weights != {dtype}:
-            raise InputError(
-                f"fully_shard: MixedPrecisionPolicy(param_dtype={dtype}) is not supported for weights in "
-                f"{', '.join(sorted(map(str, weights)))}: cast the module by .to({dtype}) first, leave "
-                "the policy out, and give optimize master_weights=True"
-            )
-        if dtype is not None and policy.cast_forward_inputs:
-            raise InputError(
-                f"fully_shard: MixedPrecisionPolicy(param_dtype={dtype}) casts the inputs of modules, which "
-                "a plan does not do: leave param_dtype= out, since the weights have this dtype already"
-            )
-        if policy.output_dtype is not None:
-            raise InputError(
-                f"fully_shard: MixedPrecisionPolicy(output_dtype={policy.output_dtype}) is not supported: "
-                "leave it out, and cast what forward returns there"
-            )
-        if (reduced := policy.reduce_dtype) not in (None, dtype) and weights != {reduced}:
-            raise InputError(
-                f"fully_shard: MixedPrecisionPolicy(reduce_dtype={reduced}) is not supported: gradients "
-                "are summed up in the type of their weights; leave it out"
-            )
         for call in unit.changes:
             raise InputError(f"fully_shard: {call}() was called, which a plan does not do: leave it out")
+    found, units = dict[str, Precision](), _by_module(wrapped)
+    for name, weight in wrapped.module.named_parameters():
+        policy = units[name.rpartition(".")[0]].policy
+        dtype = policy.param_dtype or weight.dtype
+        reduced = policy.reduce_dtype or dtype
+        if (weight.dtype, dtype) not in ((dtype, dtype), (torch.float32, torch.bfloat16)):
+            raise InputError(
+                f"fully_shard: MixedPrecisionPolicy(param_dtype={dtype}) is not supported for {name} in "
+                f"{weight.dtype}: float32 weights are gathered in float32 or torch.bfloat16; give "
+                "param_dtype=torch.bfloat16, and make the module in float32, by .float()"
+            )
+        if reduced not in (dtype, weight.dtype):
+            raise InputError(
+                f"fully_shard: MixedPrecisionPolicy(reduce_dtype={reduced}) is not supported for {name}: "
+                f"its gradients are summed up in {' or '.join(sorted({str(dtype), str(weight.dtype)}))}; "
+                "leave reduce_dtype= out"
+            )
+        if dtype != weight.dtype:
+            found[name] = Precision(dtype, reduced)
+    return found
+
+
+def _by_module(wrapped: Wrapped) -> dict[str, FsdpUnit]:
+    """Return by the path of each module the innermost unit that has it."""
+    own = {id(part): unit for unit in wrapped.units for part in unit.modules}
+    found = dict[str, FsdpUnit]()
+    for path, part in wrapped.module.named_modules():  # what a module is in comes before it
+        if unit := own.get(id(part)) or found.get(path.rpartition(".")[0]):
+            found[path] = unit
+    return found
 
 
 @contextmanager

@@ -3,8 +3,8 @@ as many rows as shares have.
 
     … B2 ─w2.grad.local─▶ w2/spread ─w2.grad─▶ …
 
-Many a gradient comes out of its operation in that form. For the others the copy is an operation of the
-program, so that its time and memory are planned.
+Many a gradient comes out of its operation in that form. For the others, and for those that ranks sum up in
+another dtype, the copy is an operation of the program, so that its time and memory are planned.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from ...graphs.graph import Kind, Phase
 from ..program.program import Call, Operation, Program, Ref, Storage
 from ..storage.blocks import size_bytes
 from ..torch_internals import FakeTensorMode
+from ..updates.masters import MASTER
 from .shards import Shards
 
 
-def spread_rows(gradient: Tensor, rows: int) -> Tensor:
-    """Return a copy of the gradient, contiguous, in memory for so many rows; those after its own are zero."""
-    made = gradient.new_empty((rows, *gradient.shape[1:]))
+def spread_rows(gradient: Tensor, rows: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a copy of the gradient, contiguous, in memory for so many rows; those after its own are zero.
+
+    dtype: of the copy, None for the gradient's.
+    """
+    made = gradient.new_empty((rows, *gradient.shape[1:]), dtype=dtype)
     length = gradient.shape[0]
     made[length:].zero_()
     own = made[:length]
@@ -37,20 +41,24 @@ def with_spread_gradients(program: Program, shards: Shards) -> Program:
     gradients, later = dict(program.gradients), dict[int, list[Operation]]()
     made = {x: place for place, one in enumerate(program.operations) for x in (*one.writes, *one.mutates)}
     for name, local in program.gradients.items():
-        if _can_be_sent(program, local, shards):
-            continue
         form = values[local]
+        precision = shards.precision.get(name)
+        dtype = form.dtype if precision is None else precision.scattered
+        if dtype == form.dtype and _can_be_sent(program, local, shards):
+            continue
         rows = shards.rows(form.shape[0]) * shards.ranks.size
         with FakeTensorMode():
-            like = torch.empty((rows, *form.shape[1:]), dtype=form.dtype, device=form.device)
+            like = torch.empty((rows, *form.shape[1:]), dtype=dtype, device=form.device)
         before = storages[form.storage]
         storages[form.storage] = before._replace(name=f"{name}.grad.local", kind=Kind.GRADIENT)
         layer = program.storages[values[program.parameters[name]].storage].layer
         size = size_bytes(like, program.device)
         storages.append(Storage(f"{name}.grad", size, Kind.PARAMETER_GRADIENT, layer))
-        values.append(form._replace(storage=len(storages) - 1, strides=tuple(like.stride()), offset=0))
+        made_form = form._replace(storage=len(storages) - 1, strides=tuple(like.stride()), offset=0)
+        values.append(made_form._replace(dtype=dtype))
         gradients[name] = len(values) - 1
-        call = Call(spread_rows, (Ref(local),), {"rows": rows}, (gradients[name],), several=False)
+        keywords = {"rows": rows} if dtype == form.dtype else {"rows": rows, "dtype": dtype}
+        call = Call(spread_rows, (Ref(local),), keywords, (gradients[name],), several=False)
         operation = Operation(
             f"{name}/spread",
             Phase.BACKWARD,
@@ -79,14 +87,31 @@ def with_padding(program: Program, shards: Shards) -> Program:
         if storage.kind == Kind.PARAMETER_GRADIENT:
             spread[x] = next(value for value, form in enumerate(program.values) if form.storage == x)
     for x, value in spread.items():
-        form = program.values[value]
-        with FakeTensorMode():
-            share = torch.empty(
-                shards.padded_bytes(form) // shards.ranks.size, dtype=torch.uint8, device=form.device
-            )
-        size = size_bytes(share, program.device) * shards.ranks.size
+        size = _share_bytes(program, shards, value) * shards.ranks.size
         storages[x] = storages[x]._replace(bytes=size)
     return replace(program, storages=storages)
+
+
+def share_sizes(program: Program, shards: Shards) -> dict[int, int]:
+    """Return by storage the bytes of a rank's shares that are of another dtype than their tensors.
+
+    The share of a weight in mixed precision is its master, which takes no bytes besides.
+    """
+    sizes: dict[int, int] = {}
+    for name in shards.precision.keys() & program.parameters.keys():
+        weight = program.parameters[name]
+        sizes[program.values[weight].storage] = _share_bytes(program, shards, weight, torch.float32)
+        if (master := program.states.get((name, MASTER))) is not None:
+            sizes[program.values[master].storage] = 0
+    return sizes
+
+
+def _share_bytes(program: Program, shards: Shards, value: int, dtype: torch.dtype | None = None) -> int:
+    """Return the bytes that the allocator takes for a rank's share of a value, in another dtype if given."""
+    form = program.values[value]
+    size = shards.padded_bytes(form, dtype) // shards.ranks.size
+    with FakeTensorMode():
+        return size_bytes(torch.empty(size, dtype=torch.uint8, device=form.device), program.device)
 
 
 def _can_be_sent(program: Program, value: int, shards: Shards) -> bool:

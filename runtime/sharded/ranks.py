@@ -163,16 +163,19 @@ class Ranks:
     # ── collectives of tensors ──────────────────────────────────────────────────────────────────────
 
     def gather(self, share: Tensor, full: Tensor) -> None:
-        """Fill `full` with the shares of all ranks, in their order. All are flat, of one dtype."""
+        """Fill `full` with the shares of all ranks, in their order and cast to its dtype. All are flat."""
         with self._reported():
+            own = full.chunk(self.size)[self.rank]
             if self._backend != "gloo":
-                _all_gather(full, share, group=self._group)
+                # NCCL gathers in place: the cast takes no memory.
+                sent = share if share.dtype == full.dtype else own.copy_(share)
+                _all_gather(full, sent, group=self._group)
                 return
             # Gloo's all-gather would take as much memory once more.
-            full.chunk(self.size)[self.rank].copy_(share)
+            own.copy_(share)
             works = [
                 dist.broadcast(part, group_src=rank, group=self._group, async_op=True)
-                for rank, part in enumerate(_unowned(full).chunk(self.size))
+                for rank, part in enumerate(_unowned(full.view(torch.uint8)).chunk(self.size))
             ]
             for work in works:
                 work.wait()  # pyright: ignore[reportOptionalMemberAccess]

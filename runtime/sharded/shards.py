@@ -6,12 +6,14 @@
 
 A weight's share is made once and stays: between iterations it is the parameter. Collectives and updates work
 on the very memory of the parameter, so whatever loads values into that has loaded them.
+
+In mixed precision the share is the float32 master of a full weight in bfloat16: gathers cast it.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn, Protocol
 
@@ -35,10 +37,22 @@ class Share(NamedTuple):
 
     padded: flat, as long as on each other rank; of a state, which is never sent, its rows.
     local: this rank's rows.
+    gathered: dtype of the full tensor.
     """
 
     padded: Tensor
     local: Tensor
+    gathered: torch.dtype
+
+
+class Precision(NamedTuple):
+    """Mixed precision of a weight whose shares are float32 masters.
+
+    gathered: dtype of the full weight. scattered: dtype in which its gradient is summed up over the ranks.
+    """
+
+    gathered: torch.dtype
+    scattered: torch.dtype
 
 
 class Gathered(NamedTuple):
@@ -60,10 +74,12 @@ class Shards:
     """Shares that this rank holds of the tensors that are spread over all.
 
     are_spread: whether the module's parameters are shares already.
+    precision: of the weights that are in mixed precision, by name.
     """
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
+        self.precision: Mapping[str, Precision] = {}
         self._padded: dict[str, Tensor] = {}
         self._holder: Callable[[], Holder | None] = _nobody
 
@@ -85,9 +101,10 @@ class Shards:
         """Return the rows of each rank's share, padding included, of a tensor with so many rows."""
         return -(-length // self.ranks.size)
 
-    def padded_bytes(self, form: Value) -> int:
-        """Return the bytes of a tensor of this form with its padding."""
-        return self.rows(form.shape[0]) * self.ranks.size * _row(form.shape) * form.dtype.itemsize
+    def padded_bytes(self, form: Value, dtype: torch.dtype | None = None) -> int:
+        """Return the bytes of a tensor of this form with its padding. dtype: another one than the form's."""
+        size = (dtype or form.dtype).itemsize
+        return self.rows(form.shape[0]) * self.ranks.size * _row(form.shape) * size
 
     def _own(self, padded: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Return this rank's rows in a padded share of a tensor of this shape."""
@@ -102,8 +119,9 @@ class Shards:
         made = {id(each): self._parameter(name, each) for name, each in module.named_parameters()}
         _replace_parameters(module, optimizer, made)
 
-    def adopt(self, module: nn.Module) -> None:
+    def adopt(self, module: nn.Module, precision: Mapping[str, Precision]) -> None:
         """Take over parameters that are shares already, as FSDP2 makes them: mostly with their padding."""
+        self.precision = precision
         for name, weight in module.named_parameters():
             shape, local = tuple(weight.shape), local_of(weight)
             count = self.rows(shape[0]) * _row(shape)
@@ -119,13 +137,18 @@ class Shards:
     @contextmanager
     def whole(self, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> Generator[None]:
         """Let a trace find parameters of their full shapes; they have no values, and take no memory."""
-        spread = [each for each in module.parameters() if isinstance(each, DTensor)]
-        made = [_without_values(each) for each in spread]
+        named = {name: each for name, each in module.named_parameters() if isinstance(each, DTensor)}
+        spread = list(named.values())
+        made = [_without_values(each, self.gathered(name, each)) for name, each in named.items()]
         _replace_parameters(module, optimizer, {id(x): y for x, y in zip(spread, made, strict=True)})
         try:
             yield
         finally:
             _replace_parameters(module, optimizer, {id(y): x for x, y in zip(spread, made, strict=True)})
+
+    def gathered(self, name: str, weight: Tensor) -> torch.dtype:
+        """Return the dtype in which a weight is gathered."""
+        return self.precision[name].gathered if name in self.precision else weight.dtype
 
     def _parameter(self, name: str, full: nn.Parameter) -> nn.Parameter:
         shape = tuple(full.shape)
@@ -151,7 +174,7 @@ class Shards:
         """Allocate this rank's share of a gradient of this form."""
         count = self.rows(form.shape[0]) * _row(form.shape)
         padded = torch.empty(count, dtype=form.dtype, device=form.device)
-        return Share(padded, self._own(padded, form.shape))
+        return Share(padded, self._own(padded, form.shape), form.dtype)
 
     def of_weight(self, name: str, weight: Tensor) -> Share:
         """Return the share that is a parameter. Raises MismatchError if it is another tensor by now."""
@@ -161,15 +184,15 @@ class Shards:
                 f"{name} was replaced after the plan was made: load into the parameter that is there "
                 "(without assign=True), or make model, optimizer and plan anew"
             )
-        return Share(padded, local)
+        return Share(padded, local, self.gathered(name, weight))
 
     # ── collectives ─────────────────────────────────────────────────────────────────────────────────
 
     def gather(self, share: Share, full: Tensor) -> None:
         """Fill the bytes of a full weight; the last may be padding, and rounding of the allocator."""
-        sent = share.padded.view(torch.uint8)
+        count = share.padded.numel() * self.ranks.size
         with self.ranks.in_order():
-            self.ranks.gather(sent, full[: sent.nbytes * self.ranks.size])
+            self.ranks.gather(share.padded, full[: count * share.gathered.itemsize].view(share.gathered))
 
     def scatter(self, gradient: Tensor, share: Share) -> None:
         """Fill the share of a gradient by the average over the ranks; the gradient itself is overwritten."""
@@ -233,9 +256,9 @@ def _replace_parameters(
         group["params"] = [made.get(id(each), each) for each in group["params"]]
 
 
-def _without_values(weight: nn.Parameter) -> nn.Parameter:
-    made = nn.Parameter(torch.empty(0, dtype=weight.dtype, device=weight.device), weight.requires_grad)
-    form = Value(0, tuple(weight.shape), weight.stride(), 0, weight.dtype, weight.device)
+def _without_values(weight: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
+    made = nn.Parameter(torch.empty(0, dtype=dtype, device=weight.device), weight.requires_grad)
+    form = Value(0, tuple(weight.shape), weight.stride(), 0, dtype, weight.device)
     give_up(made, form, _refuse_values)
     return made
 

@@ -177,10 +177,13 @@ def _with_updates(program: Program, iteration: Iteration) -> Program:
     assert iteration.updates is not None
     optimizer, when, clipping, masters, ema = iteration.updates
     found = rules(iteration.module, optimizer)
-    if masters:
-        found = {
-            name: with_master(rule, iteration.module.get_parameter(name)) for name, rule in found.items()
-        }
+    mixed = {} if iteration.shards is None else iteration.shards.precision
+    found = {
+        name: with_master(rule, iteration.module.get_parameter(name), in_float32=name in mixed)
+        if masters or name in mixed
+        else rule
+        for name, rule in found.items()
+    }
     if ema is not None:
         found = {name: with_average(rule, ema) for name, rule in found.items()}
     clip, scaled = clipping is not None, scale_of(iteration.inputs) is not None

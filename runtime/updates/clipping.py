@@ -24,8 +24,9 @@ MAX_NORM = Setting(1, 1.0)
 """The second of an iteration's settings; the first is which update it is."""
 
 
-def norm(gradient: Tensor) -> Tensor:
-    return norm_of(gradient)
+def norm(gradient: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return the norm of a gradient. dtype: to which it is cast first, None for its own."""
+    return norm_of(gradient if dtype is None else gradient.to(dtype))
 
 
 def clip(max_norm: float, *norms: Tensor) -> tuple[Tensor, Tensor]:

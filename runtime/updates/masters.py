@@ -22,14 +22,28 @@ MASTER = "master"
 _LOW = (torch.bfloat16, torch.float16)
 
 
-def with_master(rule: Rule, parameter: nn.Parameter) -> Rule:
-    """Return the rule on a master if the parameter needs one."""
+def with_master(rule: Rule, parameter: nn.Parameter, *, in_float32: bool = False) -> Rule:
+    """Return the rule on a master if the parameter needs one.
+
+    in_float32: gradients are clipped and summed up in float32 too, as if they were the master's.
+    """
     if parameter.dtype not in _LOW:
         return rule
-    keywords = {**rule.keywords, "rule": rule.target.__name__}
+    keywords: dict[str, Any] = {**rule.keywords, "rule": rule.target.__name__}
+    if in_float32:
+        keywords["in_float32"] = True
     return rule._replace(
-        target=on_master, states=(*rule.states, MASTER), keywords=keywords, dtype=torch.float32
+        target=on_master,
+        states=(*rule.states, MASTER),
+        keywords=keywords,
+        dtype=torch.float32,
+        summed=torch.float32 if in_float32 else None,
     )
+
+
+def is_own_master(weight: Tensor, state: str) -> bool:
+    """Tell whether a state is the weight itself: the master of one whose share is in float32."""
+    return state == MASTER and weight.dtype == torch.float32
 
 
 def prepare_masters(module: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:

@@ -59,6 +59,7 @@ class Rule(NamedTuple):
     keywords: of the call, after weight, gradient, states, lr and step.
     lr: the group's learning rate.
     dtype: of the states, None for the parameter's.
+    summed: dtype in which gradients are clipped and summed over batches, None for their own.
     """
 
     target: Target
@@ -66,6 +67,7 @@ class Rule(NamedTuple):
     keywords: Mapping[str, Any]
     lr: Setting
     dtype: torch.dtype | None = None
+    summed: torch.dtype | None = None
 
 
 def _never(_optimizer: torch.optim.Optimizer) -> bool:

@@ -20,15 +20,19 @@ def on_master(
     *rest: Any,
     rule: str,
     clip: Tensor | None = None,
+    in_float32: bool = False,
     **hyperparameters: Any,
 ) -> None:
     """Update the float32 master of a weight of less precision, and round the weight to it.
 
     rest: states, the master, lr, step.
+    in_float32: clip in float32.
     """
     *states, master, lr, step = rest
-    RULES[rule](master, clipped(gradient, clip).float(), *states, lr, step, **hyperparameters)
-    weight.copy_(master)
+    gradient = clipped(gradient.float() if in_float32 else gradient, clip).float()
+    RULES[rule](master, gradient, *states, lr, step, **hyperparameters)
+    if not weight.is_set_to(master):  # a share in mixed precision is the master
+        weight.copy_(master)
 
 
 def on_average(

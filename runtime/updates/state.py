@@ -20,7 +20,7 @@ from ..storage.offloaded import Fill
 from ..torch_internals import count_as_stepped, kernel_for_lists
 from .averaged import AVERAGE
 from .catalogue import check_fixed, description, fixed, refuse_hooks
-from .masters import MASTER
+from .masters import MASTER, is_own_master
 from .planned_optimizer import FIRST_NUMBER
 from .sums import sums_of
 from .updates import updates_weights
@@ -45,7 +45,8 @@ class OptimizerState:
         self._program, self._states = program, list(program.states)
         self._names: dict[str, list[str]] = {}
         for parameter, state in program.states:
-            self._names.setdefault(parameter, []).append(state)
+            if not is_own_master(self._module.get_parameter(parameter), state):
+                self._names.setdefault(parameter, []).append(state)
         given = {id(each) for group in self._optimizer.param_groups for each in group["params"]}
         self._updated = [n for n, each in self._module.named_parameters() if id(each) in given]
         self._of = iteration.accumulate if sums_of(program) else 1
@@ -144,10 +145,14 @@ class OptimizerState:
         if self._counts:
             self._counts_now = [row[COUNT] for row in rows.values()]
             counts = set(_numbers(self._counts_now))
-        for parameter, state in self._states:
-            if rows[parameter][state].dtype != self._forms[parameter, state].dtype:
+        states = [
+            weight if is_own_master(weight := tensors[parameter], state) else rows[parameter][state]
+            for parameter, state in self._states
+        ]
+        for tensor, (parameter, state) in zip(states, self._states, strict=True):
+            if tensor.dtype != self._forms[parameter, state].dtype:
                 raise MismatchError(
-                    f"{state} of {parameter} is {rows[parameter][state].dtype} in the optimizer; the plan is "
+                    f"{state} of {parameter} is {tensor.dtype} in the optimizer; the plan is "
                     f"for {self._forms[parameter, state].dtype}"
                 )
         if len(made) > 1 or len(counts) > 1:
@@ -160,7 +165,6 @@ class OptimizerState:
             number for group in self._optimizer.param_groups for number in self._described.values(group)
         ]
         most = inf if self._clipping is None else self._clipping.max_norm
-        states = [rows[parameter][state] for parameter, state in self._states]
         return states, [1 + max(counts), most, float(self._begun is None), *settings]
 
     def undo(self) -> None:
@@ -205,7 +209,8 @@ class OptimizerState:
             row.pop(SUM, None)
 
     def tensor(self, parameter: str, state: str) -> Tensor:
-        return self._optimizer.state[self._module.get_parameter(parameter)][state]
+        weight = self._module.get_parameter(parameter)
+        return weight if is_own_master(weight, state) else self._optimizer.state[weight][state]
 
     def _accumulated(self) -> Accumulated | None:
         """Return the progress of the update, if the optimizer holds sums.

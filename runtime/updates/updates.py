@@ -47,7 +47,7 @@ def with_sums(program: Program, rules: Mapping[str, Rule]) -> Program:
     writer, later = _Writer(program), dict[int, list[Operation]]()
     updated = [name for name in program.gradients if name in rules]
     for name, place in _complete(program, updated).items():
-        later.setdefault(place, []).append(writer.add(name))
+        later.setdefault(place, []).append(writer.add(name, rules[name]))
     return writer.program_with(later, writer.gradients)
 
 
@@ -91,7 +91,7 @@ def with_updates(
             if scaled:
                 own.append(writer.unscale(name, updated[name], divides=divides))
             if clip:
-                own.append(writer.norm(name))
+                own.append(writer.norm(name, updated[name]))
         if scaled:
             later[all_made].append(writer.found())
         if clip:
@@ -182,7 +182,8 @@ class _Writer:
 
     def update(self, name: str, rule: Rule) -> Operation:
         weight, gradient = self.program.parameters[name], self.gradients[name]
-        states = [self._state(name, state, rule.dtype) for state in rule.states]
+        dtypes = {SUM: rule.summed}
+        states = [self._state(name, state, dtypes.get(state, rule.dtype)) for state in rule.states]
         settings = (rule.lr, STEP)
         arguments = (*map(Ref, (weight, gradient, *states)), *settings)
         changed = dict.fromkeys(self.values[value].storage for value in (weight, *states))
@@ -197,9 +198,9 @@ class _Writer:
         call = Call(target, arguments, keywords, (), several=False)
         return self._operation(f"{name}/update", Phase.UPDATE, weight, call, reads, tuple(changed))
 
-    def add(self, name: str) -> Operation:
+    def add(self, name: str, rule: Rule) -> Operation:
         weight, gradient = self.program.parameters[name], self.program.gradients[name]
-        total = self.gradients[name] = self._state(name, SUM, None)
+        total = self.gradients[name] = self._state(name, SUM, rule.summed)
         call = Call(add, (Ref(total), Ref(gradient), FIRST), {}, (), several=False)
         changed = (self.values[total].storage,)
         return self._operation(f"{name}/add", Phase.BACKWARD, weight, call, (gradient,), changed)
@@ -226,12 +227,13 @@ class _Writer:
         call = Call(scaling.FOUND, tuple(map(Ref, self.infinite)), {}, (self.any_infinite,), several=False)
         return self._operation("gradients/found", Phase.BACKWARD, None, call, self.infinite)
 
-    def norm(self, name: str) -> Operation:
+    def norm(self, name: str, rule: Rule) -> Operation:
         gradient = self.gradients[name]
+        keywords: dict[str, Any] = {} if rule.summed is None else {"dtype": rule.summed}
         with self.mode:
-            fake = clipping.norm(self._fake(gradient))
+            fake = clipping.norm(self._fake(gradient), **keywords)
         made = self.norms[name] = self._new(f"{name}.grad.norm", fake, Kind.GRADIENT)
-        call = Call(clipping.norm, (Ref(gradient),), {}, (made,), several=False)
+        call = Call(clipping.norm, (Ref(gradient),), keywords, (made,), several=False)
         weight = self.program.parameters[name]
         return self._operation(f"{name}/norm", Phase.BACKWARD, weight, call, (gradient,))
 
@@ -268,14 +270,11 @@ class _Writer:
         return Operation(self.operations.unique(name), phase, layer, call, read, made, changed, random=False)
 
     def _state(self, name: str, state: str, dtype: torch.dtype | None) -> int:
-        """Create a new resident of the parameter's form, as `torch.zeros_like` makes it.
-
-        A sum is of its dtype.
-        """
+        """Create a new resident of the parameter's form, as `torch.zeros_like` makes it."""
         weight = self.program.parameters[name]
         layer = self.program.storages[self.values[weight].storage].layer
         with self.mode:
-            made = torch.zeros_like(self._fake(weight), dtype=None if state == SUM else dtype)
+            made = torch.zeros_like(self._fake(weight), dtype=dtype)
         self.states[name, state] = self._new(f"{name}.{state}", made, Kind.OPTIMIZER_STATE, layer)
         return self.states[name, state]
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.errors import InputError
@@ -22,6 +23,7 @@ from memplan.planner.residency.prefetch_placement import build_schedule
 from memplan.planner.residency.residency import Residency
 from memplan.planner.schedule.file import load_schedule, save_schedule
 
+SHARED_KINDS = (Kind.PARAMETER, Kind.OPTIMIZER_STATE)
 NETWORK = Peers(2.0**30, 2.0**-15, ranks=8)
 
 
@@ -123,8 +125,23 @@ def test_version_2_is_written_and_read_back(tmp_path: Path, suffix: str) -> None
     assert document["format"] == "plan-graph/1"
 
 
+def test_shares_of_another_dtype_have_bytes_of_their_own(tmp_path: Path) -> None:
+    """A weight in bfloat16 whose share is in float32, and a state that is this very share."""
+    plain, path = updated(), tmp_path / "graph.json"
+    weight, state = (int(np.flatnonzero(plain.tensors.kind == kind)[0]) for kind in SHARED_KINDS)
+    size = 2 * NETWORK.share_of(int(plain.tensors.bytes[weight]))
+    graph, known = sharded(plain, NETWORK, {weight: size, state: 0}), sharded(plain, NETWORK)
+    more = size // 2 - NETWORK.share_of(int(plain.tensors.bytes[state]))
+    assert graph.share_bytes == known.share_bytes + more
+    assert baseline(graph).least_budget == baseline(known).least_budget + more
+    save_graph(graph, path)
+    assert load_graph(path).tensors.shares == graph.tensors.shares == {weight: size, state: 0}
+    assert graph_digest(load_graph(path)) == graph_digest(graph) != graph_digest(known)
+
+
 FAULTS = {
     "an input": ({"tensors.0.spread": True}, "x0.*: spread, but of kind input"),
+    "a share of a whole": ({"tensors.0.share": 1}, "'share' is of tensors with 'spread: true'"),
     "not a flag": ({"tensors.1.spread": 1}, "spread"),
     "changed in forward": ({"operations.0.mutates": ["w1"]}, r"F1.*: changes w1, which is spread"),
     "in host memory": (

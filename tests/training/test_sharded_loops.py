@@ -87,8 +87,18 @@ def free_port() -> int:
         ("accelerate", "train_fsdp_trainer", {"use_cpu": True, **SAVED}, 7),
         ("accelerate", "train_fsdp_trainer", {"use_cpu": True, "max_grad_norm": 0.0}, 4),
         ("accelerate", "train_fsdp_trainer", {"use_cpu": True, "dtype": torch.bfloat16}, 7),
+        ("accelerate", "train_fsdp_accelerate", {"cpu": True, "mixed_precision": "bf16"}, 3),
+        ("accelerate", "train_fsdp_trainer", {"use_cpu": True, "bf16": True, **SAVED}, 7),
     ],
-    ids=["a plain loop", "accelerate", "Trainer", "Trainer, not clipped", "Trainer, bfloat16"],
+    ids=[
+        "a plain loop",
+        "accelerate",
+        "Trainer",
+        "Trainer, not clipped",
+        "Trainer, bfloat16",
+        "accelerate, mixed",
+        "Trainer, mixed",
+    ],
 )
 def test_a_loop_with_fsdp2_is_planned_bit_by_bit(
     tmp_path: Path, package: str, name: str, options: dict[str, Any], count: int
@@ -140,7 +150,7 @@ def trainer(**options: Any) -> Any:
     ("options", "line"),
     [
         ({"version": 1}, r"fsdp_config has version 1 of FSDP, and 2 is supported: \{'version': 2\}"),
-        ({"mixed": "bf16"}, r"leave bf16=True out, .*, by model\.to\(torch\.bfloat16\)"),
+        ({"mixed": "fp16"}, r"mixed precision in fp16 are not planned together: give the trainer bf16=True"),
         ({"steps": 2}, r"gradient_accumulation_steps=2 are not planned together: .*train_batch_size=8"),
     ],
 )

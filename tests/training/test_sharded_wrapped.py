@@ -186,26 +186,27 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
         r"0.weight is placed as S\(1\)|0.weight is placed as Shard\(dim=1\)",
     ),
     "a part alone": (lambda: nn.Sequential(shard(network()), nn.Linear(4, 4)), {}, "1.weight is not spread"),
-    "compute in bfloat16": (
+    "compute in float16": (
+        lambda: shard(network(), mp_policy=MixedPrecisionPolicy(param_dtype=torch.float16)),
+        {},
+        r"param_dtype=torch.float16\) is not supported for 0.weight in torch.float32: .* "
+        r"give param_dtype=torch.bfloat16",
+    ),
+    "masters in float64": (
+        lambda: shard(network().double(), mp_policy=MixedPrecisionPolicy(param_dtype=LOW)),
+        {},
+        r"param_dtype=torch.bfloat16\) is not supported for 0.weight in torch.float64: .*, by .float\(\)",
+    ),
+    "masters of masters": (
         lambda: shard(network(), mp_policy=MixedPrecisionPolicy(param_dtype=LOW)),
-        {},
-        r"MixedPrecisionPolicy\(param_dtype=torch.bfloat16\) is not supported for weights in torch.float32: "
-        r"cast the module by .to\(torch.bfloat16\) first",
-    ),
-    "inputs in bfloat16": (
-        lambda: shard(network().to(LOW), mp_policy=MixedPrecisionPolicy(param_dtype=LOW)),
-        {},
-        r"param_dtype=torch.bfloat16\) casts the inputs of modules, .*: leave param_dtype= out",
-    ),
-    "outputs in bfloat16": (
-        lambda: shard(network().to(LOW), mp_policy=MixedPrecisionPolicy(output_dtype=LOW)),
-        {},
-        r"MixedPrecisionPolicy\(output_dtype=torch.bfloat16\) is not supported: leave it out",
+        {"master_weights": True},
+        r"master_weights=True: no weight that is trained is bfloat16 or float16",
     ),
     "sums in float64": (
         lambda: shard(network(), mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float64)),
         {},
-        r"MixedPrecisionPolicy\(reduce_dtype=torch.float64\) is not supported",
+        r"reduce_dtype=torch.float64\) is not supported for 0.weight: its gradients are summed up in "
+        r"torch.float32; leave reduce_dtype= out",
     ),
     "another divisor": (
         lambda: told(lambda module: module.set_gradient_divide_factor(3.0)),

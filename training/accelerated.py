@@ -24,7 +24,7 @@ def inside_accelerated(options: Options) -> Optimizer | None:
     if accelerated.scaler is not None:
         raise InputError(
             "accelerate scales losses in float16, which is not planned in sharded training: use "
-            'mixed_precision="no"'
+            'mixed_precision="bf16"'
         )
     steps, planned = accelerated.gradient_state.num_steps, options.gradient_accumulation_steps
     if steps != planned:

@@ -40,6 +40,7 @@ from ..runtime.sharded.shards import Precision, Shards, check_module, checksums
 from ..runtime.trace.output_layouts import residents, trace_real_layouts
 from ..runtime.updates.catalogue import titles
 from ..runtime.updates.clipping import clip
+from ..runtime.updates.masters import MASTER
 from .accumulating import AccumulatingStep
 from .buckets import Buckets, check_ignored
 from .holding import Holding
@@ -113,7 +114,7 @@ class ShardedPlanner(Planner):
             for one, cost in zip(true.operations, costs_of(true, measured), strict=True)
         ]
         unspread = graph_of(with_padding(true, shards), costs)
-        graph = sharded(unspread, network, share_sizes(true, shards))
+        graph = sharded(unspread, network, share_sizes(true, shards, MASTER))
         budget = self._first_budget(graph, program) if size is None else size
         plan = super()._solved(self._unsolved(program, graph, budget), iteration, budget)
         return plan.graph, plan.schedule, plan.budget

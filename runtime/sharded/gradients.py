@@ -18,7 +18,6 @@ from ...graphs.graph import Kind, Phase
 from ..program.program import Call, Operation, Program, Ref, Storage
 from ..storage.blocks import size_bytes
 from ..torch_internals import FakeTensorMode
-from ..updates.masters import MASTER
 from .shards import Shards
 
 
@@ -92,17 +91,19 @@ def with_padding(program: Program, shards: Shards) -> Program:
     return replace(program, storages=storages)
 
 
-def share_sizes(program: Program, shards: Shards) -> dict[int, int]:
+def share_sizes(program: Program, shards: Shards, master: str) -> dict[int, int]:
     """Return by storage the bytes of a rank's shares that are of another dtype than their tensors.
 
     The share of a weight in mixed precision is its master, which takes no bytes besides.
+
+    master: the name of that state.
     """
     sizes: dict[int, int] = {}
     for name in shards.precision.keys() & program.parameters.keys():
         weight = program.parameters[name]
         sizes[program.values[weight].storage] = _share_bytes(program, shards, weight, torch.float32)
-        if (master := program.states.get((name, MASTER))) is not None:
-            sizes[program.values[master].storage] = 0
+        if (state := program.states.get((name, master))) is not None:
+            sizes[program.values[state].storage] = 0
     return sizes
 
 

@@ -65,12 +65,22 @@ def _without_records() -> dict[str, bool]:
     return {name: True} if name in signature(proxy_tensor.make_fx).parameters else {}
 
 
-_PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
+_AS_THEY_ARE = {
+    int,
+    float,
+    bool,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+}
 """Types of arguments that stand in a node as they are."""
 
 
 class _UnusualError(Exception):
-    """Error: an argument is neither plain nor a tensor that the trace has made."""
+    """Error: an argument is neither a number or name nor a tensor that the trace has made."""
 
 
 class _ShortCalls:
@@ -95,7 +105,7 @@ class _ShortCalls:
 
     def _argument(self, argument: Any) -> Any:
         kind = type(argument)
-        if kind in _PLAIN:
+        if kind in _AS_THEY_ARE:
             return argument
         if kind is list or kind is tuple:
             return kind(map(self._argument, argument))

@@ -38,6 +38,7 @@ from ..runtime.trace.trace import trace
 from ..runtime.unsupported import warn_user
 from ..runtime.updates.averages import averaged, with_talks
 from ..runtime.updates.parts import Part, adding, updating
+from ..runtime.updates.state import count_bytes
 from ..solvers.incumbent import Incumbent, gap
 from ..solvers.problem import InfeasibleError, Problem, Status
 from ..solvers.registry.run import solve_or_unpin as solve
@@ -423,7 +424,7 @@ class Planner:
         if iteration.processes is not None:
             measured = with_talks(measured, program, iteration.processes)
         graph = graph_from(program, measured)
-        budget = self._first_budget(graph, program) if size is None else size
+        budget = self._first_budget(graph, program, iteration) if size is None else size
         try:
             return self._chosen(iteration, program, measured, graph, budget)
         except InfeasibleError as error:
@@ -458,14 +459,17 @@ class Planner:
             warn_user(f"planned without compiled operations: with them there is {error}")
             return made
 
-    def _first_budget(self, graph: Graph, program: Program) -> int:
+    def _first_budget(self, graph: Graph, program: Program, iteration: Iteration) -> int:
         """Return the bytes that the iteration may take.
 
-        A budget in bytes includes what libraries keep on the device. The baseline's peak, to which a share
-        refers, does not: it is that of the whole loop, with what is outside of plans, and with the
-        optimizer's step.
+        A budget in bytes includes what libraries keep on the device, and the optimizer beside its states. The
+        baseline's peak, to which a share refers, does not: it is that of the whole loop, with what is
+        outside of plans, and with the optimizer's step.
         """
-        kept = 0 if self.options.budget.size is None else device_of(program.device).constant_bytes()
+        kept, device = 0, device_of(program.device)
+        if self.options.budget.size is not None:
+            updates = iteration.updates
+            kept = device.constant_bytes() + (count_bytes(updates.optimizer, device) if updates else 0)
         extra, resident = self.outside.bytes, graph.resident_bytes
         budget = self.options.budget.bytes_of(self._whole_peak(graph, program), resident + extra) - extra
         if 0 < budget <= kept:

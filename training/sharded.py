@@ -115,7 +115,7 @@ class ShardedPlanner(Planner):
         ]
         unspread = graph_of(with_padding(true, shards), costs)
         graph = sharded(unspread, network, share_sizes(true, shards, MASTER))
-        budget = self._first_budget(graph, program) if size is None else size
+        budget = self._first_budget(graph, program, iteration) if size is None else size
         plan = super()._solved(self._unsolved(program, graph, budget), iteration, budget)
         return plan.graph, plan.schedule, plan.budget
 

@@ -116,7 +116,8 @@ def _optimizer(row: dict[str, Any], module: torch.nn.Module) -> torch.optim.Opti
     if kind["name"] == "none":
         return None
     weights = [x for x in module.parameters() if x.requires_grad]
-    options: dict[str, Any] = {} if kind["kind"] == "unknown" else {kind["kind"]: True}
+    named: dict[str, dict[str, Any]] = {"unknown": {}, "forloop": {"foreach": False}}
+    options = named.get(kind["kind"], {kind["kind"]: True})
     if kind["name"] == "sgd":
         return torch.optim.SGD(weights, 1e-3, momentum=kind.get("momentum") or 0.0, **options)
     return {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[kind["name"]](weights, 1e-5, **options)

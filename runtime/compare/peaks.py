@@ -32,8 +32,8 @@ class Peaks(NamedTuple):
     """Peak memory of a planned step, in bytes.
 
     device, host, disk: the most at once in each memory.
-    extra: of the device's, at most so many belong to no tensor of the plan, see `generator_bytes`, or are
-        copies for a CUDA graph.
+    extra: of the device's, at most so many belong to no tensor of the plan, see `generator_bytes` and
+        `PlannedStep.count_bytes`, or are copies for a CUDA graph.
     constant: of the device's, at most so many are what libraries keep, see `Device.constant_bytes`.
     reserved: what the allocator had of the device, with all that was free between tensors; None if nobody
         counts.
@@ -69,7 +69,7 @@ def peaks_of(step: PlannedStep, run: Callable[[], None]) -> Peaks:
         return Peaks(
             peak,
             step.undo_bytes,
-            extra=generator_bytes(step.program) + step.graph_bytes,
+            extra=generator_bytes(step.program) + step.graph_bytes + step.count_bytes,
             constant=constant,
             reserved=_reserved(step.device),
         )
@@ -80,7 +80,7 @@ def peaks_of(step: PlannedStep, run: Callable[[], None]) -> Peaks:
     peak = device_peak(run, step.device, start, known)
     disk = cycle.disk.count.peak if cycle.disk else 0
     host = cycle.host.count.peak + step.undo_bytes
-    extra = generator_bytes(step.program)
+    extra = generator_bytes(step.program) + step.count_bytes
     return Peaks(peak, host, disk, extra, constant, _reserved(step.device))
 
 

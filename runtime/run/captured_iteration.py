@@ -26,6 +26,7 @@ from ...planner.schedule.schedule import Schedule
 from ..codegen.codegen import is_plain
 from ..device.device import Device
 from ..program.program import Call, Operation, Program, Ref
+from ..torch_internals import ATTENTION, ATTENTION_BACKWARD
 from ..unsupported import warn_user
 from ..updates.averages import averages
 from ..updates.rules import if_finite, is_fused
@@ -37,6 +38,8 @@ MOST_CAPTURES = 8
 """Captures that a step holds. Steps with several batches per update need two or three."""
 
 _INDEXING = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default)
+
+_DRAWING_ATTENTION = (*ATTENTION, *ATTENTION_BACKWARD)
 
 _PATIENCE = 20
 """Iterations without a capture after which the user is warned."""
@@ -81,6 +84,9 @@ def _why_not(program: Program, operation: Operation, *, counts: bool) -> str | N
         return "waits for values of the device"
     constants = {program.values[value].storage for value in program.constants}
     used = {*operation.writes, *operation.mutates, *set(operation.reads).difference(constants)}
+    if getattr(call.target, "overloadpacket", None) in _DRAWING_ATTENTION:
+        # Its seed and offset: tensors of the host otherwise, of the device in a capture.
+        used -= {v.storage for v in program.values if v.dtype == torch.int64 and not v.shape}
     elsewhere = {v.device.type for v in program.values if v.storage in used} - {program.device.type}
     return f"takes or makes a tensor on {elsewhere.pop()}" if elsewhere else None
 

@@ -414,6 +414,11 @@ class PlannedStep:
         return 0 if self._graphs is None else self._graphs.extra_bytes
 
     @property
+    def count_bytes(self) -> int:
+        """Return the bytes on the device, in addition to the plan's, of the optimizer's step counts."""
+        return 0 if self._optimizer is None else self._optimizer.count_bytes(self.device)
+
+    @property
     def undo_bytes(self) -> int:
         """Return the bytes in host memory, in addition to the schedule's, for what iterations overwrite; 0
         without `undo`.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...graphs.errors import MemplanError, MismatchError
+from ..device.device import Device, StreamDevice
 from ..model.accumulated import SUM, Accumulated, accumulated, note_accumulated
 from ..model.iteration import Iteration
 from ..program.program import Program, Value
@@ -27,6 +28,18 @@ from .updates import updates_weights
 
 COUNT = "step"
 """Name under which some optimizers keep, with a parameter's states, how often it was updated."""
+
+
+def count_bytes(optimizer: torch.optim.Optimizer, device: Device) -> int:
+    """Return the bytes of the step counts that the optimizer keeps on a device that allocates blocks.
+
+    PyTorch's fused kernels have a count for each weight there, beside the states that the plan knows.
+    """
+    described = description(optimizer)
+    if described is None or not described.counts or not isinstance(device, StreamDevice):
+        return 0
+    counts = sum(len(group["params"]) for group in optimizer.param_groups if group.get("fused"))
+    return counts * device.block_bytes
 
 
 class OptimizerState:
@@ -83,6 +96,10 @@ class OptimizerState:
                 )
 
         return self._optimizer.register_step_pre_hook(check).remove
+
+    def count_bytes(self, device: Device) -> int:
+        """Return the bytes of step counts on the device, see the function of this name."""
+        return count_bytes(self._optimizer, device)
 
     @property
     def counts(self) -> bool:

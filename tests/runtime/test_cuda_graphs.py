@@ -16,9 +16,12 @@ import torch
 from memplan.graphs.errors import MemplanError
 from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.sequence import in_default_mode, schedule_of
+from memplan.runtime.absent_gpu.absent_gpu import absent_gpu
+from memplan.runtime.absent_gpu.capability import Capability
 from memplan.runtime.device.cpu import Cpu
 from memplan.runtime.model.iteration import Iteration, Updates
-from memplan.runtime.run.captured_iteration import check_capturable
+from memplan.runtime.profile.fake_build import fake_build
+from memplan.runtime.run.captured_iteration import _why_not, check_capturable  # pyright: ignore[reportPrivateUsage]
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.trace.trace import trace
@@ -305,3 +308,26 @@ def test_tensors_elsewhere() -> None:
     elsewhere = replace(program, device=torch.device("cuda", 0))
     with pytest.raises(MemplanError, match="takes or makes a tensor on cpu"):
         check_capturable(elsewhere, baseline_schedule(unmeasured(program)), Replaying(), counts=False)
+
+
+def test_seeds_of_attention_are_made_on_the_device_in_a_capture() -> None:
+    """A trace has them on the host: the fused kernels put them there where nothing is captured."""
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(2, 4, 32, 64))
+
+        def forward(self) -> torch.Tensor:
+            heads = self.weight, self.weight, self.weight
+            return nn.functional.scaled_dot_product_attention(*heads, dropout_p=0.1).square().mean()
+
+    with absent_gpu(Capability(9, 0)):
+        program = trace(fake_build(lambda: Iteration(Attention(), ())))
+    made = [operation for operation in program.operations if "efficient" in str(operation.call.target)]
+    assert len(made) == 2
+    host = torch.device("cpu")
+    on_card = [v._replace(device=host) if v.dtype == torch.int64 else v for v in program.values]
+    program = replace(program, values=on_card)
+    assert {value.device.type for value in program.values} == {"cpu", program.device.type}
+    assert [_why_not(program, operation, counts=False) for operation in made] == [None, None]

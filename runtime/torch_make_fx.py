@@ -79,6 +79,12 @@ _AS_THEY_ARE = {
 """Types of arguments that stand in a node as they are."""
 
 
+def _taken_apart(mode: Any) -> Any:
+    """Return the operators that this trace takes apart. PyTorch 2.11 has one table for all."""
+    table = getattr(mode, "decomposition_table", None)
+    return proxy_tensor.CURRENT_DECOMPOSITION_TABLE if table is None else table
+
+
 class _UnusualError(Exception):
     """Error: an argument is neither a number or name nor a tensor that the trace has made."""
 
@@ -91,7 +97,7 @@ class _ShortCalls:
 
     def __call__(self, mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if (name := _short_name(func)) is None or func in mode.decomposition_table:
+        if (name := _short_name(func)) is None or func in _taken_apart(mode):
             return self._usual(func, types, args, kwargs)
         try:
             nodes = tuple(map(self._argument, args))

@@ -24,6 +24,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from select import select
 from typing import IO, Any
@@ -278,8 +280,8 @@ def _text_model(row: Row, batch: int) -> tuple[Any, dict[str, Any], Any]:
 def _image_model(row: Row, batch: int) -> tuple[Any, dict[str, Any], Any]:
     import torch
 
-    if torch.version.cuda is None and not _LIBRARIES:
-        # Its kernels are not loaded then, and on import it describes two of their operators all the same.
+    if not _LIBRARIES and find_spec("torchvision") and not _imports("torchvision"):
+        # Its kernels are those of another PyTorch; it describes two of their operators when imported.
         _LIBRARIES.append(torch.library.Library("torchvision", "DEF"))
         for operator in ("nms", "qnms"):
             _LIBRARIES[-1].define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -298,6 +300,14 @@ def _image_model(row: Row, batch: int) -> tuple[Any, dict[str, Any], Any]:
 
 
 _LIBRARIES: list[Any] = []
+
+
+def _imports(name: str) -> bool:
+    try:
+        import_module(name)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _wrapped(module: Any, loss: Any, autocast: str | None) -> Any:

@@ -27,6 +27,9 @@ class _Hint(NamedTuple):
     outside: bool = False
 
 
+IN_CUDNN = "recurrent layers run as cuDNN's kernels on CUDA, whose memory no trace sees"
+CUDNN = "set torch.backends.cudnn.enabled = False before the model runs, then they are PyTorch's own"
+
 OWN_BACKWARD = (
     "a plan has the gradients of its own backward alone. If that is activation checkpointing (unsloth's, "
     "Megatron's, DeepSpeed's, fairscale's), switch it off: the plan recomputes activations itself. Else "
@@ -149,6 +152,7 @@ _HINTS = (
     _Hint("", "", "'FakeTensor' and '", _OWN_CLASS, _OF_CLASS),
     _Hint("", "", "' and 'FakeTensor'", _OWN_CLASS, _OF_CLASS),
     _Hint("", "", "Creating a new Tensor subclass", "compute with torch.Tensor in forward and loss", _MAKES),
+    _Hint("torch/nn/modules/rnn", "", "Cannot access data pointer", CUDNN, IN_CUDNN),
     _Hint("", "", "Cannot access data pointer", _OPERATOR, "takes the address of a tensor (data_ptr)"),
     _Hint("", "", "0 active drivers", _OPERATOR, "launches a Triton kernel, which a trace can't see"),
     _Hint(

@@ -462,9 +462,9 @@ class Planner:
     def _first_budget(self, graph: Graph, program: Program, iteration: Iteration) -> int:
         """Return the bytes that the iteration may take.
 
-        A budget in bytes includes what libraries keep on the device, and the optimizer beside its states. The
-        baseline's peak, to which a share refers, does not: it is that of the whole loop, with what is
-        outside of plans, and with the optimizer's step.
+        A budget in bytes includes what libraries keep on the device, and the optimizer in addition to its
+        states. The baseline's peak, to which a share refers, does not: it is that of the whole loop, with
+        what is outside of plans, and with the optimizer's step.
         """
         kept, device = 0, device_of(program.device)
         if self.options.budget.size is not None:

@@ -390,6 +390,7 @@ def everything(
 def _same_bits(one: Tensor, other: Tensor) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
+    other = other.to(one.device)  # a plan may leave a gradient on the host
     first, second = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (one, other))
     return torch.equal(first, second)
 
@@ -397,4 +398,4 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 def _largest_difference(one: Tensor, other: Tensor) -> float:
     if one.shape != other.shape or one.numel() == 0:
         return float("inf")
-    return float((one.double() - other.double()).abs().max())
+    return float((one.double() - other.to(one.device).double()).abs().max())

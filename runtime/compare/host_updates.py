@@ -88,11 +88,12 @@ def rounding(
 
     before: the tensors before the update.
     """
-    one, other = eager[name], planned[name]
+    one = eager[name]
+    other = planned[name].to(one.device)
     if one.shape != other.shape or one.dtype != other.dtype or not one.dtype.is_floating_point:
         return float("inf"), False
     exact, found = one.double(), other.double()
-    start = before[name].double() if name in before else torch.zeros_like(exact)
+    start = before[name].to(one.device).double() if name in before else torch.zeros_like(exact)
     allowed = ULPS * torch.finfo(one.dtype).eps * (exact.abs() + start.abs()) + SHARE * (exact - start).abs()
     difference = (exact - found).abs()
     largest = float(difference.max()) if difference.numel() else 0.0

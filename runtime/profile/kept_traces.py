@@ -106,7 +106,7 @@ class KeptTraces:
         _log.debug("kept traces: %s %s", place, "is not there" if found is None else "is used")
         if found is not None:
             return found
-        with self.watching():  # an earlier trace's reads count too: what it imported is not imported again
+        with self.watching():  # an earlier trace's reads count too: what it imported is not imported twice
             made = make()
         with suppress(OSError, pickle.PicklingError, RuntimeError, TypeError, AttributeError):
             self._write(place, made)

@@ -334,14 +334,15 @@ class PlannedStep:
     def _outcome(self, results: Sequence[Tensor]) -> Outcome:
         """Sort an iteration's results into an Outcome.
 
-        results: in the program's order, in whichever memory the schedule has left them.
+        results: in the program's order, in whichever memory the schedule has left them. Gradients of weights
+            stay there; all others come to the device.
         """
-        following = iter(results)
-        loss = None if self.program.loss is None else next(following)
-        outputs = {name: next(following).to(self.program.device) for name in self.program.outputs}
+        following, here = iter(results), self.program.device
+        loss = None if self.program.loss is None else next(following).to(here)
+        outputs = {name: next(following).to(here) for name in self.program.outputs}
         gradients = {name: next(following) for name in self.program.gradients}
-        of_inputs = {name: next(following) for name in self.program.input_gradients}
-        norm = None if self.program.norm is None else next(following)
+        of_inputs = {name: next(following).to(here) for name in self.program.input_gradients}
+        norm = None if self.program.norm is None else next(following).to(here)
         requested = {name: outputs.pop(name) for name in self.program.output.names}
         infinite = bool(next(following, False))
         return Outcome(

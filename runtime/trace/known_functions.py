@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from ..absent_gpu.devices import is_absent_gpu
+from ..hints import CUDNN, IN_CUDNN
 from ..model.captured import users_line
 from ..torch_internals import CTC_LOSS, PACK, PAD_PACKED, FakeTensor
 from ..unsupported import TraceError
@@ -22,10 +23,7 @@ from .assembled import ASSEMBLES, assembled
 from .known_values import KnownValues
 
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-_CUDNN = (
-    "recurrent layers run as cuDNN's kernels on CUDA, whose memory no trace sees: set "
-    "torch.backends.cudnn.enabled = False before the model runs, then they are PyTorch's own"
-)
+_CUDNN = f"{IN_CUDNN}: {CUDNN}"
 _ABSENT = (
     "recurrent layers can't be estimated for a GPU that is not here, where they run as cuDNN's kernels: call "
     "nn.LSTMCell or nn.GRUCell for each step, or profile the model on the GPU with "

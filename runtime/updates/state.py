@@ -33,7 +33,7 @@ COUNT = "step"
 def count_bytes(optimizer: torch.optim.Optimizer, device: Device) -> int:
     """Return the bytes of the step counts that the optimizer keeps on a device that allocates blocks.
 
-    PyTorch's fused kernels have a count for each weight there, beside the states that the plan knows.
+    PyTorch's fused kernels have a count for each weight there, in addition to the states that the plan knows.
     """
     described = description(optimizer)
     if described is None or not described.counts or not isinstance(device, StreamDevice):

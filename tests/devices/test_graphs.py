@@ -86,6 +86,7 @@ def test_the_memory_of_a_graph_is_what_the_plan_has_above_what_stays(device: str
         solver="store-all",
         cache=False,
         cuda_graph=True,
+        verify=False,  # a comparison takes what eager PyTorch takes
     )
     where.release_unused()
     where.reset_peak()

@@ -4,6 +4,7 @@ The oracles are eager PyTorch itself, a naive replay of the program, and the sim
 """
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,12 +17,14 @@ from memplan.planner.schedule.sequence import in_default_mode, schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.comparison import compare
 from memplan.runtime.compare.eager import run_eager
+from memplan.runtime.device.cpu import Cpu
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.program.graph import Cost, graph_of
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.trace.trace import trace
+from memplan.runtime.updates.state import count_bytes
 from not_none import not_none
 from program_replay import ProgramReplay
 from recomputing import recomputing
@@ -293,3 +296,26 @@ def test_the_code():
     assert lines[-1].startswith("return v")
     assert not any(name in step.source for name in ("weight", "tanh", "inputs"))
     assert compare(iteration, step).equal
+
+
+def test_results_come_to_the_device_but_gradients_that_the_plan_left_on_the_host():
+    """Where a schedule has left them is not where a loop on a GPU reads them."""
+    iteration = ITERATIONS["perceptron"]()
+    program = trace(iteration)
+    graph = unmeasured(program)
+    step = PlannedStep(
+        iteration, program, schedule_of(graph, in_default_mode(range(len(program.operations))))
+    )
+    step.program = replace(program, device=torch.device("meta"))
+    results = [torch.ones(()), *(torch.ones(3) for _ in program.gradients)]
+    outcome = step._outcome(results)
+    assert not_none(outcome.loss).device.type == "meta"
+    assert {gradient.device.type for gradient in outcome.gradients.values()} == {"cpu"}
+
+
+@pytest.mark.parametrize(("options", "counts"), [({"fused": True}, 4), ({}, 0)])
+def test_step_counts_of_fused_kernels_on_a_device_are_bytes_outside_of_the_plan(options, counts):
+    module = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+    optimizer = torch.optim.AdamW(module.parameters(), 1e-3, **options)
+    assert count_bytes(optimizer, SimulatedDevice()) == 512 * counts
+    assert count_bytes(optimizer, Cpu(torch.device("cpu"))) == 0

@@ -20,12 +20,14 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.compare.comparison import compare
 from memplan.runtime.compare.peaks import peaks
 from memplan.runtime.model.iteration import Iteration, on_device
+from memplan.runtime.profile.profile import graph_from, measure_program
 from memplan.runtime.program.graph import graph_of
 from memplan.runtime.run import queues
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.storage import blocks
 from memplan.runtime.storage.offloaded import Offloaded
+from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
 from memplan.runtime.trace.trace import trace
 from not_none import not_none
 from program_replay import ProgramReplay
@@ -347,8 +349,8 @@ def test_on_cuda(name):
     for number in range(3):
         rng = random.Random(number)
         iteration = on_device(seeded(name), "cuda")
-        program = trace(iteration)
-        graph = unmeasured(program)
+        program = trace_real_layouts(iteration)
+        graph = graph_from(program, measure_program(program, residents(program, iteration)), block_bytes=512)
         schedule = absent(graph, in_order(graph), rng)
         budget = some_budget(graph, schedule, rng)
         step = PlannedStep(iteration, program, schedule, Terms(graph, budget, MACHINE))

@@ -2,12 +2,15 @@
 
 import time
 from collections import Counter
+from itertools import chain, repeat
+from math import isfinite
 
 import pytest
 import torch
 from memplan.runtime.device.cpu import Cpu
+from memplan.runtime.device.device import Timed
 from memplan.runtime.measuring.measure import MOST_COPIES, copies, measure
-from memplan.runtime.measuring.timing import FEWEST, MOST
+from memplan.runtime.measuring.timing import FEWEST, MOST, Timing
 
 N = 1000
 
@@ -138,3 +141,19 @@ def test_cuda_events_time_the_kernel_not_its_launch():
     measured = measure([lambda: x + x], "cuda")
     assert measured.peak_bytes == 4 * 2**26
     assert 2e-5 < measured.seconds < 0.1
+
+
+@pytest.mark.parametrize(("later", "settled"), [(0.0, True), (5e-3, False)])
+def test_no_figure_divides_by_a_clock_that_does_not_move_during_a_call(later, settled):
+    ticks = chain(repeat(0.0, MOST), repeat(later))
+
+    class Standing(Cpu):
+        def timed(self, calls):
+            return Timed(next(ticks))
+
+    timing = Timing(Standing(torch.device("cpu")))
+    for _ in range(2):
+        timing.add_round([lambda: None])
+    assert timing.settled is settled
+    assert isfinite(timing.doubt)
+    assert isfinite(timing.spread)

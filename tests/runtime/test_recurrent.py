@@ -1,8 +1,11 @@
 """Recurrent layers: fake kernels of the GRU cell, with and without biases; cuDNN's layers are refused."""
 
+import traceback
+
 import pytest
 import torch
 from memplan.runtime.calls.fake_kernels import gru_cell, gru_cell_backward
+from memplan.runtime.hints import hint
 from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.torch_internals import has_fake_kernel
 from memplan.runtime.trace.trace import trace
@@ -37,3 +40,13 @@ def test_layers_that_run_as_cudnns_are_refused_with_the_way_out(layer, monkeypat
         TraceError, match=r"set torch\.backends\.cudnn\.enabled = False before the model runs"
     ):
         trace(iteration)
+
+
+def test_an_address_that_a_recurrent_layer_takes_is_refused_with_the_way_out():
+    """On a GPU `flatten_parameters` takes the addresses of weights before the layer's function is called."""
+    where = traceback.FrameSummary("torch/nn/modules/rnn.py", 200, "flatten_parameters", line="w.data_ptr()")
+    advice, reason = hint([where], "Cannot access data pointer of Tensor (e.g. FakeTensor)")
+    assert "set torch.backends.cudnn.enabled = False" in advice
+    assert "cuDNN" in reason
+    elsewhere = traceback.FrameSummary("/work/model.py", 200, "forward", line="w.data_ptr()")
+    assert "custom_op" in hint([elsewhere], "Cannot access data pointer of Tensor (e.g. FakeTensor)")[0]

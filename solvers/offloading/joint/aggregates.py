@@ -15,7 +15,7 @@ from ....graphs.machine import Hierarchy, Memory
 from ....planner.residency.lifetimes import run_moment
 from ....planner.residency.prefetch_placement import may_start, memories_at_start
 from ....planner.residency.tensor_transfers import FIXED_STEP, fetch_type
-from .alike import Part
+from .equivalent import Part
 from .parts import INTERVAL
 from .timeline import Lineup
 

@@ -15,7 +15,7 @@ does so. Tensors move whole. No paper has this: the method is memplan's own, exp
 
     drops.py      begin here: which activations a start recomputes, and the runs that follow
     state.py      a point of the search: decisions, and what they come to; timeline.py, its runs; parts.py,
-                  what a tensor adds, derived once for tensors used alike (alike.py); aggregates.py, the
+                  what a tensor adds, derived once for equivalent tensors (equivalent.py); aggregates.py, the
                   tables of all
     start.py      greedy starts; fill.py, what stays on the device; disk_spill.py, what goes on to the disk;
                   lp_guide.py, what the offloading program in fractions advises

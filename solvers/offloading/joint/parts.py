@@ -1,7 +1,7 @@
 """The contribution of one tensor to a state: transfers and deletes, bytes by moment, and offload intervals.
 
 Intervals depend on the modes of the runs that access it, the rest also on what is decided for its uses: they
-are cached by these. alike.py derives the rest.
+are cached by these. equivalent.py derives the rest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ....planner.residency.lifetimes import Lifetime, count_moments, position_of
 from ....planner.residency.residency import Residency, TensorUse
 from ....planner.schedule.sequence import Run
 from ....planner.simulator.footprint import Footprint
-from .alike import MOST_KEPT, Alike, Part, Short, shorten
+from .equivalent import MOST_KEPT, Equivalent, Part, Short, shorten
 from .timeline import Lineup
 
 INTERVAL = np.dtype([(name, np.int64) for name in ("tensor", "after", "before")])
@@ -64,7 +64,7 @@ class IntervalParts:
     def __init__(self, graph: Graph, machine: Machine, lineup: Lineup) -> None:
         self.graph, self.machine, self.lineup = graph, machine, lineup
         self.moments = count_moments(len(lineup.runs))
-        self._alike = Alike(Footprint(graph, machine.hierarchy), machine.hierarchy, self.moments)
+        self._equivalent = Equivalent(Footprint(graph, machine.hierarchy), machine.hierarchy, self.moments)
         self._kept: dict[tuple[Any, ...], Part] = {}
         self._lives: dict[tuple[Any, ...], tuple[list[Lifetime], Short]] = {}
         self._gaps: dict[tuple[Any, ...], Any] = {}
@@ -112,9 +112,10 @@ class IntervalParts:
         lifetimes, short = self._lifetimes(x)
         slots = {place: decided.leave[place] for place in self._places[x] if place in decided.leave}
         if slots:
-            part = self._alike.part_at(x, Residency(self.lineup.runs, decided.offloaded, slots), lifetimes)
+            residency = Residency(self.lineup.runs, decided.offloaded, slots)
+            part = self._equivalent.part_at(x, residency, lifetimes)
         else:
-            part = self._alike.part(x, short, decided.offloaded)
+            part = self._equivalent.part(x, short, decided.offloaded)
         for fetch in part.fetches if decided.shift or decided.read_shift else ():
             place = x, position_of(fetch["use"])
             shifts = decided.shift.get(place, 0), decided.read_shift.get(place, 0)

@@ -15,7 +15,7 @@ from memplan.planner.residency.lifetimes import count_moments, find_lifetimes
 from memplan.planner.residency.residency import Residency, TensorUse
 from memplan.planner.schedule.sequence import Run
 from memplan.planner.simulator.footprint import Footprint
-from memplan.solvers.offloading.joint.alike import Alike, shorten
+from memplan.solvers.offloading.joint.equivalent import Equivalent, shorten
 from test_residency import LINKED, random_runs, training
 
 FOUR = replace(LINKED, disk_name="cxl", deeper=(Tier("archive", None, Link(1.0), Link(1.0)),))
@@ -43,7 +43,7 @@ def test_what_is_derived_once_is_what_each_tensor_derives(machine: Machine, seed
     shortened = shared = 0
     runs_of_all = [random_runs(graph, random) for _ in range(3)]
     for runs in runs_of_all:
-        alike = Alike(Footprint(graph, machine.hierarchy), machine.hierarchy, count_moments(len(runs)))
+        alike = Equivalent(Footprint(graph, machine.hierarchy), machine.hierarchy, count_moments(len(runs)))
         lifetimes = find_lifetimes(graph, runs)
         for _ in range(3):
             deepest = 1 if machine is RANKS else len(machine.hierarchy) - 1

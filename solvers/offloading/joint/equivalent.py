@@ -1,4 +1,4 @@
-"""Transfers of tensors that are used alike, derived once: the same tensors of equal layers, say.
+"""Transfers of equivalent tensors, derived once: the same tensors of equal layers, say.
 
 Deriving transfers only compares moments, and adds a slot or two to them: how many runs there are between two
 uses does not matter if they are many. So long gaps are shortened, transfers are derived on the short line,
@@ -26,7 +26,7 @@ from ....planner.residency.tensor_transfers import TensorTransfers, derive_trans
 from ....planner.simulator.footprint import Footprint
 
 _LONG = 8
-"""Runs that a shortened gap has. What is derived is less than half of that away from a use."""
+"""Runs that a shortened gap has. What is derived is less than half of that from a use."""
 
 MOST_KEPT = 100_000
 """Contributions that are cached: some hundred MB at most."""
@@ -114,7 +114,7 @@ def shorten(lifetimes: Sequence[Lifetime], runs: int) -> Short:
     return Short(lifetimes, uses, at, 2 * np.array(anchors, np.int64), shape, last)
 
 
-class Alike:
+class Equivalent:
     """The contributions of tensors, each kind derived once.
 
     moments: of the states that the parts are for.

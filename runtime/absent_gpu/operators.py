@@ -42,7 +42,7 @@ def cuda_operators(capability: Capability) -> Generator[None]:
                     library.impl(name, made, key, allow_override=True)
             for name in OF_CUDA_ALONE:
                 library.impl(name, _never, "CPU")
-            library.impl("histc", _histc, "Meta")
+            library.impl("histc", _histc, "Meta", allow_override=True)
         yield
     finally:
         library._destroy()

@@ -131,8 +131,9 @@ def with_spread(random: Random, graph: Graph) -> Graph:
         if legal and kinds[x] != Kind.INPUT and chance(random, 0.7):
             kinds[x] = random.choice((Kind.PARAMETER, Kind.OPTIMIZER_STATE)) if persistent[x] else MADE[-1]
             spread.append(x)
-    wide = [x for x in spread if persistent[x] and chance(random, 0.2)]
-    shares = {x: random.randint(0, 2 * int(graph.tensors.bytes[x])) for x in wide}
+    apart = Random(int(graph.tensors.bytes.sum()))  # drawn apart: cases that are named by their seed stay
+    wide = [x for x in spread if persistent[x] and chance(apart, 0.2)]
+    shares = {x: apart.randint(0, 2 * int(graph.tensors.bytes[x])) for x in wide}
     tensors = replace(graph.tensors, kind=kinds, spread=frozenset(spread), shares=shares)
     found = replace(graph, tensors=tensors)
     validate(found)

@@ -4,6 +4,7 @@
 
     step = memplan.optimize(model, inputs, budget="12GB")     # traces, measures, solves, checks
     loss = step(*inputs)                                      # forward and backward, within the budget
+    loss.backward()                                           # hands over the gradients
     optimizer.step()                                          # optimize(…, optimizer=optimizer) takes it in
 
 To compare schedulers there are `load_graph`, `solve`, `simulate`, `load_schedule` and `save_schedule`.

@@ -63,7 +63,7 @@ class Aggregates:
                     places = np.concatenate([part.places for part in parts])
                     add(self._changes.reshape(-1), places, np.concatenate([part.changes for part in parts]))
                     parts.clear()
-            self._curves = self._changes.cumsum(axis=1)[:, :-1]
+            self._curves = self._changes[:, :-1].cumsum(axis=1)  # contiguous: compiled once
         return self._curves
 
     def add_workspace(self, position: int, size: int) -> None:

@@ -1,4 +1,4 @@
-"""What code reads while it is watched: the files that it opens, and the environment variables.
+"""Files that code opens and environment variables that it reads while it is watched.
 
 Python's `os.environ` is watched, in whatever way a variable is read: `os.getenv`, `in`, `get`. Code that goes
 through all variables, or starts another program, which gets them all, counts as a reader of each. What

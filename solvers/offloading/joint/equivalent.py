@@ -74,7 +74,7 @@ class _Moments(NamedTuple):
 
 
 class _Derived(NamedTuple):
-    """What was derived on a short line: the transfers, and their moments.
+    """Transfers that were derived on a short line, and their moments.
 
     moments: of the moves their slots and orders, of the fetches the uses and earliest, and where bytes
     change. memories, changes: there, the memories that they count in as rows of a flat array, and by how

@@ -43,7 +43,7 @@ def test_what_is_derived_once_is_what_each_tensor_derives(machine: Machine, seed
     shortened = shared = 0
     runs_of_all = [random_runs(graph, random) for _ in range(3)]
     for runs in runs_of_all:
-        alike = Equivalent(Footprint(graph, machine.hierarchy), machine.hierarchy, count_moments(len(runs)))
+        parts = Equivalent(Footprint(graph, machine.hierarchy), machine.hierarchy, count_moments(len(runs)))
         lifetimes = find_lifetimes(graph, runs)
         for _ in range(3):
             deepest = 1 if machine is RANKS else len(machine.hierarchy) - 1
@@ -52,9 +52,9 @@ def test_what_is_derived_once_is_what_each_tensor_derives(machine: Machine, seed
                 own = [each for each in lifetimes if each.tensor == x][::-1]
                 short = shorten(own, len(runs))
                 shortened += short.runs < len(runs)
-                before = len(alike._derived)  # pyright: ignore[reportPrivateUsage]
-                got, want = alike.part(x, short, residency.offloaded), alike.part_at(x, residency, own)
-                shared += len(alike._derived) == before  # pyright: ignore[reportPrivateUsage]
+                before = len(parts._derived)  # pyright: ignore[reportPrivateUsage]
+                got, want = parts.part(x, short, residency.offloaded), parts.part_at(x, residency, own)
+                shared += len(parts._derived) == before  # pyright: ignore[reportPrivateUsage]
                 for part, other in zip(got, want, strict=True):
                     np.testing.assert_array_equal(part, other)
     assert shared

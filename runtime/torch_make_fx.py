@@ -4,6 +4,8 @@
 apart, constants. That takes three quarters of a trace on fake tensors. An ATen operator on tensors that the
 trace has made, of known sizes, needs only a node and the forms of its results. All other calls go the usual
 way. Graphs are the same, node by node, but for `tensor_meta`, which repeats what `val` says.
+
+What it takes of torch that is not promised was so in 2.10.0, 2.11.0, 2.13.0 and 2.14.1.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -80,7 +82,7 @@ _AS_THEY_ARE = {
 
 
 def _taken_apart(mode: Any) -> Any:
-    """Return the operators that this trace takes apart. PyTorch 2.11 has one table for all."""
+    """Return the operators that this trace takes apart. PyTorch 2.10 and 2.11 have one table for all."""
     table = getattr(mode, "decomposition_table", None)
     return proxy_tensor.CURRENT_DECOMPOSITION_TABLE if table is None else table
 

@@ -66,6 +66,7 @@ class LoopMemory(NamedTuple):
 
     states: what stays all the time.
     gradients: `.grad` of earlier iterations, alive while one runs.
+    offloaded: these are in host memory while one runs (old_gradients.py).
     peak: the most while the optimizer steps or gradients are clipped, with the states, without weights and
         gradients.
     name: the optimizer's.
@@ -77,18 +78,22 @@ class LoopMemory(NamedTuple):
     peak: int = 0
     name: str = ""
     assumed: str = ""
+    offloaded: bool = False
 
     @property
     def bytes(self) -> int:
         """Bytes of the budget that plans do not have."""
-        return self.states + self.gradients
+        return self.states + (0 if self.offloaded else self.gradients)
 
     def needed(self, program: Program) -> int:
         """Return the bytes on the device while the optimizer steps after an iteration; 0 if none is known."""
         if not self.peak:
             return 0
         made = {x for x in program.results if program.storages[x].kind not in RESIDENT}
-        return resident_bytes(program) + sum(program.storages[x].bytes for x in made) + self.peak
+        after = self.peak
+        if self.offloaded:  # `backward` adds to them, if they are not dropped: they are back before
+            after = max(after, self.states + self.gradients)
+        return resident_bytes(program) + sum(program.storages[x].bytes for x in made) + after
 
     def check_step(self, program: Program, budget: int) -> None:
         """Raise InfeasibleError if the optimizer's step does not fit.
@@ -111,10 +116,16 @@ class LoopMemory(NamedTuple):
         """What the budget holds in addition to the plan, as a clause."""
         parts = [
             f"{format_bytes(size)} of {name}"
-            for size, name in ((self.states, f"{self.name}'s states"), (self.gradients, ".grad"))
+            for size, name in (
+                (self.states, f"{self.name}'s states"),
+                (self.bytes - self.states, ".grad"),
+            )
             if size
         ]
-        return f"the budget includes {' and '.join(parts)}"
+        lines = [f"the budget includes {' and '.join(parts)}"] if parts else []
+        if self.offloaded:
+            lines += [f"{format_bytes(self.gradients)} of .grad are in host memory while an iteration runs"]
+        return "; ".join(lines)
 
     @property
     def line(self) -> str:
@@ -159,7 +170,8 @@ class LoopWatch:
     @property
     def bytes_now(self) -> int:
         """Bytes that are outside of plans now: those of `.grad` only if there are gradients in it."""
-        return self.counted.states + (self.counted.gradients if self._has_gradients() else 0)
+        there = self.counted.bytes > self.counted.states and self._has_gradients()
+        return self.counted.states + (self.counted.gradients if there else 0)
 
     def others_train(self) -> bool:
         """Tell whether other parameters require a gradient than when `look_at_frozen` was called last."""
@@ -175,7 +187,7 @@ class LoopWatch:
         trained = trained_parameters(self._module)
         before, self._trained = self.counted, trained.keys()
         self._parameters = self._parameters | trained  # an optimizer keeps the states of frozen ones
-        known = self._counted()
+        known = self._counted()._replace(offloaded=before.offloaded)
         if self._options.gradients == "freed" and before.gradients:  # it was found not to be so
             known = known._replace(gradients=gradient_bytes(self._parameters.values()))
         self.counted = known
@@ -198,7 +210,7 @@ class LoopWatch:
             warn_user("gradients='freed', but .grad has some when the step is called: they count from now on")
         if before.assumed and self._calls == _SECOND and optimizers_of(self._parameters.values()):
             known = loop_memory(self._parameters, self._options)
-            self.counted = known._replace(gradients=self.counted.gradients)
+            self.counted = known._replace(gradients=self.counted.gradients, offloaded=before.offloaded)
             if known.states > before.states or known.peak > before.peak:
                 warn_user(f"{known.name} takes more than was assumed: the plan gets less from now on")
         return None if self.counted is before else self.counted

@@ -158,6 +158,7 @@ class _Loss(torch.autograd.Function):
             for gradient in gradients:
                 gradient.mul_(factor)
         bring_back(ctx.parameters)  # autograd looks at their form
+        bring_back(each.grad for each in ctx.parameters if each.grad is not None)  # and adds to these
         if processes is None:
             return (None, None, None, *gradients)
         return (None, None, None, *_averaged(processes, ctx.parameters, gradients))

@@ -45,6 +45,7 @@ from ..solvers.registry.run import solve_or_unpin as solve
 from .derived import transferred
 from .infeasible import explain
 from .loop_memory import LoopMemory
+from .old_gradients import AWAY, machine_for, may_pay, pays
 from .options import Options
 from .plan_cache import Plan, find, keep, vouch, vouched
 from .report import TrainingLog
@@ -171,9 +172,15 @@ class Planner:
             both = averaged(program) if iteration.updates is not None else program.gradients
             iteration.processes.check({x: program.values[v].shape for x, v in both.items()})
         plan = kept.plan
+        if kept.asked[-1] == AWAY and not self.outside.offloaded:
+            self.leave_room(self.outside._replace(offloaded=True))
         if plan is None and samples is not None and size is not None:
             plan = self._derived(iteration, program, samples, like, size)
-        plan = plan or self._made(iteration, program, size)
+        if plan is None:
+            counted = self.outside
+            plan = self._made(iteration, program, size)
+            if self.outside is not counted:
+                kept = kept._replace(asked=(*kept.asked, AWAY))
         self.bytes = self.bytes or plan.budget
         step = self._step(iteration, plan)
         vouching = self._compare(iteration, step, plan, kept, like, first=size is None)
@@ -257,6 +264,9 @@ class Planner:
         if self.options.cache is None:
             return _Kept(asked)
         plan = find(self.options.cache, program, self.options.machine, asked)
+        if plan is None and machine_for(iteration, self.outside, self.options) is not None:
+            plan = find(self.options.cache, program, self.options.machine, (*asked, AWAY))
+            asked = asked if plan is None else (*asked, AWAY)
         if self.verify is False:
             return _Kept(asked, plan)
         base = grounds(iteration, program, self.options.rollback_on_error)
@@ -425,14 +435,41 @@ class Planner:
             measured = with_talks(measured, program, iteration.processes)
         graph = graph_from(program, measured)
         budget = self._first_budget(graph, program, iteration) if size is None else size
+        choose = partial(self._chosen, iteration, program, measured, graph)
         try:
-            return self._chosen(iteration, program, measured, graph, budget)
+            return self._roomier(iteration, choose, budget)
         except InfeasibleError as error:
             shares = self.options.budget.size is None and iteration.trains
             peak = self._whole_peak(graph, program) if shares else None
             problem = Problem(graph, budget, self.options.machine, self.options.allow)
             explain(error, problem, self.outside, self.outside.needed(program), peak)
             raise
+
+    def _roomier(self, iteration: Iteration, choose: Callable[[int], Plan], budget: int) -> Plan:
+        """Return the plan, with old gradients on the host if that is faster. Raises InfeasibleError.
+
+        choose: makes a plan within so many bytes.
+        """
+        outside, plan, refusal = self.outside, None, None
+        try:
+            plan = choose(budget)
+        except InfeasibleError as error:
+            refusal = error
+        machine = machine_for(iteration, outside, self.options)
+        if machine is not None and may_pay(outside, machine, plan):
+            self.leave_room(outside._replace(offloaded=True))
+            try:
+                roomier = choose(budget + outside.gradients)
+                if pays(outside, machine, plan, roomier):
+                    return roomier
+            except InfeasibleError:
+                if plan is None:  # its smallest budget is the smaller one
+                    raise
+            self.leave_room(outside)
+        if plan is None:
+            assert refusal is not None
+            raise refusal
+        return plan
 
     def _chosen(
         self,

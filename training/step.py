@@ -35,8 +35,9 @@ from .buckets import Buckets
 from .eager_batches import REASONS, EagerBatches
 from .evaluation import Evaluation, Forward
 from .holding import Holding
-from .loop_memory import Count, LoopWatch
+from .loop_memory import Count, LoopWatch, trained_parameters
 from .loss import Losses
+from .old_gradients import OldGradients
 from .plan import Planner
 from .plans import Plans
 from .report import Prediction, Report
@@ -100,6 +101,7 @@ class Step:
         self._clipping = iteration.updates and iteration.updates.clipping
         self._iteration = iteration._replace(inputs=())  # a batch is not held
         self._eager = EagerBatches(self._iteration)
+        self._old: OldGradients | None = None
         self._synced, self._exceeded = True, False
         self._alone = RLock()  # a step is one training: threads that call it take turns
 
@@ -155,6 +157,8 @@ class Step:
         if waiting := self._losses.waiting_bytes:
             self._weigh(plan, waiting)
         plan = self.plans[0] = self._adapter.before(plan, self._iteration._replace(inputs=inputs))
+        if self._planner.outside.offloaded:
+            plan = self._without_old_gradients(plan, inputs)
         iterate = partial(self._iterate, inputs)
         # Other processes do not repeat their iterations.
         outcome = self._verified(plan, inputs, iterate) if self._iteration.alone else iterate(plan)
@@ -433,6 +437,7 @@ class Step:
         planner, more = self._planner, self._loop.look(plan.program.gradients)
         try:
             if more is not None:
+                self._old = None
                 planner.leave_room(more)
                 more.check_step(plan.program, planner.bytes or 0)
                 self._book.note(plan, more.line)
@@ -441,6 +446,24 @@ class Step:
         except InfeasibleError as error:
             raise planner.outside.added_to(error) from None
         return plan
+
+    def _without_old_gradients(self, plan: PlannedStep, inputs: Inputs) -> PlannedStep:
+        """Move `.grad` to the host; return the plan, one for fewer bytes if some of it has to stay."""
+        planner = self._planner
+        if self._old is None:
+            assert planner.options.machine is not None
+            trained = trained_parameters(self._iteration.module).values()
+            self._old = OldGradients(trained, planner.options.machine)
+        self._old.leave()
+        if not self._old.staying:
+            return plan
+        self._loop.counted = planner.outside._replace(offloaded=False)
+        planner.leave_room(self._loop.counted)
+        warn_user(
+            f"{format_bytes(self._old.staying)} of .grad lie in memory that other tensors have too, and stay "
+            "on the device: they count from now on"
+        )
+        return self._within(plan, inputs)
 
     def _weigh(self, plan: PlannedStep, waiting: int) -> None:
         """Warn once if gradients of losses that wait for their backward make an iteration exceed the budget.
@@ -473,7 +496,9 @@ def _planned(planner: Planner, loop: LoopWatch, iteration: Iteration) -> Planned
         _check_follows(iteration)
         if (more := loop.look_at_frozen()) is not None:
             planner.leave_room(more)
-    return planner(iteration)
+    made = planner(iteration)
+    loop.counted = planner.outside  # its gradients may be on the host now
+    return made
 
 
 def _check_follows(iteration: Iteration) -> None:

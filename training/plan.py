@@ -300,12 +300,13 @@ class Planner:
         folder, base = self.options.cache, kept.grounds
         vouching = None if base is None or folder is None else partial(vouch, folder, plan, kept.asked, base)
         weighs = iteration.trains and first
+        in_turn = self._in_turn(iteration, step)
         if self.verification.can_wait(iteration, step, plan):
-            self.verification.wait(iteration, step, plan, vouching, like, weighs=weighs)
+            self.verification.wait(iteration, step, plan, vouching, like, in_turn, weighs=weighs)
             return None
         with self.book.phase("compare"):
             steady = self.verification.before_training(
-                iteration, step, plan, self._in_turn(iteration, step), self.outside.bytes, weighs=weighs
+                iteration, step, plan, in_turn, self.outside.bytes, weighs=weighs
             )
         return vouching if steady else None
 

@@ -5,9 +5,9 @@
     verify=True     each plan, before its first iteration, on the inputs that it was made for
     verify=False    never
 
-Plans that move tensors, parts of an update or of a larger graph, compiled operations, CUDA graphs, several
-processes and forward passes are compared before their first iteration: an iteration of these goes on in the
-next one, or has no eager counterpart by itself.
+Plans that move tensors, parts of a larger graph, compiled operations, CUDA graphs, several processes and
+forward passes are compared before their first iteration: an iteration of these goes on in the next one, or
+has no eager counterpart by itself.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class _Waiting:
     comparison: shared by plans of the same calls, for other shapes: what is left of it is left for all.
     vouching: notes on disk that it was found equal; None if that is not to be noted.
     weighs: whether it may be refused because eager PyTorch takes less.
+    in_turn: steps to compare one after the other, see `compare`.
     noted: whether the report says what eager PyTorch takes.
     """
 
@@ -55,6 +56,7 @@ class _Waiting:
     cost: EagerCost
     vouching: Callable[[], None] | None
     weighs: bool
+    in_turn: Sequence[PlannedStep] | None
     noted: bool = False
 
 
@@ -76,11 +78,14 @@ class Verification:
     def can_wait(self, iteration: Iteration, step: PlannedStep, plan: Plan) -> bool:
         """Tell whether the plan can be compared on the batches that train first."""
         program = plan.program
-        alone = iteration.purpose == "train" and iteration.processes is None and iteration.accumulate == 1
+        alone = iteration.purpose == "train" and iteration.processes is None
+        updates = iteration.updates
+        # First values of averages, and scales that skip an update, go from batch to batch of an update.
+        whole = updates is None or iteration.accumulate == 1 or not (updates.ema or iteration.scaler)
         simple = plan.compiled is None and not self.options.cuda_graph and step.cycle is None
         # Values that decide, or that code keeps, may be others in the next iteration: it is tried before.
         fixed = program.used is None and program.host_part is None
-        return self.options.verify is None and alone and simple and fixed
+        return self.options.verify is None and alone and whole and simple and fixed
 
     def wait(
         self,
@@ -89,20 +94,24 @@ class Verification:
         plan: Plan,
         vouching: Callable[[], None] | None,
         like: Sequence[PlannedStep],
+        in_turn: Sequence[PlannedStep] | None,
         *,
         weighs: bool,
     ) -> None:
         """Have the plan compared on the batches that train first.
 
         like: steps with the same calls, which are waiting too.
+        in_turn: see `compare`.
         """
         if not has_memory_for_eager(plan.program, plan.graph):
             warn_user(NOT_COMPARED)
             return
-        comparison = self.waiting[like[-1]].comparison if like else BatchComparison()
-        # With updates the first iteration makes the states, which are counted as resident.
-        cost = EagerCost(plan.program, measured=1 if iteration.updates is None else 2)
-        self.waiting[step] = _Waiting(plan, comparison, cost, vouching, weighs)
+        comparison = self.waiting[like[-1]].comparison if like else BatchComparison(iteration)
+        # With updates the first iteration makes the states, which are counted as resident. A batch of an
+        # update over several has no cost of an iteration.
+        measured = 1 if iteration.updates is None else 2 if in_turn is None else 0
+        cost = EagerCost(plan.program, measured)
+        self.waiting[step] = _Waiting(plan, comparison, cost, vouching, weighs, in_turn)
 
     def before_training(
         self,
@@ -169,7 +178,9 @@ class Verification:
         if outcome is not None:
             steady, done = waiting.comparison.steady, not waiting.comparison.left
         else:  # eager may differ from itself, or be equal another way
-            steady = self.before_training(iteration, step, waiting.plan, None, outside, weighs=False)
+            steady = self.before_training(
+                iteration, step, waiting.plan, waiting.in_turn, outside, weighs=False
+            )
             outcome, done = run(), True
         # A plan for fewer bytes that has replaced this one meanwhile is another than was compared.
         if done and step in self.waiting and steady and waiting.vouching is not None:

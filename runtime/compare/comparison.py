@@ -11,13 +11,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..model.accumulated import SUM, note_accumulated
+from ..model.accumulated import SUM, accumulated
 from ..model.iteration import Iteration, Scaled, scale_of, unscaled
 from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, PythonState
 from ..model.unchanged import Before, changed_by, changing, copies, unchanged
 from ..program.program import Program
 from ..run.execute import Outcome, PlannedStep
 from ..trace.trace_context import compiling, without_checkpoints
+from .batch_of_update import take_sums
 from .cost import Cost, EagerCost
 from .eager import run_eager
 from .host_updates import rounding, weights_on_host
@@ -266,8 +267,8 @@ def _alone(iteration: Iteration, step: PlannedStep, programs: Collection[Program
     programs: the iterations' programs; none for eager's.
     """
     with unchanged(iteration, step.program.device, programs) as before:
-        if iteration.updates is not None:
-            note_accumulated(iteration.updates.optimizer, None)
+        if iteration.updates is not None and accumulated(iteration.updates.optimizer) is not None:
+            take_sums(iteration)
         yield before
 
 

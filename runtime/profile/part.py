@@ -29,7 +29,7 @@ def graph_of_part(part: Part, whole: Program, graph: Graph) -> Graph:
     program = replace(part.program, storages=storages)
     own = [k for k, o in enumerate(part.places) if program.operations[k].call is not whole.operations[o].call]
     rounds = Rounds(program, {}, own, keeps_integers=False)
-    rounds.run_until_settled()
+    rounds.run()  # once: a part has the whole's schedule, which no time of its own changes
     costs = [_cost(graph, place) for place in part.places]
     for place, one in zip(own, rounds.measurements(), strict=True):
         (costs[place],) = costs_of(replace(program, operations=[program.operations[place]]), [one])

@@ -53,7 +53,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setattr(
         verification, "compared", lambda *given: done.append(True) or verdict.compared(*given)
     )
-    monkeypatch.setattr(verification, "BatchComparison", lambda: done.append(True) or BatchComparison())
+    monkeypatch.setattr(verification, "BatchComparison", lambda i: done.append(True) or BatchComparison(i))
     return done
 
 

@@ -15,6 +15,7 @@ from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.run.execute import Outcome, PlannedStep
 from memplan.training import step as steps
 from memplan.training import verification
+from not_none import not_none
 from torch import Tensor, nn
 
 BATCHES = torch.randn(5, 8, 6, generator=torch.Generator().manual_seed(3))
@@ -207,3 +208,120 @@ def test_an_error_of_the_plan_leaves_all_as_before(monkeypatch: pytest.MonkeyPat
     with pytest.raises(KeyError):
         step(BATCHES[0])
     assert all(map(torch.equal, everything(module, optimizer), before))
+
+
+class Accumulated:
+    """A planned loop over several batches for one update, and the same loop of eager PyTorch."""
+
+    def __init__(self, many: int, kind: str, low: bool, clip: float | None) -> None:
+        self.many, self.kind, self.low, self.clip = many, kind, low, clip
+        self.module = self.made()
+        self.optimizer = self.optimizer_of([*self.module.parameters()])
+        options: dict[str, Any] = {} if low is False else {"master_weights": True}
+        self.step = optimized(
+            self.module,
+            self.batches[0],
+            optimizer=self.optimizer,
+            gradient_accumulation_steps=many,
+            max_grad_norm=clip,
+            **options,
+        )
+
+    def made(self) -> nn.Module:
+        return Noisy().to(torch.bfloat16) if self.low else Noisy()
+
+    @property
+    def batches(self) -> Tensor:
+        many = torch.randn(3 * self.many + 1, 8, 6, generator=torch.Generator().manual_seed(3))
+        return many.to(torch.bfloat16) if self.low else many
+
+    def optimizer_of(self, parameters: list[Any]) -> torch.optim.Optimizer:
+        if self.kind == "sgd":
+            return torch.optim.SGD(parameters, 0.1, momentum=0.9)
+        return torch.optim.AdamW(parameters, 0.01, fused=self.kind == "fused")
+
+    def by_plan(self) -> tuple[list[Tensor], list[bool]]:
+        """Train; return the losses, and whether each is that of a step that was refused."""
+        torch.manual_seed(1)
+        losses, refused = list[Tensor](), list[bool]()
+        for x in self.batches:
+            try:
+                losses.append(self.step(x).detach())
+                refused.append(False)
+            except DifferenceError as error:
+                losses.append(not_none(error.loss).detach())
+                refused.append(True)
+        return losses, refused
+
+    def by_eager(self) -> tuple[list[Tensor], nn.Module, list[Tensor]]:
+        """Train; return losses, the module and the sums of the last update, which has begun."""
+        module = self.made()
+        weights = [*module.parameters()]
+        masters = [nn.Parameter(w.detach().float()) if self.low else w for w in weights]
+        optimizer = self.optimizer_of(masters)
+        torch.manual_seed(1)
+        losses: list[Tensor] = []
+        for number, x in enumerate(self.batches, start=1):
+            loss = mean_square(module(x))
+            (loss / self.many).backward()
+            losses.append(loss.detach())
+            if number % self.many:
+                continue
+            if self.clip is not None:
+                nn.utils.clip_grad_norm_(weights, self.clip)
+            if self.low:
+                for master, weight in zip(masters, weights, strict=True):
+                    master.grad = None if weight.grad is None else weight.grad.float()
+            optimizer.step()
+            if self.low:
+                for master, weight in zip(masters, weights, strict=True):
+                    weight.data.copy_(master)
+            for each in (*weights, *masters):
+                each.grad = None
+        return losses, module, [x.grad for x in weights if x.grad is not None]
+
+    def check(self, losses: list[Tensor]) -> None:
+        expected, module, sums = self.by_eager()
+        assert all(map(torch.equal, losses, expected))
+        mine, theirs = self.module.state_dict(), module.state_dict()
+        assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+        own = [self.optimizer.state[p]["sum"] for p in self.module.parameters()]
+        assert all(map(torch.equal, own, sums))
+
+
+UPDATES = [
+    (2, "adamw", False, None),
+    (3, "adamw", False, 0.1),
+    (3, "sgd", False, None),
+    (4, "fused", False, 0.1),
+    (3, "adamw", True, None),
+    (2, "sgd", True, 0.1),
+]
+
+
+@pytest.mark.parametrize(("many", "kind", "low", "clip"), UPDATES)
+def test_batches_of_an_update_are_compared_one_of_each_kind(
+    eager_runs: list[bool], many: int, kind: str, low: bool, clip: float | None
+) -> None:
+    loop = Accumulated(many, kind, low, clip)
+    assert not eager_runs
+    losses, refused = loop.by_plan()
+    assert len(eager_runs) == 2 * ITERATIONS + (many > 2)
+    assert not any(refused)
+    loop.check(losses)
+
+
+@pytest.mark.parametrize("first", range(5))
+@pytest.mark.parametrize(("many", "kind", "low", "clip"), UPDATES)
+def test_a_difference_in_the_midst_of_an_update_keeps_eager_s_result(
+    monkeypatch: pytest.MonkeyPatch, many: int, kind: str, low: bool, clip: float | None, first: int
+) -> None:
+    """From the first batch that is compared on each is, and eager's trains."""
+    loop = Accumulated(many, kind, low, clip)
+    spoil(monkeypatch, first)
+    losses, refused = loop.by_plan()
+    if first < 4 or many > 2:
+        assert any(refused)
+        begin = refused.index(True)
+        assert all(refused[begin:])
+        loop.check([*loop.by_eager()[0][:begin], *losses[begin:]] if begin > first else losses)

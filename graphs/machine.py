@@ -91,6 +91,10 @@ class Link:
         """Return seconds that so many bytes take at least, in however many copies."""
         return size / self.best_rate if self.measured else self.seconds(float(size))
 
+    def seconds_added(self, size: int) -> float:
+        """Return the fewest seconds that a copy of one tensor of so many bytes adds to those of the link."""
+        return float(self.seconds(float(size)))
+
     def slowed(self, factor: float) -> Link:
         """Return the link on which every pinned copy takes so many times as long."""
         measured = tuple((size, factor * seconds) for size, seconds in self.measured)
@@ -126,6 +130,17 @@ class Peers(Link):
 
     def total_seconds(self, sizes: Sequence[int]) -> float:
         return float(self.seconds(np.array(sizes, np.float64)).sum())
+
+    def joins(self, size: Bytes) -> Bytes:
+        """Tell whether a gather, or a scatter, of so many bytes joins the collective of the one before it.
+
+        It does if its bytes take less than the latency that it saves (planner/simulator/collectives.py).
+        """
+        return cast(Bytes, self.seconds(size) < 2 * self.latency)
+
+    def seconds_added(self, size: int) -> float:
+        """Return the fewest seconds: without the latency if it joins."""
+        return float(self.seconds(float(size)) - self.joins(float(size)) * self.latency)
 
     def share_of(self, size: int) -> int:
         """Return the bytes that a copy on the peers takes on each device."""

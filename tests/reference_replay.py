@@ -72,6 +72,22 @@ class Transfer:
 
 
 @dataclass(eq=False)
+class Collective:
+    """Gathers, or scatters, that directly follow each other, as one. start: of all of them. seconds: so far.
+    members: each copy made, when it was ready before, and its transfer."""
+
+    verb: Verb
+    tensors: set[int]
+    start: float
+    seconds: float = 0.0
+    members: list[tuple[Copy, float, Transfer]] = field(default_factory=list)
+
+    @property
+    def end(self) -> float:
+        return self.start + self.seconds
+
+
+@dataclass(eq=False)
 class Copy:
     """contributions: the operations whose share it holds. made_by: the transfers whose target it is.
     pinned: it crosses the link to or from the device in its life."""
@@ -195,6 +211,7 @@ class Walk:
         self.pending: dict[Place, list[PendingDelete]] = {m: [] for m in (*self.memories, "pinned")}
         self.half_taken: dict[Place, list[PendingDelete]] = {m: [] for m in self.pending}
         self.transfers: dict[tuple[int, Queue], list[Transfer]] = {}
+        self.collective: Collective | None = None
         self.free: dict[Queue, float] = dict.fromkeys(("compute", "cpu", "launch"), 0.0)
         self.free["peers"] = 0.0
         for above, below in pairwise(self.memories):
@@ -459,6 +476,8 @@ class Walk:
 
     def take(self, step: Step) -> tuple[float, float]:
         """Take a step that breaks no rule. Returns its start and its end in seconds."""
+        if self.collective and (step.verb != self.collective.verb or step.target not in self.spread):
+            self.collective = None
         if step.verb == Verb.COMPUTE:
             return self._compute(step)
         if step.verb == Verb.DELETE:
@@ -523,14 +542,28 @@ class Walk:
         passing = size - (size + self.ranks - 1) // self.ranks if x in self.spread else size
         lane = self.turns(queue)
         start = max([self.free[lane], self.fence, *waits])
-        end = self.free[lane] = start + seconds_of(link, passing)
+        seconds = seconds_of(link, passing)
+        former = self.collective if x in self.spread else None
+        if former and seconds < 2 * link.latency and x not in former.tensors:
+            # It begins when all that its members wait for is over, takes the latency once, and ends for all.
+            former.start = max([former.start, *waits])
+            former.seconds += seconds - link.latency
+            start = former.start
+        elif x in self.spread:
+            former = self.collective = Collective(step.verb, set(), start, seconds)
+        end = self.free[lane] = former.end if former else start + seconds
         if not there:
             self.copies[x, target] = Copy(set(), 0, pinned=pinned > 0)
         made = self.copies[x, target]
         made.contributions = set(self.producers[x])
         made.version = self.version[x]
-        made.ready = max(made.ready, end)
         transfer = Transfer(x, queue, end)
+        if former:
+            former.tensors.add(x)
+            former.members.append((made, made.ready, transfer))
+            for other, ready, its in former.members:
+                other.ready, its.end = max(ready, end), end
+        made.ready = max(made.ready, end)
         self.transfers.setdefault((x, queue), []).append(transfer)
         made.made_by.append(transfer)
         read.read_by.append(transfer)
@@ -596,6 +629,7 @@ class Walk:
             elif kind not in PERSISTENT:
                 self._delete(x, memory)
         self.ran = set()
+        self.collective = None
         self._age()
 
     def _age(self) -> None:

@@ -30,8 +30,9 @@ class Instance(NamedTuple):
     variants: (seconds, launch, workspace, host, reads_…, host_reads_…, writes_…, host_writes_…, mutates_…),
     with `…_start` and `…_end` as indices into `members`; writes are pairs (tensor, its contribution as a
     bit), host_writes the pairs that an execution variant on the device produces in host memory.
-    tensors: (size, whole, persistent, input, spread, share); a spread one takes `share` bytes of the device
-    while it has a copy on the peers, which is the memory below the device for it.
+    tensors: (size, whole, persistent, input, spread, share, saves); a spread one takes `share` bytes of the
+    device while it has a copy on the peers, which is the memory below the device for it. It saves so many
+    seconds if it joins a collective (planner/simulator/collectives.py), 0 if it never does.
     limits: bytes per memory; the last entry is for pinned memory.
     copies: seconds, by queue of the direction, tensor. lanes: per queue, see `lanes_of`.
     """
@@ -52,7 +53,7 @@ _VARIANT = np.dtype(
 _TENSOR = np.dtype(
     [("size", np.int64), ("whole", np.int64)]
     + [(name, np.bool_) for name in ("persistent", "input", "spread")]
-    + [("share", np.int64)]
+    + [("share", np.int64), ("saves", np.float64)]
 )
 
 
@@ -115,6 +116,9 @@ def _tensors(graph: Graph, machine: Machine) -> Any:
     records["spread"], records["share"] = graph.spread, graph.tensors.bytes
     for x, share in Footprint(graph, machine.hierarchy).shares.items():
         records["share"][x] = share
+    if (peers := machine.links.peers) is not None:
+        joins = peers.joins(graph.tensors.bytes.astype(np.float64))
+        records["saves"] = np.where(graph.spread, joins * peers.latency, 0.0)
     return records
 
 

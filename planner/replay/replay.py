@@ -143,6 +143,8 @@ def _read(
     moving = _moving(instance, steps, starts, iteration)
     first, flags, pinned = pins_of(instance, steps)
     pins_limited = limits[pinned_ledger] < np.inf
+    collective = np.full(count, -1)  # per tensor the last collective that it is part of, by its first row
+    first_of = 0
     for x in range(count):
         for memory in range(memories):
             if starts[x] >> memory & 1:
@@ -184,6 +186,7 @@ def _read(
             continue
 
         kept = transient = pins = 0
+        joined = False
         if verb == COMPUTE:
             variant = variants[target]
             memory, queue = (HOST, _CPU) if variant.host else (DEVICE, _COMPUTE)
@@ -266,6 +269,14 @@ def _read(
             at += 1
             have[to, target] = have[source, target]
             seconds, launch = instance.copies[queue, target], 0.0
+            if tensors[target].spread:
+                follows = index > 0 and steps[index - 1, 0] == verb and tensors[steps[index - 1, 1]].spread
+                if follows and tensors[target].saves and collective[target] != first_of:
+                    iteration.seconds[first_of, RUN] += seconds - tensors[target].saves
+                    seconds, joined = 0.0, True
+                else:
+                    first_of = row
+                collective[target] = first_of
         excess = max(excess, settled[memory] + kept + transient - limits[memory])
         pinning = 0
         if pins:
@@ -283,6 +294,7 @@ def _read(
             seconds,
             launch,
             lane,
+            joined,
         )
         settled[memory] += kept
         row += 1

@@ -28,12 +28,13 @@ DEVICE, HOST, PEERS = int(Memory.DEVICE), int(Memory.HOST), int(Memory.PEERS)
 write_queue, read_queue = inner(judge.write_queue), inner(judge.read_queue)
 """The numbers of the queues of copies to a memory, as compiled code calls them."""
 
-QUEUE, MEMORY, DEMAND, EVENTS_END, PINNED_DEMAND, LANE = range(6)
+QUEUE, MEMORY, DEMAND, EVENTS_END, PINNED_DEMAND, LANE, JOINED = range(7)
 """The columns of a row. QUEUE: of a transfer, that of its direction. MEMORY: in which its bytes count.
 DEMAND: bytes there while it runs, if all deletes were immediate. EVENTS_END: of its events in the flat list.
-PINNED_DEMAND: bytes that would be pinned, 0 if it makes no such copy. LANE: what it takes turns on."""
+PINNED_DEMAND: bytes that would be pinned, 0 if it makes no such copy. LANE: what it takes turns on.
+JOINED: 1 if it is part of the collective of the row before it (planner/simulator/collectives.py)."""
 
-COLUMNS = LANE + 1
+COLUMNS = JOINED + 1
 
 SIZE, SHARE, SPREAD = range(3)
 """The columns of a moving tensor: bytes; those of a copy on the peers; 1 if its lower memory is the peers."""
@@ -51,7 +52,7 @@ MOVE: a transfer makes it."""
 class IterationTables(NamedTuple):
     """One iteration as rows.
 
-    rows: shape (most, 6). seconds: shape (most, 3). events: see `event`. size: shape (moving tensors, 3).
+    rows: shape (most, 7). seconds: shape (most, 3). events: see `event`. size: shape (moving tensors, 3).
     counts: number of rows, without the last; of moving tensors; of DROP events.
 
     Filled in by `walk`: waits[first[r]:first[r + 1]] are the rows for which row r waits; below 0: rows of
@@ -117,10 +118,11 @@ def put(
     seconds: float,
     launch: float,
     lane: int,
+    joined: bool = False,
 ) -> None:
     """Write a row."""
     columns = iteration.rows[row]
     columns[QUEUE], columns[MEMORY] = queue, memory
     columns[DEMAND], columns[EVENTS_END], columns[PINNED_DEMAND] = demand, events_end, pinned
-    columns[LANE] = lane
+    columns[LANE], columns[JOINED] = lane, joined
     iteration.seconds[row, RUN], iteration.seconds[row, LAUNCH] = seconds, launch

@@ -24,6 +24,7 @@ from .rows import (
     DROP,
     DROP_PINNED,
     EVENTS_END,
+    JOINED,
     MAKE,
     MEMORY,
     MOVE,
@@ -211,6 +212,9 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
             same = same and left[place] == before[place]
         if same:
             break
+    for row in range(count - 1, 0, -1):  # a collective waits for what any of its tensors waits for
+        if rows[row, JOINED]:
+            iteration.first[row] = iteration.first[row + 1]
     return waits
 
 

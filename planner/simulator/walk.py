@@ -11,6 +11,7 @@ from ..errors import InvalidScheduleError
 from ..schedule.schedule import DEFAULT_MODE, Schedule, Verb
 from .admission import AdmissionRules
 from .clock import Queue, Waits, link_of, queue_name, queue_of, source_of, transfer_queue
+from .collectives import joined_steps
 from .copies import Copies, Copy
 from .footprint import Footprint
 from .ledger import Ledger
@@ -29,7 +30,8 @@ class Walk:
     (device bytes while each step runs), `workspaces` (of these, bytes for the step alone, by step), `ledgers`
     with the peaks so far.
 
-    on_peers: per update, what it uses on the peers.
+    on_peers: per update, what it uses on the peers. joined: from `joined_steps`; such a step takes no seconds
+    and waits for nothing: its collective does.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Walk:
         self.pinned: set[int] = set()
 
         self.footprint = Footprint(graph, self.hierarchy)
+        self.joined = joined_steps(graph, schedule, self.hierarchy.peers)
         self.sizes = self.footprint.sizes
         self.on_peers = {
             operation: graph.on_peers(operation)
@@ -250,7 +253,12 @@ class Walk:
             if pinned := self._pin(x, self.step, target):
                 self._allocate(PINNED, pinned, 0, waits)
         self.copies.transfer(x, queue, target, self.step)
-        self._enqueue(shown, float(link.seconds(float(self.sizes[x]))), waits)
+        seconds = float(link.seconds(float(self.sizes[x])))
+        if (first := self.joined.get(self.step)) is not None:
+            self.waits[first] = (*self.waits.get(first, ()), *waits)
+            self.seconds[first] += seconds - link.latency
+            seconds, waits = 0.0, []
+        self._enqueue(shown, seconds, waits)
         self.curve.append(self.ledgers[_DEVICE].used)
 
     def _require_direction(self, x: int, queue: int) -> None:

@@ -401,7 +401,7 @@ class OffloadColumns:
         one, size = self.peers if x in self.spread else self.links[link], self.sizes[x]
         assert one
         is_alone = size == self.graph.tensors.bytes[x]
-        return (one.seconds(float(size)) if is_alone else one.least_seconds(size)) / self.unit
+        return (one.seconds_added(size) if is_alone else one.least_seconds(size)) / self.unit
 
     def require(self, constraint: Constraint) -> None:
         """Add a row, unless the columns' limits imply it."""

@@ -16,7 +16,7 @@ import sys
 import warnings
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from functools import cache, partial, wraps
 from itertools import islice
@@ -330,6 +330,11 @@ def default_store() -> dist.Store:
 def timeout_of(group: dist.ProcessGroup, device: torch.device) -> timedelta:
     """Return after how long a collective of the group fails."""
     return group._get_backend(device).options._timeout
+
+
+def coalesced(group: dist.ProcessGroup | None) -> AbstractContextManager[Any]:
+    """Return a context whose collectives of the group, all of one kind, run as one when it ends."""
+    return dist.distributed_c10d._coalescing_manager(group)
 
 
 def version_of(tensor: Tensor) -> int:

@@ -35,6 +35,7 @@ class CopyWriter(Writer):
 
     there: copies that have a variable d, h or k.
     awaited: tickets that the compute queue has waited for.
+    collective: the steps of the one that is being written, and their arguments.
 
     files_are_late: some take room on the disk that a job lets go of: then each takes it when it is written,
     in the order of the queue that writes.
@@ -58,6 +59,7 @@ class CopyWriter(Writer):
         self.schedule, self.iteration, self.carried = schedule, iteration, carried
         self.there = set(carried)
         self.awaited: set[int] = set()
+        self.collective: dict[int, str] = {}
         self.sizes: list[int] = graph.tensors.bytes.tolist()
         self.ends = program.ends | {x: self.sizes[x] for x in graph.tensors.spread}  # with their padding
         to_disk = (schedule.verbs == Verb.OFFLOAD) & (schedule.wheres == Memory.DISK)
@@ -89,22 +91,30 @@ class CopyWriter(Writer):
             size = f"raw({source}).nbytes" if source else str(self.sizes[x])
         make = {Memory.DEVICE: self._to_device, Memory.HOST: self._to_host, Memory.DISK: self._to_disk}
         make[Memory(to)](step, x, size)
-        self.add(step, queue, JOBS[queue], f"({source}, {variable(to, x)})")
+        self.add([step], queue, JOBS[queue], f"({source}, {variable(to, x)})")
         if x in self.moved and is_new:
             self.lines.append(f"held['{variable(to, x)}'] = {variable(to, x)}")
 
     def _between_ranks(self, step: int, x: int, to: int) -> None:
-        """Write the lines of a gather or a scatter. Variable h of a spread tensor is this rank's share."""
+        """Write the lines of a gather or a scatter. Variable h of a spread tensor is this rank's share.
+
+        The last step of a collective gives the job of them all. Until then nothing waits for it: what is
+        between its steps only has memory for their copies (planner/simulator/collectives.py).
+        """
         if to == Memory.DEVICE:
             self._to_device(step, x, str(self.sizes[x]))
-            self.add(step, Queue.COMM, "gather", f"(h{x}, d{x})")
-            return
-        source = self._on_device(x)
-        if (Memory.PEERS, x) not in self.there:
-            self.there.add((Memory.PEERS, x))
-            self._leave_room(self.iteration.ends.get(step))
-            self.lines.append(f"h{x} = share({self.names.of_thing(self._gradient(x))})")
-        self.add(step, Queue.COMM, "scatter", f"({source}, h{x})")
+            self.collective[step] = f"(h{x}, d{x})"
+        else:
+            source = self._on_device(x)
+            if (Memory.PEERS, x) not in self.there:
+                self.there.add((Memory.PEERS, x))
+                self._leave_room(self.iteration.ends.get(step))
+                self.lines.append(f"h{x} = share({self.names.of_thing(self._gradient(x))})")
+            self.collective[step] = f"({source}, h{x})"
+        if step + 1 not in self.iteration.joined:
+            work = "gather" if to == Memory.DEVICE else "scatter"
+            self.add(list(self.collective), Queue.COMM, work, f"({tuple_of(self.collective.values())})")
+            self.collective.clear()
 
     def _gradient(self, x: int) -> Value:
         """Return the form of the gradient whose storage is x."""
@@ -212,12 +222,15 @@ class CopyWriter(Writer):
     def _pop(self, ends: Ends) -> None:
         self.lines.extend(_popped(delete) for delete in ends.deletes if delete[0] < 2)
 
-    def add(self, step: int, queue: Queue, work: str, arguments: str) -> None:
-        after = "".join(f"{self.ticket(other)}, " for other in self.due(self.iteration.waits.get(step, ())))
-        ends = self.iteration.ends.get(step)
+    def add(self, steps: Sequence[int], queue: Queue, work: str, arguments: str) -> None:
+        """Write a job; its ticket is that of each of the steps, of which only collectives have several."""
+        waits = {other for step in steps for other in self.iteration.waits.get(step, ())}
+        after = tuple_of(self.ticket(other) for other in self.due(sorted(waits)))
+        ends = self.iteration.ends.get(steps[-1])
         on_device = queue in (Queue.H2D, Queue.COMM)
         gone = "" if ends is None or on_device else "".join(f"{_popped(delete)}, " for delete in ends.deletes)
-        self.lines.append(f"now[{step}] = add({queue.name}, {work}, {arguments}, ({after}), ({gone}))")
+        tickets = " = ".join(f"now[{step}]" for step in steps)
+        self.lines.append(f"{tickets} = add({queue.name}, {work}, {arguments}, ({after}), ({gone}))")
 
     def due(self, steps: Sequence[int]) -> list[int]:
         """Return those of this iteration and of the one before: what is older has ended when an iteration

@@ -19,7 +19,7 @@ alone; the runtime needs more, for the bytes to be right:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from ...graphs.graph import Graph
@@ -67,6 +67,7 @@ class IterationCode(NamedTuple):
     pending: keys of this iteration's deletes.
     late: steps whose allocation on the host waits.
     results: per tensor the memory that it is in at the end, and the steps that made it.
+    joined: steps that are part of the collective of the step before them.
     state: what the iteration leaves, as a key: iterations that start with equal states are equal.
     """
 
@@ -75,6 +76,7 @@ class IterationCode(NamedTuple):
     pending: frozenset[int]
     late: frozenset[int]
     results: Mapping[int, tuple[int, Sequence[int]]]
+    joined: Collection[int]
     state: str
 
 
@@ -133,7 +135,9 @@ class DryRun(Walk):
         ) | {key for ends in self._ends.values() for ago, key in ends.deletes if ago == 0}
         self._next_iteration()
         state = repr((left, self._users, self._gate, self._relative_leaving(), self._former))
-        return IterationCode(waits, self._ends, pending, frozenset(self._late), self._results, state)
+        return IterationCode(
+            waits, self._ends, pending, frozenset(self._late), self._results, self.joined.keys(), state
+        )
 
     # ── pending deletes ─────────────────────────────────────────────────────────────────────────────
 

@@ -146,7 +146,7 @@ class _IterationWriter(CopyWriter):
         keep = f"keep_later({', '.join(map(str, operation.mutates))})"
         arguments = f"(memory, {keep}, settings, ({inputs}), {{{results}}})"
         name = self.names.of_thing(call)
-        self.add(step, Queue.CPU, f"timed({way}, {name})" if self.timed else name, arguments)
+        self.add([step], Queue.CPU, f"timed({way}, {name})" if self.timed else name, arguments)
 
     def _reading_host(self, operation: Operation, mode: Mode) -> Call:
         call = HostCall(self.program, operation.call, mode.reads_host)

@@ -67,7 +67,7 @@ class SpreadOwnership:
                 self._cycle.end_jobs()
                 if full not in held:
                     held[full] = self._cycle.device.room(int(self._cycle.graph.tensors.bytes[x]))
-                self._shards.gather(share, held[full])
+                self._shards.gather((share, held[full]))
 
     def hand_over(self) -> dict[str, Gathered]:
         """End what is under way, and let go of the full weights; return them by name."""

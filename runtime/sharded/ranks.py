@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
-from itertools import count
+from itertools import count, groupby
 from threading import Lock
 from time import perf_counter, sleep
 from traceback import clear_frames
@@ -25,7 +26,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from ...graphs.errors import InputError, MemplanError
 from ...graphs.machine import Peers
 from ..device.choice import device_of
-from ..torch_internals import default_store, timeout_of
+from ..torch_internals import coalesced, default_store, timeout_of
 
 _SIZES = (2**12, 2**22)
 _ROUNDS = 5
@@ -162,34 +163,71 @@ class Ranks:
 
     # ── collectives of tensors ──────────────────────────────────────────────────────────────────────
 
-    def gather(self, share: Tensor, full: Tensor) -> None:
-        """Fill `full` with the shares of all ranks, in their order and cast to its dtype. All are flat."""
-        with self._reported():
-            own = full.chunk(self.size)[self.rank]
-            if self._backend != "gloo":
-                # NCCL gathers in place: the cast takes no memory.
-                sent = share if share.dtype == full.dtype else own.copy_(share)
-                _all_gather(full, sent, group=self._group)
-                return
-            # Gloo's all-gather would take as much memory once more.
-            own.copy_(share)
-            works = [
-                dist.broadcast(part, group_src=rank, group=self._group, async_op=True)
-                for rank, part in enumerate(_unowned(full.view(torch.uint8)).chunk(self.size))
-            ]
-            for work in works:
-                work.wait()  # pyright: ignore[reportOptionalMemberAccess]
+    def gather(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Fill full tensors with the shares of all ranks, in their order and cast to their dtypes.
 
-    def scatter(self, gradient: Tensor, share: Tensor) -> None:
-        """Fill `share` with this rank's part of the average over the ranks. `gradient` is overwritten."""
+        pairs: this rank's share and the full tensor, both flat. Several are one collective.
+        """
+        with self._reported():
+            if self._backend == "gloo":
+                for share, full in pairs:
+                    full.chunk(self.size)[self.rank].copy_(share)
+                fulls = [full for _share, full in pairs]
+                _wait(self._exchanged(fulls) if len(fulls) > 1 else self._filled(fulls[0]))
+                return
+            with self._as_one(len(pairs)):
+                for share, full in pairs:
+                    # NCCL gathers in place: the cast takes no memory.
+                    cast = share.dtype != full.dtype
+                    sent = full.chunk(self.size)[self.rank].copy_(share) if cast else share
+                    # As bytes, since coalesced tensors are of one dtype.
+                    _all_gather(full.view(torch.uint8), sent.view(torch.uint8), group=self._group)
+
+    def scatter(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Fill shares with this rank's part of the averages over the ranks. Gradients are overwritten.
+
+        pairs: the gradient and this rank's share, both flat. Several are one collective.
+        """
         with self._reported():
             if self._backend != "gloo":
-                _reduce_scatter(share, gradient, op=dist.ReduceOp.AVG, group=self._group)
+                for _dtype, same in groupby(pairs, lambda pair: pair[1].dtype):
+                    of_one_dtype = list(same)
+                    with self._as_one(len(of_one_dtype)):
+                        for gradient, share in of_one_dtype:
+                            _reduce_scatter(share, gradient, op=dist.ReduceOp.AVG, group=self._group)
                 return
-            # Gloo's reduce-scatter is an all-reduce of a copy.
-            dist.all_reduce(_unowned(gradient), group=self._group)
-            share.copy_(gradient.chunk(self.size)[self.rank])
-            share.div_(self.size)
+            # Gloo's reduce-scatter is an all-reduce of a copy, and so is a coalesced all-reduce.
+            _wait(
+                dist.all_reduce(_unowned(gradient), group=self._group, async_op=True)
+                for gradient, _share in pairs
+            )
+            for gradient, share in pairs:
+                share.copy_(gradient.chunk(self.size)[self.rank])
+                share.div_(self.size)
+
+    def _filled(self, full: Tensor) -> Iterator[Any]:
+        """Begin to fill a full tensor, of which this rank's part is there, on gloo: one broadcast a rank.
+
+        Gloo's all-gather would take as much memory once more.
+        """
+        for rank, part in enumerate(_unowned(full.view(torch.uint8)).chunk(self.size)):
+            yield dist.broadcast(part, group_src=rank, group=self._group, async_op=True)
+
+    def _exchanged(self, fulls: Sequence[Tensor]) -> Iterator[Any]:
+        """Likewise for several: messages between all ranks at once, each under its tensor's number.
+
+        Collectives take gloo's two threads one after the other; a coalesced one copies all tensors twice.
+        """
+        for number, full in enumerate(fulls):
+            parts = _unowned(full.view(torch.uint8)).chunk(self.size)
+            for ahead in range(1, self.size):
+                source, target = (self.rank - ahead) % self.size, (self.rank + ahead) % self.size
+                yield dist.irecv(parts[source], group=self._group, tag=number, group_src=source)
+                yield dist.isend(parts[self.rank], group=self._group, tag=number, group_dst=target)
+
+    def _as_one(self, count: int) -> AbstractContextManager[Any]:
+        """Return a context whose collectives, so many of one kind, are one launch of NCCL's."""
+        return nullcontext() if count == 1 else coalesced(self._group)
 
     def add_up(self, numbers: Tensor) -> None:
         """Add a flat tensor up over the ranks, in place."""
@@ -298,7 +336,7 @@ class Ranks:
         seconds = math.inf
         for _ in range(_ROUNDS):
             begun = perf_counter()
-            self.gather(share, full)
+            self.gather([(share, full)])
             device.synchronize()
             seconds = min(seconds, perf_counter() - begun)
         return seconds
@@ -306,6 +344,16 @@ class Ranks:
 
 def _line(error: BaseException) -> str:
     return " ".join((str(error) or type(error).__name__).split())
+
+
+def _wait(works: Iterable[Any]) -> None:
+    """Wait for collectives or messages, all of which have begun before the first is waited for.
+
+    A handle keeps what it is of until it is dropped.
+    """
+    begun = deque(works)
+    while begun:
+        begun.popleft().wait()
 
 
 def _unowned(tensor: Tensor) -> Tensor:

@@ -188,17 +188,28 @@ class Shards:
 
     # ── collectives ─────────────────────────────────────────────────────────────────────────────────
 
-    def gather(self, share: Share, full: Tensor) -> None:
-        """Fill the bytes of a full weight; the last may be padding, and rounding of the allocator."""
-        count = share.padded.numel() * self.ranks.size
+    def gather(self, *pairs: tuple[Share, Tensor]) -> None:
+        """Fill the bytes of full weights, by one collective; the last may be padding, and rounding of the
+        allocator.
+        """
         with self.ranks.in_order():
-            self.ranks.gather(share.padded, full[: count * share.gathered.itemsize].view(share.gathered))
+            self.ranks.gather([(share.padded, self._whole(share, full)) for share, full in pairs])
 
-    def scatter(self, gradient: Tensor, share: Share) -> None:
-        """Fill the share of a gradient by the average over the ranks; the gradient itself is overwritten."""
-        sent = raw(gradient)[: share.padded.nbytes * self.ranks.size]
+    def _whole(self, share: Share, full: Tensor) -> Tensor:
+        """Return the elements that the ranks' shares fill in the bytes of a full weight."""
+        size = share.padded.numel() * self.ranks.size * share.gathered.itemsize
+        return full[:size].view(share.gathered)
+
+    def scatter(self, *pairs: tuple[Tensor, Share]) -> None:
+        """Fill shares of gradients by the averages over the ranks, by one collective. The gradients
+        themselves are overwritten.
+        """
         with self.ranks.in_order():
-            self.ranks.scatter(sent.view(share.padded.dtype), share.padded)
+            self.ranks.scatter([(self._sent(gradient, share), share.padded) for gradient, share in pairs])
+
+    def _sent(self, gradient: Tensor, share: Share) -> Tensor:
+        """Return the elements of a gradient, with its padding, that are scattered."""
+        return raw(gradient)[: share.padded.nbytes * self.ranks.size].view(share.padded.dtype)
 
     def add_up(self, numbers: Tensor) -> None:
         """Add a flat tensor up over the ranks, in place."""

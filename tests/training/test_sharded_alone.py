@@ -244,7 +244,7 @@ def test_after_a_failed_iteration_no_other_begins() -> None:
     shards = step.plans[0].cycle._shards
     scatter = shards.ranks.scatter
 
-    def fails(_gradient: Tensor, _share: Tensor) -> None:
+    def fails(*_pairs: Any) -> None:
         raise OSError("the network is down")
 
     shards.ranks.scatter = fails

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -51,7 +52,7 @@ def train(rank: int, fault: str) -> tuple[str, float]:
     scatter = Ranks.scatter
     calls = 0
 
-    def fails(self: Ranks, gradient: Tensor, share: Tensor) -> None:
+    def fails(self: Ranks, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         nonlocal calls
         calls += 1
         if calls == 2 and fault == "raises":
@@ -60,7 +61,7 @@ def train(rank: int, fault: str) -> tuple[str, float]:
             os._exit(3)
         if calls == 2 and fault == "hangs":
             time.sleep(HANGS)
-        scatter(self, gradient, share)
+        scatter(self, pairs)
 
     if rank == LOST and fault != "other form":
         Ranks.scatter = fails

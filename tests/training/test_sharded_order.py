@@ -26,7 +26,8 @@ pytestmark = pytest.mark.scripts
 
 SIZE, BUDGETS = 4, 100
 NETWORK = Peers(2.0**30, 2.0**-15, ranks=SIZE)
-COLLECTIVE = re.compile(r"COMM, (gather|scatter), \(.*?, [dh](\d+)\)|(clip_over_ranks)")
+COLLECTIVE = re.compile(r"COMM, (gather|scatter), \((.*?\),) \)|(clip_over_ranks)")
+TARGET = re.compile(r", [dh](\d+)\)")
 
 
 class _Some:
@@ -56,8 +57,12 @@ def program_of(rank: int) -> tuple[Program, Shards]:
 
 
 def collectives(source: str) -> list[tuple[str, int]]:
-    found = (match.groups() for match in COLLECTIVE.finditer(source))
-    return [(kind or norm, int(x or 0)) for kind, x, norm in found]
+    """Return the collectives in the code. Those of several tensors are as many, in their order."""
+    all_ = list[tuple[str, int]]()
+    for match in COLLECTIVE.finditer(source):
+        kind, pairs, norm = match.groups()
+        all_ += [(norm, 0)] if norm else [(kind, int(x)) for x in TARGET.findall(pairs)]
+    return all_
 
 
 def scheduled(schedule: Schedule, clip: int) -> list[tuple[str, int]]:
@@ -76,7 +81,7 @@ def test_all_ranks_have_one_order_for_a_hundred_budgets() -> None:
     first = ranks[0][0]
     graph = sharded(graph_of(first, [Cost(1e-5)] * len(first.operations)), NETWORK)
     clip = graph.operations.name.index("gradients/clip")
-    peak, planned, orders = baseline(graph).peak, 0, set[tuple[tuple[str, int], ...]]()
+    peak, planned, joined, orders = baseline(graph).peak, 0, 0, set[tuple[tuple[str, int], ...]]()
     for number in range(BUDGETS):
         budget = round(peak * (0.3 + 0.7 * (number + 1) / BUDGETS))
         try:
@@ -92,6 +97,8 @@ def test_all_ranks_have_one_order_for_a_hundred_budgets() -> None:
             cycle = Cycle(program, solution.schedule, Terms(graph, budget), shards=shards)
             assert collectives(cycle.sources[0]) == own
             cycle.queues.close()
+            joined += len(re.findall(r"now\[\d+\] = now", cycle.sources[0]))
         orders.add(tuple(own))
     assert planned > BUDGETS // 2
+    assert joined > planned  # several gathers are one collective
     assert len(orders) > 5  # budgets differ in what they gather, and when

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,6 +15,7 @@ from memplan.planner.schedule.schedule import Verb
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.sharded.ranks import Ranks
 from memplan.training.sharded import end_groups
+from not_none import not_none
 from ranks import ranks
 from sharded_models import batch, make
 from sharded_training import COUNT, adamw, error, local, wrapped
@@ -45,9 +46,9 @@ def delayed(rank: int) -> Callable[[], None]:
     """Have collectives of this rank begin late, at random."""
     random, gather = Random(rank), Ranks.gather
 
-    def late(self: Ranks, share: Tensor, full: Tensor) -> None:
+    def late(self: Ranks, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         time.sleep(random.choice((0.0, 0.0, 0.01)))
-        gather(self, share, full)
+        gather(self, pairs)
 
     Ranks.gather = late
     return lambda: setattr(Ranks, "gather", gather)
@@ -98,6 +99,7 @@ def both(rank: int, size: int, kind: str, budget: str, solver: str) -> dict[str,
             isinstance(each, DTensor) and each.placements == (Shard(0),) for each in module.parameters()
         ),
         "gathers": int((verbs == Verb.PREFETCH).sum()),
+        "joined": not_none(step.plans[0].cycle).sources[-1].count("] = now["),
         "scatters": int((verbs == Verb.OFFLOAD).sum()),
         "trained": len(states[0]),
         "parameters": len(list(module.parameters())),
@@ -115,6 +117,7 @@ def check(found: dict[str, Any], most: float = 0.0) -> None:
     assert worst <= most
     assert [row for row in (*found["weights"], *found["states"]) if row[1] > most] == []
     assert found["placed"]
+    assert found["joined"]  # several gathers are one collective
     assert found["scatters"] == found["trained"]
     assert found["peak"] <= found["planned"]
 

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ..graphs.errors import MismatchError
+
 if TYPE_CHECKING:
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
@@ -36,8 +38,11 @@ _HOOKS = (
 _MARKS = ("_is_fsdp_managed_module", "_fsdp_use_orig_params")
 """Attributes that FSDP2 sets on each part of a module."""
 
+_SYNC = "set_requires_gradient_sync"
+"""Name of the method by which a loop has FSDP2 add gradients up before it scatters them."""
+
 _SETTINGS = {
-    "reduce_grads": (True, "set_requires_gradient_sync"),
+    "reduce_grads": (True, _SYNC),
     "gradient_divide_factor": (None, "set_gradient_divide_factor"),
     "_all_reduce_hook": (None, "set_all_reduce_hook"),
 }
@@ -100,6 +105,7 @@ class FsdpUnit:
             kind = type(module)
             # FSDP<class>, FSDPModule, class, as FSDPModule.__new__ reads it
             module.__class__ = kind.__mro__[2]
+            module.__dict__[_SYNC] = _refuse_no_sync
 
     def _unhook(self) -> None:
         state, policy = self._state, self.policy
@@ -117,6 +123,8 @@ class FsdpUnit:
 
     def restore(self) -> None:
         """Undo `unwrap`."""
+        for module in self.modules:
+            module.__dict__.pop(_SYNC, None)
         for part, attributes, kind in self._before:
             for name, value in attributes.items():
                 if name in _HOOKS:  # handles refer to the very table
@@ -125,6 +133,15 @@ class FsdpUnit:
                 else:
                     part.__dict__[name] = value
             part.__class__ = kind
+
+
+def _refuse_no_sync(requires_gradient_sync: bool, *, recurse: bool = True) -> None:
+    """Replace the method of a module that a plan has taken over. Raises MismatchError."""
+    if not requires_gradient_sync:
+        raise MismatchError(
+            "the plan scatters the gradients of each batch, and counts the batches of an update itself: call "
+            "the step without accelerator.accumulate, no_sync and set_requires_gradient_sync"
+        )
 
 
 def _cast_inputs(dtype: torch.dtype, _module: nn.Module, *inputs: Any) -> Any:

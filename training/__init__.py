@@ -10,7 +10,7 @@ inference.py  forward alone, without training
 step.py       the step that the loop calls, for batches of any shape; evaluation.py, forward alone
 loss.py       its loss, whose backward hands the gradients over
 module.py     memplan.optimize_module: a module in a graph of the caller's
-trainer.py    memplan.optimize_trainer: transformers' Trainer
+trainer.py    memplan.optimize_trainer: transformers' Trainer; trainer_loss.py; sharded_trainer.py, with FSDP2
 weights.py    a model on meta, its weights in files
 checkpoint.py a run on disk, to resume from; in tensor_file.py, with random_numbers.py; holding.py, who has
               a tensor, whole or in shares

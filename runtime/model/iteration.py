@@ -49,6 +49,11 @@ TARGETS = "targets"
 SCALE = "loss scale"
 """That of the scale; no argument has it."""
 
+DIVISOR = "loss divisor"
+"""Name of the input by which the loss is divided for backward instead of the gradient accumulation steps: a
+number on the device, of loops that say it with each batch. The module's function takes it out.
+"""
+
 
 class Updates(NamedTuple):
     """Planned updates of the weights.
@@ -178,7 +183,9 @@ def differentiated(iteration: Iteration, loss: Tensor, inputs: Inputs) -> Tensor
     """Return the tensor of which backward computes gradients: the loss, or its share of an update, as
     GradScaler scales it.
     """
-    part = loss if iteration.accumulate == 1 else loss / iteration.accumulate
+    given = unscaled(inputs)
+    divisor = given.get(DIVISOR, iteration.accumulate) if isinstance(given, dict) else iteration.accumulate
+    part = loss if iteration.accumulate == 1 else loss / divisor
     scale = scale_of(inputs)
     return part if scale is None else part * scale
 

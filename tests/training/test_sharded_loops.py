@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +15,8 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from accelerate_on_cpus import free_port, fsdp_on_cpus
 from memplan.training.accelerated import inside_accelerated
-from memplan.training.trainer import PlannedLoss
 from ranks import ranks
 from sharded_training import error
 from torch import nn
@@ -25,25 +25,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 SAVED = {"save_strategy": "epoch", "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}}
-"""Arguments of a Trainer that saves checkpoints by ranks. Whole ones gloo can't gather, by FSDP2 neither."""
-
-
-def fsdp_on_cpus(rank: int, port: int) -> None:
-    """Let accelerate shard on CPUs, as it does on GPUs."""
-    from accelerate.state import AcceleratorState
-    from accelerate.utils import DistributedType
-
-    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
-    os.environ.update({name: str(value) for name, value in places.items()})
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
-    begin: Any = AcceleratorState.__init__
-
-    def begin_sharded(self: Any, *given: Any, fsdp_plugin: Any = None, **options: Any) -> None:
-        begin(self, *given, fsdp_plugin=fsdp_plugin, **options)
-        if fsdp_plugin is not None:
-            self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
-
-    AcceleratorState.__init__ = begin_sharded
+"""Arguments of a Trainer that saves checkpoints by ranks."""
 
 
 def trained(name: str, planned: bool, options: dict[str, Any]) -> tuple[nn.Module, list[float]]:
@@ -70,12 +52,6 @@ def both(
     module, own = trained(name, True, options)
     weights = module.state_dict()
     return losses, own, [key for key, each in known.state_dict().items() if error(each, weights[key])]
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 @pytest.mark.scripts
@@ -115,6 +91,70 @@ def test_a_loop_with_fsdp2_is_planned_bit_by_bit(
     assert ("save_strategy" in options) == any(tmp_path.glob("memplan-example/checkpoint-3/*model*/*.distcp"))
 
 
+def accumulating(planned: bool, *, within: bool) -> tuple[nn.Module, list[float]]:
+    """Train with two batches per update. Return model and losses. within: accumulate, if planned."""
+    from accelerate import Accelerator, FullyShardedDataParallelPlugin
+    from accelerate.state import AcceleratorState, GradientState
+    from accelerate.utils import GradientAccumulationPlugin
+    from torch.utils.data import DataLoader
+    from train_data import sentences, small_gpt2
+
+    AcceleratorState._reset_state(True)
+    GradientState._reset_state()
+    plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False
+    )
+    counted = GradientAccumulationPlugin(num_steps=2, sync_each_batch=not planned)
+    accelerator = Accelerator(fsdp_plugin=plugin, cpu=True, gradient_accumulation_plugin=counted)
+    texts: Any = sentences(32)
+    model, texts = small_gpt2(dropout=0.0), DataLoader(texts, batch_size=4)
+    model, optimizer, loader = accelerator.prepare(
+        model, torch.optim.AdamW(model.parameters(), lr=1e-3), texts
+    )
+    losses = list[float]()
+    if planned:
+        options: dict[str, Any] = {"optimizer": optimizer, "gradient_accumulation_steps": 2}
+        step = memplan.optimize(model, next(iter(loader)), budget="75%", time_limit=1, cache=False, **options)
+        for batch in loader:
+            with accelerator.accumulate(model) if within else nullcontext():
+                losses.append(step(batch).item())
+        return model, losses
+    for batch in loader:
+        with accelerator.accumulate(model):
+            loss = model(**batch).loss
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    return model, losses
+
+
+def refused_and_tried(rank: int, port: int) -> tuple[str, bool, list[str]]:
+    """Return the line for a step within accumulate, whether losses are FSDP2's without, and other weights."""
+    sys.path.insert(0, str(EXAMPLES))
+    fsdp_on_cpus(rank, port)
+    known, losses = accumulating(False, within=True)
+    with pytest.raises(memplan.MismatchError) as refused:
+        accumulating(True, within=True)
+    module, own = accumulating(True, within=False)
+    weights = module.state_dict()
+    apart = [key for key, each in known.state_dict().items() if error(each, weights[key])]
+    return str(refused.value), own == losses, apart
+
+
+@pytest.mark.scripts
+def test_a_step_within_accelerates_accumulate_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    for row in ranks(refused_and_tried, tmp_path, free_port()):
+        line, same, apart = row
+        assert line == (
+            "the plan scatters the gradients of each batch, and counts the batches of an update itself: call "
+            "the step without accelerator.accumulate, no_sync and set_requires_gradient_sync"
+        )
+        assert same
+        assert apart == []
+
+
 @pytest.mark.scripts
 def test_the_example_runs_under_torchrun() -> None:
     pytest.importorskip("transformers")
@@ -141,8 +181,8 @@ def trainer(**options: Any) -> Any:
     plugin = SimpleNamespace(fsdp_version=options.get("version", 2))
     state, mixed = SimpleNamespace(fsdp_plugin=plugin), options.get("mixed", "no")
     made.accelerator = SimpleNamespace(state=state, mixed_precision=mixed)
-    steps = options.get("steps", 1)
-    made.args = SimpleNamespace(gradient_accumulation_steps=steps, per_device_train_batch_size=4)
+    made.args = SimpleNamespace(predict_with_generate=options.get("generate", False))
+    made.compute_metrics = options.get("metrics")
     return made
 
 
@@ -151,21 +191,15 @@ def trainer(**options: Any) -> Any:
     [
         ({"version": 1}, r"fsdp_config has version 1 of FSDP, and 2 is supported: \{'version': 2\}"),
         ({"mixed": "fp16"}, r"mixed precision in fp16 are not planned together: give the trainer bf16=True"),
-        ({"steps": 2}, r"gradient_accumulation_steps=2 are not planned together: .*train_batch_size=8"),
+        ({"generate": True}, "predict_with_generate=True are not planned together: leave it out, and gen"),
+        ({"metrics": len, "lengths": 16}, "would be as long as the padded batch: leave pad_to_lengths out"),
     ],
 )
 def test_what_a_trainers_fsdp_can_not_be_is_refused(options: dict[str, Any], line: str) -> None:
     pytest.importorskip("transformers")
     with pytest.raises(memplan.InputError, match=line) as refused:
-        memplan.optimize_trainer(trainer(**options), budget="75%")
+        memplan.optimize_trainer(trainer(**options), budget="75%", pad_to_lengths=options.get("lengths"))
     assert "\n" not in str(refused.value)
-
-
-def test_metrics_of_a_planned_evaluation_are_refused() -> None:
-    planned: Any = object.__new__(PlannedLoss)
-    planned._trainer = lambda: SimpleNamespace(compute_metrics=len)
-    with pytest.raises(memplan.MemplanError, match="has the loss alone: leave compute_metrics out"):
-        planned._evaluated({}, True)
 
 
 @pytest.mark.parametrize(

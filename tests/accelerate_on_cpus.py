@@ -1,0 +1,32 @@
+"""accelerate with FSDP2 on CPUs: it shards on GPUs alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+
+def fsdp_on_cpus(rank: int, port: int) -> None:
+    """Let accelerate shard on CPUs, as it does on GPUs."""
+    from accelerate.state import AcceleratorState, PartialState
+    from accelerate.utils import DistributedType
+
+    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+    os.environ.update({name: str(value) for name, value in places.items()})
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
+    begin: Any = AcceleratorState.__init__
+
+    def begin_sharded(self: Any, *given: Any, fsdp_plugin: Any = None, **options: Any) -> None:
+        begin(self, *given, fsdp_plugin=fsdp_plugin, **options)
+        if fsdp_plugin is not None:
+            self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
+            PartialState._shared_state["distributed_type"] = DistributedType.FSDP  # else it is lost later
+
+    AcceleratorState.__init__ = begin_sharded
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]

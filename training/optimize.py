@@ -13,19 +13,20 @@ from torch import nn
 from ..runtime.interrupts import deferred_signals, open_to_signals
 from ..runtime.model.arguments import parse_inputs, validate_module
 from ..runtime.model.iteration import Iteration, Updates, tensors_in, with_targets
-from ..runtime.model.processes import inside
+from ..runtime.model.processes import Processes, inside
 from ..runtime.torch_fsdp import fsdp_units
 from ..runtime.updates.catalogue import is_planned
 from .accelerated import inside_accelerated
 from .accumulating import AccumulatingStep
-from .buckets import check_ignored, parse_buckets
+from .buckets import Buckets, check_ignored, parse_buckets
+from .collectives import collective_step, mesh_of, mesh_of_groups
 from .deferred import DeferredStep
 from .function import PlannedFunction
 from .inference import InferenceStep, validate_inference
 from .option import takes
 from .option_rules import validate_options
 from .options import Options
-from .plan import Planner
+from .plan import CollectivesFoundError, Planner
 from .report import TrainingLog
 from .sharded import sharded_step
 from .step import Step
@@ -149,6 +150,28 @@ def optimize_with(module: Any, inputs: Any, options: Options) -> Step:
     if sharded:
         with deferred_signals(), open_to_signals(first_interrupt=True):
             return sharded_step(iteration, options, processes, buckets, planned=planned)
+    if (mesh := mesh_of(module)) is not None:
+        with deferred_signals(), open_to_signals(first_interrupt=True):
+            return collective_step(iteration, options, processes, buckets, mesh, planned=planned)
+    try:
+        return _alone(iteration, options, processes, buckets, planned=planned)
+    except CollectivesFoundError as found:
+        mesh = mesh_of_groups(found, next(module.parameters()).device.type)
+    with deferred_signals(), open_to_signals(first_interrupt=True):
+        return collective_step(iteration, options, processes, buckets, mesh, planned=planned)
+
+
+def _alone(
+    iteration: Iteration,
+    options: Options,
+    processes: Processes | None,
+    buckets: Buckets | None,
+    *,
+    planned: bool,
+) -> Step:
+    """Plan a step of this process, or of one of several that plan for themselves."""
+    module, given, optimizer = iteration.module, iteration.inputs, options.optimizer
+    steps = options.gradient_accumulation_steps
     if options.weights is not None:
         read_weights(module, options.weights, next(iter(tensors_in(given).values())).device)
     planner = Planner(options, TrainingLog(options.progress))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +15,7 @@ from ..graphs.graph import Graph
 from ..graphs.machine import Links, Machine
 from ..planner.baseline import baseline, baseline_schedule
 from ..planner.simulator.part import part_of
+from ..runtime.calls.collectives import groups_of
 from ..runtime.collector import collector_off
 from ..runtime.compare.compiled import Compiled
 from ..runtime.compare.signature import grounds
@@ -68,6 +69,20 @@ IMPROVED_PATIENCE = 10.0
 
 IMPROVED_MEASURING = 5.0
 """Seconds of measuring after the first round, if iterations that drift are timed anew while they train."""
+
+
+class CollectivesFoundError(InputError):
+    """Error: the module communicates with other ranks, so that all must plan together.
+
+    groups: names of its groups.
+    """
+
+    def __init__(self, groups: Mapping[str, str]) -> None:
+        self.groups = groups
+        super().__init__(
+            f"{next(iter(groups.values()))} communicates with other ranks, which must all run the same plan: "
+            "give module and optimizer to memplan.optimize, on all of them"
+        )
 
 
 class Parts(NamedTuple):
@@ -158,6 +173,8 @@ class Planner:
         size = self.bytes and max(0, self.bytes - less)
         with self.book.phase("trace"), collector_off():
             program = trace(iteration)
+            if groups := groups_of(program):  # before anything runs: the others would have to run it too
+                raise CollectivesFoundError(groups)
             kept = self._kept(iteration, program, size)
             like = self._like(program)
             samples = self._samples(like)

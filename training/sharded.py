@@ -11,99 +11,69 @@ of a module that fully_shard has wrapped, from the first plan on.
 
 from __future__ import annotations
 
-import atexit
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.optim import Optimizer
 
 from ..graphs.errors import InputError, MismatchError
-from ..graphs.graph import Graph
 from ..graphs.machine import Peers
 from ..graphs.transformations.sharding import sharded
-from ..planner.schedule.schedule import Schedule
-from ..runtime.collector import collector_off
-from ..runtime.model.iteration import Inputs, Iteration
+from ..runtime.model.iteration import Iteration
 from ..runtime.model.processes import Processes
 from ..runtime.profile.profile import costs_of, measure_program, with_true_sizes
 from ..runtime.program.graph import graph_of
 from ..runtime.program.program import Program
-from ..runtime.run.execute import PlannedStep
-from ..runtime.run.queues import end_all
 from ..runtime.sharded.fully_sharded import find_wrapped, precision_of, taken_out
 from ..runtime.sharded.gradients import share_sizes, with_padding
 from ..runtime.sharded.ranks import Ranks
 from ..runtime.sharded.shards import Precision, Shards, check_module, checksums
 from ..runtime.trace.output_layouts import residents, trace_real_layouts
-from ..runtime.updates.catalogue import titles
 from ..runtime.updates.clipping import clip
 from ..runtime.updates.masters import MASTER
-from .accumulating import AccumulatingStep
 from .buckets import Buckets, check_ignored
 from .holding import Holding
 from .options import Options
-from .plan import Planner
-from .plan_cache import Plan
 from .report import TrainingLog
 from .sharded_holding import ShardedHolding
-from .step import Step
-
-_made: list[Ranks] = []
-
-
-@atexit.register
-def end_groups() -> None:
-    """End the groups that collectives run in, once those under way have ended.
-
-    Gloo's thread lets go of a collective's tensors some time after it. A tensor that Python has made needs
-    Python for that, and if the interpreter is ending the process aborts.
-    """
-    end_all()
-    while _made:
-        _made.pop().end()
+from .together import (
+    FirstPlan,
+    TogetherAccumulatingStep,
+    TogetherPlanner,
+    TogetherStep,
+    check_equal,
+    made_ranks,
+    validate_together,
+)
 
 
-class ShardedPlanner(Planner):
+class ShardedPlanner(TogetherPlanner):
     """Factory of the plans of a sharded step. All ranks call it together."""
 
     _network: Peers | None = None
 
-    def _made_step(self, iteration: Iteration, less: int) -> PlannedStep:
-        shards = iteration.shards
-        assert shards is not None
-        optimizer, ranks = self.options.optimizer, shards.ranks
-        assert optimizer is not None
-        first = not shards.are_spread
-        with shards.whole(iteration.module, optimizer):
-            with self.book.phase("trace"), collector_off():
-                program = ranks.together(partial(_program, iteration, shards))
-                if first:
-                    _check_values(ranks, iteration.module)
-                _check_equal(ranks, optimizer, program, self.options)
-            with self.book.phase("measure"):
-                network = self._network = self._network or ranks.network()
-            size = self.bytes and max(0, self.bytes - less)
-            plan = ranks.together(partial(self._first_plan, iteration, program, network, size))
-        graph, schedule, budget = ranks.from_first(plan)
-        made = Plan(program, graph, schedule, budget)
-        self.bytes = self.bytes or budget
-        if first:
-            shards.spread(iteration.module, optimizer)
-        step = ranks.together(partial(self._step, iteration, made))
-        self._settled[step] = ""
-        self._asked[step] = (budget,)
-        self.book.opened(step, made, self.machine_of(made))
-        return step
+    def _around_planning(self, iteration: Iteration) -> AbstractContextManager[None]:
+        return shards_of(iteration).whole(iteration.module, self.options.optimizer)
 
-    def _first_plan(
+    def _traced(self, iteration: Iteration) -> Program:
+        shards = shards_of(iteration)
+        program = shards.ranks.together(partial(_program, iteration, shards))
+        if not shards.are_spread:
+            _check_values(shards.ranks, iteration.module)
+        check_equal(shards.ranks, self.options, program.fingerprint)
+        return program
+
+    def _first_plan(self, iteration: Iteration, program: Program, size: int | None) -> FirstPlan | None:
+        ranks = shards_of(iteration).ranks
+        with self.book.phase("measure"):
+            network = self._network = self._network or ranks.network()
+        return ranks.together(partial(self._plan_of_first, iteration, program, network, size))
+
+    def _plan_of_first(
         self, iteration: Iteration, program: Program, network: Peers, size: int | None
-    ) -> tuple[Graph, Schedule, int] | None:
-        """Return the plan on rank 0, None on others. size: the budget in bytes, None to ask the options."""
-        shards = iteration.shards
-        assert shards is not None
+    ) -> FirstPlan | None:
+        shards = shards_of(iteration)
         if shards.ranks.rank:
             return None
         with self.book.phase("measure"):
@@ -115,63 +85,24 @@ class ShardedPlanner(Planner):
         ]
         unspread = graph_of(with_padding(true, shards), costs)
         graph = sharded(unspread, network, share_sizes(true, shards, MASTER))
-        budget = self._first_budget(graph, program, iteration) if size is None else size
-        plan = super()._solved(self._unsolved(program, graph, budget), iteration, budget)
-        return plan.graph, plan.schedule, plan.budget
+        return self._solved_by_first(iteration, program, graph, size)
 
-    def _solved(self, plan: Plan, iteration: Iteration, budget: int) -> Plan:
-        """Solve the iteration's graph on rank 0, and return the plan on all."""
-        shards = iteration.shards
-        assert shards is not None
-
-        def solved() -> Plan | None:
-            return None if shards.ranks.rank else super(ShardedPlanner, self)._solved(plan, iteration, budget)
-
-        made = shards.ranks.together(solved)
-        schedule, budget = shards.ranks.from_first(made and (made.schedule, made.budget))
-        return plan._replace(schedule=schedule, budget=budget)
+    def _planned_first(self, iteration: Iteration) -> None:
+        shards, optimizer = shards_of(iteration), self.options.optimizer
+        if not shards.are_spread and optimizer is not None:
+            shards.spread(iteration.module, optimizer)
 
 
-class ShardedStep(Step):
+class ShardedStep(TogetherStep):
     """A training step of which each rank holds a share of the weights."""
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
-        """Run one iteration, as all ranks do; see Step.
-
-        Raises:
-            MemplanError: on all ranks if one has failed, has ended, or does not come to a collective within
-                the process group's timeout.
-        """
-        assert self._iteration.shards is not None
-        ranks = self._iteration.shards.ranks
-        try:
-            loss = super().__call__(*arguments, **keywords)
-        except BaseException as error:
-            ranks.note(error)
-            raise
-        ranks.note(None)
-        return loss
-
-    def _serving(self, inputs: Inputs) -> tuple[PlannedStep | None, Inputs]:
-        """Return the plan for the inputs, the same one on all ranks, and the inputs as it takes them.
-
-        No batch is trained on by eager PyTorch: the other ranks have their shares of its weights.
-        """
-        return self._plans.serving(inputs)
 
     def _holding(self) -> Holding:
         """Return the shares that this rank holds of the tensors of a checkpoint."""
-        assert self._iteration.shards is not None
-        return ShardedHolding(self._iteration.shards)
+        return ShardedHolding(shards_of(self._iteration))
 
 
-class ShardedAccumulatingStep(ShardedStep, AccumulatingStep):
+class ShardedAccumulatingStep(ShardedStep, TogetherAccumulatingStep):
     """A ShardedStep of which several batches make one update; each is scattered, and added to the sums."""
-
-    def update(self) -> None:
-        """Update the weights with what is accumulated; all ranks call it together."""
-        self._plans.agree_on_update()
-        super().update()
 
 
 def sharded_step(
@@ -195,8 +126,7 @@ def sharded_step(
             f"{word}: the module is on meta, without values: give it some first, by to_empty() and its own "
             "initialization, the same on all ranks"
         )
-    ranks = Ranks(mesh, weight.device)
-    _made.append(ranks)
+    ranks = made_ranks(mesh, weight.device)
     ranks.together(partial(_validate, module, options, processes, word, planned=planned))
     precision = dict[str, Precision]()
     if wrapped is None:
@@ -222,24 +152,8 @@ def _validate(
     """
     if processes is not None:
         raise InputError(f"{word} spreads weights itself: give the module inside of DistributedDataParallel")
-    unsupported: dict[str, bool] = {
-        "train=False": not options.train,
-        "machine": options.machine is not None,
-        "scaler": options.enabled_scaler is not None,
-        "ema": options.ema is not None,
-        "weights": options.weights is not None,
-        "compile": options.compile,
-        "cuda_graph": options.cuda_graph,
-        "rollback_on_error": options.rollback_on_error,
-        "verify=True": options.verify is True,
-    }
-    for name, given in unsupported.items():
-        if given:
-            raise InputError(f"{word} and {name} are not supported together: leave {name} out")
-    if not planned or options.optimizer is None:
-        raise InputError(
-            f"{word} needs the optimizer, whose updates are in the plan: optimizer= of {titles()}"
-        )
+    validate_together(options, word, planned=planned)
+    assert options.optimizer is not None
     if word == "fully_shard":
         return
     if any(options.optimizer.state.values()):
@@ -253,6 +167,12 @@ def _validate(
                 f"shard=: {name} is a DTensor, so its parameters are spread over ranks already: make the "
                 "module anew, and plan it before anything but fully_shard spreads it"
             )
+
+
+def shards_of(iteration: Iteration) -> Shards:
+    """Return the shares that this rank holds."""
+    assert iteration.shards is not None
+    return iteration.shards
 
 
 def _program(iteration: Iteration, shards: Shards) -> Program:
@@ -278,18 +198,3 @@ def _check_values(ranks: Ranks, module: nn.Module) -> None:
                     f"ranks 0 and {rank} have different values of {name}: make the model from one seed, load "
                     "the same weights on each rank, or broadcast them from rank 0"
                 )
-
-
-def _check_equal(ranks: Ranks, optimizer: Optimizer, program: Program, options: Options) -> None:
-    """Raise MismatchError, on all ranks, if one has another optimizer, request or iteration than rank 0."""
-    groups = [
-        {name: repr(value) for name, value in group.items() if name != "params"}
-        for group in optimizer.param_groups
-    ]
-    mine = (groups, options.budget.text, options.solver, program.fingerprint)
-    found = ranks.gathered(mine)
-    what = ("the optimizer's settings", "budget=", "solver=", "the operations of an iteration")
-    for rank, row in enumerate(found):
-        for name, own, known in zip(what, row, found[0], strict=True):
-            if own != known:
-                raise MismatchError(f"ranks 0 and {rank} differ in {name}: they must run the same plan")

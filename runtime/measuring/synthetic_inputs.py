@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ..calls.collectives import is_collective
 from ..calls.grouped import ENDS, is_grouped, routings, with_ends
 from ..calls.indices import in_range
 from ..program.program import Call, Operation, Program, Ref, Setting, Value, refs, values_read
@@ -92,12 +93,13 @@ class SyntheticInputs:
         run: False if the operation can't run: what it makes is not kept.
         """
         operation = self.operation
-        exact = not operation.random and self.exact.issuperset(operation.reads)
+        alone = not is_collective(operation.call)  # else other ranks would have to run it too, at this moment
+        exact = alone and not operation.random and self.exact.issuperset(operation.reads)
         if exact:
             self.exact.update(operation.writes)
         kept = set(operation.writes) & (self.exact | self._integers)
         read_later = any(self._last_use[storage] > self._position for storage in kept)
-        if run and read_later and not operation.mutates:
+        if run and alone and read_later and not operation.mutates:
             self._run(operation, kept)
         for storage in (*operation.reads, *operation.writes):
             if self._last_use[storage] <= self._position:

@@ -23,6 +23,7 @@ from ...graphs.errors import InputError, MismatchError
 from ..hints import NESTED, SPARSE
 from ..program.program import Program, Value
 from ..reach import is_of_user_class, names_in
+from ..sharded.local_tensors import local_tensor
 from ..storage.offloaded import Offloaded
 from ..torch_internals import (
     WRAPPERS,
@@ -43,8 +44,9 @@ _SIMPLE = (bool, int, float, str, type(None))
 _WATCHED = (*_SIMPLE, FunctionType, BuiltinFunctionType, torch.Size, torch.dtype, torch.device)
 
 
-def refuse(module: nn.Module) -> None:
+def refuse(iteration: Iteration) -> None:
     """Raise InputError, one line, for a module that can't be in a plan."""
+    module = iteration.module
     for path, part in module.named_modules():
         name = f"{path or 'the module'} is a {type(part).__name__}"
         kinds = {(kind.__module__, kind.__name__) for kind in type(part).__mro__}
@@ -63,12 +65,13 @@ def refuse(module: nn.Module) -> None:
         if isinstance(part, nn.DataParallel) and len(part.device_ids) > 1:
             raise InputError(f"{name} on {len(part.device_ids)} devices: plan the module inside, on one")
     for name, parameter in module.named_parameters():
-        if type(parameter).__module__.startswith("torch.distributed."):
+        if type(parameter).__module__.startswith("torch.distributed.") and iteration.peers is None:
             raise InputError(
                 f"{name} is a {type(parameter).__name__}, spread over processes: it can't be planned"
             )
         _refuse_hooks(name, parameter)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        tensor = local_tensor(tensor) if iteration.peers is not None else tensor
         refuse_layout(name, tensor)
         kind = type(tensor)
         if wraps_others(tensor):
@@ -161,6 +164,7 @@ class Guards:
         self._attributes = Attributes(zip(parts, self._values, strict=True))
         self._state = ModuleState(parts, places)
         mixed = {} if iteration.shards is None else iteration.shards.precision
+        self._peers = iteration.peers
         self._forms = {
             name: program.values[value]._replace(dtype=torch.float32)
             if name in mixed  # the weight is the master
@@ -269,7 +273,7 @@ class Guards:
             _refuse_hooks(name, tensor)
         if isinstance(tensor, Offloaded):
             return
-        form = self._forms[name]
+        form, tensor = self._forms[name], tensor if self._peers is None else local_tensor(tensor)
         if (found := form_of(tensor, form)) != form:
             raise MismatchError(f"{name} is {described(found)}; the plan is for {described(form)}")
 

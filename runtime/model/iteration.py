@@ -16,6 +16,7 @@ from ...graphs.errors import InputError, MismatchError
 from ...graphs.transformations.updates import When
 from ..device.choice import device_of
 from ..program.outputs import Output, Wanted, output_of
+from ..sharded.ranks import Ranks
 from ..sharded.shards import Shards
 from .batch_objects import object_parts, with_parts
 from .clipping import Clipping
@@ -87,6 +88,7 @@ class Iteration(NamedTuple):
     accumulate: number of gradient accumulation steps: backward is of the loss divided by it.
     scaler: the one whose scale the inputs have, if they have one.
     shards: of weights that are spread over ranks; None if each process has them whole.
+    peers: the ranks with which the module's own code communicates; None if it does not.
     """
 
     module: nn.Module
@@ -100,11 +102,17 @@ class Iteration(NamedTuple):
     accumulate: int = 1
     scaler: torch.amp.GradScaler | None = None
     shards: Shards | None = None
+    peers: Ranks | None = None
+
+    @property
+    def ranks(self) -> Ranks | None:
+        """The ranks that run the same plan at the same time; None if this process plans for itself."""
+        return self.peers if self.shards is None else self.shards.ranks
 
     @property
     def alone(self) -> bool:
         """Tell whether no other process runs it too."""
-        return self.processes is None and self.shards is None
+        return self.processes is None and self.ranks is None
 
     @property
     def trains(self) -> bool:

@@ -29,6 +29,23 @@ def structure(program: Program) -> str:
     return digest.hexdigest()
 
 
+def graph_form(program: Program) -> str:
+    """Return a digest of the program's graph: which operations read and change which storages.
+
+    Programs with equal digests have the same graph but for bytes and times, under the same indices. Their
+    views may differ: of ranks that run one program each takes its own part of a tensor.
+    """
+    digest = sha256(repr(program.results).encode())
+    for group in (program.parameters, program.buffers, program.inputs, program.states):
+        digest.update(repr([(name, program.values[value].storage) for name, value in group.items()]).encode())
+    for storage in program.storages:
+        digest.update(repr((storage.kind, storage.layer)).encode())
+    for one in program.operations:
+        what = full_name(one.call.target), one.phase, one.layer, one.random
+        digest.update(repr((*what, one.reads, one.writes, one.mutates)).encode())
+    return digest.hexdigest()
+
+
 def _lines(program: Program) -> Iterator[object]:
     yield program.device, program.compiling, program.loss, program.norm, program.infinite
     groups = (program.parameters, program.buffers, program.inputs, program.gradients, program.states)

@@ -23,6 +23,7 @@ from ..model.guards import Guards
 from ..model.iteration import Inputs, Iteration
 from ..model.reading import Reading
 from ..program.program import Program
+from ..sharded.local_tensors import local_tensor
 from ..storage.journal import Journal
 from ..storage.offloaded import bring_back
 from ..updates.averages import averages
@@ -107,6 +108,7 @@ class PlannedStep:
         """
         self.program = program
         self._processes = iteration.processes
+        self._peers = iteration.peers
         alone = self._processes is None
         self._expected = Expected(program, iteration.inputs)
         self._reading = Reading(iteration.inputs)
@@ -299,6 +301,8 @@ class PlannedStep:
         with deferred_signals():
             states, settings = ((), ()) if self._optimizer is None else self._optimizer.begin(tensors)
             residents = (*tensors.values(), *states, *given, *self._owners.constants.values())
+            if self._peers is not None:
+                residents = [*map(local_tensor, residents)]
             with self._recovery.around(residents):
                 residents = self._ready(residents)
                 with self._running():

@@ -21,6 +21,7 @@ from ...graphs.errors import MemplanError
 from ..calls.randomness import restore_generator, save_generator
 from ..device.device import Device
 from ..program.program import Program
+from ..sharded.local_tensors import local_tensor
 from ..storage.copies import raw
 from ..storage.journal import Journal
 from ..storage.offloaded import give_up
@@ -151,7 +152,7 @@ class Recovery:
         if self._cycle is not None:
             updated -= self._cycle.moved
         for value, (_name, owner) in self._owners.of(updated).items():
-            give_up(owner(), self._program.values[value], _refuse)
+            give_up(local_tensor(owner()), self._program.values[value], _refuse)
 
     def _drop(self, storages: set[int]) -> None:
         """Mark the moved ones of these storages as lost: they have a value nowhere any more."""

@@ -26,6 +26,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from ...graphs.errors import InputError, MemplanError
 from ...graphs.machine import Peers
 from ..device.choice import device_of
+from ..torch_collectives import name_of_group
 from ..torch_internals import coalesced, default_store, timeout_of
 
 _SIZES = (2**12, 2**22)
@@ -229,10 +230,22 @@ class Ranks:
         """Return a context whose collectives, so many of one kind, are one launch of NCCL's."""
         return nullcontext() if count == 1 else coalesced(self._group)
 
-    def add_up(self, numbers: Tensor) -> None:
-        """Add a flat tensor up over the ranks, in place."""
+    def add_up(self, numbers: Tensor, by: Any = dist.ReduceOp.SUM) -> None:
+        """Add a flat tensor up over the ranks, in place. by: another reduction than the sum."""
         with self._reported():
-            dist.all_reduce(_unowned(numbers) if self._backend == "gloo" else numbers, group=self._group)
+            sent = _unowned(numbers) if self._backend == "gloo" else numbers
+            dist.all_reduce(sent, by, group=self._group)
+
+    @property
+    def on_gloo(self) -> bool:
+        """Whether collectives of tensors run by gloo."""
+        return self._backend == "gloo"
+
+    @contextmanager
+    def running(self) -> Generator[str]:
+        """Surround a collective of the module's own code, to run in the group of this name."""
+        with self.in_order(), self._reported():
+            yield name_of_group(self._group)
 
     def network(self) -> Peers:
         """Measure gathers of two sizes, all ranks together; the slowest rank counts."""

@@ -14,6 +14,7 @@ from ..below_autograd import without_autocast
 from ..handover import handover, ordered
 from ..model.iteration import Iteration, differentiated, forward, with_tensors
 from ..program.outputs import Output
+from ..sharded.local_tensors import around
 from ..torch_internals import (
     FakeTensor,
     gradients_of,
@@ -66,6 +67,7 @@ class ForwardBackward:
         self.iteration = iteration
         self.parameters, self.buffers, self.inputs = parameters, buffers, inputs
         self.given = (*parameters.values(), *buffers.values(), *inputs.values())
+        self.given_by_name = given
         trained = parameters.items() if iteration.trains else ()
         handed = inputs.items() if iteration.purpose == "part" else ()
         self.names = {id(tensor): name for name, tensor in given[0].items()}
@@ -101,7 +103,9 @@ class ForwardBackward:
         return loss
 
     def _state(self) -> dict[str, Tensor]:
-        return {f"module.{name}": tensor for name, tensor in {**self.parameters, **self.buffers}.items()}
+        parameters, buffers, _inputs = self.given_by_name
+        reals, named = {**parameters, **buffers}, {**self.parameters, **self.buffers}
+        return {f"module.{name}": around(tensor, reals[name]) for name, tensor in named.items()}
 
     def results(self) -> Results:
         state = self._state()

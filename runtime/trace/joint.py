@@ -33,6 +33,7 @@ from ..reads.contents import is_plain
 from ..reads.forbidden import drawing
 from ..reads.reads import Reads
 from ..reads.recorder import Recording
+from ..sharded.local_tensors import local_tensor
 from ..storage.offloaded import hold_of
 from ..torch_internals import (
     FakeTensor,
@@ -350,6 +351,9 @@ def _fake(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
     """Make a fake tensor of a tensor; of an offloaded one by its known form, so that it stays where it is."""
     if isinstance(tensor, FakeTensor):
         return tensor
+    if (local := local_tensor(tensor)) is not tensor:
+        made = mode.from_tensor(local, static_shapes=True)
+        return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
     hold = hold_of(tensor)
     if hold is None:
         return mode.from_tensor(tensor, static_shapes=True)

@@ -20,7 +20,9 @@ from ..calls.fake_kernels import CTC
 from ..calls.grouped import grouped_product, is_grouped
 from ..calls.scatters import SCATTERS
 from ..measuring.synthetic_inputs import elements_spanned
+from ..model.captured import users_line
 from ..program.program import Call, Program, Ref
+from ..torch_collectives import communicates_otherwise, starts_collective
 from ..torch_internals import (
     GROUPED_PRODUCT,
     RESHAPING_VIEWS,
@@ -28,9 +30,17 @@ from ..torch_internals import (
     FakeTensorMode,
     launches_nothing,
     memory_of,
+    tree_map,
 )
+from ..unsupported import TraceError
 
 aten: Any = torch.ops.aten
+
+NOT_FUNCTIONAL = (
+    "calls torch.distributed, whose {} communicates where no plan sees it: call a collective of "
+    "torch.distributed._functional_collectives, like y = all_reduce(x, 'sum', group), in an "
+    "autograd.Function too, and plan on all ranks"
+)
 
 
 class Form(NamedTuple):
@@ -139,6 +149,8 @@ class TrueFakes(FakeTensorMode):
         if is_grouped(func, args) and func is GROUPED_PRODUCT and not kwargs:
             with self:
                 return grouped_product(*args)
+        if communicates_otherwise(func):
+            raise TraceError(f"{users_line()}{NOT_FUNCTIONAL.format(func.overloadpacket.__name__)}")
         if func in SCATTERS:
             return self._call(aten.clone.default, args[0])
         if func in CTC:
@@ -148,6 +160,8 @@ class TrueFakes(FakeTensorMode):
             made = super().__torch_dispatch__(func, types, args, kwargs)
         if func is TO_COPY and is_absent_gpu():
             keep_on_absent_gpu(made, (kwargs or {}).get("device"))
+        if starts_collective(func):
+            return tree_map(self._contiguous, made)
         if func in RESHAPING_VIEWS:
             return self._viewed(func, made, *args)
         if func is aten.native_batch_norm_backward.default:
@@ -164,6 +178,12 @@ class TrueFakes(FakeTensorMode):
             return made
         corrected = self._fakes(forms)
         return type(made)(corrected) if isinstance(made, tuple | list) else corrected[0]
+
+    def _contiguous(self, made: Any) -> Any:
+        """Return a collective's result as kernels lay it out; fakes keep the strides of what is sent."""
+        if made.is_contiguous():
+            return made
+        return self._call(aten.clone.default, made, memory_format=torch.contiguous_format)
 
     def _viewed(self, func: Any, made: Any, tensor: Tensor, shape: Sequence[int]) -> Any:
         """Return `made` with the kernel's strides.

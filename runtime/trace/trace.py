@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ...graphs.errors import MemplanError
 from ..absent_gpu.devices import is_absent_gpu
 from ..absent_gpu.program import program_on_cuda
+from ..calls.collectives import join_waits
 from ..calls.fused import drop_copies, fuse_dropout_masks
 from ..calls.scatters import replace_scatters
 from ..model.guards import refuse, refuse_input
@@ -61,7 +62,7 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
     Raises TraceError, one line.
     """
     start = perf_counter()
-    refuse(iteration.module)
+    refuse(iteration)
     for name, tensor in tensors_in(iteration.inputs).items():
         refuse_input(name, tensor)
     if torch.is_anomaly_enabled():
@@ -148,6 +149,7 @@ def _trace(
         fuse_dropout_masks(joint.graph.graph)
         drop_copies(joint.graph.graph)
         replace_scatters(joint.graph.graph)
+        join_waits(joint.graph.graph, iteration.peers)
         return replace(
             with_handover(lower(joint)),
             compiling=way.compiling,

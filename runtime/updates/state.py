@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from ...graphs.errors import MemplanError, MismatchError
 from ..device.device import Device, StreamDevice
 from ..model.accumulated import SUM, Accumulated, accumulated, note_accumulated
 from ..model.iteration import Iteration
 from ..program.program import Program, Value
+from ..sharded.local_tensors import local_state
 from ..storage.host_access import at_home_value
 from ..storage.lazy_init import filled_with, unmade, zeros
 from ..storage.offloaded import Fill
@@ -288,7 +290,11 @@ class OptimizerState:
                 weight = self._module.get_parameter(parameter)
                 row[state] = self._shards.state(weight, dtype, copied=state == MASTER)
                 continue
-            row[state] = unmade(self._forms[parameter, state], self._first(parameter, state))
+            weight, form = self._module.get_parameter(parameter), self._forms[parameter, state]
+            if isinstance(weight, DTensor):
+                row[state] = local_state(weight, form.dtype, copied=state == MASTER)
+                continue
+            row[state] = unmade(form, self._first(parameter, state))
         return bool(own)
 
 

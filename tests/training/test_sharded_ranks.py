@@ -14,7 +14,7 @@ import torch
 from memplan.planner.schedule.schedule import Verb
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.sharded.ranks import Ranks
-from memplan.training.sharded import end_groups
+from memplan.training.together import end_groups
 from not_none import not_none
 from ranks import ranks
 from sharded_models import batch, make

@@ -1,0 +1,40 @@
+"""Parameters and buffers that are DTensors, in a module that computes with them as such.
+
+A plan has what lies in this process alone: the local tensor of each. In the trace the module finds DTensors
+around these, so that what it computes with them, collectives included, is in the program:
+
+    plan     local tensors ─┬▶ forward, which makes DTensors of them ─▶ loss
+    autograd                └◀ gradients, local too
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+
+def local_tensor(tensor: Tensor) -> Tensor:
+    """Return what of a tensor lies in this process: of a DTensor its local tensor, of any other itself."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    with torch.no_grad():
+        return tensor.to_local()
+
+
+def around(local: Tensor, like: Tensor) -> Tensor:
+    """Return a DTensor around a local tensor, placed as another one is; if that is none, the tensor itself.
+
+    Gradients of the DTensor are gradients of the local tensor, in the placement of the DTensor.
+    """
+    if not isinstance(like, DTensor):
+        return local
+    return DTensor.from_local(
+        local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
+def local_state(weight: DTensor, dtype: torch.dtype, *, copied: bool = False) -> Tensor:
+    """Return a new optimizer state of a weight, a DTensor too: zero, or a copy of it, as a master is."""
+    own = local_tensor(weight)
+    return around(own.to(dtype, copy=True) if copied else torch.zeros_like(own, dtype=dtype), weight)

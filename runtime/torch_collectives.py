@@ -1,0 +1,67 @@
+"""Names of torch's functional collectives that it does not promise to keep.
+
+`torch.distributed._functional_collectives`, which DTensors use, calls operators of `_c10d_functional`: one
+starts a collective of a group, given by its name, another waits for its result. All were in torch 2.13.0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+_OPERATORS = "_c10d_functional"
+_GROUP = "group_name"
+_COLLECTIVES = (
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced",
+    "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced",
+    "all_to_all_single",
+    "broadcast",
+)
+
+
+def starts_collective(target: Any) -> bool:
+    """Tell whether an operator starts a collective, and changes nothing in place."""
+    return _is_functional(target) and target.overloadpacket.__name__ in _COLLECTIVES
+
+
+def communicates_otherwise(target: Any) -> bool:
+    """Tell whether an operator communicates in another way: it changes tensors, or sends to one rank."""
+    if getattr(target, "namespace", "") == "c10d":
+        return True
+    return _is_functional(target) and not waits(target) and not starts_collective(target)
+
+
+def _is_functional(target: Any) -> bool:
+    return getattr(target, "namespace", "") == _OPERATORS
+
+
+def waits(target: Any) -> bool:
+    """Tell whether an operator waits for the result of a collective."""
+    return getattr(target, "overloadpacket", None) is torch.ops._c10d_functional.wait_tensor
+
+
+def wait(result: Tensor) -> None:
+    """Wait for the result of a collective."""
+    torch.ops._c10d_functional.wait_tensor(result)
+
+
+def place_of_group(operator: Any) -> int:
+    """Return which argument of an operator that starts a collective is its group."""
+    return [argument.name for argument in operator._schema.arguments].index(_GROUP)
+
+
+def name_of_group(group: Any) -> str:
+    """Return the name of a group, which may be given by it."""
+    return group if isinstance(group, str) else group.group_name
+
+
+def group_named(name: str) -> dist.ProcessGroup:
+    """Return the group of this name."""
+    return dist.distributed_c10d._resolve_process_group(name)  # pyright: ignore[reportArgumentType]

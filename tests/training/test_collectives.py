@@ -1,0 +1,382 @@
+"""Modules whose own code communicates: planned on all ranks, with the bits of eager PyTorch."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import memplan
+import pytest
+import torch
+import torch.distributed._functional_collectives as functional
+from communicating_models import batch, make
+from memplan.planner.schedule.schedule import Verb
+from memplan.runtime.calls.collectives import Collective, is_collective
+from memplan.runtime.measuring.live_bytes import live_peak
+from ranks import ranks
+from sharded_training import COUNT, adamw, error
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+pytestmark = pytest.mark.scripts
+
+STEPS = 3
+Trained = tuple[nn.Module, Any, list[Tensor]]
+"""A module, its optimizer and its losses."""
+
+KINDS = ["tensor", "simple_fsdp", "plain", "sequence", "llama"]
+
+
+def planned(module: nn.Module, optimizer: Any, kind: str, rank: int, budget: str, **options: Any) -> Any:
+    quick: dict[str, Any] = {"time_limit": 4, "cache": False}
+    first = batch(kind, rank, 0)
+    return memplan.optimize(module, first, budget=budget, optimizer=optimizer, **{**quick, **options})
+
+
+def loss_of(output: Any) -> Tensor:
+    return output if isinstance(output, Tensor) else output.loss
+
+
+def trained_eagerly(kind: str, rank: int, every: int = 1) -> Trained:
+    """Train by eager PyTorch. every: batches per update."""
+    module = make(kind)
+    optimizer, losses = adamw(module), list[Tensor]()
+    for step in range(STEPS * every):
+        loss = loss_of(module(**batch(kind, rank, step)))
+        (loss / every if every > 1 else loss).backward()
+        losses.append(loss.detach())
+        if (step + 1) % every == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    return module, optimizer, losses
+
+
+def differences(known: Trained, other: Trained) -> dict[Any, float]:
+    """Return by name what differs of losses, weights and states."""
+    found: dict[Any, float] = {n: error(*each) for n, each in enumerate(zip(known[2], other[2], strict=True))}
+    weights, states = other[0].state_dict(), other[1].state_dict()["state"]
+    found |= {name: error(each, weights[name]) for name, each in known[0].state_dict().items()}
+    for number, row in known[1].state_dict()["state"].items():
+        assert row.keys() == states[number].keys()
+        found |= {f"{number}.{name}": error(each, states[number][name]) for name, each in row.items()}
+        for name, each in row.items():
+            assert type(each) is type(states[number][name])
+    return {name: each for name, each in found.items() if each}
+
+
+def own_bytes(tensors: Any) -> int:
+    return sum((x.to_local() if isinstance(x, DTensor) else x).nbytes for x in tensors)
+
+
+def both(rank: int, kind: str, budget: str) -> dict[str, Any]:
+    """Train by eager PyTorch and by a plan; return what differs."""
+    known = trained_eagerly(kind, rank)
+    module = make(kind)
+    optimizer = adamw(module)
+    step = planned(module, optimizer, kind, rank, budget)
+    batches, losses = [batch(kind, rank, number) for number in range(STEPS)], list[Tensor]()
+    counted = live_peak(lambda: losses.extend(step(**each).detach() for each in batches))
+    given = own_bytes((*module.parameters(), *module.buffers(), *batches[0].values()))
+    outside = COUNT * len(optimizer.state) + own_bytes(losses)
+    places = [n for n, each in enumerate(step.plans[0].program.operations) if is_collective(each.call)]
+    return {
+        "differences": differences(known, (module, optimizer, losses)),
+        "peak": counted.peak_bytes + given - outside,
+        "planned": step.plan.figures.peak,
+        "collectives": len(places),
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_ranks_train_as_eager_pytorch_bit_by_bit(tmp_path: Path, kind: str) -> None:
+    """At 60 % of the baseline's peak; the peak of live bytes is the planned one or less."""
+    found = ranks(both, tmp_path, kind, "60%")
+    for one in found:
+        assert not isinstance(one, str), one
+        assert one["differences"] == {}
+        assert one["peak"] <= one["planned"]
+        assert one["collectives"] > 0
+    assert found[0]["planned"] == found[1]["planned"]
+
+
+def gathered_again(rank: int) -> Any:
+    module, known = make("simple_fsdp"), make("simple_fsdp")
+    optimizer, first = adamw(module), {"x": batch("simple_fsdp", rank, 0)["x"][:16]}
+    known(**first).backward()
+    step = memplan.optimize(module, first, budget="75%", optimizer=optimizer, cache=False, time_limit=4)
+    step(**first)
+    adamw(known).step()
+    schedule, program = step.plan.schedule, step.plans[0].program
+    runs = Counter(schedule.targets[schedule.verbs == Verb.COMPUTE].tolist())
+    own = [n for n, each in enumerate(program.operations) if is_collective(each.call)]
+    weights = zip(known.parameters(), module.parameters(), strict=True)
+    return sum(runs[place] - 1 for place in own), [error(*each) for each in weights]
+
+
+def test_weights_are_gathered_once_more_where_memory_is_short(tmp_path: Path) -> None:
+    for found in ranks(gathered_again, tmp_path):
+        assert not isinstance(found, str), found
+        again, errors = found
+        assert again > 0
+        assert not any(errors)
+
+
+def counted_calls(rank: int) -> tuple[list[str], list[str]]:
+    """Return the collectives of planning and of two iterations, in order. One rank is late at random."""
+    calls, random, run = list[str](), Random(rank), Collective.__call__
+
+    def noted(self: Collective, *arguments: Any) -> Any:
+        calls.append(f"{self.__name__} {list(arguments[0].shape)}")
+        time.sleep(random.choice((0.0, 0.02)) if rank else 0.0)
+        return run(self, *arguments)
+
+    Collective.__call__ = noted
+    module = make("sequence")
+    step = planned(module, adamw(module), "sequence", rank, "60%")
+    planning = list(calls)
+    for number in range(2):
+        step(**batch("sequence", rank, number))
+    return planning, calls[len(planning) :]
+
+
+def test_all_ranks_call_each_collective_equally_often(tmp_path: Path) -> None:
+    """While they plan, and in the order of the schedule afterwards, whatever each call takes."""
+    first, second = ranks(counted_calls, tmp_path)
+    assert not isinstance(first, str), first
+    assert first == second
+    planning, training = first
+    assert set(planning) == set(training)
+
+
+def in_many_budgets(rank: int) -> list[list[str]]:
+    """Return the collectives of an iteration by each of several plans."""
+    found = list[list[str]]()
+    run = Collective.__call__
+
+    def noted(self: Collective, *arguments: Any) -> Any:
+        found[-1].append(f"{self.__name__} {list(arguments[0].shape)}")
+        return run(self, *arguments)
+
+    for budget in ("60%", "70%", "80%", "90%", "100%"):
+        module = make("sequence")
+        step = planned(module, adamw(module), "sequence", rank, budget, time_limit=1)
+        found.append([])
+        Collective.__call__ = noted
+        step(**batch("sequence", rank, 0))
+        Collective.__call__ = run
+    return found
+
+
+def test_ranks_call_collectives_in_one_order(tmp_path: Path) -> None:
+    first, second = ranks(in_many_budgets, tmp_path)
+    assert not isinstance(first, str), first
+    assert all(map(len, first))
+    assert first == second
+
+
+def forward_and_other_shapes(rank: int) -> Any:
+    module, known = make("sequence"), make("sequence")
+    step = planned(module, adamw(module), "sequence", rank, "70%")
+    given = batch("sequence", rank, 1)
+    shorter = {name: each[:2].contiguous() for name, each in given.items()}
+    loss = step.evaluate(**given).loss
+    with torch.no_grad():
+        expected = known(**given)
+    optimizer = adamw(known)
+    own = step(**shorter)
+    eager = known(**shorter)
+    eager.backward()
+    optimizer.step()
+    weights = zip(known.parameters(), module.parameters(), strict=True)
+    return [error(expected, loss), error(eager.detach(), own.detach()), *(error(*each) for each in weights)]
+
+
+def test_forward_passes_and_other_shapes_get_plans_too(tmp_path: Path) -> None:
+    for found in ranks(forward_and_other_shapes, tmp_path):
+        assert not isinstance(found, str), found
+        assert not any(found)
+
+
+def accumulated(rank: int) -> Any:
+    known = trained_eagerly("tensor", rank, every=2)
+    module = make("tensor")
+    optimizer = adamw(module)
+    step = planned(module, optimizer, "tensor", rank, "70%", gradient_accumulation_steps=2)
+    losses = [step(**batch("tensor", rank, number)).detach() for number in range(2 * STEPS)]
+    weights = zip(known[0].parameters(), module.parameters(), strict=True)
+    return [error(*each) for each in (*zip(known[2], losses, strict=True), *weights)]
+
+
+def test_gradients_accumulate(tmp_path: Path) -> None:
+    for found in ranks(accumulated, tmp_path):
+        assert not isinstance(found, str), found
+        assert not any(found)
+
+
+# ── refusals ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Summed(torch.autograd.Function):
+    """A sum over the ranks. functional: by the function that changes nothing in place."""
+
+    functional = False
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if Summed.functional:
+            return functional.all_reduce(x, "sum", cast("Any", dist.group.WORLD))
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return gradient
+
+
+class InPlace(nn.Module):
+    """Communicates within autograd, or outside of it."""
+
+    def __init__(self, *, function: bool) -> None:
+        super().__init__()
+        self.weight, self.function = nn.Parameter(torch.ones(8, 8)), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x @ self.weight
+        if self.function:
+            return cast("Any", Summed.apply)(y).sum()
+        other = y.detach().clone()
+        dist.all_reduce(other)
+        return (y * other).sum()
+
+
+def by_sgd(module: nn.Module, x: Tensor) -> Any:
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    return memplan.optimize(module, (x,), budget="100%", cache=False, optimizer=optimizer)
+
+
+def in_place(_rank: int, function: bool) -> Any:
+    by_sgd(InPlace(function=function), torch.ones(4, 8))
+
+
+def functional_instead(rank: int) -> Any:
+    """Do what the line says."""
+    Summed.functional = True
+    x, module = torch.ones(4, 8) * (1 + rank), InPlace(function=True)
+    return float(by_sgd(module, x)(x)), float(InPlace(function=True)(x))
+
+
+@pytest.mark.parametrize("function", [False, True])
+def test_collectives_that_change_tensors_are_refused(tmp_path: Path, function: bool) -> None:
+    for found in ranks(in_place, tmp_path, function):
+        assert found.startswith("test_collectives.py:"), found
+        assert "calls torch.distributed, whose allreduce_ communicates where no plan sees it" in found
+
+
+def test_functional_ones_are_planned_instead(tmp_path: Path) -> None:
+    for found in ranks(functional_instead, tmp_path):
+        assert not isinstance(found, str), found
+        assert found[0] == found[1]
+
+
+def refused(rank: int, what: str) -> Any:
+    module: Any = make("tensor")
+    if what == "models" and rank:
+        module.layers = module.layers[:2]
+    if what == "mesh":
+        mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+        module.extra = nn.Parameter(distribute_tensor(torch.ones(8, 8), mesh, [Replicate(), Shard(0)]))
+    options: dict[str, Any] = {
+        "compile": {"compile": True},
+        "norm": {"max_grad_norm": 1.0},
+        "budget": {"budget": "90%" if rank else "80%"},
+        "optimizer": {"optimizer": None},
+    }.get(what, {})
+    chosen: dict[str, Any] = {"budget": "100%", "optimizer": adamw(module), "cache": False, **options}
+    return str(memplan.optimize(module, batch("tensor", rank, 0), **chosen))
+
+
+REFUSALS = {
+    "models": "ranks 0 and 1 differ in the operations of an iteration: they must run the same plan",
+    "mesh": "extra is a DTensor on a mesh of 2 dimensions; one is supported: place it on one dimension",
+    "compile": "a module that communicates and compile are not supported together: leave compile out",
+    "norm": "a module that communicates and max_grad_norm are not supported together",
+    "budget": "ranks 0 and 1 differ in budget=: they must run the same plan",
+    "optimizer": "a module that communicates needs the optimizer, whose updates are in the plan",
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_what_is_refused_is_refused_on_every_rank(tmp_path: Path, what: str) -> None:
+    for found in ranks(refused, tmp_path, what):
+        assert REFUSALS[what] in found
+
+
+def saved(rank: int, folder: str) -> Any:
+    module = make("tensor")
+    planned(module, adamw(module), "tensor", rank, "100%").save(f"{folder}/checkpoint")
+
+
+def test_checkpoints_are_torchs(tmp_path: Path) -> None:
+    for found in ranks(saved, tmp_path, str(tmp_path)):
+        assert found.startswith("step.save and step.load do not gather DTensors that a module has placed")
+
+
+# ── faults ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def one_fails(rank: int) -> Any:
+    module = make("tensor")
+    step = planned(module, adamw(module), "tensor", rank, "80%")
+    run, calls = Collective.__call__, list[int]()
+
+    def fails(self: Collective, *arguments: Any) -> Any:
+        calls.append(0)
+        if rank and len(calls) == 3:
+            raise OSError("the disk is full")
+        return run(self, *arguments)
+
+    Collective.__call__ = fails
+    begun = time.perf_counter()
+    try:
+        step(**batch("tensor", rank, 0))
+    except (memplan.MemplanError, OSError) as error:
+        first, seconds = str(error), time.perf_counter() - begun
+        with pytest.raises(memplan.MemplanError, match="start all ranks anew"):
+            step(**batch("tensor", rank, 1))
+        return first, seconds
+    return None
+
+
+def test_where_one_rank_fails_the_others_end_with_its_error(tmp_path: Path) -> None:
+    (first, seconds), (second, _seconds) = ranks(one_fails, tmp_path)
+    assert first == "rank 1 of 2 has failed: the disk is full; start all ranks anew, from a checkpoint"
+    assert second == "the disk is full"
+    assert seconds < 20
+
+
+def one_alone(rank: int) -> Any:
+    if rank:
+        time.sleep(30)
+        return None
+    module = make("plain")
+    begun = time.perf_counter()
+    try:
+        planned(module, adamw(module), "plain", rank, "100%")
+    except memplan.MemplanError as error:
+        return str(error), time.perf_counter() - begun
+    return None
+
+
+def test_a_rank_that_plans_alone_ends_with_a_line(tmp_path: Path) -> None:
+    found, _other = ranks(one_alone, tmp_path, timeout=8)
+    assert isinstance(found, tuple), found
+    line, seconds = found
+    assert "on all ranks" in line
+    assert "\n" not in line
+    assert seconds < 25

@@ -1,0 +1,227 @@
+"""Training of modules whose own code communicates: DTensors of tensor or sequence parallelism, weights that
+are gathered in forward, functional collectives on ordinary tensors.
+
+Their collectives are operations of the plan, which all ranks run in one order (together.py). DTensors are
+local at its edge (runtime/sharded/local_tensors.py): parameters and states stay the DTensors that they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import NoReturn
+
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from ..graphs.errors import InputError
+from ..graphs.graph import Graph
+from ..runtime.calls.collectives import collectives_in, groups_of
+from ..runtime.model.iteration import Inputs, Iteration, tensors_in
+from ..runtime.model.processes import Processes
+from ..runtime.profile.collectives import measure_around, measure_collectives
+from ..runtime.profile.profile import costs_of, with_true_sizes
+from ..runtime.program.graph import graph_of
+from ..runtime.program.program import Program
+from ..runtime.program.structure import graph_form
+from ..runtime.run.execute import Outcome, PlannedStep
+from ..runtime.sharded.ranks import Ranks
+from ..runtime.torch_collectives import group_named
+from ..runtime.trace.align import aligned
+from ..runtime.trace.output_layouts import residents, trace_real_layouts
+from ..runtime.trace.trace import trace
+from .buckets import Buckets
+from .holding import Holding
+from .options import Options
+from .plan import CollectivesFoundError
+from .report import TrainingLog
+from .together import (
+    FirstPlan,
+    TogetherAccumulatingStep,
+    TogetherPlanner,
+    TogetherStep,
+    check_equal,
+    made_ranks,
+    ranks_of,
+    validate_together,
+)
+
+WORD = "a module that communicates"
+
+
+class CollectivePlanner(TogetherPlanner):
+    """Factory of the plans of a module that communicates. All ranks call it together."""
+
+    _reordered = False
+
+    def _traced(self, iteration: Iteration) -> Program:
+        ranks = ranks_of(iteration)
+        program = ranks.together(partial(_program, iteration))
+        check_equal(ranks, self.options, self._form(ranks, program))
+        with ranks.in_order():  # kernels run here, collectives among them: equally many on all ranks
+            program = trace_real_layouts(iteration, program)
+        check_equal(ranks, self.options, self._form(ranks, program))
+        return program
+
+    def _form(self, ranks: Ranks, program: Program) -> str:
+        """Return what must be equal of the ranks' programs: their graphs, but for bytes.
+
+        A rank may have fewer rows than another, take another part of a tensor, or begin with another word. If
+        one has traced independent operations in another order, it must have the same ones, with the same
+        numbers.
+        """
+        own = graph_form(program)
+        self._reordered = any(other != own for other in ranks.gathered(own))
+        if not self._reordered:
+            return own
+        order = [program.operations[place].name for place in collectives_in(program)]
+        return f"{program.fingerprint} {order}"
+
+    def _first_plan(self, iteration: Iteration, program: Program, size: int | None) -> FirstPlan | None:
+        ranks, tensors = ranks_of(iteration), residents(program, iteration)
+        with self.book.phase("measure"), ranks.in_order():
+            collectives = measure_collectives(program, tensors, ranks)
+        sizes = self._sizes(ranks, program)
+
+        def plan() -> FirstPlan | None:
+            if ranks.rank:
+                return None
+            with self.book.phase("measure"):
+                measured = measure_around(program, tensors, collectives, self.book.measured)
+            true = with_true_sizes(program, measured)
+            both = zip(true.storages, sizes, strict=True)
+            largest = replace(true, storages=[one._replace(bytes=max(one.bytes, size)) for one, size in both])
+            graph = graph_of(largest, costs_of(true, measured))
+            return self._solved_by_first(iteration, largest, graph, size)
+
+        return ranks.together(plan)
+
+    def _sizes(self, ranks: Ranks, program: Program) -> list[int]:
+        """Return the bytes of each of rank 0's storages, the most that they take on any rank."""
+        names = ranks.from_first([storage.name for storage in program.storages])
+        own = [storage.bytes for storage in program.storages]
+        if self._reordered:
+            by_name = {storage.name: storage.bytes for storage in program.storages}
+            own = [by_name[name] for name in names]
+        return [*map(max, zip(*ranks.gathered(own), strict=True))]
+
+    def _in_order_of(self, program: Program, graph: Graph) -> Program:
+        return aligned(program, graph) if self._reordered else program
+
+
+class CollectiveStep(TogetherStep):
+    """A training step of a module that communicates."""
+
+    def _iterate(self, inputs: Inputs, plan: PlannedStep) -> Outcome:
+        with ranks_of(self._iteration).in_order():  # a rank that fails leaves the others' collectives
+            return super()._iterate(inputs, plan)
+
+    def _holding(self) -> Holding:
+        if any(isinstance(each, DTensor) for each in self._iteration.module.parameters()):
+            return _OwnShares()
+        return super()._holding()
+
+
+class CollectiveAccumulatingStep(CollectiveStep, TogetherAccumulatingStep):
+    """A CollectiveStep of which several batches make one update."""
+
+
+class _OwnShares(Holding):
+    """DTensors as a module has placed them, which `step.save` does not know to gather."""
+
+    def check_equal(self, what: str, mine: object) -> NoReturn:
+        raise InputError(
+            "step.save and step.load do not gather DTensors that a module has placed: use "
+            "torch.distributed.checkpoint, with the state_dict() of module and optimizer, on all ranks"
+        )
+
+
+def mesh_of(module: nn.Module) -> DeviceMesh | None:
+    """Return the mesh of the DTensors in a module; None if it has none. Raises InputError for several."""
+    found: tuple[str, DeviceMesh] | None = None
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if not isinstance(tensor, DTensor):
+            continue
+        mesh = tensor.device_mesh
+        if mesh.ndim != 1:
+            raise InputError(
+                f"{name} is a DTensor on a mesh of {mesh.ndim} dimensions; one is supported: place it on one "
+                f"dimension alone, like mesh[{(mesh.mesh_dim_names or ('tp',))[-1]!r}]"
+            )
+        if found is not None and members_of(mesh) != members_of(found[1]):
+            raise InputError(
+                f"{found[0]} and {name} are DTensors on meshes of other ranks: make all on one mesh"
+            )
+        found = found or (name, mesh)
+    return found and found[1]
+
+
+def members_of(mesh: DeviceMesh) -> list[int]:
+    return dist.get_process_group_ranks(mesh.get_group())
+
+
+def mesh_of_groups(found: CollectivesFoundError, device_type: str) -> DeviceMesh:
+    """Return the ranks of the groups in whose collectives a module takes part, as a mesh."""
+    return DeviceMesh.from_group(group_named(next(iter(found.groups))), device_type)
+
+
+def collective_step(
+    iteration: Iteration,
+    options: Options,
+    processes: Processes | None,
+    buckets: Buckets | None,
+    mesh: DeviceMesh,
+    *,
+    planned: bool,
+) -> CollectiveStep:
+    """Plan a step of a module that communicates. All ranks call it together.
+
+    Raises MemplanError, on all of them.
+    """
+    given: tuple[Tensor, ...] = (*tensors_in(iteration.inputs).values(), *iteration.module.parameters())
+    ranks = made_ranks(mesh, given[0].device)
+    ranks.together(partial(_validate, options, processes, buckets, planned=planned))
+    iteration = iteration._replace(peers=ranks)
+    kind = CollectiveStep if iteration.accumulate == 1 else CollectiveAccumulatingStep
+    return kind(iteration, CollectivePlanner(options, TrainingLog(options.progress)), buckets)
+
+
+def _validate(
+    options: Options, processes: Processes | None, buckets: Buckets | None, *, planned: bool
+) -> None:
+    if processes is not None:
+        raise InputError(
+            f"{WORD} is not supported in DistributedDataParallel: give the module inside, and average "
+            "gradients in it, by weights that are DTensors"
+        )
+    validate_together(options, WORD, planned=planned)
+    if options.max_grad_norm is not None:
+        raise InputError(
+            f"{WORD} and max_grad_norm are not supported together: its weights are not in one place, and no "
+            "collective of the plan adds up their norms; leave max_grad_norm out"
+        )
+    if buckets is not None and options.verify is not False:
+        raise InputError(
+            f"{WORD} and pad_values go together with verify=False alone: to compare padded batches eager "
+            "PyTorch would communicate too"
+        )
+
+
+def _program(iteration: Iteration) -> Program:
+    """Trace the module. Raises InputError for a collective of other ranks, or a gradient of no update."""
+    program, ranks = trace(iteration), ranks_of(iteration)
+    own = members_of(ranks.mesh)
+    for group, operation in groups_of(program).items():
+        if (members := dist.get_process_group_ranks(group_named(group))) != own:
+            raise InputError(
+                f"{operation} is a collective of the ranks {members}, and others are of the ranks {own}: one "
+                "group is supported"
+            )
+    if left := list(program.gradients):
+        raise InputError(
+            f"{left[0]} has a gradient and is none of the optimizer's parameters: give it to the optimizer, "
+            "or freeze it with requires_grad_(False)"
+        )
+    return program

@@ -1,0 +1,227 @@
+"""Plans that several ranks run at the same time, and the steps that run them.
+
+    all ranks   trace the module, and compare what they have traced
+    rank 0      measures, solves, and sends the plan
+    all ranks   run the plan
+
+Whatever fails in this on one rank fails on all. A batch of another shape gets another plan in the same way;
+ranks agree on the plan of each batch (agreement.py). Two kinds of training are planned so: ranks that hold
+shares of the weights (sharded.py), and modules whose own code communicates (collectives.py).
+"""
+
+from __future__ import annotations
+
+import atexit
+from abc import abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..graphs.errors import InputError, MemplanError, MismatchError
+from ..graphs.graph import Graph
+from ..planner.schedule.schedule import Schedule
+from ..runtime.collector import collector_off
+from ..runtime.model.iteration import Inputs, Iteration
+from ..runtime.program.program import Program
+from ..runtime.run.execute import PlannedStep
+from ..runtime.run.queues import end_all
+from ..runtime.sharded.ranks import Mesh, Ranks
+from ..runtime.updates.catalogue import titles
+from .accumulating import AccumulatingStep
+from .options import Options
+from .plan import Planner
+from .plan_cache import Plan
+from .step import Step
+
+_made: list[Ranks] = []
+
+
+@atexit.register
+def end_groups() -> None:
+    """End the groups that collectives run in, once those under way have ended.
+
+    Gloo's thread lets go of a collective's tensors some time after it. A tensor that Python has made needs
+    Python for that, and if the interpreter is ending the process aborts.
+    """
+    end_all()
+    while _made:
+        _made.pop().end()
+
+
+def made_ranks(mesh: Mesh, device: torch.device) -> Ranks:
+    """Create the groups of the ranks of a mesh, which end before the program does.
+
+    All ranks call it together. Raises MemplanError if not all do, after the timeout of their group.
+    """
+    try:
+        ranks = Ranks(mesh, device)
+    except (RuntimeError, ValueError) as error:
+        raise MemplanError(
+            f"the ranks can't plan together ({first_words(error)}): call memplan.optimize on all ranks at "
+            "once, with equal modules"
+        ) from error
+    _made.append(ranks)
+    return ranks
+
+
+def first_words(error: Exception) -> str:
+    """Return what an error says, without the addresses and frames that follow."""
+    return " ".join(str(error).split(". ")[0].split())[:200]
+
+
+FirstPlan = tuple[Graph, Schedule, int]
+"""Graph, schedule and budget of a plan, as rank 0 sends them."""
+
+
+class TogetherPlanner(Planner):
+    """Factory of the plans of ranks that run the same plan. All ranks call it together."""
+
+    def _made_step(self, iteration: Iteration, less: int) -> PlannedStep:
+        ranks = ranks_of(iteration)
+        with self._around_planning(iteration):
+            with self.book.phase("trace"), collector_off():
+                program = self._traced(iteration)
+            size = self.bytes and max(0, self.bytes - less)
+            plan = self._first_plan(iteration, program, size)
+        graph, schedule, budget = ranks.from_first(plan)
+        made = Plan(self._in_order_of(program, graph), graph, schedule, budget)
+        self.bytes = self.bytes or budget
+        self._planned_first(iteration)
+        step = ranks.together(partial(self._step, iteration, made))
+        self._settled[step] = ""
+        self._asked[step] = (budget,)
+        self.book.opened(step, made, self.machine_of(made))
+        return step
+
+    def _around_planning(self, iteration: Iteration) -> AbstractContextManager[None]:
+        """Return a context for trace and measurements."""
+        return nullcontext()
+
+    @abstractmethod
+    def _traced(self, iteration: Iteration) -> Program:
+        """Trace the iteration on all ranks. Raises MemplanError, on all of them, if programs differ."""
+
+    @abstractmethod
+    def _first_plan(self, iteration: Iteration, program: Program, size: int | None) -> FirstPlan | None:
+        """Measure on all ranks, and return the plan on rank 0, None on others.
+
+        size: the budget in bytes, None to ask the options.
+        """
+
+    def _in_order_of(self, program: Program, graph: Graph) -> Program:
+        """Return this rank's program in the order of rank 0's, of which the graph is."""
+        return program
+
+    def _planned_first(self, iteration: Iteration) -> None:
+        """Do what follows the first plan, before its step is made."""
+
+    def _solved_by_first(
+        self, iteration: Iteration, program: Program, graph: Graph, size: int | None
+    ) -> FirstPlan:
+        """Solve the graph on rank 0. Raises InfeasibleError."""
+        budget = self._first_budget(graph, program, iteration) if size is None else size
+        plan = super()._solved(self._unsolved(program, graph, budget), iteration, budget)
+        return plan.graph, plan.schedule, plan.budget
+
+    def _solved(self, plan: Plan, iteration: Iteration, budget: int) -> Plan:
+        """Solve the iteration's graph on rank 0, and return the plan on all."""
+        ranks = ranks_of(iteration)
+
+        def solved() -> Plan | None:
+            return None if ranks.rank else super(TogetherPlanner, self)._solved(plan, iteration, budget)
+
+        made = ranks.together(solved)
+        schedule, budget = ranks.from_first(made and (made.schedule, made.budget))
+        return plan._replace(schedule=schedule, budget=budget)
+
+
+class TogetherStep(Step):
+    """A training step that all ranks run at the same time, by the same plan."""
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
+        """Run one iteration, as all ranks do; see Step.
+
+        Raises:
+            MemplanError: on all ranks if one has failed, has ended, or does not come to a collective within
+                the process group's timeout.
+        """
+        ranks = ranks_of(self._iteration)
+        try:
+            loss = super().__call__(*arguments, **keywords)
+        except BaseException as error:
+            ranks.note(error)
+            raise
+        ranks.note(None)
+        return loss
+
+    def _serving(self, inputs: Inputs) -> tuple[PlannedStep | None, Inputs]:
+        """Return the plan for the inputs, the same one on all ranks, and the inputs as it takes them.
+
+        No batch is trained on by eager PyTorch: the other ranks run their plans.
+        """
+        return self._plans.serving(inputs)
+
+
+class TogetherAccumulatingStep(TogetherStep, AccumulatingStep):
+    """A TogetherStep of which several batches make one update."""
+
+    def update(self) -> None:
+        """Update the weights with what is accumulated; all ranks call it together."""
+        self._plans.agree_on_update()
+        super().update()
+
+
+def ranks_of(iteration: Iteration) -> Ranks:
+    """Return the ranks that run the iteration's plan."""
+    ranks = iteration.ranks
+    assert ranks is not None
+    return ranks
+
+
+def validate_together(options: Options, word: str, *, planned: bool) -> None:
+    """Raise InputError, one line, for options that do not go with plans of several ranks.
+
+    word: what there is such a plan for: `shard=`, `fully_shard`, `a module that communicates`.
+    planned: whether the optimizer's updates are part of the plan.
+    """
+    unsupported: dict[str, bool] = {
+        "train=False": not options.train,
+        "machine": options.machine is not None,
+        "scaler": options.enabled_scaler is not None,
+        "ema": options.ema is not None,
+        "weights": options.weights is not None,
+        "compile": options.compile,
+        "cuda_graph": options.cuda_graph,
+        "rollback_on_error": options.rollback_on_error,
+        "verify=True": options.verify is True,
+    }
+    for name, given in unsupported.items():
+        if given:
+            raise InputError(f"{word} and {name} are not supported together: leave {name} out")
+    if not planned or options.optimizer is None:
+        raise InputError(
+            f"{word} needs the optimizer, whose updates are in the plan: optimizer= of {titles()}"
+        )
+
+
+def check_equal(ranks: Ranks, options: Options, form: str) -> None:
+    """Raise MismatchError, on all ranks, if one has another optimizer, request or iteration than rank 0.
+
+    form: what must be equal of their programs.
+    """
+    optimizer = options.optimizer
+    assert optimizer is not None
+    groups = [
+        {name: repr(value) for name, value in group.items() if name != "params"}
+        for group in optimizer.param_groups
+    ]
+    mine = (groups, options.budget.text, options.solver, form)
+    found = ranks.gathered(mine)
+    what = ("the optimizer's settings", "budget=", "solver=", "the operations of an iteration")
+    for rank, row in enumerate(found):
+        for name, own, known in zip(what, row, found[0], strict=True):
+            if own != known:
+                raise MismatchError(f"ranks 0 and {rank} differ in {name}: they must run the same plan")

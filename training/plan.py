@@ -1,4 +1,4 @@
-"""A plan for one shape: the iteration is traced, measured and solved, or found on disk; then verified."""
+"""A plan for one shape: the iteration is traced; the plan is found on disk or made; then it is verified."""
 
 from __future__ import annotations
 
@@ -6,69 +6,35 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import inf
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ..graphs.errors import InputError
-from ..graphs.graph import Graph
-from ..graphs.machine import Links, Machine
-from ..planner.baseline import baseline, baseline_schedule
 from ..planner.simulator.part import part_of
 from ..runtime.calls.collectives import groups_of
 from ..runtime.collector import collector_off
-from ..runtime.compare.compiled import Compiled
 from ..runtime.compare.signature import grounds
-from ..runtime.device.choice import device_of
-from ..runtime.fusion.choice import COMPILED, chosen
+from ..runtime.fusion.choice import COMPILED
 from ..runtime.measuring.live_bytes import check_profiler
-from ..runtime.measuring.measure import Measurement
 from ..runtime.model.iteration import Iteration
 from ..runtime.profile.fused_updates import fused_hint
 from ..runtime.profile.part import graph_of_part
-from ..runtime.profile.profile import graph_from, measure_program
-from ..runtime.profile.rounds import busy_line, uncertainty
 from ..runtime.profile.sampled import Samples
 from ..runtime.program.program import Program
 from ..runtime.program.structure import structure
 from ..runtime.run.cycle import Terms
 from ..runtime.run.execute import PlannedStep
 from ..runtime.run.part import PlannedPart
-from ..runtime.trace.output_layouts import residents, trace_real_layouts
+from ..runtime.trace.output_layouts import trace_real_layouts
 from ..runtime.trace.trace import trace
-from ..runtime.unsupported import warn_user
-from ..runtime.updates.averages import averaged, with_talks
+from ..runtime.updates.averages import averaged
 from ..runtime.updates.parts import Part, adding, updating
-from ..runtime.updates.state import count_bytes
-from ..solvers.incumbent import Incumbent, gap
-from ..solvers.problem import InfeasibleError, Problem, Status
-from ..solvers.registry.run import solve_or_unpin as solve
+from ..solvers.problem import InfeasibleError
+from .budgeted import BudgetedPlanner
 from .derived import transferred
-from .infeasible import explain
-from .loop_memory import LoopMemory
-from .old_gradients import AWAY, machine_for, may_pay, pays
-from .options import Options
+from .old_gradients import AWAY, machine_for
 from .plan_cache import Plan, find, keep, vouch, vouched
-from .report import TrainingLog
 from .verification import Verification
-
-AUTO = "auto"
-"""The default solver, which can be hurried."""
-
-FORWARD = AUTO
-"""Solver of forward passes: they have no backward, which solvers for training look for."""
-
-LEAST_PATIENCE = 1.0
-"""Seconds that a solver always gets."""
-
-MOST_PATIENCE = 60.0
-"""Seconds of planning after which the solver's best is enough, without a time limit or gap."""
-
-IMPROVED_PATIENCE = 10.0
-"""Seconds after which it is enough if a better schedule may replace it while it trains."""
-
-IMPROVED_MEASURING = 5.0
-"""Seconds of measuring after the first round, if iterations that drift are timed anew while they train."""
 
 
 class CollectivesFoundError(InputError):
@@ -113,27 +79,13 @@ class _Kept(NamedTuple):
 
 
 @dataclass
-class Planner:
-    """Factory of the plans of one step, which share options, budget and measured times.
+class Planner(BudgetedPlanner):
+    """Factory of the plans of one step.
 
-    bytes: the budget; None until the first plan, to whose baseline a share refers.
-    outside: bytes of the budget that are on the device but are not the plans'.
-    limit: bytes of plans made before more was found to be outside of them; None if none was.
-    calls: number of iterations that may be between their halves at once, and share the budget.
     parts: for each plan over several batches, the plans of the other batches.
-    links: the machine's links by the times of iterations, for later plans.
-    improves: whether plans are improved while they train (adapt.py), so that a first one may be found fast.
     _settled: of each plan that may be used, the structure of its program, "" for one with compiled calls.
     """
 
-    options: Options
-    book: TrainingLog
-    links: Links | None = None
-    bytes: int | None = None
-    outside: LoopMemory = field(default_factory=LoopMemory)
-    limit: int | None = None
-    improves: bool = False
-    calls: int = 1
     parts: WeakKeyDictionary[PlannedStep, Parts] = field(
         default_factory=WeakKeyDictionary[PlannedStep, Parts]
     )
@@ -141,12 +93,6 @@ class Planner:
     _asked: WeakKeyDictionary[PlannedStep, tuple[Any, ...]] = field(
         default_factory=WeakKeyDictionary[PlannedStep, "tuple[Any, ...]"]
     )
-
-    def leave_room(self, more: LoopMemory) -> None:
-        """Have plans leave room from now on for what the loop has outside of them."""
-        before, self.outside = self.outside, more
-        if self.bytes is not None:
-            self.bytes = self.limit = self.bytes - (more.bytes - before.bytes)
 
     def __post_init__(self) -> None:
         self.verification = Verification(self.options, self.book, self.machine_of)
@@ -327,13 +273,6 @@ class Planner:
             )
         return vouching if steady else None
 
-    def _solver(self, iteration: Iteration) -> str:
-        return self.options.solver if iteration.trains else FORWARD
-
-    def machine_of(self, plan: Plan) -> Machine | None:
-        """Return the machine of a plan: with measured rates if iterations have drifted, else as requested."""
-        return plan.graph.machine or self.options.machine
-
     def keep(self, step: PlannedStep, plan: Plan) -> None:
         """Write the plan to the cache, if there is one, where it replaces the step's."""
         if self.options.cache is not None and (asked := self._asked.get(step)) is not None:
@@ -441,157 +380,3 @@ class Planner:
             return None
         add = self.parts[step].adding
         return (*(add,) * min(2, iteration.accumulate - 1), step, add)
-
-    def _made(self, iteration: Iteration, program: Program, size: int | None) -> Plan:
-        with self.book.phase("measure"):
-            tensors = residents(program, iteration)
-            limit = IMPROVED_MEASURING if self.improves else None
-            measured = measure_program(program, tensors, self.book.measured, ran=True, limit_seconds=limit)
-        if line := busy_line(uncertainty(measured)):
-            self.book.remark("measure", line)
-        if iteration.processes is not None:
-            measured = with_talks(measured, program, iteration.processes)
-        graph = graph_from(program, measured)
-        budget = self._first_budget(graph, program, iteration) if size is None else size
-        choose = partial(self._chosen, iteration, program, measured, graph)
-        try:
-            return self._roomier(iteration, choose, budget)
-        except InfeasibleError as error:
-            shares = self.options.budget.size is None and iteration.trains
-            peak = self._whole_peak(graph, program) if shares else None
-            problem = Problem(graph, budget, self.options.machine, self.options.allow)
-            explain(error, problem, self.outside, self.outside.needed(program), peak)
-            raise
-
-    def _roomier(self, iteration: Iteration, choose: Callable[[int], Plan], budget: int) -> Plan:
-        """Return the plan, with old gradients on the host if that is faster. Raises InfeasibleError.
-
-        choose: makes a plan within so many bytes.
-        """
-        outside, plan, refusal = self.outside, None, None
-        try:
-            plan = choose(budget)
-        except InfeasibleError as error:
-            refusal = error
-        machine = machine_for(iteration, outside, self.options)
-        if machine is not None and may_pay(outside, machine, plan):
-            self.leave_room(outside._replace(offloaded=True))
-            try:
-                roomier = choose(budget + outside.gradients)
-                if pays(outside, machine, plan, roomier):
-                    return roomier
-            except InfeasibleError:
-                if plan is None:  # its smallest budget is the smaller one
-                    raise
-            self.leave_room(outside)
-        if plan is None:
-            assert refusal is not None
-            raise refusal
-        return plan
-
-    def _chosen(
-        self,
-        iteration: Iteration,
-        program: Program,
-        measured: list[Measurement],
-        graph: Graph,
-        budget: int,
-    ) -> Plan:
-        """Return the plan, with compiled kernels if they are requested. Raises InfeasibleError."""
-        if iteration.trains:
-            self.outside.check_step(program, budget)
-        plan = self._unsolved(program, graph, budget)
-        if not self.options.compile:
-            return self._solved(plan, iteration, budget)
-        with self.book.phase("compile"):
-            found = chosen(program, measured, self.book.compiled)
-        graph = graph_from(found.program, found.measured, source={COMPILED: found.groups})
-        fused = self._unsolved(found.program, graph, budget)
-        try:
-            return self._solved(fused._replace(compiled=Compiled(program, found.kernels)), iteration, budget)
-        except InfeasibleError as error:
-            made = self._solved(plan, iteration, budget)
-            warn_user(f"planned without compiled operations: with them there is {error}")
-            return made
-
-    def _first_budget(self, graph: Graph, program: Program, iteration: Iteration) -> int:
-        """Return the bytes that the iteration may take.
-
-        A budget in bytes includes what libraries keep on the device, and the optimizer in addition to its
-        states. The baseline's peak, to which a share refers, does not: it is that of the whole loop, with
-        what is outside of plans, and with the optimizer's step.
-        """
-        kept, device = 0, device_of(program.device)
-        if self.options.budget.size is not None:
-            updates = iteration.updates
-            kept = device.constant_bytes() + (count_bytes(updates.optimizer, device) if updates else 0)
-        extra, resident = self.outside.bytes, graph.resident_bytes
-        budget = self.options.budget.bytes_of(self._whole_peak(graph, program), resident + extra) - extra
-        if 0 < budget <= kept:
-            raise InputError(f"of {budget:,} B libraries keep {kept:,} B: nothing is left to plan in")
-        # What is resident is there once; all else, of each of the calls.
-        return resident + (budget - kept - resident) // self.calls
-
-    def _whole_peak(self, graph: Graph, program: Program) -> int:
-        """Return the peak of the loop whose plan keeps everything."""
-        resident = graph.resident_bytes
-        together = resident + self.calls * (baseline(graph).peak - resident)
-        return max(together + self.outside.bytes, self.outside.needed(program))
-
-    def _unsolved(self, program: Program, graph: Graph, budget: int) -> Plan:
-        """Return the baseline as a plan, on links with the rates that iterations have measured."""
-        if self.options.machine is not None and self.links is not None:
-            graph = replace(graph, machine=replace(self.options.machine, links=self.links))
-        return Plan(program, graph, baseline_schedule(graph), budget)
-
-    def _solved(self, plan: Plan, iteration: Iteration, budget: int) -> Plan:
-        """Solve the iteration's graph, which the plan has, for this budget in bytes.
-
-        Without a time limit or gap `auto` stops once there is a schedule and its patience is over.
-        """
-        solver, improves = self._solver(iteration), self.improves and iteration.trains
-        machine = self.machine_of(plan)
-        within = budget if machine is None else budget - plan.program.handed_over_bytes
-        problem, tell = Problem(plan.graph, within, machine, self.options.allow), self.book.solving
-        hurried = solver == AUTO and self.options.time_limit is None and self.options.gap is None
-        race = Incumbent(self._patience(improves=improves) if hurried else inf)
-        with self.book.phase("solve"):  # no lower bound is reported, so none is computed
-            solution = solve(
-                solver,
-                problem,
-                self.options.time_limit,
-                self.options.settings,
-                report=tell,
-                bound_seconds=0,
-                race=race,
-            )
-        stopped = hurried and solution.status not in (Status.OPTIMAL, Status.WITHIN_GAP)
-        if stopped:
-            self.book.remark("solve", _stopped(race, improves=improves))
-        graph = plan.graph
-        if solution.machine is not problem.machine:
-            warn_user(solution.notes[0])
-            graph = replace(graph, machine=solution.machine)
-        return plan._replace(
-            graph=graph,
-            schedule=solution.schedule,
-            budget=budget,
-            improvable=stopped and improves,
-        )
-
-    def _patience(self, *, improves: bool) -> float:
-        """Return the seconds after which the solver's best is enough.
-
-        If it is improved while it trains they are as many as trace and measurements took.
-        """
-        before = self.book.setup_seconds
-        seconds = min(before, IMPROVED_PATIENCE) if improves else MOST_PATIENCE - before
-        return max(LEAST_PATIENCE, seconds)
-
-
-def _stopped(race: Incumbent, *, improves: bool) -> str:
-    """Return the line about a search that was stopped before its end."""
-    off = gap(race.best, race.bound)
-    far = f", at most {off:.1%} slower than the fastest there can be" if race.bound > 0 else ""
-    then = ": it is improved while it trains" if improves else ""
-    return f"the first schedule found is used{far}{then}"

@@ -19,7 +19,7 @@ from memplan.runtime.fusion.choice import Chosen, chosen
 from memplan.runtime.fusion.kernel import Kernel
 from memplan.runtime.model.iteration import with_targets
 from memplan.runtime.program.program import Program
-from memplan.training import plan as planning
+from memplan.training import budgeted
 from torch import Tensor, distributed, nn
 from torch._C._distributed_c10d import HashStore
 from torch.nn import functional
@@ -213,7 +213,7 @@ def test_a_wrong_kernel_is_told_before_anything_is_trained(monkeypatch: pytest.M
         kernels = {name: (members, wrong[name]) for name, (members, _kernel) in made.kernels.items()}
         return made._replace(program=replace(made.program, operations=operations), kernels=kernels)
 
-    monkeypatch.setattr(planning, "chosen", spoilt)
+    monkeypatch.setattr(budgeted, "chosen", spoilt)
     with pytest.raises(DifferenceError, match=r"the compiled iteration is not the model's: .* from exact"):
         optimized(Small(), False)
 
@@ -223,7 +223,7 @@ def test_where_kernels_do_not_fit_they_are_left_out(monkeypatch: pytest.MonkeyPa
         made = chosen(program, measured, progress)
         return made._replace(measured=[one._replace(peak_bytes=2**30) for one in made.measured])
 
-    monkeypatch.setattr(planning, "chosen", large)
+    monkeypatch.setattr(budgeted, "chosen", large)
     with pytest.warns(UserWarning, match="planned without compiled operations: with them there is no sched"):
         step = optimized(Small(), False)
     assert "compiled" not in step.plan.graph.source

@@ -14,7 +14,7 @@ from memplan.runtime.compare.peaks import resident_bytes
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.profile.profile import measure_program
 from memplan.runtime.program.structure import structure
-from memplan.training import plan as planning
+from memplan.training import budgeted
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -50,7 +50,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that grows when a program is measured."""
     done: list[str] = []
     monkeypatch.setattr(
-        planning,
+        budgeted,
         "measure_program",
         lambda *given, **how: done.append("measured") or measure_program(*given, **how),
     )

@@ -14,7 +14,7 @@ from memplan.graphs.machine import Links, Machine
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.profile.profile import measure_program
 from memplan.runtime.storage.offloaded import Offloaded
-from memplan.training import plan as planning
+from memplan.training import budgeted
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -168,7 +168,7 @@ def test_batches_of_any_shape_are_planned_once_and_kept_on_disk(
 ) -> None:
     done: list[str] = []
     monkeypatch.setattr(
-        planning,
+        budgeted,
         "measure_program",
         lambda *given, **more: done.append("measured") or measure_program(*given, **more),
     )

@@ -14,8 +14,7 @@ import torch
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers import background
 from memplan.solvers.problem import Problem
-from memplan.training import adapt
-from memplan.training import plan as planning
+from memplan.training import adapt, budgeted
 from memplan.training.progress import ProgressEvent
 from memplan.training.report import TrainingLog
 from torch import Tensor, nn
@@ -45,7 +44,7 @@ def optimized(module: nn.Module, reported: list[ProgressEvent], **options: Any) 
 @pytest.fixture
 def slow_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first schedule is one that recomputes far too much, and the worker has normal priority."""
-    solve: Callable[..., Any] = vars(planning)["solve"]
+    solve: Callable[..., Any] = vars(budgeted)["solve"]
 
     def stopped(name: str, problem: Problem, *given: Any, **more: Any) -> Any:
         found = solve("chen-sqrt", problem, *given, **{**more, "race": None})
@@ -53,7 +52,7 @@ def slow_first(monkeypatch: pytest.MonkeyPatch) -> None:
         more["race"].found(found.figures.time, name)
         return found
 
-    monkeypatch.setattr(planning, "solve", stopped)
+    monkeypatch.setattr(budgeted, "solve", stopped)
     monkeypatch.setattr(background, "LOWEST", 0)
 
 
@@ -137,8 +136,8 @@ def test_what_the_user_has_limited_is_solved_to_its_end(
         patience.append(race.patience)
         return solve(name, problem, *given, race=race, **more)
 
-    solve = vars(planning)["solve"]
-    monkeypatch.setattr(planning, "solve", seen)
+    solve = vars(budgeted)["solve"]
+    monkeypatch.setattr(budgeted, "solve", seen)
     monkeypatch.setattr(TrainingLog, "setup_seconds", 7.0)
     for chosen in (options, {"replan_on_drift": False}, {}):
         optimized(model(), [], cache=False, verify=False, **chosen)

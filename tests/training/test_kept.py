@@ -14,8 +14,7 @@ import torch
 from memplan.graphs.errors import InputError
 from memplan.graphs.machine import Link, Links, Machine
 from memplan.solvers.registry.run import solve_or_unpin
-from memplan.training import plan as planning
-from memplan.training import plan_cache
+from memplan.training import budgeted, plan_cache
 from torch import nn
 from torch.nn import functional
 
@@ -36,9 +35,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was measured and solved."""
     done: list[str] = []
     for name in ("measure_program", "solve"):
-        before = getattr(planning, name)
+        before = getattr(budgeted, name)
         monkeypatch.setattr(
-            planning,
+            budgeted,
             name,
             lambda *given, name=name, before=before, **more: done.append(name) or before(*given, **more),
         )
@@ -72,7 +71,7 @@ def test_a_gap_is_the_solver_s_and_part_of_the_question(
         reported.append(given[3])
         return solve_or_unpin(*given, **more)
 
-    monkeypatch.setattr(planning, "solve", solve)
+    monkeypatch.setattr(budgeted, "solve", solve)
     given: dict[str, Any] = {
         "targets": torch.randint(3, (32,)),
         "loss_fn": functional.cross_entropy,

@@ -50,7 +50,7 @@ def test_the_smallest_budget_is_lower(monkeypatch: pytest.MonkeyPatch) -> None:
     """SGD: its step takes little, so that an iteration needs most."""
     options = GIVEN | {"allow": ("recompute", "offload")}
     least = smallest(Loops(momentum, Loops.zero_grad_between, **options))
-    monkeypatch.setattr("memplan.training.plan.machine_for", lambda *_: None)
+    monkeypatch.setattr("memplan.training.budgeted.machine_for", lambda *_: None)
     resident = smallest(Loops(momentum, Loops.zero_grad_between, **options))
     gradients = sum(p.nbytes for p in Loops(momentum, Loops.zero_grad_between).model.parameters())
     assert least < resident

@@ -13,7 +13,7 @@ import pytest
 import torch
 from memplan.graphs.machine import Links, Machine
 from memplan.runtime.profile.profile import measure_program
-from memplan.training import plan as planning
+from memplan.training import budgeted
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -162,7 +162,7 @@ def test_kept_plans_are_for_the_outputs_that_they_have(
 ) -> None:
     done: list[str] = []
     monkeypatch.setattr(
-        planning,
+        budgeted,
         "measure_program",
         lambda *given, **more: done.append("measured") or measure_program(*given, **more),
     )

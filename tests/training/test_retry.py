@@ -15,7 +15,7 @@ from memplan.graphs.machine import Links, Machine
 from memplan.runtime.device.cpu import Cpu
 from memplan.runtime.run import cycle, execute
 from memplan.solvers.registry.run import solve_or_unpin
-from memplan.training import plan as planning
+from memplan.training import budgeted
 from simulated_device.device import SimulatedDevice
 from torch import nn
 
@@ -78,7 +78,7 @@ def test_an_iteration_without_memory_is_repeated_by_a_plan_for_less(
 def test_a_plan_for_less_is_kept_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     solved: list[int] = []
     monkeypatch.setattr(
-        planning, "solve", lambda *given, **more: solved.append(1) or solve_or_unpin(*given, **more)
+        budgeted, "solve", lambda *given, **more: solved.append(1) or solve_or_unpin(*given, **more)
     )
     for _ in range(2):
         module = model()

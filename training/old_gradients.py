@@ -35,7 +35,7 @@ from .loop_memory import LoopMemory
 from .options import Options
 from .plan_cache import Plan
 
-AWAY = "old gradients on the host"
+ON_HOST = "old gradients on the host"
 """Entry of a plan's key in the cache."""
 
 _ALIGNMENT = 64

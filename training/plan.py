@@ -32,7 +32,7 @@ from ..runtime.updates.parts import Part, adding, updating
 from ..solvers.problem import InfeasibleError
 from .budgeted import BudgetedPlanner
 from .derived import transferred
-from .old_gradients import AWAY, machine_for
+from .old_gradients import ON_HOST, machine_for
 from .plan_cache import Plan, find, keep, vouch, vouched
 from .verification import Verification
 
@@ -135,7 +135,7 @@ class Planner(BudgetedPlanner):
             both = averaged(program) if iteration.updates is not None else program.gradients
             iteration.processes.check({x: program.values[v].shape for x, v in both.items()})
         plan = kept.plan
-        if kept.asked[-1] == AWAY and not self.outside.offloaded:
+        if kept.asked[-1] == ON_HOST and not self.outside.offloaded:
             self.leave_room(self.outside._replace(offloaded=True))
         if plan is None and samples is not None and size is not None:
             plan = self._derived(iteration, program, samples, like, size)
@@ -143,7 +143,7 @@ class Planner(BudgetedPlanner):
             counted = self.outside
             plan = self._made(iteration, program, size)
             if self.outside is not counted:
-                kept = kept._replace(asked=(*kept.asked, AWAY))
+                kept = kept._replace(asked=(*kept.asked, ON_HOST))
         self.bytes = self.bytes or plan.budget
         step = self._step(iteration, plan)
         vouching = self._compare(iteration, step, plan, kept, like, first=size is None)
@@ -228,8 +228,8 @@ class Planner(BudgetedPlanner):
             return _Kept(asked)
         plan = find(self.options.cache, program, self.options.machine, asked)
         if plan is None and machine_for(iteration, self.outside, self.options) is not None:
-            plan = find(self.options.cache, program, self.options.machine, (*asked, AWAY))
-            asked = asked if plan is None else (*asked, AWAY)
+            plan = find(self.options.cache, program, self.options.machine, (*asked, ON_HOST))
+            asked = asked if plan is None else (*asked, ON_HOST)
         if self.verify is False:
             return _Kept(asked, plan)
         base = grounds(iteration, program, self.options.rollback_on_error)

@@ -6,7 +6,7 @@ through the step, which does not read it. With a link to the host it can leave:
     .grad ──▶ host ├── planned forward and backward ──┤ zero_grad: it is dropped there
                                                         backward, clipping, any other use: it is back first
 
-The plan gets these bytes. It costs one copy of all gradients per iteration, two where they are used again, so
+The plan gets these bytes. It costs one copy of all gradients per iteration, two where they are used once more, so
 it is done where a plan within fewer bytes takes longer, or there is none.
 """
 

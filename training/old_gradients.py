@@ -6,8 +6,8 @@ through the step, which does not read it. With a link to the host it can leave:
     .grad ──▶ host ├── planned forward and backward ──┤ zero_grad: it is dropped there
                                                         backward, clipping, any other use: it is back first
 
-The plan gets these bytes. It costs one copy of all gradients per iteration, two where they are used once more, so
-it is done where a plan within fewer bytes takes longer, or there is none.
+The plan gets these bytes. Each iteration then copies all gradients, twice where they are used once more.
+So it is done where a plan within fewer bytes takes longer, or there is none.
 """
 
 from __future__ import annotations

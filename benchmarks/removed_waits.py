@@ -103,7 +103,7 @@ REMOVALS = (
     Removal(
         "a transfer waits for others",
         "codegen/copies",
-        "for other in self.due(self.iteration.waits.get(step, ())))",
+        "for other in self.due(sorted(waits)))",
         "for other in ())",
     ),
     Removal(

@@ -40,15 +40,12 @@ from .verification import Verification
 class CollectivesFoundError(InputError):
     """Error: the module communicates with other ranks, so that all must plan together.
 
-    groups: names of its groups.
+    groups: names of its groups, each with the first operation in it.
     """
 
-    def __init__(self, groups: Mapping[str, str]) -> None:
-        self.groups = groups
-        super().__init__(
-            f"{next(iter(groups.values()))} communicates with other ranks, which must all run the same plan: "
-            "give module and optimizer to memplan.optimize, on all of them"
-        )
+    def __init__(self, line: str, groups: Mapping[str, str] | None = None) -> None:
+        super().__init__(line)
+        self.groups = groups or {}
 
 
 class Parts(NamedTuple):
@@ -120,7 +117,11 @@ class Planner(BudgetedPlanner):
         with self.book.phase("trace"), collector_off():
             program = trace(iteration)
             if groups := groups_of(program):  # before anything runs: the others would have to run it too
-                raise CollectivesFoundError(groups)
+                raise CollectivesFoundError(
+                    f"{next(iter(groups.values()))} communicates with other ranks, which must all run the "
+                    "same plan: give module and optimizer to memplan.optimize, on all of them",
+                    groups,
+                )
             kept = self._kept(iteration, program, size)
             like = self._like(program)
             samples = self._samples(like)

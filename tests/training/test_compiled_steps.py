@@ -134,13 +134,13 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import torch
 from memplan.runtime.fusion import choice
-from memplan.training import plan
+from membudgeted.training import plan
 from test_compiled_steps import STEPS, momentum, batch, model, optimized
 
 def again(*given, **more):
     raise AssertionError("chosen or measured again")
 
-plan.chosen = plan.measure_program = choice.measured_pair = again
+budgeted.chosen = budgeted.measure_program = choice.measured_pair = again
 torch.set_num_threads(1)
 module = model()
 step = optimized(module, Path(sys.argv[1]), budget="65%", optimizer=momentum(module))

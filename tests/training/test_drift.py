@@ -25,7 +25,7 @@ from memplan.runtime.profile.profile import measure_program
 from memplan.runtime.run.stopwatch import Copied, Times
 from memplan.runtime.storage import host_buffers
 from memplan.solvers import background
-from memplan.training import adapt, report
+from memplan.training import adapt, budgeted, report
 from memplan.training import plan as planning
 from memplan.training.adapt import COUNTED_ITERATIONS
 from memplan.training.drift import remeasured, unevenness
@@ -59,7 +59,7 @@ class Emulated:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rate, self.slower = RATE, dict[str, float]()
         monkeypatch.setattr(
-            planning,
+            budgeted,
             "measure_program",
             lambda *given, **more: [one._replace(seconds=SECONDS) for one in measure_program(*given, **more)],
         )

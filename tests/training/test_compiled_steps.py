@@ -134,7 +134,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import torch
 from memplan.runtime.fusion import choice
-from membudgeted.training import plan
+from memplan.training import budgeted
 from test_compiled_steps import STEPS, momentum, batch, model, optimized
 
 def again(*given, **more):

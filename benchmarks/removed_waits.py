@@ -273,13 +273,13 @@ def in_a_process_of_its_own(removal: Removal, schedules: int) -> str:
 
 def without(removal: Removal) -> None:
     """From now on the file is loaded so."""
-    loader, path = importlib.machinery.SourceFileLoader, str(ROOT / "runtime" / f"{removal.file}.py")
+    loader, path = importlib.machinery.SourceFileLoader, (ROOT / "runtime" / f"{removal.file}.py").resolve()
     whole = loader.get_code
 
     def get_code(self: importlib.machinery.SourceFileLoader, fullname: str) -> CodeType | None:
-        if self.path != path:
+        if Path(self.path).resolve() != path:  # the package may be found by another path, such as src/
             return whole(self, fullname)
-        source = Path(path).read_text()
+        source = path.read_text()
         if source.count(removal.line) != 1:
             raise ValueError(f"{removal.line!r} stands {source.count(removal.line)} times in {path}")
         return compile(source.replace(removal.line, removal.instead), path, "exec")

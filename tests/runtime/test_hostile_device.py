@@ -2,6 +2,7 @@
 
 import gc
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -358,6 +359,16 @@ def test_the_table_of_waits_is_of_this_code():
     for removal in REMOVALS:
         source = (RUNTIME / f"{removal.file}.py").read_text()
         assert source.count(removal.line) == 1, removal.name
+
+
+@pytest.mark.scripts
+def test_a_wait_that_is_taken_out_is_noticed():
+    """So `benchmarks/removed_waits.py` does take it out."""
+    script = Path(__file__).parents[2] / "benchmarks" / "removed_waits.py"
+    command = [sys.executable, str(script), "1", "a transfer waits for others"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "1 removals, 0 not noticed in 1 schedules" in done.stdout
 
 
 # ── the peaks of a user's iterations ────────────────────────────────────────────────────────────────

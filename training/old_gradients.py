@@ -18,7 +18,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..graphs.errors import MemplanError
 from ..graphs.machine import Machine
 from ..planner.baseline import baseline
 from ..planner.simulator.simulate import Figures, simulate
@@ -45,24 +44,21 @@ _ALIGNMENT = 64
 class OldGradients:
     """The gradients of parameters, which leave the device before an iteration.
 
-    staying: bytes of those that can't, as they lie in memory that others have too.
+    staying: bytes of those that can't. why: the cause.
     """
 
     def __init__(self, parameters: Collection[Tensor], machine: Machine) -> None:
         """Take host memory for one gradient per parameter; pinned for a device that copies faster then."""
         self._device = device_of(next(iter(parameters)).device)
-        self._parameters, self.staying = list(parameters), 0
+        self._parameters, self.staying, self.why = list(parameters), 0, ""
         sizes = [-(-each.nbytes // _ALIGNMENT) * _ALIGNMENT for each in self._parameters]
         self._places = [sum(sizes[:place]) for place in range(len(sizes))]
         pinned = isinstance(self._device, StreamDevice) and not machine.unpinned
         arena = pinned_arena(self._device, sum(sizes), machine.pinned) if pinned else None
-        self._host = Host(sum(sizes), arena=arena)
+        self._host = Host(arena=arena)
 
     def leave(self) -> None:
-        """Copy the gradients to the host, and free their memory on the device.
-
-        Raises MemplanError if the host has no room; what has left is brought back when it is used.
-        """
+        """Copy the gradients to the host, and free their memory on the device."""
         self.staying = 0
         with no_torch_function():
             old = [(place, each.grad) for place, each in zip(self._places, self._parameters, strict=True)]
@@ -70,21 +66,19 @@ class OldGradients:
             if gradient is None or hold_of(gradient) is not None:
                 continue
             form = Value(0, tuple(gradient.shape), gradient.stride(), 0, gradient.dtype, gradient.device)
-            if _is_alone(gradient, form, self._device):
-                self._offload(gradient, form, place)
-            else:
-                self.staying += gradient.nbytes
+            try:
+                if _is_alone(gradient, form, self._device):
+                    self._offload(gradient, form, place)
+                    continue
+                self.why = "they lie in memory that other tensors have too"
+            except MemoryError:
+                self.why = "the host has no memory for them"
+            self.staying += gradient.nbytes
 
     def _offload(self, gradient: Tensor, form: Value, place: int) -> None:
         size = form.end
         block = self._host.block(size, place, size)
-        try:
-            offload(self._device, gradient, block)
-        except MemoryError as error:
-            raise MemplanError(
-                "the host has no memory for gradients of earlier iterations: call zero_grad() before each "
-                "step, and give gradients='freed'"
-            ) from error
+        offload(self._device, gradient, block)
         offload_value(gradient, form, partial(_back, gradient, block, self._device), lambda: (block.bytes,))
 
 

@@ -156,7 +156,7 @@ def optimize_with(module: Any, inputs: Any, options: Options) -> Step:
     try:
         return _alone(iteration, options, processes, buckets, planned=planned)
     except CollectivesFoundError as found:
-        mesh = mesh_of_groups(found, next(module.parameters()).device.type)
+        mesh = mesh_of_groups(found, next(iter(tensors_in(given).values())).device.type)
     with deferred_signals(), open_to_signals(first_interrupt=True):
         return collective_step(iteration, options, processes, buckets, mesh, planned=planned)
 

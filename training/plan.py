@@ -344,7 +344,7 @@ class Planner(BudgetedPlanner):
     def _step(self, iteration: Iteration, plan: Plan, before: PlannedStep | None = None) -> PlannedStep:
         """Make the step of a plan. before: the step whose host memory it takes over, None if none."""
         step = self._planned(iteration, plan, 0 if before is None else before.host_bytes)
-        if iteration.updates is not None and iteration.accumulate > 1:
+        if iteration.accumulates:
             first, rest = (self._part(part(plan.program), plan) for part in (adding, updating))
             adding_step = self._planned(iteration, first)
             self.parts[step] = Parts(adding_step, self._planned(iteration._replace(inputs=()), rest))

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ..graphs.errors import InputError, MismatchError
-from ..runtime.model.accumulated import SUM, note_accumulated
+from ..runtime.model.accumulated import forget_sums
 from ..runtime.model.iteration import DIVISOR
 from .options import Options, PlanningOptions
 from .trainer_loss import PlannedLoss, with_items
@@ -153,9 +153,7 @@ class ShardedLoss(PlannedLoss):
         """Free the sums of gradients, which the next batch makes anew, and end an update that was begun."""
         optimizer = None if self._optimizer is None else self._optimizer()
         if optimizer is not None:
-            note_accumulated(optimizer, None)
-            for row in optimizer.state.values():
-                row.pop(SUM, None)
+            forget_sums(optimizer)
 
 
 def check_lengths(options: PlanningOptions) -> None:

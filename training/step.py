@@ -85,8 +85,7 @@ class Step:
         planner.outside = self._loop.counted
         plan = partial(_planned, planner, self._loop)
         self._plans = Plans(iteration, plan, planner.giving_up, planner.options.max_plans, buckets)
-        several = iteration.updates is not None and iteration.accumulate > 1  # the plan has parts
-        alone = iteration.alone and not several and iteration.purpose != "part"
+        alone = iteration.alone and not iteration.accumulates and iteration.purpose != "part"
         drifts = planner.options.replan_on_drift and not planner.options.cuda_graph
         planner.improves = drifts and alone
         self._adapter = Adapter(planner, on=planner.improves)
@@ -460,8 +459,8 @@ class Step:
         self._loop.counted = planner.outside._replace(offloaded=False)
         planner.leave_room(self._loop.counted)
         warn_user(
-            f"{format_bytes(self._old.staying)} of .grad lie in memory that other tensors have too, and stay "
-            "on the device: they count from now on"
+            f"{format_bytes(self._old.staying)} of .grad stay on the device and count from now on: "
+            f"{self._old.why}; call zero_grad() before each step, and give gradients='freed'"
         )
         return self._within(plan, inputs)
 

@@ -81,7 +81,7 @@ class Verification:
         alone = iteration.purpose == "train" and iteration.processes is None
         updates = iteration.updates
         # First values of averages, and scales that skip an update, go from batch to batch of an update.
-        whole = updates is None or iteration.accumulate == 1 or not (updates.ema or iteration.scaler)
+        whole = updates is None or not iteration.accumulates or not (updates.ema or iteration.scaler)
         simple = plan.compiled is None and not self.options.cuda_graph and step.cycle is None
         # Values that decide, or that code keeps, may be others in the next iteration: it is tried before.
         fixed = program.used is None and program.host_part is None

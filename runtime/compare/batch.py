@@ -78,7 +78,7 @@ class BatchComparison:
             self._after.put_back()
         since = self._after or before.state
         run = partial(run_eager, iteration)
-        if iteration.updates is not None and iteration.accumulate > 1:
+        if iteration.accumulates:
             sums = {name: total.detach().clone() for name, total in take_sums(iteration).items()}
             run = partial(run, sums, last=place is Place.LAST)
         else:
@@ -97,7 +97,7 @@ class BatchComparison:
 def train_eagerly(iteration: Iteration, step: PlannedStep) -> Outcome:
     """Run an iteration of eager PyTorch for good, and return what the plan's would have returned."""
     updates = iteration.updates
-    if updates is None or iteration.accumulate == 1:
+    if updates is None or not iteration.accumulates:
         outcome = run_eager(iteration)
     elif place_of(iteration) is Place.LAST:
         outcome = run_eager(iteration, take_sums(iteration))

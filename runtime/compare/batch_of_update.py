@@ -14,10 +14,7 @@ from torch import Tensor
 
 from ..model.accumulated import SUM, Accumulated, accumulated, note_accumulated
 from ..model.iteration import Iteration
-from ..updates.averaged import AVERAGE
-from ..updates.masters import MASTER
-
-_OF_PLANS = (MASTER, AVERAGE, SUM)
+from ..updates.state import OF_PLANS
 
 
 class Place(Enum):
@@ -30,7 +27,7 @@ class Place(Enum):
 
 def place_of(iteration: Iteration) -> Place:
     """Return the place of the batch that comes now."""
-    if iteration.updates is None or iteration.accumulate == 1:
+    if iteration.updates is None or not iteration.accumulates:
         return Place.LAST
     now = accumulated(iteration.updates.optimizer)
     if now is None:
@@ -40,7 +37,7 @@ def place_of(iteration: Iteration) -> Place:
 
 def places(iteration: Iteration, updates: int) -> list[Place]:
     """Return the places of the batches that show all that so many updates do differently."""
-    if iteration.updates is None or iteration.accumulate == 1:
+    if iteration.updates is None or not iteration.accumulates:
         return updates * [Place.LAST]
     return [*([Place.NEXT] if iteration.accumulate > 2 else []), *updates * [Place.FIRST, Place.LAST]]
 
@@ -59,7 +56,7 @@ def take_sums(iteration: Iteration) -> dict[str, Tensor]:
         if now is not None and total is not None:
             sums[name] = total
         if now is not None and now.new:
-            for state in row.keys() - {*_OF_PLANS}:
+            for state in row.keys() - {*OF_PLANS}:
                 del row[state]
         if not row:
             optimizer.state.pop(parameter, None)
@@ -74,7 +71,7 @@ def put_sums(iteration: Iteration, sums: dict[str, Tensor], before: Accumulated 
     """
     assert iteration.updates is not None
     optimizer = iteration.updates.optimizer
-    new = not any(row.keys() - {*_OF_PLANS} for row in optimizer.state.values())
+    new = not any(row.keys() - {*OF_PLANS} for row in optimizer.state.values())
     parameters = dict(iteration.module.named_parameters())
     for name, total in sums.items():
         optimizer.state[parameters[name]][SUM] = total
@@ -88,7 +85,7 @@ def without_passing_states(iteration: Iteration, made: dict[str, Tensor], place:
 
     After the last batch these are the sums, before it the optimizer's own states, which have not changed.
     """
-    if iteration.updates is None or iteration.accumulate == 1:
+    if iteration.updates is None or not iteration.accumulates:
         return made
     of_parameters = dict(iteration.module.named_parameters())
     rows = {name: iteration.updates.optimizer.state.get(p, {}) for name, p in of_parameters.items()}

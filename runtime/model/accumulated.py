@@ -37,6 +37,13 @@ def accumulated(optimizer: torch.optim.Optimizer) -> Accumulated | None:
     return None if noted is None else Accumulated(**noted)
 
 
+def forget_sums(optimizer: torch.optim.Optimizer) -> None:
+    """Free the sums, and end an update that was begun: the next batch makes them anew."""
+    note_accumulated(optimizer, None)
+    for row in optimizer.state.values():
+        row.pop(SUM, None)
+
+
 def note_accumulated(optimizer: torch.optim.Optimizer, now: Accumulated | None) -> None:
     for group in optimizer.param_groups:
         group.pop(_KEY, None)

@@ -115,6 +115,11 @@ class Iteration(NamedTuple):
         return self.processes is None and self.ranks is None
 
     @property
+    def accumulates(self) -> bool:
+        """Tell whether a planned update is that of several batches."""
+        return self.updates is not None and self.accumulate > 1
+
+    @property
     def trains(self) -> bool:
         return self.purpose in ("train", "part")
 

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from ...graphs.errors import MemplanError, MismatchError
 from ..device.device import Device, StreamDevice
-from ..model.accumulated import SUM, Accumulated, accumulated, note_accumulated
+from ..model.accumulated import SUM, Accumulated, accumulated, forget_sums, note_accumulated
 from ..model.iteration import Iteration
 from ..program.program import Program, Value
 from ..sharded.local_tensors import local_state
@@ -223,9 +223,7 @@ class OptimizerState:
     def forget_sums(self) -> None:
         """Forget the sums: the update begins anew with the next batch."""
         self._ends = False
-        note_accumulated(self._optimizer, None)
-        for row in self._rows().values():
-            row.pop(SUM, None)
+        forget_sums(self._optimizer)
 
     def tensor(self, parameter: str, state: str) -> Tensor:
         weight = self._module.get_parameter(parameter)
@@ -279,7 +277,7 @@ class OptimizerState:
         the optimizer's own.
         """
         missing = [state for state in self._names[parameter] if row.get(state) is None]
-        own = [state for state in missing if state not in _OURS]
+        own = [state for state in missing if state not in OF_PLANS]
         if self._counts and row.get(COUNT) is None:
             row[COUNT] = self._count(parameter)
             self._made.append((parameter, COUNT))
@@ -298,7 +296,8 @@ class OptimizerState:
         return bool(own)
 
 
-_OURS = (MASTER, AVERAGE, SUM)
+OF_PLANS = (MASTER, AVERAGE, SUM)
+"""States that plans have in addition to the optimizer's own."""
 
 
 def _as(tensor: Tensor, form: Value, bytes_: Tensor) -> None:

@@ -220,10 +220,31 @@ def test_gradients_in_memory_that_others_have_too_stay_and_count() -> None:
     for each in parameters:
         each.grad = flat[place : place + each.numel()].view_as(each)
         place += each.numel()
-    with pytest.warns(UserWarning, match="of .grad lie in memory that other tensors have too, and stay"):
+    with pytest.warns(
+        UserWarning, match="of .grad stay on the device and count from now on: they lie in memory that other"
+    ):
         loops.loss().backward()
     assert not is_away(loops)
     assert torch.equal(not_none(parameters[0].grad).flatten(), flat[: parameters[0].numel()])
+
+
+def test_a_host_without_memory_for_them_has_them_stay_and_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Both(smallest(loops_of("zero_grad between")))
+    for loss in both.losses():
+        loss.backward()
+    before = [not_none(p.grad).clone() for p in both.loops.model.parameters()]
+
+    def full(*_arguments: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("memplan.training.old_gradients.offload", full)
+    with (
+        pytest.warns(UserWarning, match="count from now on: the host has no memory for them; call zero_grad"),
+        pytest.raises(InfeasibleError, match=r"of \.grad"),  # it is the smallest budget
+    ):
+        both.loops.loss()
+    now = [not_none(p.grad) for p in both.loops.model.parameters()]
+    assert all(map(torch.equal, now, before))
 
 
 def test_an_optimizer_that_no_plan_has_adds_up_on_the_host(least: int) -> None:

@@ -180,8 +180,8 @@ def check_case(name, optimizer, made: Case, late: Lateness, turns: int = TURNS) 
         assert_equal(train(made, step, device, turns), eagerly(name, optimizer, turns))
         step.place()  # all is on the device before that
         device.reset_peak()
-        for _turn in range(TURNS):
-            step.run(made.iteration.inputs)
+        for turn in range(turns, turns + TURNS):  # at once after `place`: the code is there
+            _turn(made, step, turn)
         device.synchronize()
         own = figures if step.cycle is None else step.cycle.figures  # less is pinned, some copies go earlier
         assert device.peak_bytes() == own.peak <= figures.peak, "device memory"
@@ -195,6 +195,8 @@ def check_case(name, optimizer, made: Case, late: Lateness, turns: int = TURNS) 
             assert device.pinned.held == 0, "pinned memory beside the plan's"
             assert step.cycle.disk is None or step.cycle.disk.count.peak <= figures.disk_peak, "disk"
         step.restore_to_device()
+        device.synchronize()
+        assert_equal(([], everything(made.iteration)), ([], eagerly(name, optimizer, turns + TURNS)[1]))
 
 
 @contextmanager

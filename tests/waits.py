@@ -42,7 +42,6 @@ class Wait(NamedTuple):
     build: _Build
     updates: bool = True
     host_capacity: int | None = None
-    quiet_seconds: float = 0.005
     modes: Mapping[str, int] = {}
 
 
@@ -179,8 +178,9 @@ def _two_in_the_room_of_one(_graph: Graph, steps: list[Step]) -> tuple[list[Step
 
 
 def _to_the_disk_at_once(_graph: Graph, steps: list[Step]) -> tuple[list[Step], Initial]:
+    """The first prefetch has the copy pinned: copies to other memory have ended when they return."""
     x = LAST_WEIGHT
-    first = [offload(x, DISK), delete(x, HOST), prefetch(x, HOST), prefetch(x)]
+    first = [offload(x, DISK), prefetch(x), delete(x), delete(x, HOST), prefetch(x, HOST), prefetch(x)]
     steps = [*first, *steps, offload(x), delete(x), delete(x, DISK)]
     return steps, Initial(host=frozenset({x}))
 

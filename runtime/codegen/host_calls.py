@@ -82,7 +82,7 @@ class CpuOperation:
         blocks = dict(zip(self.inputs, inputs, strict=True))
         for storage in self._mutates:
             keep(storage, blocks[storage])
-        host.take(self._workspace)
+        host.count.take(self._workspace)
         try:
             with as_traced(_CPU):
                 made = self._call(settings, *inputs)

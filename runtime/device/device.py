@@ -243,13 +243,6 @@ class Device(ABC):
         """
         target.copy_(source, non_blocking=True)
 
-    def moment(self) -> Event | None:
-        """Return an event that passes when all that the current stream was given has ended.
-
-        Returns None if it has already.
-        """
-        return None
-
     # ── random numbers ──────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
@@ -317,6 +310,7 @@ class StreamDevice(Device):
         """Return a context in which the calling thread's computations and copies go to the stream."""
 
     def moment(self) -> Event:
+        """Return an event that passes when all that the current stream was given has ended."""
         event = self.event()
         event.record()
         return event

@@ -183,7 +183,7 @@ class Cycle:
         """
         self.end_jobs()
         self.settle()
-        self.host.leave_arena()
+        self.host.arena = None
         for copy in (*self.held.values(), *self._salvaged.values()):
             if isinstance(copy, HostBuffer) and copy.is_pinned:
                 copy.lie(None)

@@ -39,13 +39,11 @@ def offload(device: Device, source: Tensor | None, block: HostBuffer) -> None:
     block.open()
     if source is not None:
         _copy(device, raw(source), block.bytes)
-        block.used = device.moment()
 
 
 def prefetch(device: Device, block: HostBuffer, target: Tensor) -> None:
     """Copy from host to device."""
     _copy(device, block.bytes, target)
-    block.used = device.moment()
 
 
 def write(block: HostBuffer, file: File) -> None:

@@ -7,7 +7,6 @@ that the plan says; what is not in the plan has separate pages.
 
 from __future__ import annotations
 
-from collections import deque
 from threading import RLock
 
 import numpy as np
@@ -16,7 +15,6 @@ from torch import Tensor
 
 from ...graphs.errors import InputError
 from ...planner.addresses.pinned import PAGE
-from ..device.device import Event
 from ..device.host_capacity import available_bytes
 from .arena import Arena
 
@@ -53,15 +51,14 @@ class Host:
     left: bytes of `needed` that are about to be freed.
     arena: for blocks with an address.
 
-    A block that is dropped while a copy of it is still queued is held until that has ended. Who needs the
-    memory waits for it, since the thread that issues copies to a device runs ahead of them.
+    A block may be dropped while copies of it are queued: pinned memory stays in the arena, where the schedule
+    orders its users, and a copy from or to other memory has ended when it returns.
     """
 
     def __init__(self, needed: int = 0, left: int = 0, arena: Arena | None = None) -> None:
         """Check the machine's memory. Raises InputError if it has not that much."""
         self.count = Count()
         self.needed, self.arena = needed, arena
-        self._going, self._taking = deque[tuple[int, Event, Arena | None]](), RLock()
         free = available_bytes()
         if free is not None and needed > free + left:
             raise InputError(
@@ -82,35 +79,6 @@ class Host:
         fits = arena is not None and offset is not None and size <= room and offset + room <= arena.size
         return offset if fits else None
 
-    def take(self, size: int) -> None:
-        with self._taking:
-            while self._going and self.count.bytes + size > self.needed:
-                self._end_one()
-            self.count.take(size)
-
-    def leave_arena(self) -> None:
-        """Use separate memory for blocks from now on, and wait for those that are being freed."""
-        with self._taking:
-            while self._going:
-                self._end_one()
-        self.arena = None
-
-    def _end_one(self) -> None:
-        gone, event, _arena = self._going.popleft()
-        event.synchronize()
-        self.count.give_back(gone)
-
-    def give_back(self, size: int, used: Event | None, arena: Arena | None = None) -> None:
-        """Give back the memory of a block.
-
-        used: event until which its copies are queued, if any are.
-        arena: kept until `used` has passed.
-        """
-        if used is None:
-            self.count.give_back(size)
-        else:
-            self._going.append((size, used, arena))
-
     def memory(self, size: int, offset: int | None) -> tuple[Tensor, Arena | None]:
         """Allocate memory and return it with the arena that it is in, if any."""
         if self.arena is not None and offset is not None:
@@ -126,22 +94,20 @@ class HostBuffer:
 
     offset: in the host's arena, which others may use when nobody has the block any more; None: separate
         memory.
-    used: passed once the copies from and to the device have ended.
     """
 
-    __slots__ = ("_arena", "_counted", "_host", "bytes", "offset", "size", "used")
+    __slots__ = ("_arena", "_counted", "_host", "bytes", "offset", "size")
 
     def __init__(self, host: Host, size: int, offset: int | None = None) -> None:
         self.size, self._host, self._counted = size, host, 0
         self.offset = offset
         self._arena: Arena | None = None
         self.bytes: Tensor = _NONE
-        self.used: Event | None = None
 
     def open(self) -> HostBuffer:
         """Take the memory, unless it is there."""
         if not self._counted:
-            self._host.take(self.size)
+            self._host.count.take(self.size)
             self._counted = self.size
             self.bytes, self._arena = self._host.memory(self.size, self.offset)
         return self
@@ -156,7 +122,7 @@ class HostBuffer:
         if self.offset is not None and memory.nbytes <= self.size:
             self.open().bytes[: memory.nbytes].copy_(memory)
             return
-        self._host.take(memory.nbytes)
+        self._host.count.take(memory.nbytes)
         self.bytes, self._counted = memory, memory.nbytes
 
     @property
@@ -180,13 +146,13 @@ class HostBuffer:
 
     def move(self, host: Host) -> None:
         """Count the block on another host from now on."""
-        host.take(self._counted)
-        self._host.give_back(self._counted, None)
+        host.count.take(self._counted)
+        self._host.count.give_back(self._counted)
         self._host = host
 
     def __del__(self) -> None:
         self.bytes = _NONE
-        self._host.give_back(self._counted, self.used, self._arena)
+        self._host.count.give_back(self._counted)
 
 
 _NONE = torch.empty(0, dtype=torch.uint8)

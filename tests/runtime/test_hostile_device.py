@@ -39,9 +39,7 @@ from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.run.over_plan import WATCHED_ITERATIONS
-from memplan.runtime.storage.arena import Arena, _arenas
-from memplan.runtime.storage.copies import prefetch
-from memplan.runtime.storage.host_buffers import Host
+from memplan.runtime.storage.arena import _arenas
 from memplan.runtime.trace.trace import trace
 from not_none import not_none
 from simulated_device.device import SimulatedDevice
@@ -223,21 +221,6 @@ def test_pinned_memory_is_held_until_its_copies_have_ended(device):
     gate.open()
     stream.synchronize()
     assert device.pinned.held == 0
-
-
-def test_host_memory_keeps_to_the_plan_though_the_thread_runs_ahead(device):
-    """A block that goes is held until the copy from it has ended; the next waits for that, not for more."""
-    host, target, stream = Host(8, arena=Arena(device, 8)), full(device, 7), device.stream()
-    gate, block = Gate(device, stream), host.block(8, 0, 8).open()
-    with device.on(stream):
-        prefetch(device, block, target)
-    del block
-    assert (host.count.bytes, device.pinned.reserved) == (8, 8)
-    threading.Timer(0.05, gate.open).start()
-    block = host.block(8, 0, 8).open()
-    assert (host.count.peak, device.pinned.reserved) == (8, 8)
-    del block
-    assert host.count.bytes == 0
 
 
 def test_errors_by_choice(device):

@@ -5,9 +5,11 @@ added (weights alone are persistent), the graph is sharded over 8 ranks, 30 µs 
 is above the shares of the weights. Per cell:
 
     flat        the fastest of FSDP2's 2 × 3 policies that fits; a layer is one flat weight and one flat
-    gradient by weight   the same policies, each weight gathered by itself (the solver `fsdp`) plan
-    the better of `joint` from its own starts and `joint` from these policies, by a number of moves,
-                so that a busy machine does not change it
+                gradient
+    by weight   the same policies, each weight gathered by itself (the solver `fsdp`)
+    prefetch    those that keep weights, with gathers for the next iteration (the solver `fsdp-prefetch`)
+    plan        the better of `joint` from its own starts and `joint` from these policies and `prefetch`, by a
+                number of moves, so that a busy machine does not change it
     bound       the offloading bound, the larger of any order and of the traced order, `--bound-seconds` each
 
 All times are the simulator's. One line of JSON a cell, written at once; cells that are in the file are
@@ -38,6 +40,7 @@ from memplan.planner.schedule.schedule import Schedule, Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.offload.offload_bound import offload_bound
 from memplan.solvers.offloading.joint import joint
+from memplan.solvers.offloading.sharded import fsdp_prefetch
 from memplan.solvers.offloading.sharded.fsdp import policy_schedules
 from memplan.solvers.problem import InfeasibleError, Options, Problem
 from memplan.solvers.recomputation.checkpointing.layer_checkpoint import numbered
@@ -90,7 +93,14 @@ def fastest_policy(problem: Problem) -> tuple[float, str] | None:
     return min(found, default=None)
 
 
-def plans(problem: Problem, moves: int) -> Iterator[Schedule]:
+def gathered_ahead(problem: Problem) -> tuple[Schedule, float] | None:
+    with suppress(InfeasibleError):
+        found = fsdp_prefetch.solve(problem, Options(None, fsdp_prefetch.Settings())).schedule
+        return found, simulate(problem.graph, found, budget=problem.budget).figures.time
+    return None
+
+
+def plans(problem: Problem, moves: int, ahead: tuple[Schedule, float] | None) -> Iterator[Schedule]:
     settings = joint.Settings(moves=moves)
     with suppress(InfeasibleError):
         yield joint.solve(problem, Options(None, settings)).schedule
@@ -99,6 +109,9 @@ def plans(problem: Problem, moves: int) -> Iterator[Schedule]:
         for _policy, schedule, figures in policy_schedules(problem)
         if figures.least_budget <= problem.budget
     ]
+    if ahead is not None:
+        known.append(ahead)
+        yield ahead[0]
     if known:
         yield joint.improved(problem, Options(None, settings), known).schedule
 
@@ -129,7 +142,10 @@ def cell(path: Path, rate: float, gib: float, ranks: int, moves: int, bound_seco
     flat = prepared(flat_units(base), peers)
     fixed = fastest_policy(Problem(flat, int(gib * 2**30) + flat.share_bytes))
     by_weight = fastest_policy(problem)
-    found = [(simulate(graph, each, budget=budget).figures.time, each) for each in plans(problem, moves)]
+    ahead = gathered_ahead(problem)
+    found = [
+        (simulate(graph, each, budget=budget).figures.time, each) for each in plans(problem, moves, ahead)
+    ]
     seconds, schedule = min(found, key=lambda each: each[0])
     bounds = [
         offload_bound(graph, Machine(links=Links(peers=peers)), budget, bound_seconds, order=order).seconds
@@ -142,6 +158,7 @@ def cell(path: Path, rate: float, gib: float, ranks: int, moves: int, bound_seco
         "minimum_gib": (minimum_memory(graph) - graph.share_bytes) / 2**30,
         "flat": fixed and (MILLISECONDS * fixed[0], fixed[1]),
         "by_weight": by_weight and (MILLISECONDS * by_weight[0], by_weight[1]),
+        "prefetch": ahead and MILLISECONDS * ahead[1],
         "plan": MILLISECONDS * seconds,
         "any_order": MILLISECONDS * bounds[0],
         "traced_order": MILLISECONDS * bounds[1],

@@ -5,11 +5,11 @@
     joint from others    from the fastest of theirs, if that is near the best, in the time that is left
     joint, more          with other random numbers, one for each core beyond two
 
-So the answer is never slower than any of theirs. In sharded training the others are FSDP2's policies and
-sharded-search. All members end once the best is proven to be within the gap: the offloading bound for any
-order is computed alongside the first members. Code that members need is compiled once on a machine, by other
-processes, alongside the other members or before a time limit begins. With one core the members take turns,
-and joint has half of the time.
+So the answer is never slower than any of theirs. In sharded training the others are FSDP2's policies, the
+same with gathers for the next iteration, and sharded-search. All members end once the best is proven to be
+within the gap: the offloading bound for any order is computed alongside the first members. Code that members
+need is compiled once on a machine, by other processes, alongside the other members or before a time limit
+begins. With one core the members take turns, and joint has half of the time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ OTHERS = {
 }
 """Solvers other than joint, and the share of all time that each may take with two cores and more."""
 
-SHARDED_OTHERS = {"fsdp": 0.05, "sharded-search": 0.15}
+SHARDED_OTHERS = {"fsdp": 0.05, "fsdp-prefetch": 0.05, "sharded-search": 0.15}
 """Likewise for graphs of sharded training."""
 
 CODES = {

@@ -246,6 +246,15 @@ _OURS = (
         sharded=True,
     ),
     Entry(
+        "fsdp-prefetch",
+        ".offloading.sharded.fsdp_prefetch",
+        "graphs of sharded training",
+        "memplan",
+        "FSDP2's policies that keep weights, with updates and gathers for the next iteration in backward",
+        needs_links=True,
+        sharded=True,
+    ),
+    Entry(
         "sharded-search",
         ".offloading.sharded.sharded_search",
         "graphs of sharded training",

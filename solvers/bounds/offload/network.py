@@ -9,8 +9,11 @@ one that never changes, once. While t runs, what t touches and the shares of wei
     T ≥ Σ_w seconds + Σ_dw seconds + Σ_{w around t} seconds of w − most that fit into the room, in fractions
 
 The best t is mostly the loss, or the operation with most bytes near it: that it needs much memory is why
-weights are gathered twice. Holds for any order and any recomputation. It is what the offloading program
-(program.py) says with t as a moment, at once. O(moments · edges).
+weights are gathered twice. That much is what the offloading program (program.py) says with t as a moment.
+
+Around the loss the network has none of these to do (network_idle.py).
+
+Holds for any order and any recomputation. O(moments · edges).
 
 Developed for memplan.
 """
@@ -27,6 +30,7 @@ from ....graphs.machine import Machine
 from ....graphs.outward import float_below, sum_below
 from ....planner.simulator.footprint import Footprint
 from ..residency.order import AFTER, BEFORE, any_order, predecessors
+from .network_idle import NetworkIdle
 from .variants import BoundVariant, variants_of
 
 MOMENTS = 24
@@ -47,7 +51,9 @@ def network_bound(graph: Graph, machine: Machine, limit: int) -> float:
     shares = Footprint(graph, machine.hierarchy).shares
     room = limit - sum(shares[x] for x in used if graph.persistent[x])
     room -= sum(sizes[x] for x in np.flatnonzero(graph.resident & ~graph.persistent).tolist())
-    moments, best = any_order(predecessors(graph)), sum_below(once)
+    before = predecessors(graph)
+    idle = NetworkIdle(graph, before, used, passing)
+    moments, best = any_order(before), max(sum_below(once), idle.bound)
     for t, need in _largest(graph, sizes):
         side = moments(t).side
         around = [
@@ -58,7 +64,7 @@ def network_bound(graph: Graph, machine: Machine, limit: int) -> float:
             and any(side[o] == AFTER for o in used[x])
         ]
         left = _left_over([(passing[x], sizes[x]) for x in around], max(0, room - need))
-        best = max(best, sum_below([*once, *left]))
+        best = max(best, sum_below([*once, *left, *idle.seconds_of(t)]))
     return best
 
 

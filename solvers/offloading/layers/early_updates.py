@@ -19,16 +19,27 @@ from ....planner.schedule.sequence import Run
 
 def early_updates(graph: Graph, runs: Sequence[Run]) -> list[Run]:
     """Return the same runs, with updates moved to the front as far as they can go."""
+    others, updates = updates_apart(graph, runs)
+    places = [(position, 0, run) for position, run in enumerate(others)]
+    places += [(position, number, run) for number, (position, run) in enumerate(updates, start=1)]
+    return [run for _position, _number, run in sorted(places, key=lambda place: place[:2])]
+
+
+def updates_apart(graph: Graph, runs: Sequence[Run]) -> tuple[list[Run], list[tuple[int, Run]]]:
+    """Return the runs without updates that can move, and these updates, in order.
+
+    Each with the position of the last other run that it must wait for, -1 for none.
+    """
     drawn, moved = _drawn(graph), movable_updates(graph)
     others = [run for run in runs if run[0] not in moved]
     last = {operation: position for position, (operation, _mode) in enumerate(others)}
-    updates = [run for run in runs if run[0] in moved]
-    for operation, _mode in updates:
-        before = (*_before(graph, operation), drawn.get(operation))
-        last[operation] = max((last[o] for o in before if o in last), default=-1)
-    places = [(position, 0, run) for position, run in enumerate(others)]
-    places += [(last[run[0]], number, run) for number, run in enumerate(updates, start=1)]
-    return [run for _position, _number, run in sorted(places, key=lambda place: place[:2])]
+    updates = list[tuple[int, Run]]()
+    for run in runs:
+        if run[0] in moved:
+            before = (*_before(graph, run[0]), drawn.get(run[0]))
+            last[run[0]] = max((last[o] for o in before if o in last), default=-1)
+            updates.append((last[run[0]], run))
+    return others, updates
 
 
 def movable_updates(graph: Graph) -> set[int]:

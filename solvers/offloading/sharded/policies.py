@@ -57,7 +57,7 @@ POLICIES = tuple(
 def policy_residency(graph: Graph, policy: Policy) -> Residency:
     """Return the decisions of a policy. Raises NotAcceptedError if no layer has a number to checkpoint by."""
     runs = prune(graph, _updates_last(graph, _runs(graph, policy.activations)))
-    uses = _uses(graph, runs)
+    uses = weight_uses(graph, runs)
     loss = next(
         (place for place, (o, _mode) in enumerate(runs) if graph.operations.phase[o] >= Phase.LOSS), len(runs)
     )
@@ -110,7 +110,7 @@ def _unit(graph: Graph, x: int) -> str:
     return numbered(graph.tensors.layer[x]) or _ROOT
 
 
-def _uses(graph: Graph, runs: Sequence[Run]) -> dict[int, list[int]]:
+def weight_uses(graph: Graph, runs: Sequence[Run]) -> dict[int, list[int]]:
     """Return per spread weight the positions of the runs that use it on the device."""
     weights = {x for x in graph.tensors.spread if graph.tensors.kind[x] == Kind.PARAMETER}
     uses: dict[int, list[int]] = {}

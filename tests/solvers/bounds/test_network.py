@@ -72,12 +72,24 @@ def test_what_does_not_stay_is_gathered_twice() -> None:
     assert machine is not None
     one = 7 / 8 * mib / 2.0**18
     shares = 6 * mib // 8
+    around_the_loss = sum(graph.seconds(graph.operation_index[name]) for name in ("F6", "loss", "B6"))
     roomy = network_bound(graph, machine, 100 * mib)
-    assert roomy == pytest.approx(12 * one)
+    assert roomy == pytest.approx(12 * one + around_the_loss)
     tight = [network_bound(graph, machine, shares + int(mib * k)) for k in (14, 10, 8, 6)]
     assert tight == sorted(tight)
     assert tight[-1] > roomy
-    assert tight[-1] <= 18 * one * SAME
+    assert tight[-1] <= (18 * one + around_the_loss) * SAME
+
+
+@pytest.mark.parametrize("rate", [2.0**16, 2.0**18, 2.0**20, 2.0**21, 2.0**22])
+def test_with_memory_for_all_weights_the_bound_is_the_optimum(rate: float) -> None:
+    """Also where the network is done in the time of a few layers: then their weights alone count."""
+    graph = layers(rate)
+    assert graph.machine is not None
+    bound = network_bound(graph, graph.machine, 2**50)
+    problem = Problem(graph, 2**50)
+    found = registry.solve("joint", problem, settings={"moves": "100"}, bound_seconds=0)
+    assert found.figures.time == pytest.approx(bound, rel=1e-6)
 
 
 @pytest.mark.parametrize("rate", [2.0**16, 2.0**18, 2.0**20, 2.0**22])

@@ -20,6 +20,7 @@ from memplan.planner.baseline import baseline
 from memplan.planner.bounds import minimum_memory
 from memplan.planner.schedule.schedule import Schedule, Verb
 from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.bounds.offload.network import network_bound
 from memplan.solvers.offloading.joint import joint
 from memplan.solvers.offloading.sharded import sharded_search
 from memplan.solvers.offloading.sharded.fsdp import policy_schedules
@@ -80,6 +81,35 @@ def test_auto_is_never_slower_than_fsdp2(rate: float) -> None:
         assert simulate(graph, found.schedule, budget=budget).figures == found.figures
         faster += found.figures.time < fixed.figures.time * (1 - 1e-6)
     assert faster
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_gathers_for_the_next_iteration_save_time_where_all_weights_fit(rate: float) -> None:
+    """The policies' memory is enough: what is gathered ahead takes the room of what is stale. Each weight is
+    still gathered once."""
+    graph = layers(rate)
+    assert graph.machine is not None
+    kept = [each for each in policy_schedules(Problem(graph, 2**50)) if not each[0].reshard]
+    budget = max(figures.least_budget for _policy, _schedule, figures in kept)
+    problem = Problem(graph, budget)
+    found = registry.solve("fsdp-prefetch", problem, bound_seconds=0)
+    assert set(gathers(graph, found.schedule).values()) == {1}
+    known, bound = min(figures.time for _p, _s, figures in kept), network_bound(graph, graph.machine, budget)
+    if rate == RATES[0]:  # the network is the bottleneck: half of what the policies lose, and more
+        assert found.figures.time - bound < 0.5 * (known - bound)
+    assert found.figures.time <= 1.002 * known
+
+
+def test_with_little_memory_fewer_weights_are_gathered_ahead() -> None:
+    graph = layers(RATES[1])
+    with pytest.raises(InfeasibleError) as refusal:
+        registry.solve("fsdp-prefetch", Problem(graph, 1000), bound_seconds=0)
+    least = refusal.value.least
+    assert least is not None
+    found = registry.solve("fsdp-prefetch", Problem(graph, least), bound_seconds=0)
+    assert figures_least(graph, found.schedule) <= least
+    roomy = registry.solve("fsdp-prefetch", Problem(graph, 2 * least), bound_seconds=0)
+    assert roomy.figures.time <= found.figures.time * (1 + 1e-9)
 
 
 def test_annealing_from_the_policies_is_never_slower() -> None:
@@ -151,7 +181,7 @@ def test_frozen_weights_may_stay_gathered_for_ever() -> None:
 def test_other_solvers_do_not_plan_sharded_training() -> None:
     with pytest.raises(NotAcceptedError, match="search does not plan sharded training: use one of"):
         registry.solve("search", Problem(layers(), 2**40))
-    for solver in ("fsdp", "sharded-search"):
+    for solver in ("fsdp", "fsdp-prefetch", "sharded-search"):
         with pytest.raises(NotAcceptedError, match=f"{solver} takes graphs of sharded training"):
             registry.solve(solver, Problem(chain(3), 2**40, Machine(links=Links(1.0, 1.0))))
 

@@ -22,6 +22,7 @@ class Draft:
         self.name = name
         self._tensors: list[tuple[str, int, Kind, str | None]] = []
         self._spread: set[int] = set()
+        self._comm: set[int] = set()
         self._names: list[str] = []
         self._phases: list[Phase] = []
         self._times: list[float] = []
@@ -65,11 +66,14 @@ class Draft:
         layer: str | None = None,
         modes: Sequence[Mode] = (),
         launch: float = 0.0,
+        on_comm: bool = False,
     ) -> int:
         """Add an operation and return its index.
 
-        Times in seconds, workspace in bytes, edges as tensor indices.
+        Times in seconds, workspace in bytes, edges as tensor indices. on_comm: it is of the queue comm.
         """
+        if on_comm:
+            self._comm.add(len(self._names))
         self._names.append(name)
         self._phases.append(phase)
         self._times.append(time)
@@ -114,6 +118,7 @@ class Draft:
                 self._layers,
                 self._modes,
                 np.array(self._launches, np.float64),
+                frozenset(self._comm),
             ),
             list(results),
             machine,

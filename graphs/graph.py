@@ -103,6 +103,7 @@ class Operation(NamedTuple):
     layer: str | None
     modes: tuple[Mode, ...]
     launch: float = 0.0
+    on_comm: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +135,7 @@ class Operations:
 
     time, launch: float64, seconds.  workspace: int64, bytes.  phase: uint8, values of `Phase`.
     recompute, random: bool.  reads, writes, mutates: tensor indices.  modes: only operations with any.
+    comm: the operations of the queue comm, collectives between ranks; all others are the compute queue's.
     """
 
     name: Sequence[str]
@@ -148,6 +150,7 @@ class Operations:
     layer: Sequence[str | None]
     modes: Mapping[int, tuple[Mode, ...]]
     launch: NDArray[np.float64]
+    comm: frozenset[int] = frozenset()
 
     def __len__(self) -> int:
         return len(self.name)
@@ -198,6 +201,7 @@ class Graph:
             o.layer[index],
             o.modes.get(index, ()),
             float(o.launch[index]),
+            index in o.comm,
         )
 
     @cached_property
@@ -252,6 +256,11 @@ class Graph:
     def resident(self) -> NDArray[np.bool_]:
         """Return per tensor whether it is there when an iteration starts (an input or persistent)."""
         return self.persistent | (self.tensors.kind == Kind.INPUT)
+
+    @property
+    def communicates(self) -> bool:
+        """Whether ranks communicate in an iteration: it has a queue comm, and is of version 2."""
+        return bool(self.tensors.spread or self.operations.comm)
 
     @cached_property
     def spread(self) -> NDArray[np.bool_]:

@@ -250,8 +250,9 @@ def time_bound(graph: Graph) -> float:
     Every operation runs once, in its fastest variant; and each is launched once, all by one thread.
 
     The compute queue and the CPU work side by side, so operations that may run on the host count for
-    neither alone: only what must run on the device does. Rounded to the nearest float, as the simulator
-    rounds the time of a schedule that runs each once: rounding keeps the order of the two.
+    neither alone: only what must run on the device does. Collectives have a queue of their own too. Rounded
+    to the nearest float, as the simulator rounds the time of a schedule that runs each once: rounding keeps
+    the order of the two.
     """
     seconds: list[float] = graph.operations.time.tolist()
     launches: list[float] = graph.operations.launch.tolist()
@@ -259,4 +260,7 @@ def time_bound(graph: Graph) -> float:
         variants = [0.0 if mode.on_host else mode.time for mode in modes]
         seconds[operation] = min(seconds[operation], *variants)
         launches[operation] = min(launches[operation], *(mode.launch for mode in modes))
-    return max(fsum(seconds), fsum(launches))
+    network = [seconds[operation] for operation in graph.operations.comm]
+    for operation in graph.operations.comm:
+        seconds[operation] = 0.0
+    return max(fsum(seconds), fsum(network), fsum(launches))

@@ -31,7 +31,7 @@ def cause_words(memories: Sequence[str]) -> tuple[str, ...]:
         "a copy to the host",
         "a copy from the host",
         *chain.from_iterable(copies),
-        "a gather or scatter",
+        "a collective",
         "the training thread",
         "the iteration before the last",
     )

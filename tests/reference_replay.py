@@ -58,7 +58,8 @@ class Refused:
 @dataclass(eq=False)
 class Transfer:
     """age: turns ago. over: some step has waited for it. over_for_device: the compute queue or an allocation
-    has."""
+    has. is_operation: a collective of the graph, which stands for all that it reads and makes; only the
+    compute queue's waiting makes it over, and those before it."""
 
     tensor: int
     queue: Queue
@@ -66,6 +67,7 @@ class Transfer:
     age: int = 0
     over: bool = False
     over_for_device: bool = False
+    is_operation: bool = False
 
     def in_flight(self, memory: int) -> bool:
         return not (self.over_for_device if memory == DEVICE else self.over)
@@ -134,7 +136,7 @@ def replay(
             start, end = walk.take(step)
             if turn == 0 and step.verb != Verb.DELETE:
                 seconds += end - start
-                identical &= step.verb == Verb.COMPUTE and not walk.mode(step).on_host
+                identical &= step.verb == Verb.COMPUTE and walk.queue(step) == "compute"
                 identical = identical and not walk.mode(step).launch
         if rules := walk.end_violations():
             assert turn == 0
@@ -212,6 +214,7 @@ class Walk:
         self.half_taken: dict[Place, list[PendingDelete]] = {m: [] for m in self.pending}
         self.transfers: dict[tuple[int, Queue], list[Transfer]] = {}
         self.collective: Collective | None = None
+        self.computing = False
         self.free: dict[Queue, float] = dict.fromkeys(("compute", "cpu", "launch"), 0.0)
         self.free["peers"] = 0.0
         for above, below in pairwise(self.memories):
@@ -325,6 +328,11 @@ class Walk:
         if step.where == 0:
             return Mode("", operation.time, operation.workspace, operation.writes, launch=operation.launch)
         return operation.modes[step.where - 1]
+
+    def queue(self, step: Step) -> str:
+        if self.operations[step.target].on_comm:
+            return "peers"
+        return "cpu" if self.mode(step).on_host else "compute"
 
     def inputs(self, step: Step) -> set[tuple[int, int]]:
         """The copies that a compute step reads, those that it changes included."""
@@ -478,6 +486,7 @@ class Walk:
         """Take a step that breaks no rule. Returns its start and its end in seconds."""
         if self.collective and (step.verb != self.collective.verb or step.target not in self.spread):
             self.collective = None
+        self.computing = step.verb == Verb.COMPUTE and self.queue(step) == "compute"
         if step.verb == Verb.COMPUTE:
             return self._compute(step)
         if step.verb == Verb.DELETE:
@@ -487,7 +496,7 @@ class Walk:
 
     def _compute(self, step: Step) -> tuple[float, float]:
         mode = self.mode(step)
-        queue = "cpu" if mode.on_host else "compute"
+        queue = self.queue(step)
         read = [self.copies[key] for key in self.inputs(step)]
         waits = [copy.ready for copy in read]
         for copy in read:
@@ -500,19 +509,34 @@ class Walk:
             waits += self._await_users(x, place)
         pinned = [x for x, place in outputs if self.need_pinned(x, place)]
         pinned_bytes = self.new_pinned(step)
+        for_itself = self.need_bytes(step, DEVICE) if queue == "peers" else 0
+        for_itself -= sum(self.tensors[x].bytes for x, place in outputs if not self.present(x, place))
         for place in (DEVICE, HOST):
             waits += self._allocate(place, self.need_bytes(step, place))
         waits += self._allocate("pinned", pinned_bytes)
         launched = self.free["launch"] = max(self.free["launch"], self.fence) + mode.launch
+        if queue == "peers":  # what is issued comes after all that the compute queue was given before
+            waits.append(self.free["compute"])
+            launched = launched if mode.launch else 0.0
         lane = self.turns(queue)
         start = max([self.free[lane], self.fence, launched, *waits])
         end = self.free[lane] = start + mode.time
+        there = {x for x, place in outputs if self.present(x, place)}
         for x, place in outputs:
             if not self.present(x, place):
                 self.copies[x, place] = Copy({step.target}, self.version[x], end, pinned=x in pinned)
             elif self._added_in_place(step, x, place):
                 self.copies[x, place].contributions.add(step.target)
                 self.copies[x, place].ready = end
+        if queue == "peers":
+            transfer = Transfer(-1, queue, end, is_operation=True)
+            self.transfers.setdefault((-1, queue), []).append(transfer)
+            for copy in read:
+                copy.read_by.append(transfer)
+            for x in {x for x, _place in outputs} - there:
+                self.copies[x, DEVICE].made_by.append(transfer)
+            if for_itself > 0:
+                self.pending[DEVICE].append(PendingDelete(for_itself, [transfer]))
         for x, place in changed:
             self.version[x] += 1
             self.copies[x, place].version = self.version[x]
@@ -614,6 +638,8 @@ class Walk:
 
     def _wait(self, waited_for: Transfer, on_device: bool) -> None:
         """Whoever waits for a transfer has waited for those of the same tensor before it on its queue."""
+        if waited_for.is_operation and not self.computing:
+            return
         for transfer in self.transfers[waited_for.tensor, waited_for.queue]:
             transfer.over = True
             transfer.over_for_device |= on_device

@@ -140,6 +140,23 @@ def with_spread(random: Random, graph: Graph) -> Graph:
     return found
 
 
+def with_comm(random: Random, graph: Graph, share: float = 0.5) -> Graph:
+    """The same graph with some operations on the queue comm, of those that may be."""
+    operations, producers = graph.operations, graph.producers.counts()
+    able = [
+        o
+        for o in range(len(operations))
+        if not len(operations.mutates[o])
+        and o not in operations.modes
+        and not operations.random[o]
+        and (producers[operations.writes[o]] == 1).all()
+    ]
+    chosen = frozenset(o for o in able if chance(random, share))
+    found = replace(graph, operations=replace(operations, comm=chosen))
+    validate(found)
+    return found
+
+
 def with_shared(random: Random, machine: Machine) -> Machine:
     """The same machine with links that take turns, in groups of two and more."""
     names = sorted(resources(machine.hierarchy.names))
@@ -163,11 +180,20 @@ def with_memories(random: Random, machine: Machine, memories: int) -> Machine:
 
 
 def random_case(
-    random: Random, most_operations: int = 7, memories: int = 3, *, peers: bool = False, shared: bool = False
+    random: Random,
+    most_operations: int = 7,
+    memories: int = 3,
+    *,
+    peers: bool = False,
+    shared: bool = False,
+    comm: bool = False,
 ) -> Case:
     """A graph, a schedule for it (legal at most times), and limits at, just below or above its need.
-    memories: of a machine, 2 to 8. peers: tensors are spread over ranks. shared: links take turns."""
+    memories: of a machine, 2 to 8. peers: tensors are spread over ranks. shared: links take turns. comm:
+    operations are collectives, of a queue of their own."""
     graph = random_graph(random, most_operations)
+    if comm:
+        graph = with_comm(random, graph)
     machine = random_machine(random) if peers or shared or chance(random, 0.8) else None
     if machine is not None and memories != 3:
         machine = with_memories(random, machine, memories)

@@ -25,7 +25,7 @@ def load_graph(path: str | Path) -> Graph:
 
 
 def save_graph(graph: Graph, path: str | Path) -> None:
-    """Write a plan-graph/1, or 2 if tensors are spread, in the format of the suffix; the same graph gives
+    """Write a plan-graph/1, or 2 if ranks communicate, in the format of the suffix; the same graph gives
     the same bytes."""
     write_document(graph_to_document(graph), Path(path))
 

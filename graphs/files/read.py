@@ -31,7 +31,7 @@ from .validate import validate
 
 FORMAT = "plan-graph/1"
 SHARDED_FORMAT = "plan-graph/2"
-"""The version of graphs with tensors that are spread over ranks; all others have version 1."""
+"""The version of graphs of ranks that communicate; all others have version 1."""
 
 KINDS = {kind.word: kind for kind in Kind}
 PHASES = {phase.word: phase for phase in Phase}
@@ -41,6 +41,8 @@ _OPERATION_FIELDS = (
     ("name", "phase", "time"),
     ("launch", "workspace", "reads", "writes", "mutates", "recompute", "random", "layer", "modes"),
 )
+_SHARDED_OPERATION_FIELDS = _OPERATION_FIELDS[0], (*_OPERATION_FIELDS[1], "queue")
+_QUEUES = {"compute": False, "comm": True}
 _MODE_FIELDS = (), ("time", "launch", "workspace", "writes", "reads_host", "writes_host", "on")
 _GRAPH_FIELDS = ("format", "name", "tensors", "operations", "results"), ("source", "machine")
 _PLACES = {"device": False, "host": True}
@@ -55,12 +57,14 @@ def graph_from_document(document: object, where: str) -> Graph:
         row = mapping(document, "a graph")
         check_format(row, FORMAT, SHARDED_FORMAT)
         check_fields(row, *_GRAPH_FIELDS)
-        fields = _TENSOR_FIELDS if row["format"] == FORMAT else _SHARDED_TENSOR_FIELDS
+        first = row["format"] == FORMAT
+        fields = _TENSOR_FIELDS if first else _SHARDED_TENSOR_FIELDS
         tensors, index = _tensors(sequence(row["tensors"], "tensors"), fields)
+        fields = _OPERATION_FIELDS if first else _SHARDED_OPERATION_FIELDS
         graph = Graph(
             name_of(row),
             tensors,
-            _operations(sequence(row["operations"], "operations"), index),
+            _operations(sequence(row["operations"], "operations"), index, fields),
             indices(row["results"], "results", index),
             None if row.get("machine") is None else machine_from_document(row["machine"]),
             mapping(row.get("source") or {}, "source"),
@@ -100,7 +104,9 @@ def _tensors(
     return Tensors(names, *columns, layers, frozenset(spread), shares), index
 
 
-def _operations(rows: list[Any], tensors: dict[str, int]) -> Operations:
+def _operations(
+    rows: list[Any], tensors: dict[str, int], fields: tuple[tuple[str, ...], tuple[str, ...]]
+) -> Operations:
     names: list[str] = []
     phases: list[Phase] = []
     times: list[float] = []
@@ -111,9 +117,12 @@ def _operations(rows: list[Any], tensors: dict[str, int]) -> Operations:
     random: list[bool] = []
     layers: list[str | None] = []
     modes: dict[int, tuple[Mode, ...]] = {}
+    comm: list[int] = []
 
     def add(row: Row) -> None:
-        check_fields(row, *_OPERATION_FIELDS)
+        check_fields(row, *fields)
+        if word(row.get("queue", "compute"), "queue", _QUEUES):
+            comm.append(len(names))
         names.append(name_of(row))
         phases.append(word(row["phase"], "phase", PHASES))
         times.append(seconds(row["time"], "time"))
@@ -143,6 +152,7 @@ def _operations(rows: list[Any], tensors: dict[str, int]) -> Operations:
         layers,
         modes,
         np.array(launches, np.float64),
+        frozenset(comm),
     )
 
 

@@ -21,6 +21,7 @@ def validate(graph: Graph) -> None:
     _reads_follow_writes(graph)
     _results_are_made(graph)
     _spread_tensors_are_of_updates(graph)
+    _collectives_make_what_they_write(graph)
     for operation, modes in graph.operations.modes.items():
         inputs = set(graph.input_lists[operation])
         written = set(graph.operations.writes[operation].tolist())
@@ -135,6 +136,26 @@ def _spread_tensors_are_of_updates(graph: Graph) -> None:
                     f"{_at(graph, o)}: mode {mode.name!r} has {_name(graph, extra)} in host memory, "
                     "but it is spread over the ranks"
                 )
+
+
+def _collectives_make_what_they_write(graph: Graph) -> None:
+    """Check that operations of the queue comm make tensors of their own, on the device, in one way."""
+    operations, producers = graph.operations, graph.producers.counts()
+    for o in sorted(operations.comm):
+        place = f"{_at(graph, o)}: queue comm, but it"
+        if graph.tensors.spread:
+            raise ValueError(
+                f"{_at(graph, o)}: queue comm, and tensors are spread over ranks: their gathers and scatters "
+                "have that queue; give the operation the queue compute"
+            )
+        if len(operations.mutates[o]):
+            raise ValueError(f"{place} changes {_name(graph, set(graph.mutate_lists[o]))} in place")
+        if o in operations.modes:
+            raise ValueError(f"{place} has modes")
+        if operations.random[o]:
+            raise ValueError(f"{place} draws random numbers")
+        if shared := {x for x in operations.writes[o].tolist() if producers[x] > 1}:
+            raise ValueError(f"{place} writes {_name(graph, shared)} together with other operations")
 
 
 def _at(graph: Graph, operation: int) -> str:

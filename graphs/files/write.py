@@ -12,7 +12,7 @@ from .read import FORMAT, SHARDED_FORMAT
 
 def graph_to_document(graph: Graph) -> dict[str, Any]:
     """Return the document that graph_from_document reads back, column for column."""
-    version = SHARDED_FORMAT if graph.tensors.spread else FORMAT
+    version = SHARDED_FORMAT if graph.communicates else FORMAT
     document: dict[str, Any] = {"format": version, "name": graph.name}
     if graph.source:
         document["source"] = dict(graph.source)
@@ -64,6 +64,8 @@ def _operation_row(operation: Operation, names: Any) -> dict[str, Any]:
         row["recompute"] = False
     if operation.random:
         row["random"] = True
+    if operation.on_comm:
+        row["queue"] = "comm"
     if operation.layer is not None:
         row["layer"] = operation.layer
     if operation.modes:

@@ -1,4 +1,4 @@
-"""Transformations of a graph: another order, updates added.
+"""Transformations of a graph: another order, updates added, collectives on the compute queue.
 
-Public modules: order, sharding, updates.
+Public modules: one_queue, order, sharding, updates.
 """

@@ -27,5 +27,6 @@ def in_order(graph: Graph, order: Sequence[int]) -> Graph:
         [old.layer[row] for row in rows],
         {place: old.modes[row] for place, row in enumerate(rows) if row in old.modes},
         old.launch[rows],
+        frozenset(place for place, row in enumerate(rows) if row in old.comm),
     )
     return replace(graph, operations=operations, source={})

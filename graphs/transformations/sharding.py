@@ -36,6 +36,9 @@ def sharded(graph: Graph, peers: Peers, shares: Mapping[int, int] | None = None)
     """
     if graph.tensors.spread:
         raise InputError(f"{graph.name}: its tensors are spread over ranks already")
+    if graph.operations.comm:
+        name = graph.operations.name[min(graph.operations.comm)]
+        raise InputError(f"{graph.name}: its ranks communicate already, see {name}: it can't be sharded too")
     graph = _with_sums_out_of_place(graph)
     operations, kind = graph.operations, graph.tensors.kind
     updates = operations.phase == Phase.UPDATE

@@ -26,6 +26,7 @@ from ...graphs.arrays import Ints
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine, Memory
 from ..schedule.schedule import DEFAULT_MODE, Schedule, Verb
+from ..simulator.clock import Queue
 from ..simulator.copies import Copy
 from ..simulator.pinned import PINNED
 from ..simulator.simulate import settle
@@ -166,7 +167,7 @@ def stays_on_device(graph: Graph, schedule: Schedule) -> bool:
     """Tell whether all that a schedule runs and holds is on the device."""
     computed = schedule.verbs == Verb.COMPUTE
     return (
-        not graph.tensors.spread
+        not graph.communicates
         and bool(np.all(computed | (schedule.verbs == Verb.DELETE)))
         and bool(np.all(schedule.wheres == np.where(computed, DEFAULT_MODE, Memory.DEVICE)))
         and all(memories == (Memory.DEVICE,) for memories, _tensors in schedule.initial.groups)
@@ -256,16 +257,23 @@ class _Recorder(Walk):
         if new and self._noted((target, x)):
             self.there[target, x] = self.now
 
-    def _allocate(self, ledger_of: int, kept: int, transient: int, waits: list[int]) -> None:
+    def _allocate(
+        self, ledger_of: int, kept: int, transient: int, waits: list[int], queue: int = int(Queue.COMPUTE)
+    ) -> None:
         pending = self.ledgers[ledger_of].pending
         before = len(pending)
-        super()._allocate(ledger_of, kept, transient, waits)
+        super()._allocate(ledger_of, kept, transient, waits, queue)
         if ledger_of != self._memory:
             return
         for _ in range(before - len(pending)):
             self._go(self._pending.popleft())
         if ledger_of == _DEVICE:
             self.gone.append(_Life(WORKSPACE, transient, self.now, self.now + 1))
+
+    def _leave_workspace(self, size: int) -> None:
+        super()._leave_workspace(size)
+        if size and self._memory == _DEVICE:
+            self._pending.append(_Life(WORKSPACE, size, self.now, self.now))
 
     def _drop(self, copy: Copy) -> None:
         memory, x = copy

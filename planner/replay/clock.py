@@ -13,7 +13,7 @@ MAX_ITERATIONS = 40
 """The most iterations that a search simulates; then the growth is the mean of the last half."""
 
 _SAME = 1e-9
-_COMPUTE, _D2H, _H2D = int(Queue.COMPUTE), int(Queue.D2H), int(Queue.H2D)
+_COMPUTE, _D2H, _H2D, _COMM = int(Queue.COMPUTE), int(Queue.D2H), int(Queue.H2D), int(Queue.COMM)
 
 
 @inner
@@ -47,9 +47,9 @@ def period(iteration: IterationTables, most: int) -> float:
             start = max(computed if queue == _COMPUTE else free[lane], fence)
             if seconds[row, LAUNCH]:
                 launched = max(launched, fence) + seconds[row, LAUNCH]
-            if queue < _D2H:
+            if queue < _D2H or seconds[row, LAUNCH]:
                 start = max(start, launched)
-            elif queue <= _H2D:
+            if _D2H <= queue <= _H2D or queue == _COMM:
                 start = max(start, computed)
             while place < first[row + 1]:
                 other = waits[place]

@@ -27,9 +27,10 @@ MOST_BITS = 62
 class Instance(NamedTuple):
     """The arrays of a graph on a machine.
 
-    variants: (seconds, launch, workspace, host, reads_…, host_reads_…, writes_…, host_writes_…, mutates_…),
-    with `…_start` and `…_end` as indices into `members`; writes are pairs (tensor, its contribution as a
-    bit), host_writes the pairs that an execution variant on the device produces in host memory.
+    variants: (seconds, launch, workspace, host, comm, reads_…, host_reads_…, writes_…, host_writes_…,
+    mutates_…), with `…_start` and `…_end` as indices into `members`; writes are pairs (tensor, its
+    contribution as a bit), host_writes the pairs that an execution variant on the device produces in host
+    memory.
     tensors: (size, whole, persistent, input, spread, share, saves); a spread one takes `share` bytes of the
     device while it has a copy on the peers, which is the memory below the device for it. It saves so many
     seconds if it joins a collective (planner/simulator/collectives.py), 0 if it never does.
@@ -47,7 +48,8 @@ class Instance(NamedTuple):
 
 _LISTS = ("reads", "host_reads", "writes", "host_writes", "mutates")
 _VARIANT = np.dtype(
-    [("seconds", np.float64), ("launch", np.float64), ("workspace", np.int64), ("host", np.bool_)]
+    [("seconds", np.float64), ("launch", np.float64), ("workspace", np.int64)]
+    + [("host", np.bool_), ("comm", np.bool_)]
     + [(f"{name}_{end}", np.int64) for name in _LISTS for end in ("start", "end")]
 )
 _TENSOR = np.dtype(
@@ -78,6 +80,7 @@ class VariantTable:
             row["launch"] = graph.launch(operation, index)
             row["workspace"] = graph.workspace(operation, index)
             row["host"] = mode is not None and mode.on_host
+            row["comm"] = operation in graph.operations.comm
             below = {*(mode.reads_host if mode is not None else ()), *graph.on_peers(operation)}
             mutates = graph.mutate_lists[operation]
             inputs = dict.fromkeys(graph.read_lists[operation] + mutates)

@@ -27,6 +27,7 @@ from .rows import (
     DEVICE,
     DROP,
     DROP_PINNED,
+    HOLD,
     HOST,
     MAKE,
     MOVE,
@@ -185,16 +186,19 @@ def _read(
                         settled[pinned_ledger] -= tensors[target].size
             continue
 
-        kept = transient = pins = 0
+        kept = transient = pins = held = 0
         joined = False
         if verb == COMPUTE:
             variant = variants[target]
-            memory, queue = (HOST, _CPU) if variant.host else (DEVICE, _COMPUTE)
+            memory, queue = (HOST, _CPU) if variant.host else (DEVICE, _COMM if variant.comm else _COMPUTE)
             for place in range(variant.reads_start, variant.host_reads_end):
                 x = int(moving[members[place]])
                 if x >= 0:
                     events[at] = event(READ, x, memory if place < variant.reads_end else HOST)
                     at += 1
+                    if variant.comm:
+                        events[at] = event(HOLD, x, DEVICE)
+                        at += 1
             for place in range(variant.mutates_start, variant.mutates_end):
                 x = int(moving[members[place]])
                 # an update, the only one that changes spread tensors, uses their shares on the peers
@@ -246,7 +250,16 @@ def _read(
                 if variant.host:
                     events[at] = event(MAKE, int(moving[x]), memory)
                     at += 1
+                elif variant.comm:
+                    events[at], events[at + 1] = (
+                        event(MAKE, int(moving[x]), DEVICE),
+                        event(HOLD, int(moving[x]), DEVICE),
+                    )
+                    at += 2
             seconds, launch, lane = variant.seconds, variant.launch, instance.lanes[queue]
+            if variant.comm and transient:
+                held = transient
+                drops += 1
         else:
             if verb == OFFLOAD:
                 source, queue = where - 1, write_queue(where)
@@ -295,6 +308,7 @@ def _read(
             launch,
             lane,
             joined,
+            held,
         )
         settled[memory] += kept
         row += 1
@@ -327,7 +341,9 @@ def _room_for(instance: Instance, steps: Ints) -> IterationTables:
             )
             rows += _rows_of(variant) - 1
             most += 2 * (variant.mutates_end - variant.mutates_start)
-    return empty_iteration(rows, most, tensors, len(instance.copies))
+            if variant.comm:
+                most += variant.reads_end - variant.reads_start + variant.writes_end - variant.writes_start
+    return empty_iteration(rows, most, tensors, len(instance.copies) + 1)
 
 
 @inner
@@ -345,13 +361,14 @@ def _moving(instance: Instance, steps: Ints, starts: NDArray[np.uint8], iteratio
         verb, target = steps[index, 0], steps[index, 1]
         if verb == COMPUTE:
             variant = variants[target]
+            whole = variant.host or variant.comm
             for place in range(
-                variant.reads_start if variant.host else variant.host_reads_start, variant.host_reads_end
+                variant.reads_start if whole else variant.host_reads_start, variant.host_reads_end
             ):
                 moving[members[place]] = 0
             for place in range(variant.host_writes_start, variant.host_writes_end, 2):
                 moving[members[place]] = 0
-            if variant.host:
+            if whole:
                 for place in range(variant.writes_start, variant.writes_end, 2):
                     moving[members[place]] = 0
                 for place in range(variant.mutates_start, variant.mutates_end):

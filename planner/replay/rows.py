@@ -1,8 +1,8 @@
 """One iteration as rows: what takes a queue, in list order, and what happens to copies before it.
 
 A row is a run or a transfer. Only copies of *moving* tensors are distinguished, those that some transfer or
-some run touches in host memory; all other tensors are bytes that rows demand. Deletes belong to the row after
-them; a last row, without a queue, takes those at the end.
+collective touches, or some run in host memory; all other tensors are bytes that rows demand. Deletes belong
+to the row after them; a last row, without a queue, takes those at the end.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ DEVICE, HOST, PEERS = int(Memory.DEVICE), int(Memory.HOST), int(Memory.PEERS)
 write_queue, read_queue = inner(judge.write_queue), inner(judge.read_queue)
 """The numbers of the queues of copies to a memory, as compiled code calls them."""
 
-QUEUE, MEMORY, DEMAND, EVENTS_END, PINNED_DEMAND, LANE, JOINED = range(7)
+QUEUE, MEMORY, DEMAND, EVENTS_END, PINNED_DEMAND, LANE, JOINED, HELD = range(8)
 """The columns of a row. QUEUE: of a transfer, that of its direction. MEMORY: in which its bytes count.
 DEMAND: bytes there while it runs, if all deletes were immediate. EVENTS_END: of its events in the flat list.
 PINNED_DEMAND: bytes that would be pinned, 0 if it makes no such copy. LANE: what it takes turns on.
-JOINED: 1 if it is part of the collective of the row before it (planner/simulator/collectives.py)."""
+JOINED: 1 if it is part of the collective of the row before it (planner/simulator/collectives.py).
+HELD: bytes that a collective which is an operation holds for itself until it has ended."""
 
-COLUMNS = JOINED + 1
+COLUMNS = HELD + 1
 
 SIZE, SHARE, SPREAD = range(3)
 """The columns of a moving tensor: bytes; those of a copy on the peers; 1 if its lower memory is the peers."""
@@ -43,17 +44,17 @@ RUN, LAUNCH, WAIT = range(3)
 """The columns of a row's seconds: what it takes on its queue, and the training thread to launch it; how long
 its queue waited for it, once the clock has been played."""
 
-READ, ADD, OVERWRITE, DROP, MAKE, CHANGE, MOVE, DROP_PINNED = range(8)
+READ, ADD, OVERWRITE, DROP, MAKE, CHANGE, MOVE, DROP_PINNED, HOLD = range(9)
 """Events of a copy. READ: it is read. ADD: a contribution joins others. OVERWRITE: it is written while it is
 there. DROP, DROP_PINNED: it is deleted. MAKE: a run makes it on the host. CHANGE: a run changes it in place.
-MOVE: a transfer makes it."""
+MOVE: a transfer makes it. HOLD: a collective that is an operation reads or makes it."""
 
 
 class IterationTables(NamedTuple):
     """One iteration as rows.
 
-    rows: shape (most, 7). seconds: shape (most, 3). events: see `event`. size: shape (moving tensors, 3).
-    counts: number of rows, without the last; of moving tensors; of DROP events.
+    rows: shape (most, COLUMNS). seconds: shape (most, 3). events: see `event`. size: shape (moving tensors,
+    3). counts: number of rows, without the last; of moving tensors; of DROP events.
 
     Filled in by `walk`: waits[first[r]:first[r + 1]] are the rows for which row r waits; below 0: rows of
     iterations before.
@@ -82,7 +83,7 @@ def empty_iteration(rows: int, events: int, moving: int, queues: int) -> Iterati
     )
 
 
-_KINDS, _MEMORIES = 8, MOST_MEMORIES
+_KINDS, _MEMORIES = 9, MOST_MEMORIES
 
 
 @inner
@@ -119,10 +120,11 @@ def put(
     launch: float,
     lane: int,
     joined: bool = False,
+    held: int = 0,
 ) -> None:
     """Write a row."""
     columns = iteration.rows[row]
     columns[QUEUE], columns[MEMORY] = queue, memory
     columns[DEMAND], columns[EVENTS_END], columns[PINNED_DEMAND] = demand, events_end, pinned
-    columns[LANE], columns[JOINED] = lane, joined
+    columns[LANE], columns[JOINED], columns[HELD] = lane, joined, held
     iteration.seconds[row, RUN], iteration.seconds[row, LAUNCH] = seconds, launch

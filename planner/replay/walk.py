@@ -3,7 +3,8 @@
 Of a queue's rows only the newest is waited for: it ends last. The state of a moving tensor is one number: per
 link whether its newest transfer still holds its source and its target, and whether it made the copy that is
 there (copies.py in planner/simulator). Link 2 m goes from memory m down, link 2 m + 1 up to it; the queue of
-a link is _LINKS + its number. The links of a spread tensor are two directions of one queue. Linear in rows,
+a link is _LINKS + its number. The links of a spread tensor are two directions of one queue. Collectives that
+are operations have one more link, the last, whose source and target are copies on the device. Linear in rows,
 events and iterations.
 """
 
@@ -24,6 +25,8 @@ from .rows import (
     DROP,
     DROP_PINNED,
     EVENTS_END,
+    HELD,
+    HOLD,
     JOINED,
     MAKE,
     MEMORY,
@@ -42,14 +45,16 @@ from .rows import (
 )
 
 _MAX_ITERATIONS = 17
-_COMPUTE, _CPU, _LINKS = int(Queue.COMPUTE), int(Queue.CPU), int(Queue.D2H)
+_COMPUTE, _CPU, _LINKS, _COMM = int(Queue.COMPUTE), int(Queue.CPU), int(Queue.D2H), int(Queue.COMM)
 _DEVICE, _PEERS = int(Memory.DEVICE), int(Memory.PEERS)
 
 _FIELD = 16
-"""Bits of the state for each of three facts about the links; there are at most 2 · (MOST_MEMORIES − 1)."""
+"""Bits of the state for each of three facts about the links; there are at most 2 · (MOST_MEMORIES − 1), and
+that of collectives, whose bit is the last."""
 _HOLDS_SOURCE, _HOLDS_TARGET, _MADE = 0, _FIELD, 2 * _FIELD
 _MADE_BY_CPU, _MADE_BY_DEVICE = 1 << 3 * _FIELD, 2 << 3 * _FIELD
 _ALL_LINKS = (1 << _FIELD) - 1
+_COLLECTIVE = _FIELD - 1
 _BOTH = 1 << _HOLDS_SOURCE | 1 << _HOLDS_TARGET
 
 
@@ -64,12 +69,17 @@ def _out_of(memory: int) -> int:
 
 
 _MAKERS = tuple(
-    _into(memory) << _MADE | (_MADE_BY_CPU | _MADE_BY_DEVICE if memory == Memory.HOST else 0)
+    (_into(memory) & _ALL_LINKS >> 1) << _MADE
+    | (_MADE_BY_CPU | _MADE_BY_DEVICE if memory == Memory.HOST else 0)
+    | (1 << _MADE + _COLLECTIVE if memory == Memory.DEVICE else 0)
     for memory in range(MOST_MEMORIES)
 )
 """Per memory the bits of those that made a copy there, but for the compute queue's own on the device."""
 _HOLDERS = tuple(
-    _out_of(memory) << _HOLDS_SOURCE | _into(memory) << _HOLDS_TARGET for memory in range(MOST_MEMORIES)
+    _out_of(memory) << _HOLDS_SOURCE
+    | _into(memory) << _HOLDS_TARGET
+    | (1 << _HOLDS_SOURCE + _COLLECTIVE if memory == Memory.DEVICE else 0)
+    for memory in range(MOST_MEMORIES)
 )
 """Per memory the bits of those that hold a copy there."""
 
@@ -90,18 +100,20 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
     rows, events, sizes = iteration.rows, iteration.events, iteration.size
     count, moving, drops = iteration.counts[0], iteration.counts[1], iteration.counts[2]
     ledgers = len(limits)
-    pinned, links = ledgers - 1, 2 * (ledgers - 2)
+    pinned, links = ledgers - 1, 2 * (ledgers - 2) + 1
     queues, width = _LINKS + links, _TRANSFERS + links
     state = np.zeros(moving, np.int64)
-    newest = np.full((moving, queues), -1)
+    newest = np.full((moving, queues + 1), -1)  # the last: of the collective that made it
     pending = np.empty((ledgers, 2 * drops + 1, width), np.int64)
     first, last = np.zeros(ledgers, np.int64), np.zeros(ledgers, np.int64)
     rests = np.zeros((ledgers, width), np.int64)
     held = np.zeros(ledgers)
-    wanted = np.full(queues + 1, -1)  # the last: of gathers and scatters
+    network = queues - 1  # where rows of gathers, scatters and collectives are
+    wanted = np.full(queues, -1)
     left = np.empty(moving + width * (4 * drops + 2 * ledgers), np.int64)
     before = np.empty(len(left), np.int64)
     length = waits = 0
+    passed = -1  # the last collective that is an operation that the compute queue has waited for
     for number in range(_MAX_ITERATIONS):
         begin = number * count
         _settle(pending, first, last, rests, held, begin - count)
@@ -123,27 +135,36 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
                     if producers & _MADE_BY_DEVICE:
                         wanted[_COMPUTE] = max(wanted[_COMPUTE], newest[tensor, _COMPUTE])
                     made_by = producers >> _MADE & _ALL_LINKS
+                    if made_by >> _COLLECTIVE:
+                        made_by &= ~(1 << _COLLECTIVE)
+                        number_of = int(newest[tensor, queues])
+                        wanted[network] = max(wanted[network], number_of)
+                        if queue == _COMPUTE and kind == READ:
+                            passed = max(passed, number_of)
                     if kind == READ:
-                        landed = made_by << _HOLDS_SOURCE | made_by << _HOLDS_TARGET
+                        landed = made_by << _HOLDS_SOURCE | made_by << _HOLDS_TARGET  # of transfers
                         now &= ~(landed if queue == _COMPUTE else landed & _BELOW)
                     producer = _LINKS
                     while made_by:
                         if made_by & 1:
-                            of = queues if sizes[tensor, SPREAD] else producer
+                            of = network if sizes[tensor, SPREAD] else producer
                             wanted[of] = max(wanted[of], newest[tensor, producer])
                         made_by >>= 1
                         producer += 1
                 elif kind == OVERWRITE:
-                    holders = now & _HOLDERS[memory]
+                    holders = _in_flight(now, memory, newest[tensor, network] > passed)
                     for link in range(links):
-                        if holders & _BOTH << link:
+                        if holders & _bits_of(link, links):
                             waiting = True
-                            of = queues if sizes[tensor, SPREAD] else _LINKS + link
+                            of = network if sizes[tensor, SPREAD] else _LINKS + link
                             wanted[of] = max(wanted[of], newest[tensor, _LINKS + link])
-                            now &= ~(_BOTH << link)
+                            if link < links - 1:
+                                now &= ~(_BOTH << link)
+                            elif queue == _COMPUTE:
+                                passed = max(passed, newest[tensor, of])
                 elif kind in (DROP, DROP_PINNED):
-                    holders = now & _HOLDERS[memory]
-                    now &= ~(holders | _MAKERS[memory])
+                    holders = _in_flight(now, memory, newest[tensor, network] > passed)
+                    now &= ~(_HOLDERS[memory] | _MAKERS[memory])
                     ledger, size = memory, sizes[tensor, SIZE]
                     if memory == _PEERS and sizes[tensor, SPREAD]:
                         ledger, size = _DEVICE, sizes[tensor, SHARE]
@@ -152,13 +173,16 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
                             entry = pending[ledger, last[ledger]]
                             entry[_SIZE], entry[_TENSOR] = size, tensor
                             for link in range(links):
-                                holds = holders & _BOTH << link
+                                holds = holders & _bits_of(link, links)
                                 entry[_TRANSFERS + link] = newest[tensor, _LINKS + link] if holds else -1
                             last[ledger] += 1
                             held[ledger] += size
                             if kind == DROP or ledger == pinned:
                                 break
                             ledger = pinned
+                elif kind == HOLD:
+                    now |= 1 << _HOLDS_SOURCE + _COLLECTIVE
+                    newest[tensor, network] = begin + row
                 elif kind == MOVE:
                     now |= (_BOTH | 1 << _MADE) << (queue - _LINKS)
                     newest[tensor, queue] = begin + row
@@ -168,6 +192,9 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
                     if queue == _CPU:
                         now |= _MADE_BY_CPU
                         newest[tensor, _CPU] = begin + row
+                    elif kind == MAKE and queue == _COMM:
+                        now |= 1 << _MADE + _COLLECTIVE
+                        newest[tensor, queues] = begin + row
                     elif kind == MAKE:
                         now |= _MADE_BY_DEVICE
                         newest[tensor, _COMPUTE] = begin + row
@@ -181,7 +208,7 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
                 if missing > 0 and held[ledger] > 0:
                     waiting = True
                     held[ledger] -= min(missing, held[ledger])
-                    _claim(
+                    awaited = _claim(
                         missing,
                         pending[ledger],
                         rests[ledger],
@@ -193,18 +220,29 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
                         sizes,
                         wanted,
                     )
+                    if queue == _COMPUTE:
+                        passed = max(passed, awaited)
                 peaks[ledger] = max(peaks[ledger], demand + held[ledger] - rests[ledger, _SIZE])
                 if ledger == pinned or rows[row, PINNED_DEMAND] == 0:
                     break
                 ledger, demand = pinned, int(rows[row, PINNED_DEMAND])
+            if rows[row, HELD]:
+                entry = pending[_DEVICE, last[_DEVICE]]
+                entry[:] = -1
+                entry[_SIZE], entry[_TENSOR], entry[_TRANSFERS + links - 1] = rows[row, HELD], 0, begin + row
+                last[_DEVICE] += 1
+                held[_DEVICE] += rows[row, HELD]
             iteration.first[row] = waits
             if waiting:
-                for other in range(queues + 1):
+                for other in range(queues):
                     if wanted[other] >= 0:
                         iteration.waits[waits] = wanted[other] - begin
                         wanted[other] = -1
                         waits += 1
         iteration.first[count] = waits
+        for tensor in range(moving):
+            if newest[tensor, network] <= passed:
+                state[tensor] &= ~(_BOTH << _COLLECTIVE)
         left, before, filled = before, left, length
         length = _left_over(state, pending, first, last, rests, begin + count, left)
         same = number > 0 and length == filled
@@ -219,6 +257,19 @@ def walk(iteration: IterationTables, limits: Floats, peaks: Floats) -> int:
 
 
 @inner
+def _bits_of(link: int, links: int) -> int:
+    """Return the bits of what a link holds. links: their number, of which the last is that of collectives."""
+    return _BOTH << (_COLLECTIVE if link == links - 1 else link)
+
+
+@inner
+def _in_flight(state: int, memory: int, collective: bool) -> int:
+    """Return the bits of those that hold a copy. collective: whether that of its tensor has not ended."""
+    holders = state & _HOLDERS[memory]
+    return holders if collective else holders & ~(_BOTH << _COLLECTIVE)
+
+
+@inner
 def _claim(
     missing: float,
     pending: Ints,
@@ -230,9 +281,13 @@ def _claim(
     newest: Ints,
     sizes: Ints,
     wanted: Ints,
-) -> None:
-    """Take so many bytes: first of what an earlier claim has left of a delete, then of the oldest deletes."""
-    links = len(rest) - _TRANSFERS
+) -> int:
+    """Take so many bytes: first of what an earlier claim has left of a delete, then of the oldest deletes.
+
+    Returns the last collective that is an operation among what is waited for, or -1.
+    """
+    links, awaited = len(rest) - _TRANSFERS, -1
+    network = _LINKS + links - 1
     while missing > 0 and (rest[_SIZE] > 0 or first[ledger] < last[ledger]):
         if rest[_SIZE] == 0:
             for part in range(len(rest)):
@@ -240,15 +295,18 @@ def _claim(
             first[ledger] += 1
             for link in range(links):
                 transfer = rest[_TRANSFERS + link]
-                if transfer >= 0 and transfer == newest[rest[_TENSOR], _LINKS + link]:
+                if link == links - 1:
+                    awaited = max(awaited, int(transfer))
+                elif transfer >= 0 and transfer == newest[rest[_TENSOR], _LINKS + link]:
                     state[rest[_TENSOR]] &= ~(_BOTH << link)
         spread = sizes[rest[_TENSOR], SPREAD]
         for link in range(links):
-            of = _LINKS + links if spread else _LINKS + link
+            of = network if spread else _LINKS + link
             wanted[of] = max(wanted[of], rest[_TRANSFERS + link])
         taken = min(missing, rest[_SIZE])
         rest[_SIZE] -= int(taken)
         missing -= taken
+    return awaited
 
 
 @inner

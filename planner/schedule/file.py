@@ -19,7 +19,7 @@ from .schedule import DEFAULT_MODE, Initial, Schedule, Step, Verb
 
 FORMAT = "plan-schedule/1"
 SHARDED_FORMAT = "plan-schedule/2"
-"""The version of schedules of graphs with spread tensors; all others have version 1."""
+"""The version of schedules of graphs of ranks that communicate; all others have version 1."""
 
 _REQUIRED = ("format", "graph", "steps")
 _OPTIONAL = ("budget", "machine", "solver", "predicted", "initial", "addresses")
@@ -67,7 +67,7 @@ def schedule_from_document(document: object, graph: Graph, where: str) -> Schedu
     """Return the schedule that a document holds. where: the file, for the InputError that names the fault."""
     try:
         row = mapping(document, "a schedule")
-        check_format(row, SHARDED_FORMAT if graph.tensors.spread else FORMAT)
+        check_format(row, SHARDED_FORMAT if graph.communicates else FORMAT)
         check_fields(row, _REQUIRED, _OPTIONAL)
         made_for = mapping(row["graph"], "graph")
         check_fields(made_for, ("name", "sha256"), ())
@@ -101,7 +101,7 @@ def save_schedule(
     """Write a plan-schedule/1, whole or not at all. machine: it names the memories, or the graph's."""
     names = _names(machine, graph)
     document = {
-        "format": SHARDED_FORMAT if graph.tensors.spread else FORMAT,
+        "format": SHARDED_FORMAT if graph.communicates else FORMAT,
         "graph": {"name": graph.name, "sha256": graph_digest(graph)},
         "budget": budget,
         "machine": None if machine is None else machine_to_document(machine),

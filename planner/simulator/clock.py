@@ -3,7 +3,7 @@
 Two queues compute, and two copy between each pair of neighbouring memories, one in each direction. One more
 is the training thread, which launches the computations in list order, for the device and for the CPU:
 none begins before its launch has ended. The thread runs ahead of them. The network between ranks is one queue
-for both directions.
+for both directions, and for operations that are collectives; one of those waits for its launch if it has one.
 
 Queues that share a resource take turns, in list order: they are one *lane*. Without shared resources each
 queue is a lane of its own.
@@ -30,7 +30,8 @@ class Queue(IntEnum):
     DISK_WRITE = 4
     DISK_READ = 5
     COMM = 16
-    """Gathers and scatters, between the device and the peers; after the queues of the longest row."""
+    """Between the ranks: gathers and scatters, or operations that are collectives; after the queues of the
+    longest row."""
 
 
 # Compiled code, which uses these functions, knows no Queue; and looking up a member of an Enum is slow.
@@ -38,7 +39,8 @@ _COMPUTE, _CPU, _D2H, _H2D = int(Queue.COMPUTE), int(Queue.CPU), int(Queue.D2H),
 _COMM, _OFFLOAD = int(Queue.COMM), int(Verb.OFFLOAD)
 
 DEVICE_TRANSFERS = (_D2H, _H2D, _COMM)
-"""The queues of transfers from and to the device, which wait for the compute steps before them."""
+"""The queues of what runs alongside the compute queue with memory of the device, and so waits for the
+compute steps before it."""
 
 
 def write_queue(memory: int) -> int:
@@ -145,7 +147,7 @@ def play(
     """Simulate one iteration of the cycle after the other, until they repeat.
 
     queues: per step its queue, -1 for a step that takes no queue (a delete). seconds: per step. launches:
-    per step what the thread takes to launch it, 0 for what is not a computation. lanes: from `lanes_of`.
+    per step what the thread takes to launch it, 0 for what is not an operation. lanes: from `lanes_of`.
 
     Iterations follow each other without a barrier, but none starts, on any queue, before the transfers of
     the one before the last have ended: what they hold cannot grow for ever. They are played until every wait
@@ -201,7 +203,7 @@ def _one_iteration(
         start = max(free[lane], fence)
         if launches[step]:
             free[_THREAD] = max(free[_THREAD], fence) + launches[step]
-        if queue <= _CPU and free[_THREAD] > start:
+        if (queue <= _CPU or launches[step]) and free[_THREAD] > start:
             start = free[_THREAD]
         if queue in DEVICE_TRANSFERS and free[_COMPUTE] > start:
             start = free[_COMPUTE]

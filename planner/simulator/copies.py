@@ -7,16 +7,21 @@ tensor was changed in place elsewhere.
 `made[copy]` says which steps made it (one per queue, the newest), but for what the compute queue made on the
 device: a reader waits for them. `flights[copy]` says which transfers read or make it and have not been waited
 for: a delete waits for them. Both hold step numbers of this iteration, below 0 for the one before.
+
+A collective that is an operation is in flight for all that it reads and makes, on the queue COMM, until the
+compute queue has waited for it or for a later one: the memory is on the device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import inf
 
 from ...graphs.machine import Memory
 from .clock import Queue, source_of
 
 _DEVICE, _COMPUTE, _D2H = int(Memory.DEVICE), int(Queue.COMPUTE), int(Queue.D2H)
+_COMM = int(Queue.COMM)
 
 Copy = tuple[int, int]
 """A memory, and a tensor in it."""
@@ -28,6 +33,7 @@ class Copies:
     """The copies of all tensors, and the transfers in flight.
 
     whole: per tensor, the set of all its contributions. memories: the number that the machine has.
+    landed: the last operation on the queue COMM that the compute queue has waited for.
     """
 
     def __init__(self, whole: Sequence[int], memories: int) -> None:
@@ -36,6 +42,7 @@ class Copies:
         self.stale: set[Copy] = set()
         self.made: Users = {}
         self.flights: Users = {}
+        self.landed = -inf
 
     def memories(self, x: int) -> list[int]:
         """Return the memories in which tensor x has a copy, complete or not, fresh or not."""
@@ -54,24 +61,45 @@ class Copies:
         _memory, x = copy
         for producer, step in self.made.get(copy, {}).items():
             waits.append(step)
-            if producer >= _D2H:
+            if producer == _COMM:
+                self._land_collectives(step, queue)
+            elif producer >= _D2H:
                 for side in (copy, (source_of(producer), x)):
                     if side[0] != _DEVICE or queue == _COMPUTE:
                         self._land(side, producer, step)
 
-    def await_users(self, copy: Copy, waits: list[int]) -> None:
-        """Let a step that writes over `copy` wait for the transfers that still read or make it.
+    def await_users(self, copy: Copy, queue: int, waits: list[int]) -> None:
+        """Let a step on `queue` that writes over `copy` wait for the transfers that still read or make it.
 
         These transfers are over then.
         """
-        for queue, step in list(self.flights.get(copy, {}).items()):
+        for of, step in list(self._in_flight(copy)):
             waits.append(step)
-            self.land(copy[1], queue, step)
+            self.land(copy[1], of, step, queue)
 
-    def land(self, x: int, queue: int, step: int) -> None:
-        """End the transfer `step` of tensor x on `queue`, for all its copies."""
+    def land(self, x: int, of: int, step: int, queue: int) -> None:
+        """End the transfer `step` of tensor x, on the queue `of`, for all its copies: a step on `queue` has
+        waited for it."""
+        if of == _COMM:
+            self._land_collectives(step, queue)
+            return
         for memory in range(len(self.have)):
-            self._land((memory, x), queue, step)
+            self._land((memory, x), of, step)
+
+    def _land_collectives(self, last: int, queue: int) -> None:
+        if queue == _COMPUTE:
+            self.landed = max(self.landed, last)
+
+    def _in_flight(self, copy: Copy) -> Iterator[tuple[int, int]]:
+        """Yield the transfers and collectives that use a copy, with their queues."""
+        for queue, step in self.flights.get(copy, {}).items():
+            if queue != _COMM or step > self.landed:
+                yield queue, step
+
+    def begin_collective(self, operands: tuple[int, ...], step: int) -> None:
+        """Begin a collective that is an operation, with what it reads and makes."""
+        for x in operands:
+            self.flights.setdefault((_DEVICE, x), {})[_COMM] = step
 
     def _land(self, copy: Copy, queue: int, step: int) -> None:
         flights = self.flights.get(copy)
@@ -123,10 +151,14 @@ class Copies:
             return ()
         self.stale.discard(copy)
         self.made.pop(copy, None)
-        return tuple(self.flights.pop(copy, {}).values())
+        left = tuple(step for _queue, step in self._in_flight(copy))
+        self.flights.pop(copy, None)
+        return left
 
     def next_iteration(self, steps: int) -> tuple[Users, Users]:
         """Count the steps still waited for from the next iteration's start; a snapshot of them."""
+        self.flights = {copy: dict(self._in_flight(copy)) for copy in self.flights}
+        self.landed -= steps
         for users in (self.made, self.flights):
             moved = {
                 copy: {queue: step - steps for queue, step in by_queue.items()}

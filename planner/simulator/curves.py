@@ -11,6 +11,7 @@ from ...graphs.arrays import Ints
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine
 from ..schedule.schedule import Schedule
+from .clock import Queue
 from .simulate import settle
 from .walk import Walk
 
@@ -39,8 +40,10 @@ class _Counting(Walk):
         self._passing = [0] * len(self.ledgers)
         return super().run_iteration()
 
-    def _allocate(self, ledger_of: int, kept: int, transient: int, waits: list[int]) -> None:
-        super()._allocate(ledger_of, kept, transient, waits)
+    def _allocate(
+        self, ledger_of: int, kept: int, transient: int, waits: list[int], queue: int = int(Queue.COMPUTE)
+    ) -> None:
+        super()._allocate(ledger_of, kept, transient, waits, queue)
         self._passing[ledger_of] += transient
 
     def _put(self, queue: int, seconds: float, launch: float) -> None:

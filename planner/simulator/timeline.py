@@ -87,7 +87,7 @@ def _waits(walk: Walk, played: Played) -> tuple[Floats, Ints]:
                 ago, of = divmod(other, steps)
                 if -ago < len(ends) and ends[ago - 1][of] > latest[1]:
                     latest = walk.queues[of], ends[ago - 1][of]
-            on_thread = queue <= Queue.CPU and walk.launches[step] > 0
+            on_thread = walk.launches[step] > 0
             late = start - latest[1] > _TOLERANCE * start
             cause[step] = (LAUNCH if on_thread else FENCE) if late else latest[0]
         free[lane] = ends[-1][step]

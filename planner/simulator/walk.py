@@ -20,7 +20,7 @@ from .pinned import PINNED, START, pinned_copies
 # Looking up a member of an Enum takes as long as half a step.
 _COMPUTE, _DELETE = int(Verb.COMPUTE), int(Verb.DELETE)
 _DEVICE, _HOST, _PEERS = int(Memory.DEVICE), int(Memory.HOST), int(Memory.PEERS)
-_COMPUTE_QUEUE, _CPU_QUEUE = int(Queue.COMPUTE), int(Queue.CPU)
+_COMPUTE_QUEUE, _CPU_QUEUE, _COMM = int(Queue.COMPUTE), int(Queue.CPU), int(Queue.COMM)
 
 
 class Walk:
@@ -115,6 +115,8 @@ class Walk:
             seconds, transient = columns.time.item(operation), columns.workspace.item(operation)
             launch = columns.launch.item(operation)
             made = graph.contributions(operation)
+            if operation in columns.comm:
+                queue = _COMM
         else:
             modes = columns.modes.get(operation, ())
             if not 0 < mode_index <= len(modes):
@@ -133,8 +135,9 @@ class Walk:
 
         copies, on_peers = self.copies, self.on_peers.get(operation, ())
         have, whole = copies.have[memory], copies.whole
-        shared = copies.stale or copies.made
+        shared = copies.stale or copies.made or queue == _COMM
         waits: list[int] = []
+        operands = tuple[int, ...]()
         for x in reads + mutates if mutates else reads:
             if x in reads_host:
                 if self._unpinned:
@@ -146,7 +149,7 @@ class Walk:
                 self._read((memory, x), queue, waits)
 
         for x in mutates:
-            copies.await_users((_PEERS if x in on_peers else memory, x), waits)
+            copies.await_users((_PEERS if x in on_peers else memory, x), queue, waits)
         kept = pinned = 0
         if writes_host:
             self._write_host([(x, bit) for x, bit in made if x in writes_host], waits)
@@ -158,7 +161,11 @@ class Walk:
                 pinned += self._pin(x, self.step, memory)
             elif present & bit:
                 transient += self.sizes[x]
-        self._allocate(memory, kept, transient, waits)
+        if queue == _COMM:
+            operands = (*reads, *(x for x, _bit in made if not have[x]))
+            self._allocate(memory, kept + transient, 0, waits, queue)
+        else:
+            self._allocate(memory, kept, transient, waits, queue)
         if pinned:
             self._allocate(PINNED, pinned, 0, waits)
         for x, bit in made:
@@ -170,11 +177,20 @@ class Walk:
             copies.change_in_place((_PEERS if x in on_peers else memory, x), queue, self.step)
         self._enqueue(queue, seconds, waits, launch)
         device = self.ledgers[_DEVICE]
+        if queue == _COMM:
+            copies.begin_collective(operands, self.step)
+            self._leave_workspace(transient)
+            transient = 0
         if transient and memory == _DEVICE:
             self.workspaces[self.step] = transient
             self.curve.append(device.used + transient)
         else:
             self.curve.append(device.used)
+
+    def _leave_workspace(self, size: int) -> None:
+        """Free what a collective holds for itself, once it has ended."""
+        if size:
+            self.ledgers[_DEVICE].free(size, (self.step,))
 
     def _write_host(self, made: Sequence[tuple[int, int]], waits: list[int]) -> None:
         """Let the device write contributions in host memory, which is pinned; no link's queue is used."""
@@ -247,9 +263,9 @@ class Walk:
         waits: list[int] = []
         self.copies.await_producers(source, queue, waits)
         if self.copies.have[target][x]:
-            self.copies.await_users((target, x), waits)
+            self.copies.await_users((target, x), queue, waits)
         else:
-            self._allocate(*self.footprint.of(x, target), 0, waits)
+            self._allocate(*self.footprint.of(x, target), 0, waits, queue)
             if pinned := self._pin(x, self.step, target):
                 self._allocate(PINNED, pinned, 0, waits)
         self.copies.transfer(x, queue, target, self.step)
@@ -294,10 +310,13 @@ class Walk:
         self.pinned.add(x)
         return self.sizes[x]
 
-    def _allocate(self, ledger_of: int, kept: int, transient: int, waits: list[int]) -> None:
+    def _allocate(
+        self, ledger_of: int, kept: int, transient: int, waits: list[int], queue: int = _COMPUTE_QUEUE
+    ) -> None:
         """Allocate bytes for a step, and add the transfers that it must wait for to `waits`.
 
         ledger_of: a memory, or PINNED. kept: bytes that stay. transient: bytes for the running step alone.
+        queue: of the step.
         Raises InvalidScheduleError if they do not fit.
         """
         ledger = self.ledgers[ledger_of]
@@ -311,10 +330,12 @@ class Walk:
         for transfer in ledger.claim(kept, transient):
             waits.append(transfer)
             x = self.schedule.targets.item(transfer % len(self.schedule))
-            self.copies.land(x, self._queue_of(transfer), transfer)
+            self.copies.land(x, self._queue_of(transfer), transfer, queue)
 
     def _queue_of(self, transfer: int) -> int:
         index = transfer % len(self.schedule)
+        if self.schedule.verbs.item(index) == _COMPUTE:
+            return _COMM
         return transfer_queue(self.schedule.verbs.item(index), self.schedule.wheres.item(index))
 
     def _place_residents(self) -> None:

@@ -201,6 +201,8 @@ class CopyWriter(Writer):
         """
         _ago, key = delete
         steps = len(self.schedule)
+        if key < steps and self.schedule.verbs.item(key) == Verb.COMPUTE:
+            return False  # what a collective held for itself
         left = self.schedule.targets.item(key) if key < steps else copy_of_key(steps, key)[1]
         room = self.ends.get(left)
         return room is not None and self.sizes[left] == self.sizes[x] and room >= self.ends.get(x, 0)

@@ -36,7 +36,8 @@ FENCE = -1
 """The place before the first step."""
 
 Leave = tuple[int, int]
-"""A pending delete: how many iterations ago, and its key in that iteration: its step, or `key_at_end`."""
+"""A pending delete: how many iterations ago, and its key in that iteration: its step, or `key_at_end`; or
+what a collective holds for itself, and its step."""
 
 
 def key_at_end(steps: int, x: int, memory: int) -> int:
@@ -192,10 +193,17 @@ class DryRun(Walk):
             self._former = still
         return size
 
-    def _allocate(self, ledger_of: int, kept: int, transient: int, waits: list[int]) -> None:
+    def _leave_workspace(self, size: int) -> None:
+        super()._leave_workspace(size)
+        if size:
+            self._leaving[Memory.DEVICE].append((self._number, self.step))
+
+    def _allocate(
+        self, ledger_of: int, kept: int, transient: int, waits: list[int], queue: int = int(Queue.COMPUTE)
+    ) -> None:
         pending = self.ledgers[ledger_of].pending
         before, earlier_waits = len(pending), len(waits)
-        super()._allocate(ledger_of, kept, transient, waits)
+        super()._allocate(ledger_of, kept, transient, waits, queue)
         if ledger_of == PINNED:  # the copies are the host's too, and let go of there
             return
         memory = ledger_of

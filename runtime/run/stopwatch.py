@@ -72,6 +72,9 @@ class Stopwatch:
         self._ways: list[Way] = []
         for step, (verb, target, where) in enumerate(schedule.rows()):
             if verb == Verb.COMPUTE:
+                if graph is not None and target in graph.operations.comm:
+                    self._steps[Queue.COMM].append(step)
+                    continue
                 on_cpu = where != DEFAULT_MODE and graph is not None and graph.on_host(target, where)
                 self._steps[Queue.CPU if on_cpu else Queue.COMPUTE].append(step)
                 if not on_cpu:

@@ -9,6 +9,9 @@
 | offload/offload_bound.py, any order         | every schedule, if there are links                           |
 | offload/offload_bound.py, the traced order  | with links, first runs in traced order, any transfers        |
 
+Of a graph whose collectives are operations of a queue of their own these are the bounds without the time of
+collectives: the compute queue has all that is left. The time of all operations counts each queue's.
+
 Cheap bounds come first. Residency bounds are left out if an operation has an execution variant that uses the
 host, or if the schedule transfers tensors. Each bound is computed once for each graph and limit in a process.
 Its time is limited, and less time only makes it lower. A bound that fails is left out and reported: it never
@@ -29,6 +32,7 @@ from weakref import WeakKeyDictionary
 
 from ...graphs.graph import Graph, Phase
 from ...graphs.machine import Links, Machine
+from ...graphs.transformations.one_queue import on_one_queue
 from ...planner.bounds import backward_once, minimum_memory_once, time_bound, uses_host
 from ...planner.schedule.schedule import Schedule, Verb
 from ..candidates import device_limit
@@ -68,6 +72,8 @@ def lower_bounds(
     trivial = Bound(time_bound(graph), ALL_OPERATIONS, "any")
     if seconds <= 0.0 or time <= trivial.seconds * (1.0 + PROVEN):
         return [trivial]
+    problem = _of_compute_queue(problem)
+    graph = problem.graph
     clock, machine = Clock(seconds), problem.machine or graph.machine or Machine()
     alone = not _leaves_device(graph, schedule)
     found = [trivial]
@@ -111,13 +117,21 @@ def lower_bounds(
     return found
 
 
+def _of_compute_queue(problem: Problem) -> Problem:
+    """Return the problem without the time of collectives that have a queue of their own."""
+    if not problem.graph.operations.comm:
+        return problem
+    return replace(problem, graph=on_one_queue(problem.graph, 0.0))
+
+
 def prove(
     problem: Problem, tell: Callable[[Bound], None], seconds: float, cancelled: Callable[[], bool]
 ) -> None:
     """Tell what schedules can't be faster than, as it rises, cheap first."""
+    tell(Bound(time_bound(problem.graph), ALL_OPERATIONS, "any"))
+    problem = _of_compute_queue(problem)
     graph, limit = problem.graph, device_limit(problem)
     machine = problem.machine or graph.machine or Machine()
-    tell(Bound(time_bound(graph), ALL_OPERATIONS, "any"))
     if moves(machine):
         found = offload_bound(graph, machine, limit, seconds, inf, "any", tell, cancelled)
         _offload.setdefault(graph, {})[limit, machine, "any"] = seconds, found

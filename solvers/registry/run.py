@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
+from functools import partial
 from operator import index
 from time import perf_counter
 from typing import Any
@@ -55,6 +56,7 @@ from ..settings import declared, parse_settings
 from ..skipped import INTERNAL_ERROR, collecting, skipping
 from .arena import TRY_SHARE, in_arena
 from .catalogue import GROUP, Entry, entries, entry, module_of
+from .overlapping import refuse_addresses, solve_overlapping
 from .warm_start import solve_from, start_figures
 
 __all__ = ["GROUP", "Entry", "entries", "entry", "solve", "solve_or_unpin"]
@@ -106,18 +108,18 @@ def solve(
         "without a time limit" if time_limit is None else f"in at most {duration(time_limit)}",
     )
     with collecting() as skipped:
+        solve_one = partial(
+            _solve, name, settings=settings or {}, report=report, addresses=addresses, start=start
+        )
         try:
-            found = _solve(
-                name,
-                restriction.problem,
-                time_limit=time_limit,
-                settings=settings or {},
-                report=report,
-                bound_seconds=bound_seconds,
-                addresses=addresses,
-                race=race or Incumbent(),
-                start=start,
-            )
+            if graph.operations.comm:
+                if addresses:
+                    refuse_addresses()
+                found = solve_overlapping(
+                    restriction.problem, time_limit, bound_seconds, race or Incumbent(), start, solve_one
+                )
+            else:
+                found = solve_one(restriction.problem, time_limit, bound_seconds, race or Incumbent())
         except InfeasibleError as refusal:
             _log.info("%s: %s", name, refusal)
             refusal.notes = (*refusal.notes, *skipped)
@@ -148,15 +150,16 @@ def _of_whole(restriction: Restriction, found: ValidatedSolution) -> ValidatedSo
 def _solve(
     name: str,
     problem: Problem,
-    *,
     time_limit: float | None,
+    bound_seconds: float,
+    race: Incumbent | None = None,
+    *,
     settings: Mapping[str, str],
     report: Callable[[str], None],
-    bound_seconds: float,
     addresses: bool,
-    race: Incumbent,
     start: Schedule | None,
 ) -> ValidatedSolution:
+    race = race or Incumbent()
     machine = problem.machine or problem.graph.machine
     if machine is not None and machine.unpinned and (field := _direct_access(problem)):
         raise InputError(

@@ -44,7 +44,7 @@ def test_the_network_is_a_row_of_the_page_the_picture_and_the_trace() -> None:
     assert len(tracks["network"]) == 4 + 4
     assert not {"host to device", "device to host"} & tracks.keys()
     waited = {dict(each.details).get("waited_for") for each in tracks["compute"]}
-    assert "a gather or scatter" in waited
+    assert "a collective" in waited
 
 
 def test_curves_of_the_device_include_shares() -> None:

@@ -22,7 +22,7 @@ from ..planner.budget import spelled
 from .gpu_options import chosen_preset, host_options
 from .known_names import completing, machines
 from .options import FILE, destination_option, device_option, output_options
-from .printing.figures import rate
+from .printing.figures import network_rows, rate
 from .printing.output import Output, Row, labelled, table
 from .printing.output_files import destination_of, write_out
 
@@ -216,9 +216,8 @@ def _machine_rows(machine: Machine) -> Iterator[Row]:
             slower = f", {rate(link.pageable)} where it is not pinned" if link.pageable else ""
             sizes = f", measured at {len(link.measured)} sizes" if link.measured else ""
             yield what, rate(link.rate) + latency + slower + sizes
-    if (peers := machine.links.peers) is not None:
-        latency = f"{duration(peers.latency)} a collective"
-        yield "between ranks", f"{peers.ranks} ranks, {rate(peers.rate)}, {latency}"
+    if machine.links.peers is not None:
+        yield from network_rows(machine.links.peers)
     for group in machine.shared:
         yield "take turns", ", ".join(group)
     for place in ("device", "host"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,13 +11,14 @@ import click
 from ..graphs.errors import InputError
 from ..graphs.files.files import load_graph, save_graph
 from ..graphs.graph import Graph
-from ..graphs.machines.networks import find_network
+from ..graphs.machine import Replicas
+from ..graphs.machines.networks import find_network, find_replicas
 from ..graphs.transformations.sharding import sharded
 from ..graphs.transformations.updates import ADAMW, SGD, Optimizer, with_updates
-from ..graphs.units import duration, format_bytes
+from ..graphs.units import format_bytes
 from .options import destination_option, output_options
 from .parameter_types import DOCUMENT, Word
-from .printing.figures import graph_row, rate
+from .printing.figures import graph_row, network_rows
 from .printing.output import Output, labelled
 from .printing.output_files import destination_of, write_out
 
@@ -25,7 +27,7 @@ _OPTIMIZERS: dict[str, Optimizer] = {"adamw": ADAMW, "sgd": SGD}
 
 @click.command()
 @click.argument("graph_path", metavar="GRAPH", type=DOCUMENT)
-@click.option("--ranks", type=click.IntRange(1), required=True, help="Devices that train together.")
+@click.option("--ranks", type=click.IntRange(1), required=True, help="Devices that weights are spread over.")
 @click.option(
     "--link",
     metavar="NAME|RATE",
@@ -35,6 +37,17 @@ _OPTIMIZERS: dict[str, Optimizer] = {"adamw": ADAMW, "sgd": SGD}
     "45GB/s or 45GB/s,30us.",
 )
 @click.option(
+    "--replicas",
+    type=click.IntRange(2),
+    help="Sets of --ranks devices that train together: each gathers within itself, and gradients are "
+    "all-reduced between them (HSDP).  [default: one set]",
+)
+@click.option(
+    "--replica-link",
+    metavar="NAME|RATE",
+    help="Network between the replicas, as of --link.  [default: that of --link]",
+)
+@click.option(
     "--optimizer",
     type=Word(_OPTIMIZERS),
     help="Optimizer whose updates are added to a graph that has none.  [default: the graph has them]",
@@ -42,17 +55,29 @@ _OPTIMIZERS: dict[str, Optimizer] = {"adamw": ADAMW, "sgd": SGD}
 @destination_option("GRAPH.sharded.json in the working folder")
 @output_options
 def shard(
-    graph_path: Path, ranks: int, link: str, optimizer: str | None, destination: Path | None, output: Output
+    graph_path: Path,
+    ranks: int,
+    link: str,
+    replicas: int | None,
+    replica_link: str | None,
+    optimizer: str | None,
+    destination: Path | None,
+    output: Output,
 ) -> None:
     """Write GRAPH as one rank of sharded training runs it (ZeRO-3, FSDP): weights, gradients and optimizer
     states spread over the ranks.
 
     \b
     plan shard graph.yaml --ranks 8 --link ib400 --optimizer adamw -o sharded.yaml
+    plan shard graph.yaml --ranks 8 --link nvlink --replicas 2 --replica-link eth100 -o sharded.yaml
     plan solve sharded.yaml --budget 8GiB -o schedule.json
     """
+    if replica_link is not None and replicas is None:
+        raise click.UsageError("--replica-link goes with --replicas: --replicas 2 --replica-link eth100")
     to = destination_of(destination, graph_path, ".sharded.json")
     peers, graph = find_network(link, ranks), load_graph(graph_path)
+    if replicas is not None:
+        peers = replace(peers, replicas=find_replicas(replica_link or link, replicas))
     if optimizer is not None:
         graph = _with_updates(graph, _OPTIMIZERS[optimizer])
     found = sharded(graph, peers)
@@ -65,6 +90,7 @@ def shard(
             "graph": found.name,
             "ranks": ranks,
             "link": {"rate": peers.rate, "latency": peers.latency},
+            "replicas": peers.replicas and _replicas_document(peers.replicas),
             "spread": len(spread),
             "spread_bytes": whole,
             "share_bytes": found.share_bytes,
@@ -73,13 +99,17 @@ def shard(
         labelled(
             [
                 graph_row(found),
-                ("ranks", f"{ranks}, {rate(peers.rate)}, {duration(peers.latency)} a collective"),
+                *network_rows(peers),
                 ("weights and states", f"{format_bytes(whole)}, {format_bytes(found.share_bytes)} on each"),
                 *written.row(),
             ]
         ),
     )
     written.tell()
+
+
+def _replicas_document(replicas: Replicas) -> dict[str, float]:
+    return {"count": replicas.count, "rate": replicas.rate, "latency": replicas.latency}
 
 
 def _with_updates(graph: Graph, optimizer: Optimizer) -> Graph:

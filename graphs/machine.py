@@ -16,7 +16,7 @@ A copy on the peers is spread over all ranks, so each device holds one share of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from typing import TypeVar, cast
@@ -111,15 +111,44 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Replicas(Link):
+    """The network between replicas: sets of ranks that each hold all shares (HSDP).
+
+    A share of a gradient is all-reduced over them. The rate is that of the bytes that a device receives.
+
+    count: number of replicas.
+    """
+
+    count: int = 2
+
+    def seconds(self, size: Bytes, copies: int = 1) -> Bytes:
+        """Return the seconds of so many bytes, all-reduced in so many shares of one size.
+
+        A device receives what a ring all-reduce sends: all but one replica's part, twice.
+        """
+        return super().seconds(cast(Bytes, 2 * (self.count - 1) / self.count * size), copies)
+
+
+@dataclass(frozen=True)
 class Peers(Link):
     """The network between the ranks: one queue for gathers and scatters.
 
-    Its rate is that of the bytes that a device receives, and so are the sizes that were measured.
+    Its rate is that of the bytes that a device receives, and so are the sizes that were measured. As a link
+    it is that of gathers; `scatters` is that of scatters.
 
-    ranks: number of devices.
+    ranks: number of devices that weights are spread over. replicas: None if no others train with them.
     """
 
     ranks: int = 1
+    replicas: Replicas | None = None
+
+    @cached_property
+    def scatters(self) -> Peers:
+        """The network for scatters, each of which includes its all-reduce over the replicas."""
+        if self.replicas is None:
+            return self
+        latency = self.latency + self.replicas.latency
+        return _Scatters(self.rate, latency, None, self.measured, self.ranks, self.replicas, gathers=self)
 
     def seconds(self, size: Bytes, copies: int = 1) -> Bytes:
         """Return the seconds of so many bytes, gathered or scattered in so many tensors of one size.
@@ -145,6 +174,21 @@ class Peers(Link):
     def share_of(self, size: int) -> int:
         """Return the bytes that a copy on the peers takes on each device."""
         return -(-size // self.ranks)
+
+
+@dataclass(frozen=True)
+class _Scatters(Peers):
+    """A network with replicas, for scatters. latency: of both collectives. gathers: the network itself."""
+
+    gathers: Peers = field(kw_only=True)
+
+    def seconds(self, size: Bytes, copies: int = 1) -> Bytes:
+        assert self.replicas is not None
+        shares = cast(Bytes, copies * np.ceil(size / copies / self.ranks))
+        return self.gathers.seconds(size, copies) + self.replicas.seconds(shares, copies)
+
+    def least_seconds(self, size: int) -> float:
+        return self.gathers.least_seconds(size)
 
 
 @dataclass(frozen=True, init=False)

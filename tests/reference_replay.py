@@ -566,12 +566,17 @@ class Walk:
         passing = size - (size + self.ranks - 1) // self.ranks if x in self.spread else size
         lane = self.turns(queue)
         start = max([self.free[lane], self.fence, *waits])
-        seconds = seconds_of(link, passing)
+        seconds, latency = seconds_of(link, passing), link.latency
+        if x in self.spread and target == HOST and link.replicas:
+            # A share is all-reduced: a ring passes it round twice, less one replica's part each time.
+            own, count = (size + self.ranks - 1) // self.ranks, link.replicas.count
+            seconds += seconds_of(link.replicas, 2 * own * (count - 1) / count)
+            latency += link.replicas.latency
         former = self.collective if x in self.spread else None
-        if former and seconds < 2 * link.latency and x not in former.tensors:
+        if former and seconds < 2 * latency and x not in former.tensors:
             # It begins when all that its members wait for is over, takes the latency once, and ends for all.
             former.start = max([former.start, *waits])
-            former.seconds += seconds - link.latency
+            former.seconds += seconds - latency
             start = former.start
         elif x in self.spread:
             former = self.collective = Collective(step.verb, set(), start, seconds)

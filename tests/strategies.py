@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from memplan.graphs.draft import Draft
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
-from memplan.graphs.machine import Link, Links, Machine, Peers, Tier
+from memplan.graphs.machine import Link, Links, Machine, Peers, Replicas, Tier
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.clock import resources
 from random_schedules import chance, random_initial, random_schedule
@@ -200,6 +200,10 @@ def random_case(
     if machine is not None and peers:
         graph = with_spread(random, graph)
         network = Peers(random.choice(RATES), ranks=random.choice(RANKS)) if chance(random, 0.95) else None
+        apart = Random(int(graph.tensors.bytes.sum()))  # as in with_spread
+        if network is not None and chance(apart, 0.4):
+            count, latency = apart.choice((2, 3, 8)), apart.choice(LATENCIES)
+            network = replace(network, replicas=Replicas(apart.choice(RATES), latency, count=count))
         machine = replace(machine, links=replace(machine.links, peers=network))
     if machine is not None and shared:
         machine = with_shared(random, machine)

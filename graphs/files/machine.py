@@ -7,7 +7,9 @@ links: {d2h: {rate: 12e9, pageable: 4e9}, h2d: {rate: 12e9, latency: 20us, pagea
                                            # bytes/s, seconds; pageable: if host memory is not pinned;
                                            # measured: [[1MB, 110us], …], copies of these sizes
     peers: {rate: 45e9, latency: 30us, ranks: 8}   # (in links) the network between the ranks of sharded
-                                           # training: bytes that a device receives in a second
+                                           # training: bytes that a device receives in a second;
+                                           # replicas: {count: 2, rate: 11e9, latency: 30us}, sets of so
+                                           # many ranks that train together, and the network between them
 updates: {device: 16.6e9, host: 1.1e9}     # bytes of float32 weights per second by AdamW; device_fused and
                                            # host_fused: by its fused kernel
 
@@ -35,7 +37,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..errors import InputError
-from ..machine import MOST_MEMORIES, Link, Links, Machine, Memory, Peers, Tier, Updates
+from ..machine import MOST_MEMORIES, Link, Links, Machine, Memory, Peers, Replicas, Tier, Updates
 from ..units import FEW_BYTES, bare_number, parse_rate, parse_seconds
 from .documents import read_document, write_document
 from .fields import Row, check_fields, mapping, sequence, size, text, twice
@@ -74,6 +76,8 @@ def _check_meant(document: Row) -> None:
     """
     tiers: list[Row] = document.get("memories") or []
     rows = {**document.get("updates", {}), **document.get("links", {})}
+    if replicas := (rows.get("peers") or {}).get("replicas"):
+        rows["replicas"] = replicas
     rows |= {f"{tier['name']}.{way}": tier[way] for tier in tiers for way in ("write", "read") if way in tier}
     for name, row in rows.items():
         link: Row = cast(Row, row) if isinstance(row, dict) else {"rate": row}
@@ -216,7 +220,10 @@ def machine_file(machine: Machine) -> Row:
     document = machine_to_document(machine)
     tiers: list[Row] = document.get("memories", [])
     ways = [(tier, way) for tier in tiers for way in ("write", "read") if way in tier]
-    groups: list[Row] = [document.get("updates", {}), document.get("links", {})]
+    links: Row = document.get("links", {})
+    groups: list[Row] = [document.get("updates", {}), links]
+    if "replicas" in (peers := links.get("peers", {})):
+        groups.append({"replicas": peers["replicas"]})
     for row, name in [*((group, name) for group in groups for name in group), *ways]:
         link: Row = row[name] if isinstance(row[name], dict) else row
         for field in ("rate", "pageable") if link is not row else (name,):
@@ -251,8 +258,12 @@ def _link_to_document(link: Link, unpinned: bool) -> float | dict[str, Any]:
     measured = [list(pair) for pair in link.measured]
     optional = (("latency", link.latency), ("pageable", pageable), ("measured", measured))
     more: dict[str, Any] = {name: value for name, value in optional if value}
+    if isinstance(link, Replicas):
+        more["count"] = link.count
     if isinstance(link, Peers):
         more["ranks"] = link.ranks
+        if link.replicas is not None:
+            more["replicas"] = _link_to_document(link.replicas, unpinned=False)
     return {"rate": link.rate, **more} if more else link.rate
 
 
@@ -287,18 +298,38 @@ def _link(value: object, name: str) -> Link | None:
 
 
 def _peers(value: object) -> Peers | None:
-    """Parse the network between the ranks: {rate, latency, measured, ranks}."""
+    """Parse the network between the ranks: {rate, latency, measured, ranks, replicas}."""
     if value is None:
         return None
     row = dict(mapping(value, "peers"))
     if "ranks" not in row:
         raise ValueError("field 'peers': how many ranks share it? Add `ranks: 8`")
-    ranks = row.pop("ranks")
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= _MOST_RANKS:
-        raise ValueError(f"field 'peers': ranks is a whole number from 1 to {_MOST_RANKS:,}, not {ranks!r}")
+    ranks = _count(row.pop("ranks"), "peers", "ranks", 1)
+    replicas = _replicas(row.pop("replicas", None))
     link = _link(row, "peers")
     assert link is not None
-    return Peers(link.rate, link.latency, None, link.measured, ranks)
+    return Peers(link.rate, link.latency, None, link.measured, ranks, replicas)
+
+
+def _replicas(value: object) -> Replicas | None:
+    """Parse the network between replicas: {count, rate, latency, measured}."""
+    if value is None:
+        return None
+    row = dict(mapping(value, "replicas"))
+    if "count" not in row:
+        raise ValueError("field 'replicas': how many are there? Add `count: 2`")
+    count = _count(row.pop("count"), "replicas", "count", 2)
+    link = _link(row, "replicas")
+    assert link is not None
+    return Replicas(link.rate, link.latency, None, link.measured, count)
+
+
+def _count(value: object, field: str, name: str, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _MOST_RANKS:
+        raise ValueError(
+            f"field {field!r}: {name} is a whole number from {least} to {_MOST_RANKS:,}, not {value!r}"
+        )
+    return value
 
 
 def _measured(value: object, latency: float) -> tuple[tuple[int, float], ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from ..errors import InputError
-from ..machine import Peers
+from ..machine import Peers, Replicas
 from ..units import parse_rate, parse_seconds
 
 LATENCY = 30e-6
@@ -38,6 +38,14 @@ _KNOWN = (
     Network("eth100", 11e9, "Ethernet, 100 Gbit/s a GPU, 88 % of it"),
 )
 NETWORKS = {network.name: network for network in _KNOWN}
+
+
+def find_replicas(text: str, count: int) -> Replicas:
+    """Return so many replicas, joined by a network as `find_network` reads it. Raises InputError."""
+    if count < 2:
+        raise InputError(f"{count} replicas: give the number of sets of ranks that train together, 2 or more")
+    link = find_network(text, 1)
+    return Replicas(link.rate, link.latency, count=count)
 
 
 def find_network(text: str, ranks: int) -> Peers:

@@ -66,9 +66,10 @@ def sharded(graph: Graph, peers: Peers, shares: Mapping[int, int] | None = None)
             name = operations.name[(changing or making or [int(graph.producers[x][-1])])[0]]
             raise InputError(f"{graph.name}: {graph.tensors.name[x]} can't be spread over ranks: see {name}")
     share = 1.0 / peers.ranks
+    replicas = "" if peers.replicas is None else f"{peers.replicas.count}x"
     return replace(
         graph,
-        name=f"{graph.name}-{peers.ranks}ranks",
+        name=f"{graph.name}-{replicas}{peers.ranks}ranks",
         tensors=replace(graph.tensors, spread=frozenset(spread), shares=shares or {}),
         operations=replace(
             operations,

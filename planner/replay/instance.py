@@ -120,8 +120,11 @@ def _tensors(graph: Graph, machine: Machine) -> Any:
     for x, share in Footprint(graph, machine.hierarchy).shares.items():
         records["share"][x] = share
     if (peers := machine.links.peers) is not None:
-        joins = peers.joins(graph.tensors.bytes.astype(np.float64))
-        records["saves"] = np.where(graph.spread, joins * peers.latency, 0.0)
+        # gradients are scattered alone, all else is gathered alone
+        gradients = graph.tensors.kind == Kind.PARAMETER_GRADIENT
+        for link, moved in ((peers.scatters, gradients), (peers, ~gradients)):
+            saves = link.joins(graph.tensors.bytes.astype(np.float64)) * link.latency
+            records["saves"] = np.where(graph.spread & moved, saves, records["saves"])
     return records
 
 
@@ -140,8 +143,9 @@ def _copies(graph: Graph, machine: Machine) -> NDArray[np.float64]:
     for queue in queues:
         if link := link_of(machine.hierarchy, queue):
             seconds[queue] = link.seconds(graph.tensors.bytes.astype(np.float64))
-    spread, peers = graph.spread, machine.links.peers
+    spread = graph.spread
     for queue in (Queue.D2H, Queue.H2D) if spread.any() else ():
+        link = link_of(machine.hierarchy, queue, spread=True)
         sizes = graph.tensors.bytes[spread].astype(np.float64)
-        seconds[queue, spread] = inf if peers is None else peers.seconds(sizes)
+        seconds[queue, spread] = inf if link is None else link.seconds(sizes)
     return seconds

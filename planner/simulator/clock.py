@@ -91,10 +91,14 @@ def resources(names: Sequence[str]) -> dict[str, int]:
     return {**found, **{queue_name(names, queue): queue for queue in links}}
 
 
-def link_of(hierarchy: Hierarchy, queue: int) -> Link | None:
-    """Return the link of a transfer queue, None if the machine has none."""
-    if queue == _COMM:
-        return hierarchy.peers
+def link_of(hierarchy: Hierarchy, queue: int, *, spread: bool = False) -> Link | None:
+    """Return the link of a direction, from `transfer_queue`; None if the machine has none.
+
+    spread: the tensor's lower memory is the peers.
+    """
+    if spread:
+        peers = hierarchy.peers
+        return peers and (peers.scatters if queue == _D2H else peers)
     pair, upwards = divmod(queue - _D2H, 2)
     if not 0 <= pair < len(hierarchy) - 1:
         return None

@@ -12,7 +12,7 @@ from ...graphs.graph import Graph
 from ...graphs.machine import Peers
 from ..schedule.schedule import Schedule, Verb
 
-_OFFLOAD = int(Verb.OFFLOAD)
+_OFFLOAD, _PREFETCH = int(Verb.OFFLOAD), int(Verb.PREFETCH)
 
 
 def joined_steps(graph: Graph, schedule: Schedule, peers: Peers | None) -> dict[int, int]:
@@ -20,12 +20,15 @@ def joined_steps(graph: Graph, schedule: Schedule, peers: Peers | None) -> dict[
     spread, found = graph.tensors.spread, dict[int, int]()
     if peers is None or not spread:
         return found
-    may_join = {x for x in spread if peers.joins(float(graph.tensors.bytes[x]))}
+    small = {
+        kind: {x for x in spread if link.joins(float(graph.tensors.bytes[x]))}
+        for kind, link in ((_OFFLOAD, peers.scatters), (_PREFETCH, peers))
+    }
     first, verb, members = 0, -1, set[int]()
     for step, (kind, x, _where) in enumerate(schedule.rows()):
         if kind < _OFFLOAD or x not in spread:
             verb = -1
-        elif kind == verb and x in may_join and x not in members:
+        elif kind == verb and x in small[kind] and x not in members:
             found[step] = first
             members.add(x)
         else:

@@ -252,7 +252,7 @@ class Walk:
         if spread:
             self._require_direction(x, queue)
         shown = queue_of(queue, spread)
-        link = link_of(self.hierarchy, shown)
+        link = link_of(self.hierarchy, queue, spread=spread)
         if link is None:
             self._refuse("transfer-link", f"the machine has no link {queue_name(self.names, shown)}", x)
         source = (source_of(queue), x)

@@ -14,7 +14,7 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.files.machine import load_machine
 from memplan.graphs.generators import chain
-from memplan.graphs.machine import Machine, Peers, Updates
+from memplan.graphs.machine import Machine, Peers, Replicas, Updates
 from memplan.graphs.machines.networks import LATENCY, NETWORKS, find_network
 
 
@@ -49,6 +49,29 @@ def test_a_sharded_graph_is_written_solved_checked_and_shown(graph: Path) -> Non
     assert "6 gathers" in shown
     assert "6 scatters" in shown
     assert "prefetches" not in shown
+
+
+def test_replicas_are_in_the_graph(graph: Path) -> None:
+    network = ("--ranks", "4", "--link", "1MB/s,1ms", "--replicas", "2", "--replica-link", "1MB/s,2ms")
+    words = ("shard", str(graph), *network, "--optimizer", "adamw", "-o", "s.json")
+    shown = plan(*words).stdout
+    assert "4 ranks, 0.001 GB/s, 1.00 ms a collective" in shown
+    assert "2 replicas, 0.001 GB/s, 2.00 ms an all-reduce" in shown
+    found: dict[str, Any] = json.loads(plan(*words, "--json").stdout)
+    assert found["replicas"] == {"count": 2, "rate": 1e6, "latency": 2e-3}
+    machine = load_graph("s.json").machine
+    assert machine is not None
+    assert machine.links.peers == Peers(1e6, 1e-3, ranks=4, replicas=Replicas(1e6, 2e-3, count=2))
+    times: list[float] = []
+    for file in ("s.json", "alone.json"):
+        solved = plan("solve", file, "--solver", "fsdp", "--budget", "100%", "--bound-time", "1", "--json")
+        times.append(json.loads(solved.stdout)["time"])
+        plan("shard", str(graph), *network[:4], "--optimizer", "adamw", "-o", "alone.json")
+    assert times[0] > times[1]
+    same = plan("shard", str(graph), *network[:6], "--optimizer", "sgd", "-o", "t.json").stdout
+    assert "2 replicas, 0.001 GB/s, 1.00 ms an all-reduce" in same
+    refused = plan("shard", str(graph), *network[:4], *network[6:], code=2)
+    assert "--replica-link goes with --replicas" in refused.stderr
 
 
 TIED = """

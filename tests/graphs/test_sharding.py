@@ -12,10 +12,15 @@ from memplan.graphs.draft import Draft
 from memplan.graphs.errors import InputError
 from memplan.graphs.files.documents import read_document, write_document
 from memplan.graphs.files.files import graph_digest, load_graph, save_graph
-from memplan.graphs.files.machine import load_machine, machine_from_document, machine_to_document
+from memplan.graphs.files.machine import (
+    load_machine,
+    machine_from_document,
+    machine_to_document,
+    save_machine,
+)
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind, Phase
-from memplan.graphs.machine import Links, Machine, Peers
+from memplan.graphs.machine import Links, Machine, Peers, Replicas
 from memplan.graphs.transformations.sharding import sharded
 from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.planner.baseline import baseline
@@ -220,12 +225,42 @@ def test_a_machine_has_a_network_and_links_that_take_turns(tmp_path: Path) -> No
     assert machine_to_document(replace(machine, shared=())).keys() == {"links"}
 
 
+def test_a_network_has_replicas(tmp_path: Path) -> None:
+    path = tmp_path / "machine.yaml"
+    path.write_text(
+        "links: {peers: {rate: 350GB/s, ranks: 8, replicas: {count: 2, rate: 11GB/s, latency: 30us}}}\n"
+    )
+    machine = load_machine(path)
+    between = Replicas(11e9, 30e-6, count=2)
+    assert machine.links.peers == Peers(350e9, ranks=8, replicas=between)
+    assert machine_from_document(machine_to_document(machine)) == machine
+    slow = Machine(links=Links(peers=Peers(350e9, ranks=8, replicas=replace(between, rate=5.0, latency=2.0))))
+    save_machine(slow, path)  # with units, or the file would be taken for one of gigabytes
+    assert load_machine(path) == slow
+
+
 MACHINES = {
     "no ranks": ("links: {peers: {rate: 45GB/s}}", "how many ranks share it"),
     "a bare rate": ("links: {peers: 45GB/s}", "peers must be a mapping"),
     "ranks": ("links: {peers: {rate: 45GB/s, ranks: 0}}", "ranks is a whole number from 1 to"),
     "a small rate": ("links: {peers: {rate: 45, ranks: 8}}", "write 45GB/s"),
     "pageable": ("links: {peers: {rate: 45GB/s, ranks: 8, pageable: 1GB/s}}", "unknown field 'pageable'"),
+    "no replicas": (
+        "links: {peers: {rate: 45GB/s, ranks: 8, replicas: {count: 1, rate: 11GB/s}}}",
+        "field 'replicas': count is a whole number from 2 to",
+    ),
+    "uncounted replicas": (
+        "links: {peers: {rate: 45GB/s, ranks: 8, replicas: {rate: 11GB/s}}}",
+        "field 'replicas': how many are there",
+    ),
+    "a small rate of replicas": (
+        "links: {peers: {rate: 45GB/s, ranks: 8, replicas: {count: 2, rate: 11}}}",
+        "field 'replicas': 11 without a unit .* write 11GB/s",
+    ),
+    "ranks of replicas": (
+        "links: {peers: {rate: 45GB/s, ranks: 8, replicas: {count: 2, rate: 11GB/s, ranks: 8}}}",
+        "field 'replicas': unknown field 'ranks'",
+    ),
     "one link": ("shared: [[d2h]]", "list two links or more"),
     "unknown link": (
         "shared: [[d2h, nvme]]",

@@ -11,7 +11,7 @@ import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind, Phase
-from memplan.graphs.machine import Links, Machine, Memory, Peers
+from memplan.graphs.machine import Links, Machine, Memory, Peers, Replicas
 from memplan.graphs.transformations.sharding import sharded
 from memplan.graphs.transformations.updates import ADAMW, SGD, with_updates
 from memplan.planner.errors import InvalidScheduleError
@@ -141,7 +141,11 @@ def random_plan(random: Random) -> tuple[Graph, Schedule]:
     plain = with_updates(plain, optimizer=optimizer, when="in-backward", device_rate=2.0**20)
     sizes = plain.tensors.bytes[plain.tensors.kind == Kind.PARAMETER]
     rate = float(sizes.sum()) / random.choice((0.5, 4.0, 16.0))
-    network = Peers(rate, random.choice((0.0, 1.0, 4.0)) * float(np.median(sizes)) / rate, ranks=ranks)
+    latency = float(np.median(sizes)) / rate
+    network = Peers(rate, random.choice((0.0, 1.0, 4.0)) * latency, ranks=ranks)
+    if random.random() < 0.5:
+        between = Replicas(rate / 4, random.choice((0.0, 4.0)) * latency, count=random.choice((2, 3)))
+        network = replace(network, replicas=between)
     graph = sharded(plain, network)
     runs = [(o, 0) for o in range(len(graph.operations))]
     uses = [

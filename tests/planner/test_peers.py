@@ -14,7 +14,7 @@ import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind, Phase
-from memplan.graphs.machine import Link, Links, Machine, Memory, Peers
+from memplan.graphs.machine import Link, Links, Machine, Memory, Peers, Replicas
 from memplan.planner.baseline import baseline
 from memplan.planner.bounds import minimum_memory
 from memplan.planner.errors import RULES, InvalidScheduleError
@@ -127,6 +127,37 @@ def test_a_copy_on_the_peers_takes_its_share(size: int, ranks: int, share: int) 
     assert peers.share_of(size) == share
     assert peers.seconds(float(size)) == 0.25 + (size - share) / 2.0
     assert peers.total_seconds([size, size]) == 2 * peers.seconds(float(size))
+
+
+@pytest.mark.parametrize(
+    ("size", "ranks", "count", "passed"), [(100, 8, 2, 13), (96, 8, 3, 16), (7, 1, 4, 10.5), (0, 4, 2, 0)]
+)
+def test_a_scatter_ends_when_its_shares_are_summed_up_over_replicas(
+    size: int, ranks: int, count: int, passed: float
+) -> None:
+    """passed: bytes of a ring all-reduce, 2 (r − 1) / r of a share."""
+    alone = Peers(2.0, 0.25, ranks=ranks)
+    peers = replace(alone, replicas=Replicas(0.5, 1.0, count=count))
+    assert alone.scatters == alone
+    assert peers.seconds(float(size)) == alone.seconds(float(size))
+    seconds = alone.seconds(float(size)) + 1.0 + passed / 0.5
+    assert peers.scatters.seconds(float(size)) == pytest.approx(seconds)
+    assert peers.scatters.total_seconds([size, size]) == pytest.approx(2 * seconds)
+    assert peers.scatters.joins(float(size)) == (seconds < 2 * (0.25 + 1.0))
+    assert peers.scatters.seconds_added(size) == pytest.approx(
+        seconds - 1.25 * peers.scatters.joins(float(size))
+    )
+
+
+def test_replicas_prolong_scatters_alone() -> None:
+    peers = Peers(87.0, 0.5, ranks=8)
+    between = Replicas(6.5, 2.0, count=2)
+    graph = one_layer()
+    times: list[float] = []
+    for network in (peers, replace(peers, replicas=between)):
+        machine = Machine(links=Links(peers=network))
+        times.append(simulate(graph, Schedule.of(STEPS, AWAY), machine=machine).figures.time)
+    assert times[1] - times[0] == pytest.approx(2.0 + 13 / 6.5)
 
 
 def test_the_minimum_memory_counts_shares() -> None:

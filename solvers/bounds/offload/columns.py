@@ -148,7 +148,8 @@ class OffloadColumns:
     def _add_times(self) -> None:
         model = self.model
         sizes: list[int] = self.graph.tensors.bytes.tolist()  # of all: what is merged may take longer apart
-        moves = sum(link.total_seconds(sizes) for link in (*self.links, self.peers, self.peers) if link)
+        network = () if self.peers is None else (self.peers, self.peers.scatters)
+        moves = sum(link.total_seconds(sizes) for link in (*self.links, *network) if link)
         runs = 2 * sum(max(variant.seconds for variant in variants) for variants in self.variants)
         most = 2 * (moves + runs) / self.unit + 1.0
         self.seconds = [model.column(upper=most, cost=1.0) for _ in self.windows]
@@ -398,7 +399,9 @@ class OffloadColumns:
 
         If it stands for several tensors, these are the fewest seconds that they take.
         """
-        one, size = self.peers if x in self.spread else self.links[link], self.sizes[x]
+        one, size = self.links[link], self.sizes[x]
+        if x in self.spread:
+            one = self.peers and (self.peers if link else self.peers.scatters)
         assert one
         is_alone = size == self.graph.tensors.bytes[x]
         return (one.seconds_added(size) if is_alone else one.least_seconds(size)) / self.unit

@@ -44,7 +44,8 @@ def network_bound(graph: Graph, machine: Machine, limit: int) -> float:
         return 0.0
     sizes: list[int] = graph.tensors.bytes.tolist()
     used = {x: _uses(graph, x) for x in sorted(spread)}
-    passing = {x: peers.seconds_added(sizes[x]) for x in used}
+    links = {x: peers if graph.persistent[x] else peers.scatters for x in used}
+    passing = {x: links[x].seconds_added(sizes[x]) for x in used}
     weights = [x for x in used if graph.persistent[x] and used[x]]
     gradients = [x for x in used if not graph.persistent[x] and len(used[x]) < len(graph.users[x])]
     once = [passing[x] for x in (*(x for x in weights if len(graph.mutators[x])), *gradients)]

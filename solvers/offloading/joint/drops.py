@@ -131,7 +131,9 @@ def _scattered(
     ready: per update the position of the run after which its gradients are complete.
     """
     operations, spread = graph.operations, graph.tensors.spread
-    seconds: list[float] = peers.seconds(graph.tensors.bytes.astype(np.float64)).tolist()
+    sizes = graph.tensors.bytes.astype(np.float64)
+    gathering: list[float] = peers.seconds(sizes).tolist()
+    scattering: list[float] = peers.scatters.seconds(sizes).tolist()
     ends = np.cumsum(operations.time[list(runs)])
     waiting: dict[int, list[int]] = {}
     for update, position in ready.items():
@@ -142,10 +144,10 @@ def _scattered(
         for x in {*graph.read_lists[operation]} & spread:
             if (x, backward) not in gathered:
                 gathered.add((x, backward))
-                network += seconds[x]
+                network += gathering[x]
         for update in waiting.get(position, ()):
             network = max(network, float(ends[position]))
-            network += sum(seconds[x] for x in graph.read_lists[update] if x in spread)
+            network += sum(scattering[x] for x in graph.read_lists[update] if x in spread)
             by = int(np.searchsorted(ends, network))
             found[update] = min(max(position, by), len(runs) - 1)
     return found

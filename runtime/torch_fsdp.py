@@ -43,6 +43,7 @@ _SYNC = "set_requires_gradient_sync"
 
 _SETTINGS = {
     "reduce_grads": (True, _SYNC),
+    "all_reduce_grads": (True, "set_requires_all_reduce"),
     "gradient_divide_factor": (None, "set_gradient_divide_factor"),
     "_all_reduce_hook": (None, "set_all_reduce_hook"),
 }

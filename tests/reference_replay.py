@@ -14,7 +14,7 @@ from math import inf
 from typing import Literal, NamedTuple
 
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
-from memplan.graphs.machine import Link, Machine, Memory
+from memplan.graphs.machine import Link, Machine, Memory, Peers
 from memplan.planner.schedule.schedule import Initial, Schedule, Step, Verb
 
 DEVICE, HOST = Memory.DEVICE, Memory.HOST
@@ -567,7 +567,7 @@ class Walk:
         lane = self.turns(queue)
         start = max([self.free[lane], self.fence, *waits])
         seconds, latency = seconds_of(link, passing), link.latency
-        if x in self.spread and target == HOST and link.replicas:
+        if isinstance(link, Peers) and target == HOST and link.replicas:
             # A share is all-reduced: a ring passes it round twice, less one replica's part each time.
             own, count = (size + self.ranks - 1) // self.ranks, link.replicas.count
             seconds += seconds_of(link.replicas, 2 * own * (count - 1) / count)

@@ -9,7 +9,7 @@ import memplan
 import torch
 from sharded_models import layers, make
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -49,10 +49,20 @@ class Policies(NamedTuple):
     root: MixedPrecisionPolicy
 
 
-def wrapped(module: nn.Module, size: int, policies: Policies | None = None, **options: Any) -> nn.Module:
+Size = int | tuple[int, int]
+"""Number of ranks, or of replicas and of ranks in each."""
+
+
+def mesh_of(size: Size) -> DeviceMesh:
+    if isinstance(size, int):
+        return init_device_mesh("cpu", (size,))
+    return init_device_mesh("cpu", size, mesh_dim_names=("replicate", "shard"))
+
+
+def wrapped(module: nn.Module, size: Size, policies: Policies | None = None, **options: Any) -> nn.Module:
     """Shard a module by FSDP2, each layer a unit."""
     policies = policies or Policies(MixedPrecisionPolicy(), MixedPrecisionPolicy())
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = mesh_of(size)
     for layer in layers(module):
         fully_shard(layer, mesh=mesh, **{"mp_policy": policies.layers, **options})
     fully_shard(module, mesh=mesh, **{"mp_policy": policies.root, **options})
@@ -61,7 +71,7 @@ def wrapped(module: nn.Module, size: int, policies: Policies | None = None, **op
 
 def by_fsdp(
     kind: str,
-    size: int,
+    size: Size,
     batches: Iterable[dict[str, Tensor]],
     *,
     most: float | None = None,

@@ -22,7 +22,7 @@ from ..planner.budget import Budget, parse_budget
 from ..runtime.measuring.kept_machine import AUTO, auto_machine
 from ..runtime.model.clipping import Clipping, parse_norm
 from ..runtime.program.outputs import Wanted
-from ..runtime.sharded.ranks import Mesh
+from ..runtime.sharded.meshes import Mesh
 from ..runtime.unsupported import warn_user
 from ..runtime.updates.catalogue import titles
 from ..solvers.allowed import parse_allow
@@ -362,10 +362,10 @@ class Options(PlanningOptions):
     shard: Mesh | None = option(
         converter=_mesh,
         text=(
-            "Mesh of one dimension over whose ranks weights, gradients and optimizer states are spread "
-            "(ZeRO-3, FSDP), or True for all ranks of the default process group. All ranks call this at "
-            "once, with equal modules, and optimizer=; parameters become DTensors. A module that fully_shard "
-            "has wrapped has a mesh: leave shard= out."
+            "Mesh over whose ranks weights, gradients and optimizer states are spread (ZeRO-3, FSDP), of two "
+            "dimensions, replicate and shard, for HSDP, or True for all ranks of the default process group. "
+            "All ranks call this at once, with equal modules, and optimizer=; parameters become DTensors. A "
+            "module that fully_shard has wrapped has a mesh: leave shard= out."
         ),
         default=None,
     )

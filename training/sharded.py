@@ -27,6 +27,8 @@ from ..runtime.program.graph import graph_of
 from ..runtime.program.program import Program
 from ..runtime.sharded.fully_sharded import find_wrapped, precision_of, taken_out
 from ..runtime.sharded.gradients import share_sizes, with_padding
+from ..runtime.sharded.meshes import check_dimensions
+from ..runtime.sharded.network import measure_network
 from ..runtime.sharded.ranks import Ranks
 from ..runtime.sharded.shards import Precision, Shards, check_module, checksums
 from ..runtime.trace.output_layouts import residents, trace_real_layouts
@@ -67,7 +69,7 @@ class ShardedPlanner(TogetherPlanner):
     def _first_plan(self, iteration: Iteration, program: Program, size: int | None) -> FirstPlan | None:
         ranks = shards_of(iteration).ranks
         with self.book.phase("measure"):
-            network = self._network = self._network or ranks.network()
+            network = self._network = self._network or measure_network(ranks)
         return ranks.together(partial(self._plan_of_first, iteration, program, network, size))
 
     def _plan_of_first(
@@ -119,6 +121,8 @@ def sharded_step(
     mesh = options.shard if wrapped is None else wrapped.mesh
     assert mesh is not None
     word = "shard=" if wrapped is None else "fully_shard"
+    if wrapped is None:
+        check_dimensions(mesh)
     if (weight := next(module.parameters(), None)) is None:
         raise InputError("shard=: the module has no parameters")
     if weight.is_meta:
@@ -130,7 +134,7 @@ def sharded_step(
     ranks.together(partial(_validate, module, options, processes, word, planned=planned))
     precision = dict[str, Precision]()
     if wrapped is None:
-        ranks.together(partial(check_module, module, ranks.size))
+        ranks.together(partial(check_module, module, ranks.shards))
     else:
         precision = ranks.together(partial(precision_of, wrapped))
     if buckets is not None and options.verify is not False:

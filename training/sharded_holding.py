@@ -69,7 +69,7 @@ class ShardedHolding(Holding):
             self._ranks.from_first(True)
             self._unread -= 1
             rows = self._shards.rows(tensor.shape[0])
-            whole = torch.empty(self.size * rows, *tensor.shape[1:], dtype=tensor.dtype)
+            whole = torch.empty(self._ranks.shards * rows, *tensor.shape[1:], dtype=tensor.dtype)
             self._ranks.to_first(self._sent(tensor), whole.view(-1).view(torch.uint8))
         return whole[: tensor.shape[0]]
 
@@ -93,7 +93,7 @@ class ShardedHolding(Holding):
             super().replace(tensor, values)
             return
         local = local_of(tensor)
-        first = self.rank * self._shards.rows(tensor.shape[0])
+        first = self._ranks.shard * self._shards.rows(tensor.shape[0])
         with torch.no_grad():
             local.copy_(values[first : first + local.shape[0]])
 

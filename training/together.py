@@ -28,7 +28,8 @@ from ..runtime.model.iteration import Inputs, Iteration
 from ..runtime.program.program import Program
 from ..runtime.run.execute import PlannedStep
 from ..runtime.run.queues import end_all
-from ..runtime.sharded.ranks import Mesh, Ranks
+from ..runtime.sharded.meshes import Mesh
+from ..runtime.sharded.ranks import Ranks
 from ..runtime.updates.catalogue import titles
 from .accumulating import AccumulatingStep
 from .options import Options

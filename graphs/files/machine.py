@@ -76,8 +76,9 @@ def _check_meant(document: Row) -> None:
     """
     tiers: list[Row] = document.get("memories") or []
     rows = {**document.get("updates", {}), **document.get("links", {})}
-    if replicas := (rows.get("peers") or {}).get("replicas"):
-        rows["replicas"] = replicas
+    peers: Row = rows.get("peers") or {}
+    if "replicas" in peers:
+        rows["replicas"] = peers["replicas"]
     rows |= {f"{tier['name']}.{way}": tier[way] for tier in tiers for way in ("write", "read") if way in tier}
     for name, row in rows.items():
         link: Row = cast(Row, row) if isinstance(row, dict) else {"rate": row}

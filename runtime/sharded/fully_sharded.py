@@ -1,9 +1,9 @@
 """Modules that `torch.distributed.fsdp.fully_shard` has wrapped (FSDP2), taken out of it in place.
 
 FSDP2 changes a module's class and gives it hooks that gather weights and scatter gradients. A plan does
-both itself, so class and hooks go. Parameters stay the objects that they are, DTensors `Shard(0)`, which the
-user's optimizer has. With a mixed-precision policy they are the masters. Options of FSDP2 that a plan can't
-do are refused.
+both itself, so class and hooks go. Parameters stay the objects that they are, DTensors spread by rows, which
+the user's optimizer has. With a mixed-precision policy they are the masters. Options of FSDP2 that a plan
+can't do are refused.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import NamedTuple
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor
 
 from ...graphs.errors import InputError
 from ..torch_fsdp import FsdpUnit, fsdp_units
-from .ranks import Mesh
+from .meshes import PLACEMENTS, Mesh
 from .shards import Precision
 
 
@@ -37,7 +37,7 @@ def find_wrapped(module: nn.Module, shard: Mesh | None) -> Wrapped | None:
     shard: the mesh that the user has given; fully_shard's is the one.
 
     Raises:
-        InputError: parameters that are not spread by rows over one mesh of one dimension.
+        InputError: parameters that are not spread by rows over one mesh, of ranks or of replicas and ranks.
     """
     units = fsdp_units(module)
     if not units:
@@ -64,13 +64,14 @@ def _spread(module: nn.Module) -> Iterator[tuple[str, DeviceMesh]]:
                 f"fully_shard: {name} is not spread over the ranks: wrap the whole module too, by "
                 "fully_shard(module), without ignored_params="
             )
-        if weight.device_mesh.ndim != 1:
+        if weight.device_mesh.ndim > 1 and weight.placements not in PLACEMENTS:
             raise InputError(
-                f"fully_shard: {name} is spread over a mesh of {weight.device_mesh.ndim} dimensions, and one "
-                "is supported: give fully_shard mesh=init_device_mesh"
-                f"({weight.device_mesh.device_type!r}, (ranks,)), without replicas and tensor parallelism"
+                f"fully_shard: {name} is spread over a mesh of {weight.device_mesh.ndim} dimensions, as "
+                f"{weight.placements}, and a plan has replicas and ranks alone: give fully_shard "
+                f"mesh=init_device_mesh({weight.device_mesh.device_type!r}, (ranks,)) or (replicas, ranks), "
+                "without tensor parallelism"
             )
-        if weight.placements != (Shard(0),):
+        if weight.placements not in PLACEMENTS:
             raise InputError(
                 f"fully_shard: {name} is placed as {weight.placements[0]}, and is spread by rows in a plan: "
                 "leave shard_placement_fn= out"

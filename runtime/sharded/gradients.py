@@ -45,7 +45,7 @@ def with_spread_gradients(program: Program, shards: Shards) -> Program:
         dtype = form.dtype if precision is None else precision.scattered
         if dtype == form.dtype and _can_be_sent(program, local, shards):
             continue
-        rows = shards.rows(form.shape[0]) * shards.ranks.size
+        rows = shards.rows(form.shape[0]) * shards.ranks.shards
         with FakeTensorMode():
             like = torch.empty((rows, *form.shape[1:]), dtype=dtype, device=form.device)
         before = storages[form.storage]
@@ -86,7 +86,7 @@ def with_padding(program: Program, shards: Shards) -> Program:
         if storage.kind == Kind.PARAMETER_GRADIENT:
             spread[x] = next(value for value, form in enumerate(program.values) if form.storage == x)
     for x, value in spread.items():
-        size = _share_bytes(program, shards, value) * shards.ranks.size
+        size = _share_bytes(program, shards, value) * shards.ranks.shards
         storages[x] = storages[x]._replace(bytes=size)
     return replace(program, storages=storages)
 
@@ -110,7 +110,7 @@ def share_sizes(program: Program, shards: Shards, master: str) -> dict[int, int]
 def _share_bytes(program: Program, shards: Shards, value: int, dtype: torch.dtype | None = None) -> int:
     """Return the bytes that the allocator takes for a rank's share of a value, in another dtype if given."""
     form = program.values[value]
-    size = shards.padded_bytes(form, dtype) // shards.ranks.size
+    size = shards.padded_bytes(form, dtype) // shards.ranks.shards
     with FakeTensorMode():
         return size_bytes(torch.empty(size, dtype=torch.uint8, device=form.device), program.device)
 

@@ -1,13 +1,12 @@
-"""The ranks of sharded data parallelism: their mesh, the group that they communicate over, and their network.
+"""The ranks of sharded data parallelism: the groups that they communicate over.
 
-The group is separate from the user's, so that collectives of an iteration that are still under way never
+The groups are separate from the user's, so that collectives of an iteration that are still under way never
 come between those of the user's code. All ranks must create theirs together.
 """
 
 from __future__ import annotations
 
 import ctypes
-import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -21,16 +20,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
 
 from ...graphs.errors import InputError, MemplanError
-from ...graphs.machine import Peers
 from ..device.choice import device_of
 from ..torch_collectives import name_of_group
 from ..torch_internals import coalesced, default_store, timeout_of
-
-_SIZES = (2**12, 2**22)
-_ROUNDS = 5
+from .meshes import PLACEMENTS, Mesh, default_group, rank_groups
 
 _PLANNING = timedelta(hours=6)
 """For how long ranks wait for a plan."""
@@ -43,38 +38,35 @@ _numbers = count()
 
 Result = TypeVar("Result")
 
-Mesh = DeviceMesh | bool
-"""Values of `shard=`: a mesh of one dimension, or True for all ranks of the default group."""
-
 
 class Ranks:
-    """The ranks of a mesh of one dimension.
+    """The ranks of a mesh.
 
-    rank: this one. size: number of ranks. mesh: of DTensors. device: the one that computes here.
-    lost: why no collective can run any more; empty if they can.
+    rank: this one. size: number of ranks. shard: number of this rank's share. shards: of how many. replicas:
+    number of ranks that hold the same share. mesh, placements: of DTensors. device: the one that computes
+    here. lost: why no collective can run any more; empty if they can.
     """
 
     def __init__(self, mesh: Mesh, device: torch.device) -> None:
         """Create the groups. Raises InputError for a mesh that is not one of running ranks."""
-        if not dist.is_available() or not dist.is_initialized():
-            raise InputError(
-                "shard=: there is no process group: start the script by torchrun, and call "
-                "torch.distributed.init_process_group() first; on one process leave shard= out"
-            )
-        if isinstance(mesh, bool):
-            mesh = DeviceMesh(device.type, list(range(dist.get_world_size())))
-        self._check_mesh(mesh, device)
-        self.mesh, self.device = mesh, device
-        users = mesh.get_group()
-        self.size, self.rank = dist.get_world_size(users), dist.get_rank(users)
-        members = dist.get_process_group_ranks(users)
+        groups = rank_groups(mesh, device)
+        own = dist.get_rank()
+        self.mesh, self.device, self.placements = groups.mesh, device, PLACEMENTS[groups.mesh.ndim - 1]
+        self.size, self.rank = len(groups.all), groups.all.index(own)
+        self.shards, self.shard = len(groups.row), groups.row.index(own)
+        self.replicas, self._in_first_row = len(groups.column), groups.in_first_row
         self._backend = device_of(device).collectives
-        self._timeout = timeout_of(users, device)
-        self._group = _new_group(members, self._backend, self._timeout)
+        # Groups of a mesh's dimensions have PyTorch's default, not what init_process_group was given.
+        self._timeout = min(timeout_of(each, device) for each in (groups.users, default_group()))
+        self._group = _new_group(groups.row, self._backend, self._timeout)
         # Others wait while rank 0 measures and solves, however long that takes.
-        self._control = _new_group(members, "gloo", max(self._timeout, _PLANNING))
+        self._control = _new_group(groups.all, "gloo", max(self._timeout, _PLANNING))
         # Between iterations: collectives of the one before may still be under way in the first group.
-        self._steps = _new_group(members, "gloo", self._timeout)
+        self._steps = _new_group(groups.all, "gloo", self._timeout)
+        self._column, self._saving = None, self._control
+        if self.replicas > 1:
+            self._column = _new_group(groups.column, self._backend, self._timeout)
+            self._saving = _new_group(groups.row, "gloo", max(self._timeout, _PLANNING))
         self._store = dist.PrefixStore(f"memplan/{next(_numbers)}", default_store())
         self._noted = False
         self._finding = Lock()  # of the thread that finds out which rank is lost; others wait for its word
@@ -84,22 +76,6 @@ class Ranks:
         except BaseException:
             self.end()
             raise
-
-    def _check_mesh(self, mesh: DeviceMesh, device: torch.device) -> None:
-        if mesh.ndim != 1:
-            raise InputError(
-                f"shard= has a mesh of {mesh.ndim} dimensions; one is supported: give the dimension over "
-                f"which weights are spread, like mesh[{(mesh.mesh_dim_names or ('dp',))[-1]!r}]"
-            )
-        if mesh.device_type != device.type:
-            raise InputError(
-                f"shard= has a mesh of {mesh.device_type} devices, and the model is on {device.type}: make "
-                f"the mesh by init_device_mesh({device.type!r}, (ranks,))"
-            )
-        if mesh.get_coordinate() is None:
-            raise InputError(
-                "shard=: this process is not a rank of the mesh: call optimize on its ranks alone"
-            )
 
     def _check_devices(self) -> None:
         """Check that no two processes compute on one GPU: NCCL would wait for ever."""
@@ -157,22 +133,27 @@ class Ranks:
         return found.tolist()
 
     def to_first(self, mine: Tensor, all_: Tensor | None = None) -> None:
-        """Fill `all_` on rank 0 with the bytes that the ranks give, as many each, in host memory."""
+        """Fill `all_` on rank 0 with the bytes of all shares, as many each, in host memory.
+
+        Replicas have the same, so that those of rank 0 are enough.
+        """
+        if not self._in_first_row:
+            return
         with self._reported():
-            parts = None if all_ is None else [_unowned(part) for part in all_.chunk(self.size)]
-            dist.gather(_unowned(mine), parts, group=self._control, group_dst=0)
+            parts = None if all_ is None else [_unowned(part) for part in all_.chunk(self.shards)]
+            dist.gather(_unowned(mine), parts, group=self._saving, group_dst=0)
 
     # ── collectives of tensors ──────────────────────────────────────────────────────────────────────
 
     def gather(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Fill full tensors with the shares of all ranks, in their order and cast to their dtypes.
+        """Fill full tensors with all shares, in their order and cast to their dtypes.
 
         pairs: this rank's share and the full tensor, both flat. Several are one collective.
         """
         with self._reported():
             if self._backend == "gloo":
                 for share, full in pairs:
-                    full.chunk(self.size)[self.rank].copy_(share)
+                    full.chunk(self.shards)[self.shard].copy_(share)
                 fulls = [full for _share, full in pairs]
                 _wait(self._exchanged(fulls) if len(fulls) > 1 else self._filled(fulls[0]))
                 return
@@ -180,15 +161,22 @@ class Ranks:
                 for share, full in pairs:
                     # NCCL gathers in place: the cast takes no memory.
                     cast = share.dtype != full.dtype
-                    sent = full.chunk(self.size)[self.rank].copy_(share) if cast else share
+                    sent = full.chunk(self.shards)[self.shard].copy_(share) if cast else share
                     # As bytes, since coalesced tensors are of one dtype.
                     _all_gather(full.view(torch.uint8), sent.view(torch.uint8), group=self._group)
 
     def scatter(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Fill shares with this rank's part of the averages over the ranks. Gradients are overwritten.
 
+        The averages are of those with which this rank spreads weights, then of replicas: FSDP2 rounds so.
+
         pairs: the gradient and this rank's share, both flat. Several are one collective.
         """
+        self.scatter_in_row(pairs)
+        self.average_replicas([share for _gradient, share in pairs])
+
+    def scatter_in_row(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Scatter without replicas."""
         with self._reported():
             if self._backend != "gloo":
                 for _dtype, same in groupby(pairs, lambda pair: pair[1].dtype):
@@ -198,20 +186,33 @@ class Ranks:
                             _reduce_scatter(share, gradient, op=dist.ReduceOp.AVG, group=self._group)
                 return
             # Gloo's reduce-scatter is an all-reduce of a copy, and so is a coalesced all-reduce.
-            _wait(
-                dist.all_reduce(_unowned(gradient), group=self._group, async_op=True)
-                for gradient, _share in pairs
-            )
+            _sum_up([gradient for gradient, _share in pairs], self._group)
             for gradient, share in pairs:
-                share.copy_(gradient.chunk(self.size)[self.rank])
-                share.div_(self.size)
+                share.copy_(gradient.chunk(self.shards)[self.shard])
+                share.div_(self.shards)
+
+    def average_replicas(self, shares: Sequence[Tensor]) -> None:
+        """Average flat shares of gradients over the replicas, in place; several are one collective."""
+        if self._column is None:
+            return
+        with self._reported():
+            if self._backend != "gloo":
+                for _dtype, same in groupby(shares, lambda share: share.dtype):
+                    of_one_dtype = list(same)
+                    with self._as_one(len(of_one_dtype), self._column):
+                        for share in of_one_dtype:
+                            dist.all_reduce(share, dist.ReduceOp.AVG, group=self._column)
+                return
+            _sum_up(shares, self._column)
+            for share in shares:
+                share.div_(self.replicas)
 
     def _filled(self, full: Tensor) -> Iterator[Any]:
         """Begin to fill a full tensor, of which this rank's part is there, on gloo: one broadcast a rank.
 
         Gloo's all-gather would take as much memory once more.
         """
-        for rank, part in enumerate(_unowned(full.view(torch.uint8)).chunk(self.size)):
+        for rank, part in enumerate(_unowned(full.view(torch.uint8)).chunk(self.shards)):
             yield dist.broadcast(part, group_src=rank, group=self._group, async_op=True)
 
     def _exchanged(self, fulls: Sequence[Tensor]) -> Iterator[Any]:
@@ -220,18 +221,18 @@ class Ranks:
         Collectives take gloo's two threads one after the other; a coalesced one copies all tensors twice.
         """
         for number, full in enumerate(fulls):
-            parts = _unowned(full.view(torch.uint8)).chunk(self.size)
-            for ahead in range(1, self.size):
-                source, target = (self.rank - ahead) % self.size, (self.rank + ahead) % self.size
+            parts = _unowned(full.view(torch.uint8)).chunk(self.shards)
+            for ahead in range(1, self.shards):
+                source, target = (self.shard - ahead) % self.shards, (self.shard + ahead) % self.shards
                 yield dist.irecv(parts[source], group=self._group, tag=number, group_src=source)
-                yield dist.isend(parts[self.rank], group=self._group, tag=number, group_dst=target)
+                yield dist.isend(parts[self.shard], group=self._group, tag=number, group_dst=target)
 
-    def _as_one(self, count: int) -> AbstractContextManager[Any]:
+    def _as_one(self, count: int, group: dist.ProcessGroup | None = None) -> AbstractContextManager[Any]:
         """Return a context whose collectives, so many of one kind, are one launch of NCCL's."""
-        return nullcontext() if count == 1 else coalesced(self._group)
+        return nullcontext() if count == 1 else coalesced(group or self._group)
 
     def add_up(self, numbers: Tensor, by: Any = dist.ReduceOp.SUM) -> None:
-        """Add a flat tensor up over the ranks, in place. by: another reduction than the sum."""
+        """Add a flat tensor up over the shares, in place, each once. by: another reduction than the sum."""
         with self._reported():
             sent = _unowned(numbers) if self._backend == "gloo" else numbers
             dist.all_reduce(sent, by, group=self._group)
@@ -246,13 +247,6 @@ class Ranks:
         """Surround a collective of the module's own code, to run in the group of this name."""
         with self.in_order(), self._reported():
             yield name_of_group(self._group)
-
-    def network(self) -> Peers:
-        """Measure gathers of two sizes, all ranks together; the slowest rank counts."""
-        small, large = (max(self.gathered(self._seconds(size))) for size in _SIZES)
-        received = [size - size // self.size for size in _SIZES]
-        seconds = max(large - small, 1e-9) / max(received[1] - received[0], 1)
-        return Peers(1 / seconds, max(0.0, small - seconds * received[0]), ranks=self.size)
 
     # ── faults ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -335,24 +329,13 @@ class Ranks:
         return f"{names} of {self.size} ended without an error: killed, or out of memory"
 
     def _end_groups(self) -> None:
-        for group in (self._group, self._control, self._steps):
+        groups = (self._group, self._control, self._steps, self._column, self._saving)
+        made = {id(group): group for group in groups if group is not None}  # without replicas two are one
+        del groups
+        while made:
             with suppress(Exception):
-                dist.destroy_process_group(group)
-        del group
-        self._group = self._control = self._steps = None
-
-    def _seconds(self, size: int) -> float:
-        """Return the least seconds of some gathers: as many on each rank, or they would wait for ever."""
-        device = device_of(self.device)
-        share = torch.zeros(size // self.size, dtype=torch.uint8, device=self.device)
-        full = torch.empty(share.nbytes * self.size, dtype=torch.uint8, device=self.device)
-        seconds = math.inf
-        for _ in range(_ROUNDS):
-            begun = perf_counter()
-            self.gather([(share, full)])
-            device.synchronize()
-            seconds = min(seconds, perf_counter() - begun)
-        return seconds
+                dist.destroy_process_group(made.popitem()[1])
+        self._group = self._control = self._steps = self._column = self._saving = None
 
 
 def _line(error: BaseException) -> str:
@@ -367,6 +350,11 @@ def _wait(works: Iterable[Any]) -> None:
     begun = deque(works)
     while begun:
         begun.popleft().wait()
+
+
+def _sum_up(tensors: Sequence[Tensor], group: dist.ProcessGroup | None) -> None:
+    """Add flat tensors up over a group's ranks by gloo, in place."""
+    _wait(dist.all_reduce(_unowned(each), group=group, async_op=True) for each in tensors)
 
 
 def _unowned(tensor: Tensor) -> Tensor:

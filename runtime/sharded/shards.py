@@ -1,4 +1,5 @@
-"""Shares of spread tensors: DTensors of the placement Shard(0), as FSDP2 has them.
+"""Shares of spread tensors: DTensors of the placement Shard(0), with replicas also Replicate(), as FSDP2 has
+them.
 
     full   rows 0 … d0                         a weight, its gradient, its optimizer states
     share  rows [rank · c, (rank + 1) · c)     c = ⌈d0 / ranks⌉; the last ranks may have fewer rows, or none
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor
 
 from ...graphs.errors import InputError, MismatchError
 from ..program.program import Value
@@ -99,17 +100,17 @@ class Shards:
 
     def rows(self, length: int) -> int:
         """Return the rows of each rank's share, padding included, of a tensor with so many rows."""
-        return -(-length // self.ranks.size)
+        return -(-length // self.ranks.shards)
 
     def padded_bytes(self, form: Value, dtype: torch.dtype | None = None) -> int:
         """Return the bytes of a tensor of this form with its padding. dtype: another one than the form's."""
         size = (dtype or form.dtype).itemsize
-        return self.rows(form.shape[0]) * self.ranks.size * _row(form.shape) * size
+        return self.rows(form.shape[0]) * self.ranks.shards * _row(form.shape) * size
 
     def _own(self, padded: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Return this rank's rows in a padded share of a tensor of this shape."""
         rows = self.rows(shape[0])
-        there = max(0, min(rows, shape[0] - self.ranks.rank * rows))
+        there = max(0, min(rows, shape[0] - self.ranks.shard * rows))
         return padded[: there * _row(shape)].view(there, *shape[1:])
 
     # ── making shares ───────────────────────────────────────────────────────────────────────────────
@@ -155,13 +156,18 @@ class Shards:
         count = self.rows(shape[0]) * _row(shape)
         self._padded[name] = padded = torch.zeros(count, dtype=full.dtype, device=full.device)
         local = self._own(padded, shape)
-        first = self.ranks.rank * self.rows(shape[0])
+        first = self.ranks.shard * self.rows(shape[0])
         local.copy_(full.detach()[first : first + local.shape[0]])
         return nn.Parameter(self._dtensor(local, full), full.requires_grad)
 
     def _dtensor(self, local: Tensor, like: Tensor) -> DTensor:
         return DTensor.from_local(
-            local, self.ranks.mesh, [Shard(0)], run_check=False, shape=like.shape, stride=like.stride()
+            local,
+            self.ranks.mesh,
+            self.ranks.placements,
+            run_check=False,
+            shape=like.shape,
+            stride=like.stride(),
         )
 
     def state(self, weight: Tensor, dtype: torch.dtype, *, copied: bool = False) -> DTensor:
@@ -197,7 +203,7 @@ class Shards:
 
     def _whole(self, share: Share, full: Tensor) -> Tensor:
         """Return the elements that the ranks' shares fill in the bytes of a full weight."""
-        size = share.padded.numel() * self.ranks.size * share.gathered.itemsize
+        size = share.padded.numel() * self.ranks.shards * share.gathered.itemsize
         return full[:size].view(share.gathered)
 
     def scatter(self, *pairs: tuple[Tensor, Share]) -> None:
@@ -209,7 +215,7 @@ class Shards:
 
     def _sent(self, gradient: Tensor, share: Share) -> Tensor:
         """Return the elements of a gradient, with its padding, that are scattered."""
-        return raw(gradient)[: share.padded.nbytes * self.ranks.size].view(share.padded.dtype)
+        return raw(gradient)[: share.padded.nbytes * self.ranks.shards].view(share.padded.dtype)
 
     def add_up(self, numbers: Tensor) -> None:
         """Add a flat tensor up over the ranks, in place."""

@@ -15,7 +15,7 @@ from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.files.machine import load_machine
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Machine, Peers, Replicas, Updates
-from memplan.graphs.machines.networks import LATENCY, NETWORKS, find_network
+from memplan.graphs.machines.networks import LATENCY, NETWORKS, find_network, find_replicas
 
 
 def plan(*words: str, code: int = 0) -> Result:
@@ -145,3 +145,5 @@ def test_an_unknown_network_is_refused(text: str) -> None:
     assert str(refusal.value).count("\n") == 0
     with pytest.raises(InputError, match="0 ranks"):
         find_network("nvlink", 0)
+    with pytest.raises(InputError, match="1 replicas: give the number of sets of ranks"):
+        find_replicas("nvlink", 1)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -313,12 +313,34 @@ def test_states_of_whole_weights_are_refused() -> None:
         plan(module, stepped(module))
 
 
-def test_a_mesh_of_two_dimensions_is_refused() -> None:
+@pytest.mark.parametrize("names", [("dp", "tp"), ("shard", "replicate"), None])
+def test_a_mesh_of_two_other_dimensions_is_refused(names: tuple[str, str] | None) -> None:
+    """Of tensor parallelism, of replicas and shards in another order than FSDP2's, and without names."""
+    module = model()
+    mesh = DeviceMesh("cpu", [[0]], mesh_dim_names=names)
+    line = r"has a mesh of 2 dimensions.*: of two, the first must be called replicate and the second shard"
+    with pytest.raises(memplan.InputError, match=line) as refused:
+        plan(module, adamw(module), shard=mesh)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_dimension_of_a_mesh_is_taken_that_is_named() -> None:
     module = model()
     mesh = DeviceMesh("cpu", [[0]], mesh_dim_names=("pp", "dp"))
-    with pytest.raises(memplan.InputError, match=r"2 dimensions; one is supported: .* like mesh\['dp'\]"):
+    with pytest.raises(memplan.InputError, match=r"of others give the one .* like mesh\['dp'\]"):
         plan(module, adamw(module), shard=mesh)
     plan(module, adamw(module), shard=mesh["dp"])
+
+
+def test_one_replica_of_one_rank_trains() -> None:
+    module = model()
+    step = plan(
+        module, adamw(module), shard=DeviceMesh("cpu", [[0]], mesh_dim_names=("dp_replicate", "dp_shard"))
+    )
+    assert step(*batches(1)).isfinite()
+    weight = next(module.parameters())
+    assert isinstance(weight, DTensor)
+    assert weight.placements == (Replicate(), Shard(0))
 
 
 def test_a_mesh_of_other_devices_is_refused() -> None:
@@ -398,7 +420,7 @@ class _Some:
     """Ranks of a group that is not there."""
 
     def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
+        self.shard, self.shards = rank, size
 
 
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(1, 3))

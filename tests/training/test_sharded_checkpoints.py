@@ -15,11 +15,11 @@ from memplan.training import tensor_file
 from memplan.training.sharded_holding import ShardedHolding
 from ranks import ranks
 from sharded_models import batch, layers, make
+from sharded_training import Size, mesh_of
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -33,13 +33,13 @@ def adamw(module: nn.Module) -> torch.optim.AdamW:
     return torch.optim.AdamW(module.parameters(), lr=0.01)
 
 
-def planned(module: nn.Module, optimizer: torch.optim.Optimizer, rank: int, size: int) -> Any:
+def planned(module: nn.Module, optimizer: torch.optim.Optimizer, rank: int, size: Size) -> Any:
     return memplan.optimize(
         module,
         batch("gpt2", rank, 0),
         budget="80%",
         optimizer=optimizer,
-        shard=init_device_mesh("cpu", (size,)),
+        shard=mesh_of(size),
         solver="joint",
         time_limit=1,
         cache=False,
@@ -58,7 +58,7 @@ def values(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Ten
     return found
 
 
-def trained(rank: int, size: int) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
+def trained(rank: int, size: Size) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
     module = make("gpt2")
     optimizer = adamw(module)
     step = planned(module, optimizer, rank, size)
@@ -67,21 +67,21 @@ def trained(rank: int, size: int) -> tuple[nn.Module, torch.optim.Optimizer, Any
     return module, optimizer, step
 
 
-def saves(rank: int, size: int, folder: str) -> dict[str, Tensor]:
+def saves(rank: int, size: Size, folder: str) -> dict[str, Tensor]:
     module, optimizer, _step = trained(rank, size)
     model, states = get_state_dict(module, optimizer)
     save({"model": model, "states": states}, checkpoint_id=folder)
     return values(module, optimizer)
 
 
-def saves_itself(rank: int, size: int, folder: str) -> dict[str, Tensor]:
+def saves_itself(rank: int, size: Size, folder: str) -> dict[str, Tensor]:
     module, optimizer, step = trained(rank, size)
     torch.manual_seed(10 + rank)
     step.save(folder, extra={"number": BEFORE})
     return values(module, optimizer)
 
 
-def loads_itself(rank: int, size: int, folder: str, *, shard: bool = True) -> list[Any]:
+def loads_itself(rank: int, size: Size, folder: str, *, shard: bool = True) -> list[Any]:
     """Load what ranks have saved, and return the values then and some steps later, and a random number."""
     torch.manual_seed(1 + rank)
     module = make("gpt2")
@@ -160,13 +160,13 @@ def dies_in_a_save(rank: int, folder: str) -> Any:
     step.save(folder)
 
 
-def goes_on(rank: int, size: int, folder: str, how: str) -> list[dict[str, Tensor]]:
+def goes_on(rank: int, size: Size, folder: str, how: str) -> list[dict[str, Tensor]]:
     """Load the checkpoint, and return the values then and some steps later."""
     torch.manual_seed(1)
     module = make("gpt2")
     optimizer = adamw(module)
     if how == "fsdp2":
-        mesh = init_device_mesh("cpu", (size,))
+        mesh = mesh_of(size)
         for layer in layers(module):
             fully_shard(layer, mesh=mesh)
         fully_shard(module, mesh=mesh)
@@ -266,3 +266,45 @@ def test_a_rank_that_dies_in_a_save_ends_the_others_and_leaves_nothing(tmp_path:
     assert second is None
     assert "rank 1 of 2 ended without an error" in first
     assert not list(folder.glob("[0-9]*"))
+
+
+TWICE = (2, 2)
+"""Two replicas of two ranks."""
+
+
+def test_what_replicas_save_they_load_and_go_on_as_fsdp2(tmp_path: Path) -> None:
+    folder = str(tmp_path / "checkpoint")
+    saved = ranks(saves, at(tmp_path, "saved"), TWICE, folder, size=4)
+    known = ranks(goes_on, at(tmp_path, "known"), TWICE, folder, "fsdp2", size=4)
+    for found in ranks(goes_on, at(tmp_path, "new"), TWICE, folder, "new", size=4):
+        assert same(found[0], saved[0])
+        assert same(found[1], known[0][1])
+
+
+def test_replicas_load_what_ranks_save_and_the_other_way_round(tmp_path: Path) -> None:
+    ours, others = str(tmp_path / "replicas"), str(tmp_path / "ranks")
+    ranked = ranks(saves, at(tmp_path, "ranks save"), 2, others)[0]
+    for found in ranks(goes_on, at(tmp_path, "later"), TWICE, others, "later", size=4):
+        assert same(found[0], ranked)
+    saved = ranks(saves, at(tmp_path, "replicas save"), TWICE, ours, size=4)
+    assert all(same(each, saved[0]) for each in saved)
+    assert same(ranks(goes_on, at(tmp_path, "two"), 2, ours, "new")[1][0], saved[0])
+
+
+def test_a_step_of_replicas_saves_each_tensor_once(tmp_path: Path) -> None:
+    """Two ranks load it, and so do replicas: each goes on with its own random numbers."""
+    folder = str(tmp_path / "checkpoint")
+    saved = ranks(saves_itself, at(tmp_path, "replicas"), TWICE, folder, size=4)[0]
+    two = ranks(loads_itself, at(tmp_path, "two"), 2, folder)
+    assert all(same(found[0], saved) for found in two)
+    again = ranks(loads_itself, at(tmp_path, "again"), TWICE, folder, size=4)
+    assert all(same(found[0], saved) for found in again)
+    assert all(same(found[1], again[0][1]) for found in again)
+    assert len({float(found[2][0]) for found in again}) == 4
+
+
+def test_a_step_of_replicas_loads_what_two_ranks_save(tmp_path: Path) -> None:
+    folder = str(tmp_path / "checkpoint")
+    saved = ranks(saves_itself, at(tmp_path, "two"), 2, folder)[0]
+    four = ranks(loads_itself, at(tmp_path, "four"), TWICE, folder, size=4)
+    assert all(same(found[0], saved) for found in four)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import torch
 from memplan.runtime.sharded.ranks import Ranks
 from ranks import ranks
+from sharded_training import Size, mesh_of
 from torch import Tensor, nn
 
 pytestmark = pytest.mark.scripts
@@ -32,7 +34,7 @@ def squares(output: Tensor) -> Tensor:
     return output.square().mean()
 
 
-def train(rank: int, fault: str) -> tuple[str, float]:
+def train(rank: int, fault: str, size: Size) -> tuple[str, float]:
     """Train until the fault, and return the error with the seconds from then on."""
     module = model()
     optimizer = torch.optim.AdamW(module.parameters())
@@ -45,7 +47,7 @@ def train(rank: int, fault: str) -> tuple[str, float]:
         solver="joint",
         time_limit=0.3,
         optimizer=optimizer,
-        shard=True,
+        shard=mesh_of(size),
         cache=False,
     )
     step(x)
@@ -75,9 +77,10 @@ def train(rank: int, fault: str) -> tuple[str, float]:
     return "nothing", 0.0
 
 
-def lines(folder: Path, fault: str, timeout: float = 150) -> list[str]:
+def lines(folder: Path, fault: str, timeout: float = 150, size: Size = SIZE) -> list[str]:
     """Return what the other ranks say, all within 30 s."""
-    found = ranks(train, folder, fault, size=SIZE, timeout=timeout)
+    count = size if isinstance(size, int) else prod(size)
+    found = ranks(train, folder, fault, size, size=count, timeout=timeout)
     others: list[Any] = [each for rank, each in enumerate(found) if rank != LOST]
     assert all(isinstance(each, tuple) for each in others), found
     assert all(seconds < 30 for _line, seconds in others), found
@@ -102,3 +105,18 @@ def test_a_rank_that_hangs_is_named_after_the_timeout(tmp_path: Path) -> None:
 def test_a_rank_with_a_batch_of_another_form_is_named(tmp_path: Path) -> None:
     line = "ranks 0 and 1 have batches of different forms, 0 float32 [8, 6] and 0 float32 [4, 6]: give all"
     assert [each.startswith(line) for each in lines(tmp_path, "other form")] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        ("raises", "rank 1 of 4 has failed: no room on the device; start all ranks anew"),
+        ("dies", "rank 1 of 4 ended without an error: killed, or out of memory; start all ranks anew"),
+        ("hangs", "rank 1 of 4 did not come to a collective within 4 s: it hangs, or waits; start"),
+        ("other form", "ranks 0 and 1 have batches of different forms, 0 float32 [8, 6] and 0 float32 [4"),
+    ],
+)
+def test_a_rank_of_another_replica_is_named_too(tmp_path: Path, fault: str, line: str) -> None:
+    """Ranks 2 and 3 are the other replica: only rank 3 has collectives of gradients with rank 1."""
+    found = lines(tmp_path, fault, timeout=4 if fault == "hangs" else 150, size=(2, 2))
+    assert [each.startswith(line) for each in found] == [True] * 3, found

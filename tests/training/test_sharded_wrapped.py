@@ -25,9 +25,10 @@ from sharded_training import (
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch._C._distributed_c10d import HashStore
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 STEPS = 5
 
@@ -166,6 +167,14 @@ def shard(module: nn.Module, **options: Any) -> nn.Module:
     return module
 
 
+def mesh_of(shape: tuple[int, int], *names: str) -> DeviceMesh:
+    return init_device_mesh("cpu", shape, mesh_dim_names=names)
+
+
+def parallel(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    return parallelize_module(module, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+
 def told(call: Callable[[Any], Any]) -> nn.Module:
     module = shard(network())
     call(module)
@@ -174,11 +183,16 @@ def told(call: Callable[[Any], Any]) -> nn.Module:
 
 LOW = torch.bfloat16
 REFUSED: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
-    "replicas": (
-        lambda: shard(network(), mesh=init_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b"))),
+    "tensor parallelism": (
+        lambda: shard(parallel(network(), mesh := mesh_of((1, 1), "dp", "tp")), mesh=mesh["dp"]),
         {},
-        r"0.weight is spread over a mesh of 2 dimensions, and one is supported: give fully_shard "
-        r"mesh=init_device_mesh\('cpu', \(ranks,\)\)",
+        r"0.weight is spread over a mesh of 2 dimensions, as .*, and a plan has replicas and ranks alone: "
+        r"give fully_shard mesh=init_device_mesh\('cpu', \(ranks,\)\) or \(replicas, ranks\), without",
+    ),
+    "sums of replicas later": (
+        lambda: told(lambda module: module.set_requires_all_reduce(False)),
+        {},
+        r"set_requires_all_reduce\(\) was called, which a plan does not do: leave it out",
     ),
     "columns": (
         lambda: shard(network(), shard_placement_fn=lambda p: Shard(p.ndim - 1)),
@@ -250,6 +264,11 @@ def test_another_mesh_is_refused(group: None) -> None:
 def test_the_mesh_may_be_given_too(group: None) -> None:
     mesh = init_device_mesh("cpu", (1,))
     step = plan(shard(network(), mesh=mesh), shard=mesh)
+    assert step(torch.ones(4, 6)).isfinite()
+
+
+def test_replicas_go_by_the_mesh_whatever_its_names(group: None) -> None:
+    step = plan(shard(network(), mesh=mesh_of((1, 1), "a", "b")))
     assert step(torch.ones(4, 6)).isfinite()
 
 

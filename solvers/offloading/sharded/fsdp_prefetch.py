@@ -23,7 +23,7 @@ from math import inf
 
 import numpy as np
 
-from ....graphs.graph import Graph
+from ....graphs.graph import Graph, Kind
 from ....graphs.machine import Machine, Peers
 from ....planner.bounds import time_bound
 from ....planner.errors import InvalidScheduleError
@@ -129,7 +129,12 @@ class _Network:
 
     def __init__(self, graph: Graph, peers: Peers, runs: list[Run], uses: dict[int, list[int]]) -> None:
         self._graph, self._runs = graph, runs
-        self._seconds: list[float] = peers.seconds(graph.tensors.bytes.astype(np.float64)).tolist()
+        sizes, scattered = (
+            graph.tensors.bytes.astype(np.float64),
+            graph.tensors.kind == Kind.PARAMETER_GRADIENT,
+        )
+        seconds = np.where(scattered, peers.scatters.seconds(sizes), peers.seconds(sizes))
+        self._seconds: list[float] = seconds.tolist()
         self._arrived: dict[int, float] = {}
         self.clock = self.free = 0.0
         last = {o: place for place, (o, _mode) in enumerate(runs)}

@@ -11,6 +11,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from memplan.graphs.machine import Memory
 from memplan.planner.schedule.schedule import Verb
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.sharded.ranks import Ranks
@@ -100,6 +101,7 @@ def both(rank: int, size: int, kind: str, budget: str, solver: str) -> dict[str,
         ),
         "gathers": int((verbs == Verb.PREFETCH).sum()),
         "joined": not_none(step.plans[0].cycle).sources[-1].count("] = now["),
+        "at_start": len(step.plan.schedule.initial.on(Memory.DEVICE)),
         "scatters": int((verbs == Verb.OFFLOAD).sum()),
         "trained": len(states[0]),
         "parameters": len(list(module.parameters())),
@@ -139,6 +141,14 @@ def test_four_ranks_train_as_by_fsdp2(tmp_path: Path) -> None:
     """Some have fewer rows of a weight, or none. Sums of four may round otherwise."""
     for found in ranks(both, tmp_path, 4, "llama", "70%", "joint", size=4):
         check(found, 1e-6)
+
+
+def test_weights_that_are_gathered_in_backward_are_the_updated_ones(tmp_path: Path) -> None:
+    """Some start on the device: the iteration before has gathered them, behind their update."""
+    for found in ranks(both, tmp_path, 2, "gpt2", "100%", "fsdp-prefetch"):
+        check(found)
+        assert found["gathers"] == found["parameters"]
+        assert found["at_start"]
 
 
 def test_fsdp2s_policy_runs_too(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from math import inf
 
 import numpy as np
 
-from ....graphs.graph import Graph, Kind
+from ....graphs.graph import Graph
 from ....graphs.machine import Machine, Peers
 from ....planner.bounds import time_bound
 from ....planner.errors import InvalidScheduleError
@@ -129,11 +129,8 @@ class _Network:
 
     def __init__(self, graph: Graph, peers: Peers, runs: list[Run], uses: dict[int, list[int]]) -> None:
         self._graph, self._runs = graph, runs
-        sizes, scattered = (
-            graph.tensors.bytes.astype(np.float64),
-            graph.tensors.kind == Kind.PARAMETER_GRADIENT,
-        )
-        seconds = np.where(scattered, peers.scatters.seconds(sizes), peers.seconds(sizes))
+        sizes = graph.tensors.bytes.astype(np.float64)
+        seconds = np.where(graph.persistent, peers.seconds(sizes), peers.scatters.seconds(sizes))
         self._seconds: list[float] = seconds.tolist()
         self._arrived: dict[int, float] = {}
         self.clock = self.free = 0.0

@@ -10,7 +10,7 @@ from ..graph import Graph
 def on_one_queue(graph: Graph, share: float = 1.0) -> Graph:
     """Return the graph with its collectives on the compute queue, where they take a share of their time.
 
-    A list of steps keeps the rules of both alike, and needs the same budget: queues decide time alone.
+    A list of steps keeps the rules of both graphs or of neither, and needs the same budget.
     """
     operations = graph.operations
     time = operations.time.copy()

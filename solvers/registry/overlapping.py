@@ -2,7 +2,7 @@
 
     the graph ──collectives on the compute queue──▶ solver ──schedule──▶ collectives earlier ──▶ simulator
 
-A list of steps keeps the rules of both graphs alike, and needs the same budget: queues decide time alone. So
+A list of steps keeps the rules of both graphs or of neither, and needs the same budget. So
 each solver solves two graphs with one queue, in half of the time each: one in which collectives take all of
 their time and one in which they take half of it, as if the rest were hidden. Of both answers, with
 collectives at better places (early_collectives.py), the one is returned that the simulator finds the fastest

@@ -7,20 +7,25 @@ from functools import partial
 from pathlib import Path
 
 import click
+import numpy as np
 
 from ..graphs.errors import InputError
 from ..graphs.files.files import load_graph, save_graph
-from ..graphs.graph import Graph
+from ..graphs.graph import Graph, Kind
 from ..graphs.machine import Replicas
 from ..graphs.machines.networks import find_network, find_replicas
-from ..graphs.transformations.sharding import sharded
+from ..graphs.machines.nodes import part_of_node
+from ..graphs.transformations.sharding import rank_bytes, sharded
 from ..graphs.transformations.updates import ADAMW, SGD, Optimizer, with_updates
 from ..graphs.units import format_bytes
-from .options import destination_option, output_options
+from .options import chosen_machine, destination_option, machine_option, output_options
 from .parameter_types import DOCUMENT, Word
 from .printing.figures import graph_row, network_rows
 from .printing.output import Output, labelled
 from .printing.output_files import destination_of, write_out
+
+_NODE = 8
+"""Ranks on a node, if nobody says otherwise: most nodes have so many devices."""
 
 _OPTIMIZERS: dict[str, Optimizer] = {"adamw": ADAMW, "sgd": SGD}
 
@@ -52,6 +57,12 @@ _OPTIMIZERS: dict[str, Optimizer] = {"adamw": ADAMW, "sgd": SGD}
     type=Word(_OPTIMIZERS),
     help="Optimizer whose updates are added to a graph that has none.  [default: the graph has them]",
 )
+@machine_option
+@click.option(
+    "--node-ranks",
+    type=click.IntRange(1),
+    help="Ranks on one node, which divide its host memory, CPU and disks.  [default: --ranks, at most 8]",
+)
 @destination_option("GRAPH.sharded.json in the working folder")
 @output_options
 def shard(
@@ -61,11 +72,16 @@ def shard(
     replicas: int | None,
     replica_link: str | None,
     optimizer: str | None,
+    machine_path: Path | None,
+    node_ranks: int | None,
     destination: Path | None,
     output: Output,
 ) -> None:
     """Write GRAPH as one rank of sharded training runs it (ZeRO-3, FSDP): weights, gradients and optimizer
     states spread over the ranks.
+
+    With --machine, or a graph that names a machine with links, activations and the shares of optimizer states
+    can be offloaded to the host.
 
     \b
     plan shard graph.yaml --ranks 8 --link ib400 --optimizer adamw -o sharded.yaml
@@ -80,27 +96,29 @@ def shard(
         peers = replace(peers, replicas=find_replicas(replica_link or link, replicas))
     if optimizer is not None:
         graph = _with_updates(graph, _OPTIMIZERS[optimizer])
+    if (machine := chosen_machine(machine_path, output) or graph.machine) is not None:
+        graph = replace(graph, machine=part_of_node(machine, node_ranks or min(ranks, _NODE)))
     found = sharded(graph, peers)
     written = write_out(to, partial(save_graph, found))
-    sizes, spread = found.tensors.bytes, sorted(found.tensors.spread)
-    persistent = [x for x in spread if found.persistent[x]]
-    whole = int(sizes[persistent].sum())
+    states = found.tensors.kind == Kind.OPTIMIZER_STATE
+    whole = int(graph.tensors.bytes[np.flatnonzero(found.persistent & (found.spread | states))].sum())
+    share = rank_bytes(found)
     output.result(
         {
             "graph": found.name,
             "ranks": ranks,
             "link": {"rate": peers.rate, "latency": peers.latency},
             "replicas": peers.replicas and _replicas_document(peers.replicas),
-            "spread": len(spread),
+            "spread": len(found.tensors.spread),
             "spread_bytes": whole,
-            "share_bytes": found.share_bytes,
+            "share_bytes": share,
             "file": written.name,
         },
         labelled(
             [
                 graph_row(found),
                 *network_rows(peers),
-                ("weights and states", f"{format_bytes(whole)}, {format_bytes(found.share_bytes)} on each"),
+                ("weights and states", f"{format_bytes(whole)}, {format_bytes(share)} on each"),
                 *written.row(),
             ]
         ),

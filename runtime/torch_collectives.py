@@ -1,16 +1,19 @@
-"""Names of torch's functional collectives that it does not promise to keep.
+"""Names of torch's functional collectives, and of DTensors, that it does not promise to keep.
 
 `torch.distributed._functional_collectives`, which DTensors use, calls operators of `_c10d_functional`: one
-starts a collective of a group, given by its name, another waits for its result. All were in torch 2.13.0.
+starts a collective of a group, given by its name, another waits for its result. A DTensor has its local
+tensor in a slot. All were in torch 2.13.0.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed.tensor import DTensor
 
 _OPERATORS = "_c10d_functional"
 _GROUP = "group_name"
@@ -65,3 +68,22 @@ def name_of_group(group: Any) -> str:
 def group_named(name: str) -> dist.ProcessGroup:
     """Return the group of this name."""
     return dist.distributed_c10d._resolve_process_group(name)  # pyright: ignore[reportArgumentType]
+
+
+LOCAL_OF_DTENSOR: Any = cast("Any", DTensor)._local_tensor
+"""The slot of a DTensor from which all that PyTorch does with its values reads the local tensor."""
+
+
+def noticing_reads(name: str, before: Callable[[Tensor], None]) -> type[DTensor]:
+    """Return a class of DTensors that calls `before` with the local tensor when that is first read.
+
+    Shape and dtype lie in the DTensor itself. After the first read it is an ordinary one once more.
+    """
+
+    def read(self: Any) -> Tensor:
+        before(LOCAL_OF_DTENSOR.__get__(self))
+        self.__class__ = DTensor
+        return LOCAL_OF_DTENSOR.__get__(self)
+
+    local = property(read, lambda self, tensor: LOCAL_OF_DTENSOR.__set__(self, tensor))
+    return type(name, (DTensor,), {"__slots__": (), "_local_tensor": local})

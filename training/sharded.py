@@ -18,15 +18,17 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ..graphs.errors import InputError, MismatchError
-from ..graphs.machine import Peers
+from ..graphs.machine import Machine, Peers
+from ..graphs.machines.nodes import part_of_node
 from ..graphs.transformations.sharding import sharded
 from ..runtime.model.iteration import Iteration
 from ..runtime.model.processes import Processes
 from ..runtime.profile.profile import costs_of, measure_program, with_true_sizes
 from ..runtime.program.graph import graph_of
 from ..runtime.program.program import Program
+from ..runtime.run.execute import PlannedStep
 from ..runtime.sharded.fully_sharded import find_wrapped, precision_of, taken_out
-from ..runtime.sharded.gradients import share_sizes, with_padding
+from ..runtime.sharded.gradients import share_sizes, with_local_states, with_padding
 from ..runtime.sharded.meshes import check_dimensions
 from ..runtime.sharded.network import measure_network
 from ..runtime.sharded.ranks import Ranks
@@ -37,6 +39,7 @@ from ..runtime.updates.masters import MASTER
 from .buckets import Buckets, check_ignored
 from .holding import Holding
 from .options import Options
+from .plan_cache import Plan
 from .report import TrainingLog
 from .sharded_holding import ShardedHolding
 from .together import (
@@ -51,8 +54,12 @@ from .together import (
 
 
 class ShardedPlanner(TogetherPlanner):
-    """Factory of the plans of a sharded step. All ranks call it together."""
+    """Factory of the plans of a sharded step. All ranks call it together.
 
+    machine: this rank's part of its node; None if nothing is offloaded.
+    """
+
+    machine: Machine | None = None
     _network: Peers | None = None
 
     def _around_planning(self, iteration: Iteration) -> AbstractContextManager[None]:
@@ -85,9 +92,13 @@ class ShardedPlanner(TogetherPlanner):
             cost._replace(seconds=cost.seconds + network.latency) if one.call.target is clip else cost
             for one, cost in zip(true.operations, costs_of(true, measured), strict=True)
         ]
-        unspread = graph_of(with_padding(true, shards), costs)
+        unspread = graph_of(with_padding(true, shards), costs, machine=self.machine)
         graph = sharded(unspread, network, share_sizes(true, shards, MASTER))
         return self._solved_by_first(iteration, program, graph, size)
+
+    def _planned(self, iteration: Iteration, plan: Plan, left: int = 0) -> PlannedStep:
+        local = with_local_states(plan.program, shards_of(iteration), MASTER)
+        return super()._planned(iteration, plan._replace(program=local), left)
 
     def _planned_first(self, iteration: Iteration) -> None:
         shards, optimizer = shards_of(iteration), self.options.optimizer
@@ -132,6 +143,8 @@ def sharded_step(
         )
     ranks = made_ranks(mesh, weight.device)
     ranks.together(partial(_validate, module, options, processes, word, planned=planned))
+    planner = ShardedPlanner(options, TrainingLog(options.progress))
+    planner.machine = _part_of_node(ranks, options.machine)
     precision = dict[str, Precision]()
     if wrapped is None:
         ranks.together(partial(check_module, module, ranks.shards))
@@ -144,7 +157,16 @@ def sharded_step(
     with nullcontext() if wrapped is None else taken_out(wrapped):
         if wrapped is not None:
             shards.adopt(module, precision)
-        return kind(iteration, ShardedPlanner(options, TrainingLog(options.progress)), buckets)
+        return kind(iteration, planner, buckets)
+
+
+def _part_of_node(ranks: Ranks, machine: Machine | None) -> Machine | None:
+    """Return this rank's part of its node, as rank 0 describes it. Raises MismatchError if one has none."""
+    found = ranks.gathered(machine is None)
+    if (other := next((rank for rank, one in enumerate(found) if one != found[0]), None)) is not None:
+        raise MismatchError(f"ranks 0 and {other} differ in machine=: they must run the same plan")
+    first: Machine | None = ranks.from_first(machine)
+    return None if first is None else part_of_node(first, ranks.on_node)
 
 
 def _validate(
@@ -156,7 +178,7 @@ def _validate(
     """
     if processes is not None:
         raise InputError(f"{word} spreads weights itself: give the module inside of DistributedDataParallel")
-    validate_together(options, word, planned=planned)
+    validate_together(options, word, planned=planned, offloads=True)
     assert options.optimizer is not None
     if word == "fully_shard":
         return

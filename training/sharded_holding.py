@@ -18,7 +18,9 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from ..graphs.errors import InputError, MismatchError
-from ..runtime.sharded.shards import Shards, local_of
+from ..runtime.sharded.offloaded_states import unmoved_local
+from ..runtime.sharded.shards import Shards
+from ..runtime.storage.host_access import at_home_value, replace_at_home
 from .holding import Holding
 from .random_numbers import random_numbers
 
@@ -83,7 +85,7 @@ class ShardedHolding(Holding):
 
     def _sent(self, tensor: DTensor) -> Tensor:
         """Return the bytes of this rank's rows, in host memory, with as many rows as on each other rank."""
-        local = local_of(tensor)
+        local = at_home_value(unmoved_local(tensor))
         sent = torch.zeros(self._shards.rows(tensor.shape[0]), *tensor.shape[1:], dtype=tensor.dtype)
         sent[: local.shape[0]].copy_(local)
         return sent.view(-1).view(torch.uint8)
@@ -92,10 +94,9 @@ class ShardedHolding(Holding):
         if not isinstance(tensor, DTensor):
             super().replace(tensor, values)
             return
-        local = local_of(tensor)
+        local = unmoved_local(tensor)
         first = self._ranks.shard * self._shards.rows(tensor.shape[0])
-        with torch.no_grad():
-            local.copy_(values[first : first + local.shape[0]])
+        replace_at_home(local, values[first : first + local.shape[0]])
 
     def new_state(self, parameter: Tensor, values: Tensor, *, on_cpu: bool) -> Tensor:
         if values.shape != parameter.shape:

@@ -23,7 +23,9 @@ from torch import Tensor
 from ..graphs.errors import InputError, MemplanError, MismatchError
 from ..graphs.graph import Graph
 from ..planner.schedule.schedule import Schedule
+from ..planner.simulator.simulate import simulate
 from ..runtime.collector import collector_off
+from ..runtime.device.host_capacity import available_bytes
 from ..runtime.model.iteration import Inputs, Iteration
 from ..runtime.program.program import Program
 from ..runtime.run.execute import PlannedStep
@@ -91,6 +93,7 @@ class TogetherPlanner(Planner):
         made = Plan(self._in_order_of(program, graph), graph, schedule, budget)
         self.bytes = self.bytes or budget
         self._planned_first(iteration)
+        ranks.together(partial(self._check_host, ranks, made))
         step = ranks.together(partial(self._step, iteration, made))
         self._settled[step] = ""
         self._asked[step] = (budget,)
@@ -118,6 +121,18 @@ class TogetherPlanner(Planner):
 
     def _planned_first(self, iteration: Iteration) -> None:
         """Do what follows the first plan, before its step is made."""
+
+    def _check_host(self, ranks: Ranks, plan: Plan) -> None:
+        """Raise InputError if the ranks of this node together need more host memory than it has now."""
+        machine = self.machine_of(plan)
+        figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
+        free = available_bytes()
+        if free is not None and ranks.on_node * figures.host_peak > free:
+            raise InputError(
+                f"the plan needs {figures.host_peak:,} bytes of host memory for each of the {ranks.on_node} "
+                f"ranks of this node, {free:,} are available to them here: give a higher budget=, or a "
+                f"machine= whose host has a capacity of {free:,} bytes or less"
+            )
 
     def _solved_by_first(
         self, iteration: Iteration, program: Program, graph: Graph, size: int | None
@@ -182,15 +197,15 @@ def ranks_of(iteration: Iteration) -> Ranks:
     return ranks
 
 
-def validate_together(options: Options, word: str, *, planned: bool) -> None:
+def validate_together(options: Options, word: str, *, planned: bool, offloads: bool = False) -> None:
     """Raise InputError, one line, for options that do not go with plans of several ranks.
 
     word: what there is such a plan for: `shard=`, `fully_shard`, `a module that communicates`.
-    planned: whether the optimizer's updates are part of the plan.
+    planned: whether the optimizer's updates are part of the plan. offloads: whether plans may use the host.
     """
     unsupported: dict[str, bool] = {
         "train=False": not options.train,
-        "machine": options.machine is not None,
+        "machine": options.machine is not None and not offloads,
         "scaler": options.enabled_scaler is not None,
         "ema": options.ema is not None,
         "weights": options.weights is not None,

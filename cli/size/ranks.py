@@ -16,6 +16,7 @@ from typing import NamedTuple
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine, Peers
 from ...graphs.machines.presets import Preset
+from ...graphs.transformations.sharding import rank_bytes
 from ...planner.addresses.caching_allocator import reserved_peak
 from ...planner.bounds import time_bound
 from ...planner.schedule.schedule import Schedule
@@ -266,7 +267,7 @@ class RanksSearch:
         found.spans.setdefault(one.batch, self._span(one.plan))
         for policy in one.policies:
             found.policy_spans[policy.name] = self._policy_span(loop, policy)
-        found.shares = self._graph(one.batch).share_bytes
+        found.shares = rank_bytes(self._graph(one.batch))
         found.curve.extend(self._curve(one))
 
     def _curve(self, one: RankBatch) -> Iterator[CurvePoint]:

@@ -1,10 +1,12 @@
 """A training graph as one rank of sharded data parallelism sees it (ZeRO-3, FSDP).
 
-    w, w.grad, w.exp_avg, …     spread over the ranks
-    w/update                    on the shares: a rank updates its own, in 1/n of the time
+    w, w.grad     spread over the ranks
+    w.exp_avg     this rank's share, ⌈b/n⌉ bytes: no rank ever has the whole
+    w/update      on the shares: a rank updates its own, in 1/n of the time
 
-Weights, their gradients and optimizer states are spread. What reads a gradient, the norm for clipping as
-well, reads the sum over the ranks, so it works on shares too. Frozen weights are spread, and never change.
+Weights and their gradients are spread. What reads a gradient, the norm for clipping as well, reads the sum
+over the ranks, so it works on shares too. Frozen weights are spread, and never change. A share of an
+optimizer state is a tensor like any other: a machine with links can have it on the host between its updates.
 All else stays as it is: each rank computes with its own batch. Nothing but an update changes a spread tensor,
 so a gradient that is summed up in place is summed up out of place:
 
@@ -19,7 +21,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ..arrays import Ints
 from ..draft import Draft
 from ..errors import InputError
 from ..graph import Graph, Kind, Phase
@@ -29,7 +33,8 @@ from ..machine import Machine, Peers
 def sharded(graph: Graph, peers: Peers, shares: Mapping[int, int] | None = None) -> Graph:
     """Return the graph of one rank of `peers.ranks`; its machine has that network.
 
-    shares: bytes of the shares that are of another dtype than their tensors, as masters of weights are.
+    shares: bytes of the shares that are of another dtype than their tensors, as masters of weights are. A
+        state among them is its weight's share, and is spread with it.
 
     Of a forward pass, which has no gradients, the weights alone are spread. Raises InputError, one line, if
     gradients have no updates, or a tensor can't be spread.
@@ -56,7 +61,11 @@ def sharded(graph: Graph, peers: Peers, shares: Mapping[int, int] | None = None)
     for operation in np.flatnonzero(on_shares).tolist():
         gradients |= {x for x in graph.read_lists[operation] if kind[x] == Kind.PARAMETER_GRADIENT}
     whole = [x for x in graph.results if x in gradients]
-    spread |= gradients | {x for x in states if graph.tensors.bytes[x] >= peers.ranks}
+    shares = shares or {}
+    spread |= gradients | (states & shares.keys())
+    local = sorted(states - spread)
+    sizes = graph.tensors.bytes.copy()
+    sizes[local] = -(-sizes[local] // peers.ranks)
     for x in gradients:
         on_shares[graph.consumers[x]] = True
     for x in sorted(spread):
@@ -70,18 +79,39 @@ def sharded(graph: Graph, peers: Peers, shares: Mapping[int, int] | None = None)
     return replace(
         graph,
         name=f"{graph.name}-{replicas}{peers.ranks}ranks",
-        tensors=replace(graph.tensors, spread=frozenset(spread), shares=shares or {}),
+        tensors=replace(graph.tensors, bytes=sizes, spread=frozenset(spread), shares=shares),
         operations=replace(
             operations,
             phase=np.where(on_shares, Phase.UPDATE, operations.phase).astype(np.uint8),
             time=np.where(on_shares, operations.time * share, operations.time),
-            workspace=np.where(on_shares, -(-operations.workspace // peers.ranks), operations.workspace),
+            workspace=_workspace_on_shares(graph, on_shares, spread, peers),
             # its variants would have weights in host memory
             modes={o: modes for o, modes in operations.modes.items() if not on_shares[o]},
         ),
         machine=_with_network(graph.machine or Machine(), peers),
         source={key: value for key, value in graph.source.items() if key != "fingerprint"},
     )
+
+
+def _workspace_on_shares(graph: Graph, on_shares: NDArray[np.bool_], spread: set[int], peers: Peers) -> Ints:
+    """Return the workspaces of operations, of those on shares with the gradient's copies as shares.
+
+    What is in addition to whole copies, as numbers and rounding, does not become less with the share.
+    """
+    found = graph.operations.workspace.copy()
+    for operation in np.flatnonzero(on_shares).tolist():
+        sizes = (int(graph.tensors.bytes[x]) for x in graph.input_lists[operation] if x in spread)
+        largest = max(sizes, default=0)
+        if largest:
+            copies, rest = divmod(int(found[operation]), largest)
+            found[operation] = copies * peers.share_of(largest) + rest
+    return found
+
+
+def rank_bytes(graph: Graph) -> int:
+    """Return the bytes of a rank's shares of weights and optimizer states, wherever these lie."""
+    states = (graph.tensors.kind == Kind.OPTIMIZER_STATE) & ~graph.spread
+    return graph.share_bytes + int(graph.tensors.bytes[states].sum())
 
 
 def _with_sums_out_of_place(graph: Graph) -> Graph:

@@ -22,15 +22,18 @@ AS_EARLY_AS_WANTED = 1 << 40
 class StepKind(IntEnum):
     """The kinds of steps before one run, in their order there: what leaves first, then what comes.
 
-    WRITE: to any memory below the host. READ: to the host; the kinds before it are reads to deeper memories,
-    which come before those that they feed.
+    WRITE: to any memory below the host. SCATTER: takes memory on the device for a share, so it comes after
+    the deletes of what else leaves, and the gradient that it reads is deleted after it. READ: to the host;
+    the kinds before it are reads to deeper memories, which come before those that they feed.
     """
 
     DELETE_USED = 0
     OFFLOAD = 1
     WRITE = 2
     DELETE = 3
-    READ = DELETE + MOST_MEMORIES
+    SCATTER = 4
+    DELETE_SCATTERED = 5
+    READ = DELETE_SCATTERED + MOST_MEMORIES
     DELETE_READ = READ + 1
     PREFETCH = READ + 2
 
@@ -100,12 +103,15 @@ def derive_transfers(
     for lifetime in lifetimes:
         copies = derive_all_copies(residency, lifetime, hops + 1)
         found = list(_fetches(lifetime, copies, moments))
-        moves += _moves(lifetime.tensor, copies, {fetch.use - 1 for fetch in found}, moments)
+        moves += _moves(lifetime, copies, {fetch.use - 1 for fetch in found}, moments)
         fetches += [_row(lifetime, sizes, hierarchy, residency, fetch) for fetch in found]
         first = None if lifetime.persistent else lifetime.first_moment
         for memory in range(hops):
             made = first if memory == Memory.DEVICE else None
-            spans[memory] += _spans(copies[memory], made, moments, around=lifetime.persistent)
+            scattered = lifetime.spread and memory == Memory.DEVICE
+            spans[memory] += _spans(
+                copies[memory], made, moments, around=lifetime.persistent, scattered=scattered
+            )
         if lifetime.persistent:
             start = _memories_at_start(copies, moments)
     return TensorTransfers(
@@ -175,17 +181,22 @@ def _row(
     return x, fetch.use, fetch.earliest, size, int(fetch.source), (0,) * hops, tuple(placed), tuple(seconds)
 
 
-def _moves(x: int, copies: Sequence[Copies], fetched: set[int], moments: int) -> Iterator[tuple[int, ...]]:
+def _moves(
+    lifetime: Lifetime, copies: Sequence[Copies], fetched: set[int], moments: int
+) -> Iterator[tuple[int, ...]]:
     """Find the transfers and deletes of a lifetime as rows MOVE, without the fetches to the device.
 
     fetched: the moments just before the uses that these are for.
     """
+    x = lifetime.tensor
+    leave = StepKind.SCATTER if lifetime.spread else StepKind.OFFLOAD
+    left = StepKind.DELETE_SCATTERED if lifetime.spread else StepKind.DELETE
 
     def row(moment: int, kind: int, order: int, step: Step) -> tuple[int, ...]:
         return position_of(moment), kind, order, *step
 
     for memory, here in enumerate(copies):
-        kind = StepKind.OFFLOAD if memory == Memory.DEVICE else StepKind.WRITE
+        kind = leave if memory == Memory.DEVICE else StepKind.WRITE
         for moment in here.stored:
             yield row(moment % moments, kind, moment % moments, offload(x, memory + 1))
         for copy in here.upper if memory > Memory.DEVICE else ():
@@ -201,19 +212,27 @@ def _moves(x: int, copies: Sequence[Copies], fetched: set[int], moments: int) ->
                 moment = copy.end % moments
                 # A copy that is read by a transfer in this very slot is deleted after the transfer.
                 moved = moment % 2 or moment in stored
-                yield row(moment, after_transfer if moved else after_run, moment, delete(x, memory))
+                kind = after_transfer if moved else after_run
+                if memory == Memory.DEVICE and moment in stored:
+                    kind = left
+                yield row(moment, kind, moment, delete(x, memory))
 
 
-def _spans(copies: Copies, first: int | None, moments: int, *, around: bool) -> Iterator[tuple[int, int]]:
+def _spans(
+    copies: Copies, first: int | None, moments: int, *, around: bool, scattered: bool
+) -> Iterator[tuple[int, int]]:
     """Find the moments at which a copy is in the upper memory.
 
     first: of the first contribution, from which on a copy that is made there takes its bytes.
-    around: the last copy stays until the next iteration's first.
+    around: the last copy stays until the next iteration's first. scattered: the copy below, which is made
+    in a slot, takes memory next to it: it is there in the slot of its delete too.
     """
     for index, copy in enumerate(copies.upper):
         made = index == 0 and first is not None and not copy.fetched
         start = min(first, copy.start) if made and first is not None else copy.start
         end = start + moments if copy.end is None and around else copy.end or moments
+        if scattered and copy.end in copies.stored:
+            end += 1
         yield from _wrapped(start, end, moments)
 
 

@@ -128,7 +128,7 @@ class _IterationWriter(CopyWriter):
             arguments=tuple(map(on_share, call.arguments)),
             keywords={name: on_share(argument) for name, argument in call.keywords.items()},
         )
-        return operation._replace(call=call, mutates=())
+        return operation._replace(call=call, mutates=tuple(x for x in operation.mutates if x not in on_peers))
 
     def _assign(self, call: Call, kept: set[int | None], text: str | None = None) -> None:
         if call.target is clip and self.graph.tensors.spread:  # the norms are those of this rank's shares

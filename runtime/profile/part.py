@@ -25,7 +25,11 @@ def graph_of_part(part: Part, whole: Program, graph: Graph) -> Graph:
     graph: of the whole.
     """
     sizes: list[int] = graph.tensors.bytes.tolist()
-    storages = [one._replace(bytes=size) for one, size in zip(part.program.storages, sizes, strict=True)]
+    # What is measured are whole states: of shares the graph knows the bytes of one rank's.
+    storages = [
+        one._replace(bytes=max(one.bytes, size) if graph.tensors.spread else size)
+        for one, size in zip(part.program.storages, sizes, strict=True)
+    ]
     program = replace(part.program, storages=storages)
     own = [k for k, o in enumerate(part.places) if program.operations[k].call is not whole.operations[o].call]
     rounds = Rounds(program, {}, own, keeps_integers=False)
@@ -48,7 +52,9 @@ def _spread_as(whole: Graph, made: Graph, places: Sequence[int], own: Sequence[i
         time=np.where(measured, made.operations.time * share, made.operations.time),
         modes={o: modes for o, modes in made.operations.modes.items() if not on_shares[o]},
     )
-    tensors = replace(made.tensors, spread=whole.tensors.spread, shares=whole.tensors.shares)
+    tensors = replace(
+        made.tensors, bytes=whole.tensors.bytes, spread=whole.tensors.spread, shares=whole.tensors.shares
+    )
     return replace(made, tensors=tensors, operations=operations)
 
 

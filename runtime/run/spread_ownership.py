@@ -1,7 +1,8 @@
 """Ownership of the tensors that are spread over ranks.
 
-Iterations start with this rank's shares, which are the module's parameters and the optimizer's states, and
-with full weights that the iteration before has gathered, be it another plan's.
+Iterations start with this rank's shares, which are the module's parameters, and with full weights that the
+iteration before has gathered, be it another plan's. What else a schedule moves, as shares of optimizer
+states, is owned as without ranks (ownership.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ..program.program import Program
 from ..sharded.shards import Gathered, Shards, Share, local_of, version_of_share
 from .cycle import Cycle
 from .owners import Owner
+from .ownership import Ownership
 
 
 class SpreadOwnership:
@@ -32,13 +34,16 @@ class SpreadOwnership:
     ) -> None:
         self._cycle, self._shards = cycle, shards
         weights, storages = set(program.parameters.values()), program.values
-        self._weights = {storages[v].storage: owner for v, owner in owners.items() if v in weights}
-        self._states = {storages[v].storage: owner for v, owner in owners.items() if v not in weights}
-        self._gathered = {x for memory, x in cycle.places if memory == Memory.DEVICE}
+        spread = cycle.graph.tensors.spread
+        shares = {v: owner for v, owner in owners.items() if storages[v].storage in spread}
+        self._weights = {storages[v].storage: owner for v, owner in shares.items() if v in weights}
+        self._masters = {storages[v].storage: owner for v, owner in shares.items() if v not in weights}
+        self._gathered = {x for memory, x in cycle.places if memory == Memory.DEVICE and x in spread}
+        self._others = Ownership(program, {v: o for v, o in owners.items() if v not in shares}, cycle)
         self._versions: dict[int, tuple[int, int]] = {}
 
     def take(self) -> None:
-        """Put all shares where iterations start with them, and gather the full weights that are missing or
+        """Put all tensors where iterations start with them, and gather the full weights that are missing or
         older than their shares.
 
         All ranks gather the same: what is loaded into weights is loaded on all. Raises MemplanError.
@@ -46,7 +51,8 @@ class SpreadOwnership:
         if self._shards.ranks.lost:
             raise MemplanError(self._shards.ranks.lost)
         held, left = self._cycle.held, self._shards.take_over(self)
-        for x, (_name, owner) in self._states.items():
+        self._others.take()  # before weights are gathered: it makes room on the device
+        for x, (_name, owner) in self._masters.items():
             state = local_of(owner())
             held[variable(Memory.PEERS, x)] = Share(state, state, state.dtype)
         found: dict[int, Tensor] = {}
@@ -86,8 +92,12 @@ class SpreadOwnership:
         self._versions = {x: version_of_share(owner()) for x, (_, owner) in self._weights.items()}
 
     def give_back(self) -> None:
-        """Leave all as it is: between iterations shares are the module's."""
+        """Give back what is offloaded, on the device. Shares of weights are the module's between
+        iterations.
+        """
+        self._others.give_back()
 
-    def give_up(self, _storages: Container[int], _refuse: Callable[[], NoReturn]) -> None:
+    def give_up(self, storages: Container[int], refuse: Callable[[], NoReturn]) -> None:
         """Refuse further iterations: the ranks may be apart."""
+        self._others.give_up(storages, refuse)
         self._shards.ranks.leave(sys.exception())

@@ -91,6 +91,25 @@ def with_padding(program: Program, shards: Shards) -> Program:
     return replace(program, storages=storages)
 
 
+def with_local_states(program: Program, shards: Shards, master: str) -> Program:
+    """Return the program in which optimizer states are this rank's shares, as it has them.
+
+    The share of a weight that is its own master stays spread, as the weight is. master: the state's name.
+    """
+    values, storages = list(program.values), list(program.storages)
+    for (name, state), first in program.states.items():
+        if name in shards.precision and state == master:
+            continue
+        x = values[first].storage
+        storages[x] = storages[x]._replace(bytes=_share_bytes(program, shards, first))
+        for value, form in enumerate(values):
+            if form.storage == x:
+                shape = (shards.own_rows(form.shape[0]), *form.shape[1:])
+                strides = torch.empty(shape, device="meta").stride()
+                values[value] = form._replace(shape=shape, strides=strides)
+    return replace(program, values=values, storages=storages)
+
+
 def share_sizes(program: Program, shards: Shards, master: str) -> dict[int, int]:
     """Return by storage the bytes of a rank's shares that are of another dtype than their tensors.
 

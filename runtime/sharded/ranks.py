@@ -7,11 +7,12 @@ come between those of the user's code. All ranks must create theirs together.
 from __future__ import annotations
 
 import ctypes
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from itertools import count, groupby
+from platform import node
 from threading import Lock
 from time import perf_counter, sleep
 from traceback import clear_frames
@@ -44,7 +45,8 @@ class Ranks:
 
     rank: this one. size: number of ranks. shard: number of this rank's share. shards: of how many. replicas:
     number of ranks that hold the same share. mesh, placements: of DTensors. device: the one that computes
-    here. lost: why no collective can run any more; empty if they can.
+    here. on_node: the most ranks on one node, by the names of the hosts. lost: why no collective can run any
+    more; empty if they can.
     """
 
     def __init__(self, mesh: Mesh, device: torch.device) -> None:
@@ -72,6 +74,7 @@ class Ranks:
         self._finding = Lock()  # of the thread that finds out which rank is lost; others wait for its word
         self.lost = ""
         try:
+            self.on_node = max(Counter(self.gathered(node())).values())
             self._check_devices()
         except BaseException:
             self.end()

@@ -16,6 +16,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import torch
@@ -25,8 +26,10 @@ from torch.distributed.tensor import DTensor
 from ...graphs.errors import InputError, MismatchError
 from ..program.program import Value
 from ..storage.copies import raw
-from ..storage.offloaded import give_up
+from ..storage.lazy_init import filled_with, unmade, zeros
+from ..storage.offloaded import Fill, give_up
 from ..torch_internals import version_of
+from .offloaded_states import put_local
 from .ranks import Ranks
 
 _CHECKED = 2**22
@@ -102,6 +105,11 @@ class Shards:
         """Return the rows of each rank's share, padding included, of a tensor with so many rows."""
         return -(-length // self.ranks.shards)
 
+    def own_rows(self, length: int) -> int:
+        """Return the rows of this rank's share, without padding, of a tensor with so many rows."""
+        rows = self.rows(length)
+        return max(0, min(rows, length - self.ranks.shard * rows))
+
     def padded_bytes(self, form: Value, dtype: torch.dtype | None = None) -> int:
         """Return the bytes of a tensor of this form with its padding. dtype: another one than the form's."""
         size = (dtype or form.dtype).itemsize
@@ -109,8 +117,7 @@ class Shards:
 
     def _own(self, padded: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Return this rank's rows in a padded share of a tensor of this shape."""
-        rows = self.rows(shape[0])
-        there = max(0, min(rows, shape[0] - self.ranks.shard * rows))
+        there = self.own_rows(shape[0])
         return padded[: there * _row(shape)].view(there, *shape[1:])
 
     # ── making shares ───────────────────────────────────────────────────────────────────────────────
@@ -171,10 +178,16 @@ class Shards:
         )
 
     def state(self, weight: Tensor, dtype: torch.dtype, *, copied: bool = False) -> DTensor:
-        """Return a new optimizer state of a weight: zero, or a copy of it, as a master is."""
+        """Return a new optimizer state of a weight: zero, or a copy of it, as a master is.
+
+        It takes no memory until it is used, wherever a plan then has it.
+        """
         own = local_of(weight)
-        made = own.to(dtype, copy=True) if copied else torch.zeros_like(own, dtype=dtype)
-        return self._dtensor(made, weight)
+        form = Value(0, tuple(own.shape), own.stride(), 0, dtype, own.device)
+        fill: Fill = partial(_copied, own, form) if copied else zeros
+        made = self._dtensor(torch.zeros((), dtype=dtype, device=own.device).expand(own.shape), weight)
+        put_local(made, unmade(form, fill))
+        return made
 
     def share(self, form: Value) -> Share:
         """Allocate this rank's share of a gradient of this form."""
@@ -252,6 +265,11 @@ def checksums(module: nn.Module) -> Iterator[tuple[str, Any]]:
             places = torch.arange(1, piece.numel() + 1, device=piece.device).add_(number * _CHECKED)
             total += places.mul_(piece).sum()
         yield name, (tuple(parameter.shape), parameter.dtype, int(total))
+
+
+def _copied(own: Tensor, form: Value, bytes_: Tensor) -> None:
+    """Fill bytes with a weight's share, in the form's dtype."""
+    filled_with(own.detach(), form, bytes_)
 
 
 def version_of_share(weight: Tensor) -> tuple[int, int]:

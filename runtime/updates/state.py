@@ -17,6 +17,7 @@ from ..model.accumulated import SUM, Accumulated, accumulated, forget_sums, note
 from ..model.iteration import Iteration
 from ..program.program import Program, Value
 from ..sharded.local_tensors import local_state
+from ..sharded.offloaded_states import planned_local
 from ..storage.host_access import at_home_value
 from ..storage.lazy_init import filled_with, unmade, zeros
 from ..storage.offloaded import Fill
@@ -165,7 +166,9 @@ class OptimizerState:
             self._counts_now = [row[COUNT] for row in rows.values()]
             counts = set(_numbers(self._counts_now))
         states = [
-            weight if is_own_master(weight := tensors[parameter], state) else rows[parameter][state]
+            weight
+            if is_own_master(weight := tensors[parameter], state)
+            else self._local(rows[parameter][state])
             for parameter, state in self._states
         ]
         for tensor, (parameter, state) in zip(states, self._states, strict=True):
@@ -226,8 +229,12 @@ class OptimizerState:
         forget_sums(self._optimizer)
 
     def tensor(self, parameter: str, state: str) -> Tensor:
+        """Return a state as plans have it: of one that is spread over ranks, this rank's share."""
         weight = self._module.get_parameter(parameter)
-        return weight if is_own_master(weight, state) else self._optimizer.state[weight][state]
+        return weight if is_own_master(weight, state) else self._local(self._optimizer.state[weight][state])
+
+    def _local(self, state: Tensor) -> Tensor:
+        return state if self._shards is None else planned_local(state)
 
     def _accumulated(self) -> Accumulated | None:
         """Return the progress of the update, if the optimizer holds sums.

@@ -38,7 +38,7 @@ def test_a_sharded_graph_is_written_solved_checked_and_shown(graph: Path) -> Non
     found: dict[str, Any] = json.loads(plan(*words).stdout)
     sharded = load_graph("s.json")
     assert found["ranks"] == 4
-    assert found["spread"] == len(sharded.tensors.spread) == 6 * 4
+    assert found["spread"] == len(sharded.tensors.spread) == 6 * 2
     assert found["share_bytes"] == found["spread_bytes"] // 4
     assert sharded.machine is not None
     assert sharded.machine.links.peers == Peers(1e6, 1e-3, ranks=4)

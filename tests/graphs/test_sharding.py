@@ -21,7 +21,7 @@ from memplan.graphs.files.machine import (
 from memplan.graphs.generators import chain
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Links, Machine, Peers, Replicas
-from memplan.graphs.transformations.sharding import sharded
+from memplan.graphs.transformations.sharding import rank_bytes, sharded
 from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.planner.baseline import baseline
 from memplan.planner.residency.prefetch_placement import build_schedule
@@ -45,15 +45,21 @@ def updated(*, clip: bool = False) -> Graph:
     )
 
 
-def test_weights_gradients_and_states_are_spread() -> None:
+def test_weights_and_gradients_are_spread_and_states_are_shares() -> None:
     graph, plain = sharded(updated(), NETWORK), updated()
     kinds = {graph.tensor(x).kind for x in graph.tensors.spread}
-    assert kinds == {Kind.PARAMETER, Kind.PARAMETER_GRADIENT, Kind.OPTIMIZER_STATE}
-    assert len(graph.tensors.spread) == 4 * 3
+    assert kinds == {Kind.PARAMETER, Kind.PARAMETER_GRADIENT}
+    assert len(graph.tensors.spread) == 2 * 3
+    states = np.flatnonzero(plain.tensors.kind == Kind.OPTIMIZER_STATE)
+    assert len(states) == 2 * 3
+    assert graph.tensors.bytes[states].tolist() == [-(-int(b) // 8) for b in plain.tensors.bytes[states]]
+    weights = np.flatnonzero(plain.tensors.kind == Kind.PARAMETER)
+    held = (NETWORK.share_of(int(b)) for b in plain.tensors.bytes[[*weights, *states]])
+    assert rank_bytes(graph) == sum(held)
     for o, name in enumerate(graph.operations.name):
         share = 8 if name.endswith("/update") else 1
         assert graph.seconds(o) == pytest.approx(plain.seconds(o) / share)
-        assert {*graph.on_peers(o)} == ({*graph.input_lists[o]} if share == 8 else set())
+        assert {*graph.on_peers(o)} == ({*graph.input_lists[o]} - {*states} if share == 8 else set())
     assert not any(graph.operations.phase[o] == Phase.UPDATE for o in graph.operations.modes)
     assert graph.machine == Machine(links=Links(peers=NETWORK))
 
@@ -137,7 +143,7 @@ def test_shares_of_another_dtype_have_bytes_of_their_own(tmp_path: Path) -> None
     size = 2 * NETWORK.share_of(int(plain.tensors.bytes[weight]))
     graph, known = sharded(plain, NETWORK, {weight: size, state: 0}), sharded(plain, NETWORK)
     more = size // 2 - NETWORK.share_of(int(plain.tensors.bytes[state]))
-    assert graph.share_bytes == known.share_bytes + more
+    assert rank_bytes(graph) == rank_bytes(known) + more
     assert baseline(graph).least_budget == baseline(known).least_budget + more
     save_graph(graph, path)
     assert load_graph(path).tensors.shares == graph.tensors.shares == {weight: size, state: 0}

@@ -198,11 +198,25 @@ def test_peers_are_a_host_with_one_link_both_ways(seed: int, ranks: int) -> None
     ]
     chosen = dict.fromkeys(random.sample(uses, random.randint(1, len(uses))), int(PEERS))
     sharded, offloaded = (build_schedule(each, Residency(runs, chosen)) for each in (graph, plain))
-    assert np.array_equal(sharded.verbs, offloaded.verbs)
-    found, expected = simulate(graph, sharded), simulate(plain, offloaded)
+    assert slots_of(sharded) == slots_of(offloaded)
+    found, expected = simulate(graph, sharded), simulate(plain, sharded)
     assert found.figures.time == pytest.approx(expected.figures.time, rel=1e-9)
     assert found.figures.least_budget == least_bytes(graph, sharded, shares=True)
-    assert expected.figures.least_budget == least_bytes(graph, offloaded, shares=False)
+    assert expected.figures.least_budget == least_bytes(graph, sharded, shares=False)
+    # What else leaves is deleted before a scatter, whose share takes memory.
+    offloaded = replace(offloaded, initial=sharded.initial)
+    assert found.figures.least_budget <= least_bytes(graph, offloaded, shares=True)
+
+
+def slots_of(schedule: Schedule) -> list[list[Step]]:
+    """The steps between one run and the next, sorted."""
+    slots: list[list[Step]] = [[]]
+    for step in schedule:
+        if step.verb == Verb.COMPUTE:
+            slots += [[step], []]
+        else:
+            slots[-1].append(step)
+    return [sorted(slot) for slot in slots]
 
 
 def least_bytes(graph: Graph, schedule: Schedule, *, shares: bool) -> int:

@@ -262,8 +262,7 @@ def stepped(module: nn.Module) -> torch.optim.AdamW:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"machine": "rtx3060"}, "shard= and machine are not supported together: leave machine out"),
-    ({"ema": 0.9}, "shard= and ema are not"),
+    ({"ema": 0.9}, "shard= and ema are not supported together: leave ema out"),
     ({"cuda_graph": True}, "shard= and cuda_graph are not"),
     ({"rollback_on_error": True}, "shard= and rollback_on_error are not"),
     ({"verify": True}, "shard= and verify=True are not"),

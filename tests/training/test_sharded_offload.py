@@ -1,0 +1,198 @@
+"""Sharded training whose optimizer states lie on the host: FSDP2's bits, in less memory than the shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from memplan.graphs.machine import Link, Links, Machine
+from memplan.graphs.transformations.sharding import rank_bytes
+from memplan.planner.schedule.schedule import Verb
+from memplan.runtime.measuring.live_bytes import live_peak
+from memplan.runtime.sharded.offloaded_states import unmoved_local
+from memplan.runtime.storage.offloaded import hold_of
+from memplan.training import together
+from not_none import not_none
+from ranks import ranks
+from sharded_models import batch, make
+from sharded_training import (
+    COUNT,
+    Policies,
+    Trained,
+    adamw,
+    by_fsdp,
+    differences,
+    local,
+    planned_step,
+    share_bytes,
+    wrapped,
+)
+from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
+
+pytestmark = pytest.mark.scripts
+
+STEPS = 5
+NODE = Machine(host_capacity=2**30, links=Links(Link(1e9, 1e-6), Link(1e9, 1e-6)))
+
+
+def batches_of(kind: str, rank: int, count: int = STEPS) -> list[dict[str, Tensor]]:
+    return [batch(kind, rank, number) for number in range(count)]
+
+
+def offloading(rank: int, size: int, kind: str, budget: str) -> dict[str, Any]:
+    """Train by FSDP2, and by a plan that may use the host; return what differs, and the bytes."""
+    batches = batches_of(kind, rank)
+    known, module = by_fsdp(kind, size, batches), make(kind)
+    optimizer, found = adamw(module), list[Tensor]()
+    step = planned_step(module, optimizer, batches[0], budget, machine=NODE, time_limit=2)
+    shares = share_bytes(module)  # of weights; made before the count begins
+
+    def train() -> None:
+        found.extend(step(**each).detach() for each in batches)
+        not_none(step.plans[0].cycle).end_jobs()
+
+    counted = live_peak(train)
+    stay = [each for each in module.buffers() if hold_of(each) is None]
+    given = sum(each.nbytes for each in (*batches[0].values(), *stay))
+    outside = COUNT * len(optimizer.state) + sum(each.nbytes for each in found)
+    graph, schedule = step.plan.graph, step.plan.schedule
+    names = graph.tensors.name
+    moved = {names[x] for x in schedule.targets[schedule.verbs == Verb.PREFETCH].tolist()}
+    return {
+        "different": differences(known, Trained(module, optimizer, found, [])),
+        "peak": counted.peak_bytes + shares + given - outside,
+        "planned": step.plan.figures.peak,
+        "budget": step.plan.budget,
+        "shares": rank_bytes(graph),
+        "on host": [name for name in moved if name.endswith((".exp_avg", ".exp_avg_sq"))],
+        "capacity": not_none(graph.machine).host_capacity,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "budget", "size"), [("gpt2", "20%", 2), ("lora", "50%", 2), ("llama", "25%", 4)]
+)
+def test_states_on_the_host_change_no_bit(tmp_path: Path, kind: str, budget: str, size: int) -> None:
+    """Of four ranks some have fewer rows of a weight, or none, and sums may round otherwise."""
+    for found in ranks(offloading, tmp_path, size, kind, budget, size=size):
+        assert not isinstance(found, str), found
+        assert all(each <= 1e-6 * (size > 2) for each in found["different"].values()), found["different"]
+        assert found["peak"] <= found["planned"] <= found["budget"]
+        assert found["on host"]
+        assert found["capacity"] == 2**30 // size
+        if kind == "gpt2":
+            assert found["budget"] < found["shares"]  # weights and states alone would not fit
+
+
+def held_and_saved(rank: int, folder: str) -> dict[str, Any]:
+    """Between iterations: evaluate, read the states, save; go on, load into a plan without a host."""
+    batches = batches_of("gpt2", rank, 6)
+    known, module = by_fsdp("gpt2", 2, batches), make("gpt2")
+    optimizer = adamw(module)
+    step = planned_step(module, optimizer, batches[0], "22%", machine=NODE)
+    losses = [step(**each).detach() for each in batches[:2]]
+    before = sum(offloaded(optimizer))
+    evaluated = step.evaluate(**batches[2])[0]
+    step.save(folder)
+    after = sum(offloaded(optimizer))
+    losses += [step(**each).detach() for each in batches[2:4]]
+    reads = [float(local(row["exp_avg"]).sum()) for row in optimizer.state.values()]
+    losses += [step(**each).detach() for each in batches[4:]]
+    other = make("gpt2")
+    resumed = planned_step(other, adamw(other), batches[0], "100%")
+    resumed.load(folder)
+    again = [resumed(**each).detach() for each in batches[2:]]
+    step.load(folder)
+    back = [step(**each).detach() for each in batches[2:]]
+    return {
+        "different": differences(known, Trained(module, optimizer, losses, [])),
+        "again": [torch.equal(one, two) for one, two in zip(again, losses[2:], strict=True)],
+        "back": [torch.equal(one, two) for one, two in zip(back, losses[2:], strict=True)],
+        "evaluated": torch.equal(evaluated, losses[2]),
+        "offloaded": (before, after),
+        "read": any(reads),
+    }
+
+
+def offloaded(optimizer: torch.optim.Optimizer) -> list[bool]:
+    """Per state whether it is offloaded now."""
+    states = (row[name] for row in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq"))
+    return [hold_of(unmoved_local(each)) is not None for each in states]
+
+
+def test_states_on_the_host_are_read_saved_and_loaded(tmp_path: Path) -> None:
+    (tmp_path / "saved").mkdir()
+    for found in ranks(held_and_saved, tmp_path, str(tmp_path / "saved")):
+        assert not isinstance(found, str), found
+        assert not found["different"]
+        assert all(found["again"])
+        assert all(found["back"])
+        assert found["evaluated"]
+        assert found["offloaded"][0] == found["offloaded"][1] > 0  # a save reads them where they are
+        assert found["read"]
+
+
+def clipped_and_accumulated(rank: int) -> dict[str, float]:
+    batches = batches_of("gpt2", rank, 4)
+    known, module = by_fsdp("gpt2", 2, batches, most=0.05, every=2), make("gpt2")
+    optimizer, options = adamw(module), {"max_grad_norm": 0.05, "gradient_accumulation_steps": 2}
+    step = planned_step(module, optimizer, batches[0], "45%", machine=NODE, **options)
+    losses, norms = list[Tensor](), list[Tensor]()
+    for each in batches:
+        losses.append(step(**each).detach())
+        if step.grad_norm is not None:
+            norms.append(step.grad_norm.clone())
+    return differences(known, Trained(module, optimizer, losses, norms))
+
+
+def test_clipped_sums_on_the_host_change_no_bit(tmp_path: Path) -> None:
+    for found in ranks(clipped_and_accumulated, tmp_path):
+        assert found == {}
+
+
+def without_room(rank: int, free: int) -> Any:
+    if rank:
+        pytest.MonkeyPatch().setattr(together, "available_bytes", lambda: free)
+    module = make("gpt2")
+    planned_step(module, adamw(module), batch("gpt2", rank, 0), "30%", machine=NODE)
+
+
+def test_a_rank_without_room_on_its_host_is_refused_on_all(tmp_path: Path) -> None:
+    first, second = ranks(without_room, tmp_path, 1000)
+    assert second.startswith("the plan needs ")
+    assert "for each of the 2 ranks of this node, 1,000 are available to them here" in second
+    assert first == f"rank 1 of 2 has no plan: {second}"
+
+
+def with_other_machines(rank: int) -> Any:
+    module = nn.Linear(4, 4)
+    nn.init.ones_(module.weight)
+    machine = None if rank else NODE
+    return planned_step(module, adamw(module), {"input": torch.ones(2, 4)}, "100%", machine=machine)
+
+
+def test_a_rank_without_the_machine_is_refused_on_all(tmp_path: Path) -> None:
+    line = "ranks 0 and 1 differ in machine=: they must run the same plan"
+    assert ranks(with_other_machines, tmp_path) == [line, line]
+
+
+def wrapped_in_bfloat16(rank: int) -> dict[str, Any]:
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    batches, policies = batches_of("gpt2", rank, 3), Policies(policy, policy)
+    known, module = by_fsdp("gpt2", 2, batches, policies=policies), wrapped(make("gpt2"), 2, policies)
+    optimizer = adamw(module)
+    step = planned_step(module, optimizer, batches[0], "30%", shard=None, machine=NODE)
+    losses = [step(**each).detach() for each in batches]
+    at_once = sum(offloaded(optimizer))
+    return {"different": differences(known, Trained(module, optimizer, losses, [])), "offloaded": at_once}
+
+
+def test_states_of_modules_that_fsdp2_has_wrapped(tmp_path: Path) -> None:
+    """The shares of weights in bfloat16 are their float32 masters, which stay on the device."""
+    for found in ranks(wrapped_in_bfloat16, tmp_path):
+        assert not isinstance(found, str), found
+        assert not found["different"]
+        assert found["offloaded"]

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from ..graphs.errors import InputError
 from ..graphs.graph import Graph
-from ..runtime.calls.collectives import collectives_in, groups_of
+from ..runtime.calls.collectives import collectives_in, groups_of, overlapping
 from ..runtime.model.iteration import Inputs, Iteration, tensors_in
 from ..runtime.model.processes import Processes
 from ..runtime.profile.collectives import measure_around, measure_collectives
@@ -94,6 +94,8 @@ class CollectivePlanner(TogetherPlanner):
             both = zip(true.storages, sizes, strict=True)
             largest = replace(true, storages=[one._replace(bytes=max(one.bytes, size)) for one, size in both])
             graph = graph_of(largest, costs_of(true, measured))
+            operations = replace(graph.operations, comm=overlapping(program))
+            graph = replace(graph, operations=operations).share_structure(graph)
             return self._solved_by_first(iteration, largest, graph, size)
 
         return ranks.together(plan)

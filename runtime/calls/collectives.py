@@ -1,13 +1,18 @@
 """Collectives that a module calls itself: all-gathers, all-reduces, … of torch's functional kind.
 
 PyTorch writes each as two calls, one that starts it and one that waits for its result, which is the same
-memory. Here they are one operation, which has ended when it returns: its input may be freed at once, and its
-result is memory like any other. So a plan may recompute it, as all ranks do then.
+memory. Here they are one operation, whose result is memory like any other. So a plan may recompute it, as all
+ranks do then.
+
+A call has ended when it returns: its input may be freed at once. `issue` only makes the result, and returns
+the communication that fills it, for the queue between the ranks (runtime/run/queues.py).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,39 +24,56 @@ from ..sharded.ranks import Ranks
 from ..torch_collectives import name_of_group, place_of_group, starts_collective, wait, waits
 from ..unsupported import TraceError
 
+Issued = tuple[Tensor, Callable[[], None]]
+"""A result without its values, and the communication that makes them."""
+
 # Gloo's thread lets go of what the operators give it some time after a collective has ended, and they copy
 # more. These take what they return, and one copy; the ranks keep gloo from holding it.
 
 
-def _all_reduce(ranks: Ranks, tensor: Tensor, by: str, _group: str) -> Tensor:
+def _all_reduce(ranks: Ranks, tensor: Tensor, by: str, _group: str) -> Issued:
     made = tensor.clone(memory_format=torch.contiguous_format)
-    ranks.add_up(made.view(-1), _reduction(by))
-    return made
+    return made, partial(ranks.add_up, made.view(-1), _reduction(by))
 
 
-def _all_gather(ranks: Ranks, tensor: Tensor, size: int, _group: str) -> Tensor:
+def _all_gather(ranks: Ranks, tensor: Tensor, size: int, _group: str) -> Issued:
     made = tensor.new_empty(size * tensor.shape[0], *tensor.shape[1:])
-    ranks.gather([(tensor.reshape(-1), made.view(-1))])
-    return made
+    return made, partial(ranks.gather, [(tensor.reshape(-1), made.view(-1))])
 
 
-def _reduce_scatter(ranks: Ranks, tensor: Tensor, by: str, size: int, group: str) -> Tensor:
-    return _all_reduce(ranks, tensor, by, group).chunk(size)[ranks.rank].clone()
+def _reduce_scatter(ranks: Ranks, tensor: Tensor, by: str, size: int, _group: str) -> Issued:
+    made = tensor.new_empty(tensor.shape[0] // size, *tensor.shape[1:])
+    if not ranks.on_gloo:
+        sent = tensor.contiguous().view(-1)
+        return made, partial(ranks.reduce_scatter, sent, made.view(-1), _reduction(by))
+    whole = tensor.clone(memory_format=torch.contiguous_format)
+
+    def run() -> None:
+        ranks.add_up(whole.view(-1), _reduction(by))
+        made.copy_(whole.chunk(size)[ranks.rank])
+
+    return made, run
 
 
 def _reduction(name: str) -> Any:
     return getattr(dist.ReduceOp, name.upper())
 
 
-_BY_GLOO: Mapping[str, Callable[..., Tensor]] = {
+_PREPARED: Mapping[str, Callable[..., Issued]] = {
     "all_reduce": _all_reduce,
     "all_gather_into_tensor": _all_gather,
     "reduce_scatter_tensor": _reduce_scatter,
 }
 
 
+def communicate(run: Callable[[], None]) -> None:
+    """Fill the result of a collective that was issued, in whatever thread."""
+    with torch.no_grad():
+        run()
+
+
 class Collective:
-    """A collective that has ended when it returns.
+    """A collective, which has ended when a call of it returns.
 
     operator: PyTorch's, which only starts it.
     ranks: those whose own group it runs in, which a rank that fails leaves at once; None: in the group of
@@ -66,11 +88,25 @@ class Collective:
     def __call__(self, *arguments: Any) -> Any:
         if self.ranks is None:
             return self._run(arguments)
-        by_gloo = _BY_GLOO.get(self.__name__) if self.ranks.on_gloo else None
         with self.ranks.running() as group:
-            if by_gloo is not None:
-                return by_gloo(self.ranks, *arguments)
+            if self.can_be_issued and self.ranks.on_gloo:
+                made, run = self.issue(*arguments)
+                run()
+                return made
             return self._run(self._with_group(arguments, group))
+
+    @property
+    def can_be_issued(self) -> bool:
+        """Whether its result can be made before it communicates."""
+        return self.ranks is not None and self.__name__ in _PREPARED
+
+    def issue(self, *arguments: Any) -> Issued:
+        """Return the result without its values, and the communication that makes them.
+
+        All other memory that it takes is there when this returns, and held by the communication.
+        """
+        assert self.ranks is not None
+        return _PREPARED[self.__name__](self.ranks, *arguments)
 
     def __eq__(self, other: object) -> bool:
         """Tell whether calls of both cost the same."""
@@ -134,6 +170,23 @@ def is_collective(call: Call) -> bool:
 def collectives_in(program: Program) -> list[int]:
     """Return the places of the operations that are collectives."""
     return [place for place, one in enumerate(program.operations) if is_collective(one.call)]
+
+
+def overlapping(program: Program) -> frozenset[int]:
+    """Return the places of the collectives that a queue between the ranks can run: all, or none.
+
+    One that can't stays among the computations, and the others with it: on two queues their order would
+    differ from rank to rank.
+    """
+    places = collectives_in(program)
+    makers = Counter(storage for operation in program.operations for storage in operation.writes)
+    for place in places:
+        operation = program.operations[place]
+        target: Any = operation.call.target
+        shared = any(makers[storage] > 1 for storage in operation.writes)
+        if not target.can_be_issued or operation.mutates or operation.random or shared:
+            return frozenset()
+    return frozenset(places)
 
 
 def groups_of(program: Program) -> dict[str, str]:

@@ -9,6 +9,7 @@ from ...graphs.machine import Memory
 from ...planner.addresses.layout import Layout
 from ...planner.schedule.schedule import Schedule, Verb
 from ...planner.simulator.clock import Queue, source_of
+from ..calls.collectives import communicate
 from ..device.device import Device
 from ..program.program import Program, Value
 from ..storage.copies import loaded, raw, value
@@ -36,6 +37,7 @@ class CopyWriter(Writer):
     there: copies that have a variable d, h or k.
     awaited: tickets that the compute queue has waited for.
     collective: the steps of the one that is being written, and their arguments.
+    issued: steps of collectives that are operations, not waited for yet: their variable p is there.
 
     files_are_late: some take room on the disk that a job lets go of: then each takes it when it is written,
     in the order of the queue that writes.
@@ -60,6 +62,7 @@ class CopyWriter(Writer):
         self.there = set(carried)
         self.awaited: set[int] = set()
         self.collective: dict[int, str] = {}
+        self.issued: set[int] = set()
         self.sizes: list[int] = graph.tensors.bytes.tolist()
         self.ends = program.ends | {x: self.sizes[x] for x in graph.tensors.spread}  # with their padding
         to_disk = (schedule.verbs == Verb.OFFLOAD) & (schedule.wheres == Memory.DISK)
@@ -72,6 +75,7 @@ class CopyWriter(Writer):
         things = (raw, value, loaded)
         self.names.things.update({thing.__name__: thing for thing in things})
         self.names.things.update({queue.name: queue for queue in Queue})
+        self.names.things["communicate"] = communicate
         self.wait(FENCE)
 
     # ── copies and deletes ──────────────────────────────────────────────────────────────────────────
@@ -220,13 +224,21 @@ class CopyWriter(Writer):
             if step not in self.awaited:
                 self.awaited.add(step)
                 self.lines.append(f"wait({self.ticket(step)})")
+                if step in self.issued:
+                    self.issued.remove(step)
+                    self.lines.append(f"del p{step}")
 
     def _pop(self, ends: Ends) -> None:
         self.lines.extend(_popped(delete) for delete in ends.deletes if delete[0] < 2)
 
-    def add(self, steps: Sequence[int], queue: Queue, work: str, arguments: str) -> None:
-        """Write a job; its ticket is that of each of the steps, of which only collectives have several."""
-        waits = {other for step in steps for other in self.iteration.waits.get(step, ())}
+    def add(
+        self, steps: Sequence[int], queue: Queue, work: str, arguments: str, *, waited: bool = False
+    ) -> None:
+        """Write a job; its ticket is that of each of the steps, of which only collectives have several.
+
+        waited: the compute queue has waited for all that it waits for.
+        """
+        waits = {other for step in steps for other in self.iteration.waits.get(step, ()) if not waited}
         after = tuple_of(self.ticket(other) for other in self.due(sorted(waits)))
         ends = self.iteration.ends.get(steps[-1])
         on_device = queue in (Queue.H2D, Queue.COMM)

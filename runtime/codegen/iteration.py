@@ -37,7 +37,7 @@ from ...planner.schedule.schedule import DEFAULT_MODE, Schedule, Verb
 from ...planner.simulator.clock import Queue, transfer_queue
 from ..device.device import Device
 from ..program.free_names import Name
-from ..program.program import Call, Operation, Program, Ref
+from ..program.program import Call, Operation, Program, Ref, values_read
 from ..updates.clipping import clip
 from .codegen import Code
 from .copies import CopyWriter, Place, tuple_of, variable
@@ -94,6 +94,9 @@ class _IterationWriter(CopyWriter):
         operation = self.program.operations[index]
         if mode_index == DEFAULT_MODE:
             self.wait(step)
+            if index in self.graph.operations.comm:
+                self.issue(step, operation)
+                return
             if on_peers := self.graph.on_peers(index):
                 self.compute(index, self._on_shares(operation, on_peers))
                 return
@@ -154,12 +157,33 @@ class _IterationWriter(CopyWriter):
         arguments = (Name("settings"), *blocks, *(Ref(v) for v in call.others))
         return replace(operation.call, target=call, arguments=arguments, keywords={})
 
+    def issue(self, step: int, operation: Operation) -> None:
+        """Write the lines of a collective. Variable p is its communication: it holds what that works with."""
+        for value in values_read(operation.call):
+            self._need(value)
+        made = [x for x in operation.writes if x not in self.held]
+        self.held |= {x: set() for x in made}
+        (value,) = operation.call.outputs
+        name = "_"
+        if value is not None and self._lies_in(value, made):
+            name = f"v{value}"
+            self.held[self.program.values[value].storage].add(value)
+        function, arguments = self.names.of_call(operation.call).split("(", 1)
+        self.lines.append(f"{name}, p{step} = {function}.issue({arguments}")
+        if name == "_":
+            self.lines.append("del _")
+        self.add([step], Queue.COMM, "communicate", f"(p{step},)", waited=True)
+        self.issued.add(step)
+        if step in self.iteration.pending:  # what it holds for itself, until it has been waited for
+            self.lines.append(f"leaving[{step}] = ()")
+
     # ── the whole ───────────────────────────────────────────────────────────────────────────────────
 
     def code(self) -> Code:
         self.mark()
         results = [self._result(value) for value in self.program.returned]
         steps = len(self.schedule)
+        self.wait_for(sorted(self.issued))  # another plan's collectives may come next
         self.wait_for(self.iteration.waits.get(steps, ()))
         for key in sorted(key for key in self.iteration.pending if key >= steps):
             memory, x = copy_of_key(steps, key)

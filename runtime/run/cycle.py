@@ -134,7 +134,7 @@ class Cycle:
         self.figures, self._rooms = figures, rooms
         self.host = Host(figures.host_peak, left=left, arena=self._arena())
         self.disk = Disk(figures.disk_peak, folder) if figures.disk_peak else None
-        ranks = shards is not None
+        ranks = graph.communicates
         self.queues = (
             Streams(self.device, ranks=ranks)
             if isinstance(self.device, StreamDevice)

@@ -139,7 +139,7 @@ class PlannedStep:
         if cuda_graph:
             counts = self._optimizer is not None and self._optimizer.counts
             check_capturable(program, schedule, self.device, counts=counts)
-        if is_plain(schedule):
+        if is_plain(schedule) and not (terms and terms.graph.operations.comm):
             self._code = generate(
                 program, schedule, self.device, placement=self.rooms and self.rooms.placement
             )

@@ -240,6 +240,11 @@ class Ranks:
             sent = _unowned(numbers) if self._backend == "gloo" else numbers
             dist.all_reduce(sent, by, group=self._group)
 
+    def reduce_scatter(self, sent: Tensor, received: Tensor, by: Any) -> None:
+        """Fill a flat tensor with this rank's part of the sums of others, not on gloo. by: the reduction."""
+        with self._reported():
+            _reduce_scatter(received, sent, op=by, group=self._group)
+
     @property
     def on_gloo(self) -> bool:
         """Whether collectives of tensors run by gloo."""

@@ -13,7 +13,9 @@ import pytest
 import torch
 import torch.distributed._functional_collectives as functional
 from communicating_models import batch, make
+from memplan.graphs.transformations.one_queue import on_one_queue
 from memplan.planner.schedule.schedule import Verb
+from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.calls.collectives import Collective, is_collective
 from memplan.runtime.measuring.live_bytes import live_peak
 from ranks import ranks
@@ -126,16 +128,51 @@ def test_weights_are_gathered_once_more_where_memory_is_short(tmp_path: Path) ->
         assert not any(errors)
 
 
+def overlapped(rank: int) -> Any:
+    """Return the number of collectives, the seconds of a plan and of its list on one queue, the
+    computations between each collective and the first wait for it, and how weights differ."""
+    module, known = make("simple_fsdp"), make("simple_fsdp")
+    step = planned(module, adamw(module), "simple_fsdp", rank, "100%")
+    optimizer = adamw(known)
+    step(**batch("simple_fsdp", rank, 0))
+    loss_of(known(**batch("simple_fsdp", rank, 0))).backward()
+    optimizer.step()
+    plan, graph = step.plan, step.plans[0].graph
+    alone = simulate(on_one_queue(graph), plan.schedule, budget=plan.figures.peak).figures
+    lines = step.plans[0].source.splitlines()
+    between = list[int]()
+    for place, line in enumerate(lines):
+        if "add(COMM, communicate" in line:
+            ticket = line.split(" = ")[0].strip()
+            until = next(n for n, other in enumerate(lines) if other.strip() == f"wait({ticket})")
+            between.append(sum(" = f" in other and ".issue(" not in other for other in lines[place:until]))
+    weights = zip(known.parameters(), module.parameters(), strict=True)
+    errors = [error(*each) for each in weights]
+    return len(graph.operations.comm), plan.figures.time, alone.time, between, errors
+
+
+def test_collectives_overlap_with_computations(tmp_path: Path) -> None:
+    """In the plan, and in its code: computations run between most of them and what waits for them."""
+    for found in ranks(overlapped, tmp_path):
+        assert not isinstance(found, str), found
+        count, seconds, alone, between, errors = found
+        assert count > 0
+        assert seconds < alone
+        assert len(between) >= count
+        assert sum(each > 0 for each in between) > len(between) / 2
+        assert not any(errors)
+
+
 def counted_calls(rank: int) -> tuple[list[str], list[str]]:
     """Return the collectives of planning and of two iterations, in order. One rank is late at random."""
-    calls, random, run = list[str](), Random(rank), Collective.__call__
+    calls, random, run = list[str](), Random(rank), Collective.issue
 
     def noted(self: Collective, *arguments: Any) -> Any:
         calls.append(f"{self.__name__} {list(arguments[0].shape)}")
         time.sleep(random.choice((0.0, 0.02)) if rank else 0.0)
         return run(self, *arguments)
 
-    Collective.__call__ = noted
+    Collective.issue = noted
     module = make("sequence")
     step = planned(module, adamw(module), "sequence", rank, "60%")
     planning = list(calls)
@@ -156,7 +193,7 @@ def test_all_ranks_call_each_collective_equally_often(tmp_path: Path) -> None:
 def in_many_budgets(rank: int) -> list[list[str]]:
     """Return the collectives of an iteration by each of several plans."""
     found = list[list[str]]()
-    run = Collective.__call__
+    run = Collective.issue
 
     def noted(self: Collective, *arguments: Any) -> Any:
         found[-1].append(f"{self.__name__} {list(arguments[0].shape)}")
@@ -166,9 +203,9 @@ def in_many_budgets(rank: int) -> list[list[str]]:
         module = make("sequence")
         step = planned(module, adamw(module), "sequence", rank, budget, time_limit=1)
         found.append([])
-        Collective.__call__ = noted
+        Collective.issue = noted
         step(**batch("sequence", rank, 0))
-        Collective.__call__ = run
+        Collective.issue = run
     return found
 
 

@@ -367,18 +367,23 @@ def test_checkpoints_are_torchs(tmp_path: Path) -> None:
 # ── faults ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def one_fails(rank: int) -> Any:
+def one_fails(rank: int, on_its_queue: bool) -> Any:
     module = make("tensor")
     step = planned(module, adamw(module), "tensor", rank, "80%")
-    run, calls = Collective.__call__, list[int]()
+    run, calls = Collective.issue, list[int]()
+
+    def full() -> None:
+        raise OSError("the disk is full")
 
     def fails(self: Collective, *arguments: Any) -> Any:
         calls.append(0)
         if rank and len(calls) == 3:
-            raise OSError("the disk is full")
+            if on_its_queue:
+                return run(self, *arguments)[0], full
+            full()
         return run(self, *arguments)
 
-    Collective.__call__ = fails
+    Collective.issue = fails
     begun = time.perf_counter()
     try:
         step(**batch("tensor", rank, 0))
@@ -390,8 +395,9 @@ def one_fails(rank: int) -> Any:
     return None
 
 
-def test_where_one_rank_fails_the_others_end_with_its_error(tmp_path: Path) -> None:
-    (first, seconds), (second, _seconds) = ranks(one_fails, tmp_path)
+@pytest.mark.parametrize("on_its_queue", [False, True])
+def test_where_one_rank_fails_the_others_end_with_its_error(tmp_path: Path, on_its_queue: bool) -> None:
+    (first, seconds), (second, _seconds) = ranks(one_fails, tmp_path, on_its_queue)
     assert first == "rank 1 of 2 has failed: the disk is full; start all ranks anew, from a checkpoint"
     assert second == "the disk is full"
     assert seconds < 20

@@ -451,8 +451,9 @@ class Options(PlanningOptions):
     weights: Path | None = option(
         converter=_path,
         text=(
-            "Safetensors file, or a folder of them, for a module on `meta`: each tensor is read into the "
-            "memory in which the plan keeps it. Nothing is verified then."
+            "File of safetensors or torch.save, or a folder of them, for a module on `meta`: each tensor is "
+            "read into the memory in which the plan keeps it; with `shard=` each rank reads its own rows. "
+            "Nothing is verified then."
         ),
         default=None,
     )

@@ -21,7 +21,7 @@ from ..graphs.errors import InputError, MismatchError
 from ..graphs.machine import Machine, Peers
 from ..graphs.machines.nodes import part_of_node
 from ..graphs.transformations.sharding import sharded
-from ..runtime.model.iteration import Iteration
+from ..runtime.model.iteration import Iteration, tensors_in
 from ..runtime.model.processes import Processes
 from ..runtime.profile.profile import costs_of, measure_program, with_true_sizes
 from ..runtime.program.graph import graph_of
@@ -42,6 +42,7 @@ from .options import Options
 from .plan_cache import Plan
 from .report import TrainingLog
 from .sharded_holding import ShardedHolding
+from .sharded_weights import spread_from_files
 from .together import (
     FirstPlan,
     TogetherAccumulatingStep,
@@ -51,6 +52,7 @@ from .together import (
     made_ranks,
     validate_together,
 )
+from .weights import check_weights
 
 
 class ShardedPlanner(TogetherPlanner):
@@ -136,12 +138,15 @@ def sharded_step(
         check_dimensions(mesh)
     if (weight := next(module.parameters(), None)) is None:
         raise InputError("shard=: the module has no parameters")
-    if weight.is_meta:
+    reads = wrapped is None and options.weights is not None
+    if weight.is_meta and not reads:
         raise InputError(
             f"{word}: the module is on meta, without values: give it some first, by to_empty() and its own "
             "initialization, the same on all ranks"
+            + (", or give weights=, files of which each rank reads its rows" if wrapped is None else "")
         )
-    ranks = made_ranks(mesh, weight.device)
+    device = next(iter(tensors_in(iteration.inputs).values())).device if reads else weight.device
+    ranks = made_ranks(mesh, device)
     ranks.together(partial(_validate, module, options, processes, word, planned=planned))
     planner = ShardedPlanner(options, TrainingLog(options.progress))
     planner.machine = _part_of_node(ranks, options.machine)
@@ -150,11 +155,17 @@ def sharded_step(
         ranks.together(partial(check_module, module, ranks.shards))
     else:
         precision = ranks.together(partial(precision_of, wrapped))
-    if buckets is not None and options.verify is not False:
+    if buckets is not None and options.verify is not False and not reads:
         ranks.together(partial(check_ignored, iteration, buckets))
     iteration = iteration._replace(shards=(shards := Shards(ranks)))
     kind = ShardedStep if iteration.accumulate == 1 else ShardedAccumulatingStep
-    with nullcontext() if wrapped is None else taken_out(wrapped):
+    around: AbstractContextManager[None] = nullcontext()
+    if wrapped is not None:
+        around = taken_out(wrapped)
+    elif options.weights is not None:
+        assert options.optimizer is not None
+        around = spread_from_files(module, options.optimizer, shards, options.weights)
+    with around:
         if wrapped is not None:
             shards.adopt(module, precision)
         return kind(iteration, planner, buckets)
@@ -182,6 +193,8 @@ def _validate(
     assert options.optimizer is not None
     if word == "fully_shard":
         return
+    if options.weights is not None:
+        check_weights(module, options.weights)
     if any(options.optimizer.state.values()):
         raise InputError(
             "shard=: the optimizer has states of whole weights: make a new one, plan, and load the states "

@@ -208,7 +208,7 @@ def validate_together(options: Options, word: str, *, planned: bool, offloads: b
         "machine": options.machine is not None and not offloads,
         "scaler": options.enabled_scaler is not None,
         "ema": options.ema is not None,
-        "weights": options.weights is not None,
+        "weights": options.weights is not None and word != "shard=",
         "compile": options.compile,
         "cuda_graph": options.cuda_graph,
         "rollback_on_error": options.rollback_on_error,

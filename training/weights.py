@@ -1,4 +1,4 @@
-"""Weights for a model on `meta`, read from safetensors files.
+"""Weights for a model on `meta`, read from files of safetensors or of torch.save.
 
 Its tensors become uninitialized (runtime/storage/lazy_init.py). They take no memory until an iteration or
 other code reads them; then they go straight to the memory in which the plan keeps them. The parameters stay
@@ -17,6 +17,7 @@ from ..graphs.errors import InputError
 from ..runtime.program.program import Value
 from ..runtime.storage.lazy_init import filled_with, is_unmade, make_later, refill
 from ..runtime.torch_internals import empty_for_nobody
+from .saved_file import open_saved
 from .tensor_file import open_tensors
 
 
@@ -43,6 +44,16 @@ def read_weights(module: nn.Module, weights: str | Path, device: torch.device) -
     Each is read when it is first used, in the module's own dtype. Raises InputError for a tensor that no file
     has, or that has another shape.
     """
+    for tensor, values in find_values(module, weights):
+        fill_later(tensor, values, device)
+
+
+def find_values(module: nn.Module, weights: str | Path) -> list[tuple[Tensor, Tensor]]:
+    """Return each of the module's tensors that needs values, with the files' values, mapped: they are read on
+    access.
+
+    Raises InputError for a tensor that no file has, or that has another shape.
+    """
     values = _tensors(Path(weights))
     given: dict[int, Tensor] = {}
     named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
@@ -53,33 +64,48 @@ def read_weights(module: nn.Module, weights: str | Path, device: torch.device) -
         if not _is_wanted(tensor):
             continue
         if id(tensor) not in given:
-            raise InputError(f"{weights}: no file has {name}, which is on meta")
+            raise InputError(f"{weights}: no file has {name}, which is on meta{_way_out(module, name)}")
         if given[id(tensor)].shape != tensor.shape:
             shapes = f"{list(given[id(tensor)].shape)}; the module's is {list(tensor.shape)}"
             raise InputError(f"{weights}: {name} has the shape {shapes}")
-    for tensor in {id(tensor): tensor for _name, tensor in named if _is_wanted(tensor)}.values():
-        _fill(tensor, given[id(tensor)], device)
+    wanted = {id(tensor): tensor for _name, tensor in named if _is_wanted(tensor)}
+    return [(tensor, given[number]) for number, tensor in wanted.items()]
+
+
+def _way_out(module: nn.Module, name: str) -> str:
+    """Return what to do about a buffer that files of `state_dict` never have, after a colon."""
+    path, _dot, own = name.rpartition(".")
+    if own not in module.get_submodule(path)._non_persistent_buffers_set:
+        return ""
+    return f": it is a buffer that state_dict leaves out, so register it anew with values, in {path or 'it'}"
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
     """Return the files' tensors by name, mapped: their bytes are read on access."""
-    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
-    if not files:
-        raise InputError(f"{path}: there is no file of safetensors in it")
     found: dict[str, Tensor] = {}
-    for file in files:
-        tensors = open_tensors(file)
+    for file in _files(path):
+        tensors = open_tensors(file) if file.suffix == ".safetensors" else open_saved(file)
         if twice := found.keys() & tensors.keys():
             raise InputError(f"{path}: two files have {min(twice)}")
         found |= tensors
     return found
 
 
+def _files(path: Path) -> list[Path]:
+    """Return the files of a folder, those of safetensors if there are any; or the file itself."""
+    if not path.is_dir():
+        return [path]
+    for pattern in ("*.safetensors", "pytorch_model*.bin", "*.pt", "*.pth"):
+        if files := sorted(path.glob(pattern)):
+            return files
+    raise InputError(f"{path}: there is no file of safetensors in it, and no pytorch_model.bin, .pt or .pth")
+
+
 def _is_wanted(tensor: Tensor) -> bool:
     return tensor.is_meta or is_unmade(tensor)
 
 
-def _fill(tensor: Tensor, values: Tensor, device: torch.device) -> None:
+def fill_later(tensor: Tensor, values: Tensor, device: torch.device) -> None:
     """Turn a tensor into an uninitialized one on the device, to be filled later; it stays the same object."""
     form = Value(-1, tuple(tensor.shape), tensor.stride(), 0, tensor.dtype, device)
     fill = partial(filled_with, values, form)

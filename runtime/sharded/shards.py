@@ -122,10 +122,29 @@ class Shards:
 
     # ── making shares ───────────────────────────────────────────────────────────────────────────────
 
-    def spread(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Replace the module's parameters, and the optimizer's, by DTensors that hold this rank's share."""
-        made = {id(each): self._parameter(name, each) for name, each in module.named_parameters()}
-        _replace_parameters(module, optimizer, made)
+    def spread(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        values: Mapping[str, Tensor] | None = None,
+    ) -> Callable[[], None]:
+        """Replace the module's parameters, and the optimizer's, by DTensors that hold this rank's share.
+
+        values: of parameters on meta, by name; of each, this rank's rows alone are read.
+        Returns a function that undoes it.
+        """
+        before = dict(module.named_parameters())
+        made = {
+            name: self._parameter(name, each, each.detach() if values is None else values[name])
+            for name, each in before.items()
+        }
+        _replace_parameters(module, optimizer, {id(before[name]): each for name, each in made.items()})
+
+        def undo() -> None:
+            _replace_parameters(module, optimizer, {id(each): before[name] for name, each in made.items()})
+            self._padded.clear()
+
+        return undo
 
     def adopt(self, module: nn.Module, precision: Mapping[str, Precision]) -> None:
         """Take over parameters that are shares already, as FSDP2 makes them: mostly with their padding."""
@@ -158,13 +177,13 @@ class Shards:
         """Return the dtype in which a weight is gathered."""
         return self.precision[name].gathered if name in self.precision else weight.dtype
 
-    def _parameter(self, name: str, full: nn.Parameter) -> nn.Parameter:
+    def _parameter(self, name: str, full: nn.Parameter, values: Tensor) -> nn.Parameter:
         shape = tuple(full.shape)
         count = self.rows(shape[0]) * _row(shape)
-        self._padded[name] = padded = torch.zeros(count, dtype=full.dtype, device=full.device)
+        self._padded[name] = padded = torch.zeros(count, dtype=full.dtype, device=self.ranks.device)
         local = self._own(padded, shape)
         first = self.ranks.shard * self.rows(shape[0])
-        local.copy_(full.detach()[first : first + local.shape[0]])
+        local.copy_(values[first : first + local.shape[0]])
         return nn.Parameter(self._dtensor(local, full), full.requires_grad)
 
     def _dtensor(self, local: Tensor, like: Tensor) -> DTensor:
@@ -250,7 +269,8 @@ def check_module(module: nn.Module, size: int) -> None:
                 f"shard=: {name} has strides {list(parameter.stride())}, and is spread by rows: set "
                 f"its .data to .data.contiguous() first"
             )
-        if (other := memories.setdefault(parameter.untyped_storage().data_ptr(), name)) != name:
+        memory = id(parameter) if parameter.is_meta else parameter.untyped_storage().data_ptr()
+        if (other := memories.setdefault(memory, name)) != name:
             raise InputError(
                 f"shard=: {name} and {other} lie in one memory: use one parameter under both names, or give "
                 f"{name} memory of its own, by .data.clone()"
@@ -260,11 +280,16 @@ def check_module(module: nn.Module, size: int) -> None:
 def checksums(module: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield per parameter its name, form, and a number that differs if its values do."""
     for name, parameter in module.named_parameters():
-        total = torch.zeros((), dtype=torch.int64, device=parameter.device)
-        for number, piece in enumerate(raw(parameter.detach()).split(_CHECKED)):
-            places = torch.arange(1, piece.numel() + 1, device=piece.device).add_(number * _CHECKED)
-            total += places.mul_(piece).sum()
-        yield name, (tuple(parameter.shape), parameter.dtype, int(total))
+        yield name, (tuple(parameter.shape), parameter.dtype, checksum(parameter.detach()))
+
+
+def checksum(tensor: Tensor) -> int:
+    """Return a number that differs if a tensor's values do."""
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for number, piece in enumerate(raw(tensor).split(_CHECKED)):
+        places = torch.arange(1, piece.numel() + 1, device=piece.device).add_(number * _CHECKED)
+        total += places.mul_(piece).sum()
+    return int(total)
 
 
 def _copied(own: Tensor, form: Value, bytes_: Tensor) -> None:

@@ -43,6 +43,16 @@ if TYPE_CHECKING:
     "like 45GB/s or 45GB/s,30us.  [default: no network]",
 )
 @click.option("--list", "as_list", is_flag=True, help="List the machines known by name.")
+@click.option(
+    "--network",
+    is_flag=True,
+    help="Measure the network between the processes that torchrun has started, too.",
+)
+@click.option(
+    "--replicas",
+    type=click.IntRange(2),
+    help="With --network: sets of ranks between which gradients are averaged (HSDP).  [default: one set]",
+)
 @device_option("Device to measure.  [default: cuda if there is one]")
 @click.option(
     "--disk", type=FILE, metavar="FOLDER", help="Folder whose disk is measured too.  [default: no disk]"
@@ -56,6 +66,8 @@ def machine(
     ranks: int | None,
     link: str | None,
     as_list: bool,
+    network: bool,
+    replicas: int | None,
     device: str | None,
     disk: Path | None,
     destination: Path | None,
@@ -65,16 +77,22 @@ def machine(
 
     Measured are the copies between device and host, alone, both ways at once and small ones (for what each
     takes besides its bytes), AdamW on each, and with --disk reading and writing there, past the page cache.
-    It takes some ten seconds.
+    It takes some ten seconds. With --network, under torchrun, all processes measure gathers and scatters
+    between them together, and the first writes the file.
 
     \b
     plan machine -o machine.yaml --disk /scratch
     plan machine rtx3060
     plan machine rtx4090 --host 64GB --lanes 8 -o mine.yaml
     plan machine h100 --ranks 8 --link nvlink -o eight.yaml
+    torchrun --nproc-per-node 2 -m memplan machine --network -o two.yaml
     """
-    if (name is not None) + as_list + (device is not None or disk is not None) > 1:
-        raise click.UsageError("NAME, --list and measuring (--device, --disk) do not go together")
+    if (name is not None) + as_list + (device is not None or disk is not None or network) > 1:
+        raise click.UsageError("NAME, --list and measuring (--device, --disk, --network) do not go together")
+    if network and (ranks or link):
+        raise click.UsageError("--network measures what --ranks and --link would say: leave them out")
+    if replicas is not None and not network:
+        raise click.UsageError("--replicas goes with --network; for a graph: plan shard --replicas")
     if name is None and (host or lanes):
         raise click.UsageError("--host and --lanes go with NAME")
     if (ranks is None) != (link is None) or (link is not None and as_list):
@@ -87,7 +105,7 @@ def machine(
     elif name is not None:
         _show(_joined(chosen_preset(name, host, lanes), peers), destination, output)
     else:
-        _measure(device, disk, peers, destination, output)
+        _measure(device, disk, peers, destination, output, network=network, replicas=replicas)
 
 
 def _list(output: Output) -> None:
@@ -153,13 +171,26 @@ def _gpu(gpu: Gpu) -> str:
 
 
 def _measure(
-    device: str | None, disk: Path | None, peers: Peers | None, destination: Path | None, output: Output
+    device: str | None,
+    disk: Path | None,
+    peers: Peers | None,
+    destination: Path | None,
+    output: Output,
+    *,
+    network: bool,
+    replicas: int | None,
 ) -> None:
     from ..runtime.measuring.this_machine import measure_machine
+    from ..runtime.measuring.this_network import measure_with_network
 
     to = destination_of(destination, "machine", ".yaml")
     with output.status("measuring") as report:
-        found = measure_machine(device, disk, report)
+        if network:
+            found = measure_with_network(device, disk, replicas, report)
+        else:
+            found = measure_machine(device, disk, report)
+    if found is None:  # the first of torchrun's processes writes the file
+        return
     if peers is not None:
         links = replace(found.machine.links, peers=peers)
         found = found._replace(machine=replace(found.machine, links=links))

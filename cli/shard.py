@@ -12,7 +12,7 @@ import numpy as np
 from ..graphs.errors import InputError
 from ..graphs.files.files import load_graph, save_graph
 from ..graphs.graph import Graph, Kind
-from ..graphs.machine import Replicas
+from ..graphs.machine import Machine, Peers, Replicas
 from ..graphs.machines.networks import find_network, find_replicas
 from ..graphs.machines.nodes import part_of_node
 from ..graphs.transformations.sharding import rank_bytes, sharded
@@ -27,19 +27,24 @@ from .printing.output_files import destination_of, write_out
 _NODE = 8
 """Ranks on a node, if nobody says otherwise: most nodes have so many devices."""
 
+_LINK = "nvlink"
+"""Network between ranks, if nobody says otherwise."""
+
 _OPTIMIZERS: dict[str, Optimizer] = {"adamw": ADAMW, "sgd": SGD}
 
 
 @click.command()
 @click.argument("graph_path", metavar="GRAPH", type=DOCUMENT)
-@click.option("--ranks", type=click.IntRange(1), required=True, help="Devices that weights are spread over.")
+@click.option(
+    "--ranks",
+    type=click.IntRange(1),
+    help="Devices that weights are spread over.  [default: those of --machine]",
+)
 @click.option(
     "--link",
     metavar="NAME|RATE",
-    default="nvlink",
-    show_default=True,
     help="Network between them: nvlink, pcie4, pcie5, ib400, eth100, or what a device receives: "
-    "45GB/s or 45GB/s,30us.",
+    "45GB/s or 45GB/s,30us.  [default: that of --machine, else nvlink]",
 )
 @click.option(
     "--replicas",
@@ -67,8 +72,8 @@ _OPTIMIZERS: dict[str, Optimizer] = {"adamw": ADAMW, "sgd": SGD}
 @output_options
 def shard(
     graph_path: Path,
-    ranks: int,
-    link: str,
+    ranks: int | None,
+    link: str | None,
     replicas: int | None,
     replica_link: str | None,
     optimizer: str | None,
@@ -81,7 +86,8 @@ def shard(
     states spread over the ranks.
 
     With --machine, or a graph that names a machine with links, activations and the shares of optimizer states
-    can be offloaded to the host.
+    can be offloaded to the host. A machine file may have a network too, like the one that plan machine
+    --network measures.
 
     \b
     plan shard graph.yaml --ranks 8 --link ib400 --optimizer adamw -o sharded.yaml
@@ -91,13 +97,13 @@ def shard(
     if replica_link is not None and replicas is None:
         raise click.UsageError("--replica-link goes with --replicas: --replicas 2 --replica-link eth100")
     to = destination_of(destination, graph_path, ".sharded.json")
-    peers, graph = find_network(link, ranks), load_graph(graph_path)
-    if replicas is not None:
-        peers = replace(peers, replicas=find_replicas(replica_link or link, replicas))
+    graph, given = load_graph(graph_path), chosen_machine(machine_path, output)
+    peers = _network(ranks, link, replicas, replica_link, given and given.links.peers)
+    machine = given or graph.machine
     if optimizer is not None:
-        graph = _with_updates(graph, _OPTIMIZERS[optimizer])
-    if (machine := chosen_machine(machine_path, output) or graph.machine) is not None:
-        graph = replace(graph, machine=part_of_node(machine, node_ranks or min(ranks, _NODE)))
+        graph = _with_updates(graph, _OPTIMIZERS[optimizer], machine)
+    if machine is not None:
+        graph = replace(graph, machine=part_of_node(machine, node_ranks or min(peers.ranks, _NODE)))
     found = sharded(graph, peers)
     written = write_out(to, partial(save_graph, found))
     states = found.tensors.kind == Kind.OPTIMIZER_STATE
@@ -106,7 +112,7 @@ def shard(
     output.result(
         {
             "graph": found.name,
-            "ranks": ranks,
+            "ranks": peers.ranks,
             "link": {"rate": peers.rate, "latency": peers.latency},
             "replicas": peers.replicas and _replicas_document(peers.replicas),
             "spread": len(found.tensors.spread),
@@ -126,12 +132,34 @@ def shard(
     written.tell()
 
 
+def _network(
+    ranks: int | None, link: str | None, replicas: int | None, replica_link: str | None, known: Peers | None
+) -> Peers:
+    """Return the network that the options name. known: that of the machine file, taken if they name none."""
+    if known is not None and ranks is None and link is None and replicas is None:
+        return known
+    if known is not None and link is None:
+        raise click.UsageError(
+            f"the machine file has a network of {known.ranks} ranks: leave --ranks and --replicas out, or "
+            "give --link too"
+        )
+    if ranks is None:
+        raise click.UsageError(
+            "how many ranks? Give --ranks 8, or --machine with a file that has a network (plan machine "
+            "--network)"
+        )
+    peers = find_network(link or _LINK, ranks)
+    if replicas is None:
+        return peers
+    return replace(peers, replicas=find_replicas(replica_link or link or _LINK, replicas))
+
+
 def _replicas_document(replicas: Replicas) -> dict[str, float]:
     return {"count": replicas.count, "rate": replicas.rate, "latency": replicas.latency}
 
 
-def _with_updates(graph: Graph, optimizer: Optimizer) -> Graph:
-    device = graph.machine.updates.device if graph.machine else None
+def _with_updates(graph: Graph, optimizer: Optimizer, machine: Machine | None) -> Graph:
+    device = None if machine is None else machine.updates.device
     if device is None:
         raise InputError(
             f"{graph.name}: its machine says nothing of updates: profile it with --optimizer, or add "

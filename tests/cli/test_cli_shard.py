@@ -117,6 +117,43 @@ def test_what_is_missing_is_named(graph: Path) -> None:
     assert "--ranks and --link go together" in refused.stderr
 
 
+def test_a_machine_file_says_ranks_and_network(graph: Path) -> None:
+    plan("machine", "h100", "--ranks", "8", "--link", "ib400", "-o", "eight.yaml")
+    words = ("shard", str(graph), "--optimizer", "sgd", "-o", "s.json")
+    found: dict[str, Any] = json.loads(plan(*words, "--machine", "eight.yaml", "--json").stdout)
+    assert found["ranks"] == 8
+    assert found["link"] == {"rate": 45e9, "latency": LATENCY}
+    refused = plan(*words, "--machine", "eight.yaml", "--ranks", "4", code=2)
+    assert "the machine file has a network of 8 ranks: leave --ranks and --replicas out" in refused.stderr
+    other = plan(*words, "--machine", "eight.yaml", "--ranks", "4", "--link", "nvlink", "--json")
+    assert json.loads(other.stdout)["ranks"] == 4
+    assert "how many ranks? Give --ranks 8" in plan(*words, code=2).stderr
+
+
+def test_networks_are_measured_between_processes_of_torchrun(
+    graph: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del graph
+    refused = plan("machine", "--network", code=2)
+    assert "--network measures between processes that torchrun starts: torchrun" in refused.stderr
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    refused = plan("machine", "--network", "--device", "cpu", code=2)
+    assert "--network needs two processes or more: torchrun" in refused.stderr
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    refused = plan("machine", "--network", "--device", "cpu", "--replicas", "3", code=2)
+    assert "--replicas 3 does not divide the 4 processes" in refused.stderr
+    for words, said in (
+        (
+            ("h100", "--network"),
+            "NAME, --list and measuring (--device, --disk, --network) do not go together",
+        ),
+        (("--network", "--ranks", "2", "--link", "nvlink"), "--network measures what --ranks and --link"),
+        (("--replicas", "2"), "--replicas goes with --network"),
+    ):
+        assert said in " ".join(plan("machine", *words, code=2).stderr.split())
+
+
 def test_machines_have_networks(graph: Path) -> None:
     del graph
     shown = plan("machine", "h100", "--ranks", "8", "--link", "ib400", "-o", "eight.yaml").stdout

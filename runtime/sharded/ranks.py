@@ -128,12 +128,18 @@ class Ranks:
         return made  # pyright: ignore[reportReturnType]
 
     def numbers(self, *mine: int) -> list[list[int]]:
-        """Return the numbers that each rank has given before an iteration, as many as each other."""
-        own = torch.tensor(mine, dtype=torch.int64)
-        found = torch.empty(self.size, len(mine), dtype=torch.int64)
+        """Return the numbers that each rank has given before an iteration, as many as each other.
+
+        They take none of the device's memory, which may be full then: on the CPU that is what PyTorch's
+        allocator gives. Gloo's all-gather would take some, and as many turns as there are ranks.
+        """
+        count = len(mine)
+        sent = (ctypes.c_int64 * (self.size * count))(*mine * self.size)
+        found = type(sent)()
         with self._reported():
-            dist.all_gather([_unowned(row) for row in found], _unowned(own), group=self._steps)
-        return found.tolist()
+            buffers = (torch.frombuffer(each, dtype=torch.int64) for each in (found, sent))
+            dist.all_to_all_single(*buffers, group=self._steps)
+        return [found[start : start + count] for start in range(0, self.size * count, count)]
 
     def to_first(self, mine: Tensor, all_: Tensor | None = None) -> None:
         """Fill `all_` on rank 0 with the bytes of all shares, as many each, in host memory.

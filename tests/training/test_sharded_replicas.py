@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from memplan.graphs.machine import Link, Links, Machine
 from memplan.runtime.measuring.live_bytes import live_peak
+from memplan.runtime.storage.offloaded import hold_of
 from ranks import ranks
 from sharded_models import batch, make
 from sharded_training import (
@@ -30,6 +32,7 @@ pytestmark = pytest.mark.scripts
 
 STEPS = 5
 SHAPE = (2, 2)
+NODE = Machine(host_capacity=2**30, links=Links(Link(1e9, 1e-6), Link(1e9, 1e-6)))
 
 
 def batches_of(rank: int, kind: str, count: int = STEPS) -> list[dict[str, Tensor]]:
@@ -41,25 +44,29 @@ def both(
 ) -> tuple[dict[str, float], bool, int, int]:
     """Train by FSDP2 and by a plan, on one mesh; return what differs, and the peak, measured and planned.
 
-    given: `module`, a plain one with `shard=`; `wrapped`, one of fully_shard; `mixed`, with its policy.
+    given: `module`, a plain one with `shard=`; `host`, the same with a host for optimizer states; `wrapped`,
+    one of fully_shard; `mixed`, with its policy.
     """
     low = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     policies = Policies(low, low) if given == "mixed" else None
     batches = batches_of(rank, kind)
     known = by_fsdp(kind, SHAPE, batches, most=most, every=every, policies=policies)
-    module = make(kind) if given == "module" else wrapped(make(kind), SHAPE, policies)
+    whole = given in ("module", "host")
+    module = make(kind) if whole else wrapped(make(kind), SHAPE, policies)
     optimizer = adamw(module)
     options: dict[str, Any] = {} if most is None else {"max_grad_norm": most}
+    options |= {"machine": NODE} if given == "host" else {}
     step = planned_step(
         module,
         optimizer,
         batches[0],
         budget,
-        shard=mesh_of(SHAPE) if given == "module" else None,
+        shard=mesh_of(SHAPE) if whole else None,
         gradient_accumulation_steps=every,
         **options,
     )
-    held = share_bytes(module) + sum(each.nbytes for each in (*batches[0].values(), *module.buffers()))
+    buffers = [each for each in module.buffers() if hold_of(each) is None]
+    held = share_bytes(module) + sum(each.nbytes for each in (*batches[0].values(), *buffers))
     losses, norms = list[Tensor](), list[Tensor]()
 
     def train() -> None:
@@ -91,6 +98,7 @@ def both(
         ("lora", "wrapped", "80%", 0.5, 1),
         ("llama", "mixed", "80%", None, 1),
         ("gpt2", "module", "80%", 0.5, 2),
+        ("gpt2", "host", "22%", None, 1),
     ],
 )
 def test_replicas_train_as_by_fsdp2_bit_by_bit(

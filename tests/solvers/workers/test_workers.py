@@ -162,7 +162,7 @@ def test_a_limit_asks_for_the_result_and_events_come_before_it() -> None:
     heard = list[int]()
     with Worker("test") as worker:
         worker.call("functions:count")
-        ending = worker.wait(time.monotonic() + 1.0, event=heard.append)
+        ending = worker.wait(time.monotonic() + 3.0, event=heard.append)
         assert (ending.answered, ending.value, ending.interrupted) == (True, "stopped", False)
         assert heard == list(range(len(heard)))
         assert len(heard) > 1

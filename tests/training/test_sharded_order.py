@@ -35,6 +35,7 @@ class _Some:
 
     def __init__(self, rank: int) -> None:
         self.rank, self.size, self.lost = rank, SIZE, ""
+        self.shard, self.shards, self.replicas = rank, SIZE, 1
 
 
 def model() -> nn.Sequential:

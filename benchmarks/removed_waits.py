@@ -74,7 +74,7 @@ REMOVALS = (
     ),
     Removal("a thread waits until a copy has ended", "run/streams", "self.event.synchronize()"),
     Removal(
-        "an event is recorded behind its copy",
+        "an event is recorded after its copy",
         "run/streams",
         "                work(*arguments)\n                event.record()",
         "                event.record()\n                work(*arguments)",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import memplan
 import torch
+from memplan.runtime.measuring.live_bytes import live_peak
+from memplan.runtime.storage.offloaded import hold_of
+from not_none import not_none
 from sharded_models import layers, make
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -92,6 +95,37 @@ def by_fsdp(
         optimizer.step()
         optimizer.zero_grad()
     return Trained(module, optimizer, losses, norms)
+
+
+def by_plan(
+    step: Any,
+    module: nn.Module,
+    optimizer: torch.optim.AdamW,
+    batches: Sequence[dict[str, Tensor]],
+    *,
+    clips: bool = False,
+    every: int = 1,
+) -> tuple[Trained, int]:
+    """Train by a planned step; return also the peak in bytes of what the plan counts.
+
+    clips: whether the step clips gradients. every: batches per update.
+    """
+    losses, norms = list[Tensor](), list[Tensor]()
+    shares = share_bytes(module)  # those of weights are there before the count begins
+
+    def train() -> None:
+        for number, each in enumerate(batches, 1):
+            losses.append(step(**each).detach())
+            if clips and not number % every:
+                norms.append(not_none(step.grad_norm))
+        for plan in step.plans:
+            not_none(plan.cycle).end_jobs()
+
+    counted = live_peak(train).peak_bytes
+    stay = [each for each in module.buffers() if hold_of(each) is None]
+    held = shares + sum(each.nbytes for each in (*batches[0].values(), *stay))
+    outside = COUNT * len(optimizer.state) + sum(each.nbytes for each in (*losses, *norms))
+    return Trained(module, optimizer, losses, norms), counted + held - outside
 
 
 def whole(tensor: Tensor) -> Tensor:

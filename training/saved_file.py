@@ -22,7 +22,7 @@ def open_saved(path: Path) -> dict[str, Tensor]:
     Raises InputError, one line, if it is not a state_dict, or in the format from before PyTorch 1.6.
     """
     regular_size(path)
-    if not zipfile.is_zipfile(path):
+    if not _is_archive(path):
         raise InputError(
             f"{path}: it is no file of torch.save as PyTorch 1.6 and later write it; one of safetensors has "
             "a name in .safetensors"
@@ -41,3 +41,10 @@ def open_saved(path: Path) -> dict[str, Tensor]:
                 "state_dict() alone"
             )
     return cast("dict[str, Tensor]", found)
+
+
+def _is_archive(path: Path) -> bool:
+    try:
+        return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:  # what it raises for some damage
+        return False

@@ -47,8 +47,11 @@ def measure_with_network(
         torch.cuda.set_device(where)
     if count < 2:
         raise InputError(f"--network needs two processes or more: {_START}")
-    if replicas is not None and count % replicas:
-        raise InputError(f"--replicas {replicas} does not divide the {count} processes: start more or fewer")
+    if replicas is not None and (count % replicas or count == replicas):
+        raise InputError(
+            f"--replicas {replicas} does not divide the {count} processes into sets of two or more: start "
+            f"{2 * replicas}"
+        )
     dist.init_process_group(device_of(where).collectives)
     try:
         ranks = Ranks(_mesh(where.type, count, replicas), where)

@@ -2,11 +2,10 @@
 
     the graph ──collectives on the compute queue──▶ solver ──schedule──▶ collectives earlier ──▶ simulator
 
-A list of steps keeps the rules of both graphs or of neither, and needs the same budget. So
-each solver solves two graphs with one queue, in half of the time each: one in which collectives take all of
-their time and one in which they take half of it, as if the rest were hidden. Of both answers, with
-collectives at better places (early_collectives.py), the one is returned that the simulator finds the fastest
-on the graph.
+A list of steps keeps the rules of both graphs or of neither, and needs the same budget. So each solver solves
+two graphs with one queue, in half of the time each: one in which collectives take all of their time and one
+in which they take half of it, as if the rest were hidden. Of both answers, with collectives at better places
+(early_collectives.py), the one is returned that the simulator finds the fastest on the graph.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from ..incumbent import Incumbent
 from ..problem import Bound, InfeasibleError, Problem, Status, ValidatedSolution
 
 SHARES = 1.0, 0.5
-"""Of the collectives' time, in the graphs that are solved."""
+"""Shares of the collectives' time that they take in the graphs that are solved."""
 
 _MOVING_SHARE, _MOVING_SECONDS = 0.1, 10.0
-"""Of a time limit, for moving the collectives of one schedule; seconds without one."""
+"""Share of a time limit in which the collectives of one schedule are moved, and seconds without a limit."""
 
 Solve = Callable[[Problem, float | None, float], ValidatedSolution]
-"""From a problem with one queue, a time limit and the seconds for bounds."""
+"""Function of a problem with one queue, a time limit and the seconds for bounds."""
 
 
 def solve_overlapping(

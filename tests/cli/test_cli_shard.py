@@ -141,8 +141,9 @@ def test_networks_are_measured_between_processes_of_torchrun(
     refused = plan("machine", "--network", "--device", "cpu", code=2)
     assert "--network needs two processes or more: torchrun" in refused.stderr
     monkeypatch.setenv("WORLD_SIZE", "4")
-    refused = plan("machine", "--network", "--device", "cpu", "--replicas", "3", code=2)
-    assert "--replicas 3 does not divide the 4 processes" in refused.stderr
+    for replicas in ("3", "4"):
+        refused = plan("machine", "--network", "--device", "cpu", "--replicas", replicas, code=2)
+        assert f"--replicas {replicas} does not divide the 4 processes into sets of two" in refused.stderr
     for words, said in (
         (
             ("h100", "--network"),

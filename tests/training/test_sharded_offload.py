@@ -10,7 +10,6 @@ import torch
 from memplan.graphs.machine import Link, Links, Machine
 from memplan.graphs.transformations.sharding import rank_bytes
 from memplan.planner.schedule.schedule import Verb
-from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.sharded.offloaded_states import unmoved_local
 from memplan.runtime.storage.offloaded import hold_of
 from memplan.training import together
@@ -18,15 +17,14 @@ from not_none import not_none
 from ranks import ranks
 from sharded_models import batch, make
 from sharded_training import (
-    COUNT,
     Policies,
     Trained,
     adamw,
     by_fsdp,
+    by_plan,
     differences,
     local,
     planned_step,
-    share_bytes,
     wrapped,
 )
 from torch import Tensor, nn
@@ -46,24 +44,15 @@ def offloading(rank: int, size: int, kind: str, budget: str) -> dict[str, Any]:
     """Train by FSDP2, and by a plan that may use the host; return what differs, and the bytes."""
     batches = batches_of(kind, rank)
     known, module = by_fsdp(kind, size, batches), make(kind)
-    optimizer, found = adamw(module), list[Tensor]()
+    optimizer = adamw(module)
     step = planned_step(module, optimizer, batches[0], budget, machine=NODE, time_limit=2)
-    shares = share_bytes(module)  # of weights; made before the count begins
-
-    def train() -> None:
-        found.extend(step(**each).detach() for each in batches)
-        not_none(step.plans[0].cycle).end_jobs()
-
-    counted = live_peak(train)
-    stay = [each for each in module.buffers() if hold_of(each) is None]
-    given = sum(each.nbytes for each in (*batches[0].values(), *stay))
-    outside = COUNT * len(optimizer.state) + sum(each.nbytes for each in found)
+    trained, peak = by_plan(step, module, optimizer, batches)
     graph, schedule = step.plan.graph, step.plan.schedule
     names = graph.tensors.name
     moved = {names[x] for x in schedule.targets[schedule.verbs == Verb.PREFETCH].tolist()}
     return {
-        "different": differences(known, Trained(module, optimizer, found, [])),
-        "peak": counted.peak_bytes + shares + given - outside,
+        "different": differences(known, trained),
+        "peak": peak,
         "planned": step.plan.figures.peak,
         "budget": step.plan.budget,
         "shares": rank_bytes(graph),

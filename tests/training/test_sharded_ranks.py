@@ -144,7 +144,7 @@ def test_four_ranks_train_as_by_fsdp2(tmp_path: Path) -> None:
 
 
 def test_weights_that_are_gathered_in_backward_are_the_updated_ones(tmp_path: Path) -> None:
-    """Some start on the device: the iteration before has gathered them, behind their update."""
+    """Some start on the device: the iteration before has gathered them, after their update."""
     for found in ranks(both, tmp_path, 2, "gpt2", "100%", "fsdp-prefetch"):
         check(found)
         assert found["gathers"] == found["parameters"]

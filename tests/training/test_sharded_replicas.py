@@ -8,20 +8,16 @@ from typing import Any
 import pytest
 import torch
 from memplan.graphs.machine import Link, Links, Machine
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.storage.offloaded import hold_of
 from ranks import ranks
 from sharded_models import batch, make
 from sharded_training import (
-    COUNT,
     Policies,
-    Trained,
     adamw,
     by_fsdp,
+    by_plan,
     differences,
     mesh_of,
     planned_step,
-    share_bytes,
     wrapped,
 )
 from torch import Tensor
@@ -65,28 +61,12 @@ def both(
         gradient_accumulation_steps=every,
         **options,
     )
-    buffers = [each for each in module.buffers() if hold_of(each) is None]
-    held = share_bytes(module) + sum(each.nbytes for each in (*batches[0].values(), *buffers))
-    losses, norms = list[Tensor](), list[Tensor]()
-
-    def train() -> None:
-        for number, each in enumerate(batches, 1):
-            losses.append(step(**each).detach())
-            if most is not None and not number % every:
-                assert step.grad_norm is not None
-                norms.append(step.grad_norm)
-        for plan in step.plans:
-            assert plan.cycle is not None
-            plan.cycle.end_jobs()
-
-    counted = live_peak(train)
-    outside = COUNT * len(optimizer.state) + sum(each.nbytes for each in (*losses, *norms))
+    trained, peak = by_plan(step, module, optimizer, batches, clips=most is not None, every=every)
     placed = all(
         isinstance(each, DTensor) and each.placements == (Replicate(), Shard(0))
         for each in module.parameters()
     )
-    apart = differences(known, Trained(module, optimizer, losses, norms))
-    return apart, placed, counted.peak_bytes + held - outside, step.plan.figures.peak
+    return differences(known, trained), placed, peak, step.plan.figures.peak
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,9 @@ from typing import Any
 
 import memplan
 import pytest
-from memplan.runtime.measuring.live_bytes import live_peak
 from ranks import ranks
 from sharded_models import batch, make
-from sharded_training import COUNT, Trained, adamw, by_fsdp, differences, planned_step, share_bytes
-from torch import Tensor
+from sharded_training import adamw, by_fsdp, by_plan, differences, planned_step
 
 pytestmark = pytest.mark.scripts
 
@@ -35,23 +33,8 @@ def both(
         gradient_accumulation_steps=every,
         **options,
     )
-    held = share_bytes(module) + sum(each.nbytes for each in (*batches[0].values(), *module.buffers()))
-    losses, norms = list[Tensor](), list[Tensor]()
-
-    def train() -> None:
-        for number, given in enumerate(batches, 1):
-            losses.append(step(**given).detach())
-            if most is not None and not number % every:
-                assert step.grad_norm is not None
-                norms.append(step.grad_norm)
-        for plan in step.plans:
-            assert plan.cycle is not None
-            plan.cycle.end_jobs()
-
-    counted = live_peak(train)
-    outside = COUNT * len(optimizer.state) + sum(each.nbytes for each in (*losses, *norms))
-    found = differences(known, Trained(module, optimizer, losses, norms))
-    return found, counted.peak_bytes + held - outside, step.plan.figures.peak
+    trained, peak = by_plan(step, module, optimizer, batches, clips=most is not None, every=every)
+    return differences(known, trained), peak, step.plan.figures.peak
 
 
 @pytest.mark.parametrize(

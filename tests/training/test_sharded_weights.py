@@ -6,6 +6,7 @@ import ctypes
 import sys
 from mmap import PAGESIZE, PROT_READ, PROT_WRITE
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import memplan
@@ -13,6 +14,7 @@ import pytest
 import torch
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.sharded.shards import Shards
+from memplan.training.saved_file import open_saved
 from ranks import ranks
 from safetensors.torch import save_file
 from sharded_models import batch, make
@@ -312,3 +314,21 @@ def test_files_of_torch_save_are_read_or_refused(group: None, tmp_path: Path) ->
         with pytest.raises(memplan.InputError, match=line) as error:
             plan(small(), path)
         assert "\n" not in str(error.value)
+
+
+def test_damaged_files_of_torch_save_are_refused_in_one_line(tmp_path: Path) -> None:
+    """Some damage makes zipfile raise where it is asked whether a file is an archive."""
+    path, random, refused = tmp_path / "damaged.pt", Random(0), list[str]()
+    torch.save(state(), path)
+    content = path.read_bytes()
+    for _ in range(600):
+        damaged = bytearray(content)
+        for _byte in range(random.choice((1, 3, 20))):
+            damaged[random.randrange(len(damaged))] = random.randrange(256)
+        path.write_bytes(damaged[: random.choice((len(damaged), random.randrange(len(damaged))))])
+        try:
+            open_saved(path)
+        except memplan.InputError as error:
+            refused.append(str(error))
+    assert len(refused) > 300
+    assert not any("\n" in line for line in refused)

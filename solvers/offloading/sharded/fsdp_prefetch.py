@@ -39,6 +39,8 @@ from .policies import POLICIES, Policy, accepted, policy_residency, weight_uses
 
 NAME = "fsdp-prefetch"
 
+_KEEPING = [policy for policy in POLICIES if not policy.reshard]
+
 _LOOK_AHEADS = (1.0, 3.0, inf)
 _SHARES = (1.0, 0.5, 0.25, 0.0)
 """Shares of the weights' bytes that may be gathered ahead; the first that fits is taken."""
@@ -52,9 +54,9 @@ class Settings:
 def solve(problem: Problem, options: Options) -> SolverResult:
     accepted(problem.graph, NAME)
     clock, fastest = options.clock(), None
-    for policy in POLICIES:
-        if policy.reshard or (fastest is not None and clock.over):
-            continue
+    for policy in _KEEPING:
+        if fastest is not None and clock.over:
+            break
         found = _with_most_ahead(problem, policy)
         if found is not None and (fastest is None or found[1].time < fastest[1].time):
             fastest = found
@@ -66,11 +68,10 @@ def solve(problem: Problem, options: Options) -> SolverResult:
 
 def _with_most_ahead(problem: Problem, policy: Policy) -> tuple[Schedule, Figures] | None:
     """Return a policy's schedule with as many bytes gathered ahead as fit; None if it does not fit at all."""
-    graph, machine = problem.graph, problem.machine or problem.graph.machine or Machine()
-    assert machine.links.peers is not None
+    graph, machine = problem.graph, _machine(problem)
     for share in _SHARES:
         try:
-            residency = prefetching(graph, machine.links.peers, policy, share)
+            residency = prefetching(graph, machine, policy, share)
             if found := place_prefetches(graph, machine, device_limit(problem), residency, _LOOK_AHEADS):
                 return found
         except (InvalidScheduleError, NotAcceptedError):  # without layers that have numbers, say
@@ -80,26 +81,28 @@ def _with_most_ahead(problem: Problem, policy: Policy) -> tuple[Schedule, Figure
 
 def _least(problem: Problem) -> int | None:
     """Return the bytes of the smallest budget with nothing gathered ahead; None if no policy can be used."""
-    graph, machine = problem.graph, problem.machine or problem.graph.machine or Machine()
-    assert machine.links.peers is not None
-    found = list[int]()
-    for policy in POLICIES:
+    graph, machine, found = problem.graph, _machine(problem), list[int]()
+    for policy in _KEEPING:
         with suppress(InvalidScheduleError, NotAcceptedError):
-            if not policy.reshard:
-                schedule = build_schedule(graph, prefetching(graph, machine.links.peers, policy, 0.0))
-                found.append(simulate(graph, schedule, machine=machine).figures.least_budget)
+            schedule = build_schedule(graph, prefetching(graph, machine, policy, 0.0))
+            found.append(simulate(graph, schedule, machine=machine).figures.least_budget)
     return min(found, default=None)
 
 
-def prefetching(graph: Graph, peers: Peers, policy: Policy, share: float = 1.0) -> Residency:
+def _machine(problem: Problem) -> Machine:
+    return problem.machine or problem.graph.machine or Machine()
+
+
+def prefetching(graph: Graph, machine: Machine, policy: Policy, share: float = 1.0) -> Residency:
     """Return the decisions of a policy, with updates in backward and gathers for the next iteration.
 
     share: of the weights' bytes, that may be gathered ahead.
     """
+    assert machine.links.peers is not None  # the registry refuses machines without a network
     base = policy_residency(graph, policy)
     others, updates = updates_apart(graph, base.runs)
     uses, position = weight_uses(graph, others), list[int]()
-    network, waiting = _Network(graph, peers, others, uses), deque(sorted(updates))
+    network, waiting = _Network(graph, machine.links.peers, others, uses), deque(sorted(updates))
     runs, slots, updated = list[Run](), dict[TensorUse, int](), list[int]()
     ahead = share * sum(int(graph.tensors.bytes[x]) for x in uses)
     for place, run in enumerate(others):

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 @click.option(
     "--replicas",
     type=click.IntRange(2),
-    help="With --network: sets of ranks between which gradients are averaged (HSDP).  [default: one set]",
+    help="Sets of ranks between which gradients are averaged (HSDP), with --network.  [default: one set]",
 )
 @device_option("Device to measure.  [default: cuda if there is one]")
 @click.option(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from ...graphs.errors import InputError
@@ -33,3 +35,17 @@ def check_device(device: str) -> None:
         raise InputError("PyTorch finds no CUDA device here: use --device cpu, or estimate for a GPU by name")
     if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
         raise InputError(f"there is no {device}: PyTorch finds {torch.cuda.device_count()} CUDA device(s)")
+
+
+def use_device_of_rank(device: str) -> torch.device:
+    """Make a device the current one of a process of torchrun: of GPUs, that of its local rank. Return it.
+
+    Raises InputError if the device is not here.
+    """
+    check_device(device)
+    where = torch.device(device)
+    if where.type == "cuda":
+        where = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        check_device(str(where))
+        torch.cuda.set_device(where)
+    return where

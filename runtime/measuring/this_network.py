@@ -10,12 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from ...graphs.errors import InputError
-from ..device.choice import best_device, check_device, device_of
+from ..device.choice import best_device, device_of, use_device_of_rank
 from ..sharded.meshes import Mesh
 from ..sharded.network import measure_network
 from ..sharded.ranks import Ranks
@@ -39,12 +38,7 @@ def measure_with_network(
     if not dist.is_torchelastic_launched():
         raise InputError(f"--network measures between processes that torchrun starts: {_START}")
     count, device = int(os.environ["WORLD_SIZE"]), device or best_device()
-    check_device(device)
-    where = torch.device(device)
-    if where.type == "cuda":
-        where = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        check_device(str(where))
-        torch.cuda.set_device(where)
+    where = use_device_of_rank(device)
     if count < 2:
         raise InputError(f"--network needs two processes or more: {_START}")
     if replicas is not None and (count % replicas or count == replicas):

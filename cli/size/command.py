@@ -16,7 +16,7 @@ import click
 from rich.text import Text
 
 from ...graphs.errors import InputError
-from ...graphs.machine import Links, Machine, Peers
+from ...graphs.machine import Links, Machine
 from ...graphs.machines.gpus import lacks
 from ...graphs.machines.presets import Preset, presets
 from ...graphs.transformations.updates import When
@@ -32,6 +32,7 @@ from ..export_views import write_view
 from ..gpu_options import chosen_preset, host_options
 from ..known_names import completing, every_machine
 from ..models import model_code
+from ..network_options import Network, network_options
 from ..optimizer_options import OPTIMIZER_NAMES
 from ..options import (
     FILE,
@@ -136,6 +137,7 @@ def batches_argument(ctx: click.Context, param: click.Parameter, text: str | Non
     help="Update each weight right after its gradient, or all after backward.",
 )
 @loop_options
+@network_options(2, "one GPU", "none")
 @solver_option
 @time_limit_option("Time for each question to the solver.  [default: 6 s, more for large models]")
 @settings_option()
@@ -181,9 +183,9 @@ def size(
     MODEL.py has a function that builds the model; CONFIG is a config.json of Hugging Face, or its folder.
     Nothing is measured or downloaded: figures are estimates for --gpu, which need not be here, with a low and
     a high end. A `build` with a parameter `batch` is called once per batch; for any other the example inputs
-    are repeated. With --ranks each batch is of one GPU, and FSDP2's policies are compared with a plan. A
-    batch for which the solver has no answer in its time is a row that says so. Exit code 3 where no batch
-    fits.
+    are repeated. With --ranks each batch is of one GPU, and FSDP2's policies are compared with a plan; with
+    --host, --lanes or --machine the plan can use the host of a node, which its ranks divide. A batch for
+    which the solver has no answer in its time is a row that says so. Exit code 3 where no batch fits.
 
     \b
     plan size model.py --gpu rtx3060
@@ -193,19 +195,23 @@ def size(
     """
     from ...runtime.collector import collector_seldom
 
-    chosen = _presets(gpu, host, lanes)
+    chosen, network = _presets(gpu, host, lanes), Network.of(options)
     registry.chosen_settings(solver, settings)
     if machine_path and len(chosen) > 1:
         raise click.UsageError("--machine describes one machine: it goes with one --gpu")
     if machine_path and (host or lanes):
         raise click.UsageError("--machine says what --host and --lanes say: give one")
     loop = chosen_loop(options)
-    peers, batches = loop.peers, loop.batches(batches)
-    if peers is not None and len(chosen) > 1:
-        raise click.UsageError("--ranks are of equal GPUs: it goes with one --gpu")
-    if peers is not None and (host or lanes or machine_path):
-        other = "--host" if host else "--lanes" if lanes else "--machine"
-        raise click.UsageError(f"--ranks moves tensors between GPUs alone, by --link: omit {other}")
+    has_host = bool(host or lanes or machine_path)
+    if network.ranks is None and network.named:
+        raise click.UsageError(f"{network.named} is of several GPUs: give --ranks too")
+    if network.node_ranks is not None and not has_host:
+        raise click.UsageError("--node-ranks divides a host: give --host, --lanes or --machine too")
+    if network.ranks is not None:
+        loop.refuse_accumulation()
+        if len(chosen) > 1:
+            raise click.UsageError("--ranks are of equal GPUs: it goes with one --gpu")
+    batches = loop.batches(batches)
     prices = parse_prices(price, chosen)
     chosen = _with_dtype(chosen, {dtype, loop.dtype}, output, every=gpu.strip().lower() == ALL)
     with (
@@ -214,14 +220,15 @@ def size(
         output.status(f"reading {model}") as report,
     ):
         rooms = [_room(preset, machine_path, budget, reserve, output) for preset in chosen]
+        machine = _of_rank(rooms[0][0].machine, network, has_host=has_host)
         subject = open_subject(model, length, dtype, optimizer, update, loop, report, cached=cached)
         leave_out_all()  # PyTorch's objects, through which each collection would look
         quick = QUICK_OF_SEVERAL if len(rooms) > 1 else QUICK
         ask = partial(Question, solver, time_limit, settings, report=report, quick_share=quick)
-        if peers is None:
+        if machine is None:
             answer = _alone(subject, rooms, batches, ask, prices)
         else:
-            answer = _together(subject, *rooms[0], batches, ask, peers, prices)
+            answer = _together(subject, *rooms[0], batches, ask(machine), prices)
     if destination is not None:
         title = f"{subject.name}: will it fit?"
         write_view(page(title, answer.sections, made(sys.argv[1:])).encode(), destination)
@@ -280,14 +287,13 @@ def _together(
     preset: Preset,
     room: Room,
     batches: list[int] | None,
-    ask: Ask,
-    peers: Peers,
+    ask: Question,
     prices: Mapping[str, float],
 ) -> Answer:
-    """Search on equal ranks. Their machine has no link but the network."""
-    machine = replace(preset.machine, links=Links(peers=peers))
-    loops = Loops(subject.estimates, preset, peers=peers)
-    found = RanksSearch(loops, peers, ask(machine), room).run(batches)
+    """Search on equal ranks. ask: the solver, on the machine of a rank."""
+    found = RanksSearch(Loops(subject.estimates, preset, peers=ask.machine.links.peers), ask, room).run(
+        batches
+    )
     found.price = prices.get(preset.name)
     return Answer(
         ranks_document(found, subject),
@@ -301,6 +307,19 @@ def _together(
         ],
         ranks_nothing_fits(found) if found.fastest is None else None,
     )
+
+
+def _of_rank(machine: Machine, network: Network, *, has_host: bool) -> Machine | None:
+    """Return the machine of a rank of sharded training, None without --ranks. Raises UsageError, InputError.
+
+    has_host: its tensors can go to the host of the node.
+    """
+    if network.ranks is None:
+        return None
+    peers = network.peers(machine.links.peers, None)
+    if has_host:
+        return network.machine_of_rank(machine, peers)
+    return replace(machine, links=Links(peers=peers))
 
 
 def _presets(text: str, host: str | None, lanes: str | None) -> list[Preset]:

@@ -1,6 +1,4 @@
-"""Options of `plan size` that change the training loop: adapters, autocast, attention, accumulation;
-sharded training.
-"""
+"""Options of `plan size` that change the training loop: adapters, autocast, attention, accumulation."""
 
 from __future__ import annotations
 
@@ -10,8 +8,6 @@ from typing import Any
 
 import click
 
-from ...graphs.machine import Peers
-from ...graphs.machines.networks import NETWORKS, find_network
 from ...planner.sizing.sizing import LARGEST
 from ..parameter_types import Word, dtype_word
 
@@ -51,19 +47,6 @@ _OPTIONS = (
         help="Samples per update: find the fastest micro-batch that divides N, with accumulation, "
         "recomputation and offloading as needed.  [default: micro-batches as --batch says]",
     ),
-    click.option(
-        "--ranks",
-        type=click.IntRange(2),
-        metavar="N",
-        help="GPUs that train together, each with its own batch: weights, gradients and optimizer states are "
-        "sharded (FSDP, ZeRO-3).  [default: one GPU]",
-    ),
-    click.option(
-        "--link",
-        metavar="NAME|RATE",
-        help="Network of --ranks: nvlink, pcie4, pcie5, ib400, eth100, or what a GPU receives: 45GB/s or "
-        "45GB/s,30us.  [default: none]",
-    ),
 )
 
 
@@ -79,7 +62,6 @@ class LoopOptions:
     """The options of the loop.
 
     total: samples per update, None if micro-batches are given.
-    ranks: GPUs of sharded training, None for one GPU. link: their network.
     """
 
     lora: str | None = None
@@ -87,24 +69,12 @@ class LoopOptions:
     attention: str | None = None
     accumulate: int = 1
     total: int | None = None
-    ranks: int | None = None
-    link: str | None = None
 
-    @property
-    def peers(self) -> Peers | None:
-        """The network of sharded training. Raises UsageError or InputError, one line."""
-        if self.ranks is None:
-            if self.link is not None:
-                raise click.UsageError("--link is the network of several GPUs: give --ranks too")
-            return None
-        if self.link is None:
-            raise click.UsageError(
-                f"--ranks {self.ranks}: give their network too: --link {'|'.join(NETWORKS)}"
-            )
+    def refuse_accumulation(self) -> None:
+        """Raise UsageError if an update has several micro-batches, which ranks do not have."""
         if self.total is not None or self.accumulate > 1:
             other = "--global-batch" if self.total is not None else "--accumulate"
             raise click.UsageError(f"--ranks counts one micro-batch per update: omit {other}")
-        return find_network(self.link, self.ranks)
 
     @property
     def changes_model(self) -> bool:

@@ -18,7 +18,7 @@ from ...graphs.machine import Machine, Peers
 from ...graphs.machines.presets import Preset
 from ...graphs.transformations.sharding import rank_bytes
 from ...planner.addresses.caching_allocator import reserved_peak
-from ...planner.bounds import time_bound
+from ...planner.bounds import offloads, time_bound
 from ...planner.schedule.schedule import Schedule
 from ...planner.simulator.simulate import simulate
 from ...planner.sizing.estimate_range import Span, memory_span
@@ -68,19 +68,23 @@ class RankBatch:
 
 
 class CurvePoint(NamedTuple):
-    """The fastest known within a budget of device bytes; seconds are None if nothing is known to fit."""
+    """The fastest known within a budget of device bytes; seconds are None if nothing is known to fit.
+
+    host_peak: bytes that the plan has on the host.
+    """
 
     budget: int
     policy: str | None
     policy_seconds: float | None
     seconds: float | None
+    host_peak: int | None
 
 
 @dataclass
 class RanksResult:
     """Results on ranks that have one GPU each.
 
-    batches: those tried. hasty: those whose plan may be far from the fastest.
+    machine: of a rank. batches: those tried. hasty: those whose plan may be far from the fastest.
     spans: device bytes of a plan, by batch, of the fastest and those that the solver had its whole time for.
     policy_spans: those of FSDP2's policies at the fastest batch, by name. curve: of that batch.
     shares: bytes of weights and optimizer states on each rank. tokens: of a sample, None if it has none.
@@ -89,7 +93,7 @@ class RanksResult:
 
     preset: Preset
     room: Room
-    peers: Peers
+    machine: Machine
     batches: list[RankBatch] = field(default_factory=list[RankBatch])
     hasty: set[int] = field(default_factory=set[int])
     spans: dict[int, Span] = field(default_factory=dict[int, Span])
@@ -102,8 +106,24 @@ class RanksResult:
     interrupted: bool = False
 
     def rate(self, one: RankBatch, seconds: float | None) -> float | None:
-        """Return the samples per second of all ranks."""
-        return self.peers.ranks * one.batch / seconds if seconds else None
+        """Return the samples per second of all GPUs."""
+        return self.gpus * one.batch / seconds if seconds else None
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs: ranks of all replicas."""
+        replicas = self.peers.replicas
+        return self.peers.ranks * (replicas.count if replicas else 1)
+
+    @property
+    def peers(self) -> Peers:
+        assert self.machine.links.peers is not None, "it is of sharded training"
+        return self.machine.links.peers
+
+    @property
+    def has_host(self) -> bool:
+        """Tell whether plans can offload to a host."""
+        return offloads(self.machine)
 
     @property
     def plan_is_faster(self) -> bool:
@@ -131,10 +151,9 @@ class RanksResult:
 
 @dataclass
 class RanksSearch:
-    """Search on equal ranks. loops: of a rank. ask: the solver, on a machine whose links are the network."""
+    """Search on equal ranks. loops: of a rank. ask: the solver, on the machine of a rank."""
 
     loops: Loops
-    peers: Peers
     ask: Question
     room: Room
     known: Known = field(default_factory=Known)
@@ -153,7 +172,7 @@ class RanksSearch:
         return found
 
     def _once(self, batches: list[int] | None) -> RanksResult:
-        found = RanksResult(self.loops.preset, self.room, self.peers)
+        found = RanksResult(self.loops.preset, self.room, self._machine)
         with interruptible(found):
             first = first_batch(batches, self._graph)
             tried = (
@@ -287,6 +306,7 @@ class RanksSearch:
                 fastest and fastest.name,
                 fastest and fastest.seconds,
                 plan.seconds,
+                plan.figures and plan.figures.host_peak,
             )
 
     @cached_property

@@ -13,12 +13,13 @@ from ...planner.budget import spelled
 from ...planner.sizing.estimate_range import Span, time_span
 from ...report.size import Bar, Section
 from ...report.tradeoff import Curve
-from ..printing import figures
-from ..printing.figures import signed
+from ..network_options import replicas_document
+from ..printing.figures import network_rows, signed
 from ..printing.output import labelled, table
 from .model import Subject
 from .price import samples_per_price
 from .ranks import CurvePoint, PolicyFigures, RankBatch, RanksResult
+from .report import host_rows
 from .tables import Cells, size
 from .words import gpu_title, number, short_sizes
 
@@ -31,12 +32,11 @@ def ranks_answer(found: RanksResult) -> str:
     if one is None or one.plan.seconds is None:
         return f"no: {ranks_nothing_fits(found)}"
     seconds, span, how = _advised(found, one)
-    ranks = f"{found.peers.ranks:,} {gpu_title(found.preset.gpu)}"
-    line = f"yes: batch {one.batch:,} on each of {ranks} fits {how}"
+    line = f"yes: batch {one.batch:,} on each of {found.gpus:,} {gpu_title(found.preset.gpu)} fits {how}"
     if span is not None:
         expected, high, limit = short_sizes((span.expected, span.high, found.room.limit))
         line += f": {expected} expected, up to {high}, of {limit} each"
-    times, samples = time_span(seconds), found.peers.ranks * one.batch
+    times, samples = time_span(seconds), found.gpus * one.batch
     line += f"; {number(samples / seconds)} samples/s in all"
     line += f" ({number(samples / times.high)} to {number(samples / times.low)})"
     if found.tokens is not None:
@@ -77,7 +77,8 @@ def ranks_lines(found: RanksResult, subject: Subject) -> Iterator[Text]:
     yield from labelled(
         [
             ("gpu", f"{found.preset.gpu.name}: estimated, see the low and high ends"),
-            ("ranks", _network(found)),
+            *network_rows(found.peers),
+            *host_rows(found.machine, " for each rank"),
             *([("model", subject.what)] if subject.what else []),
             ("optimizer", subject.optimizer),
             *([("lora", found.adapters)] if found.adapters else []),
@@ -104,16 +105,12 @@ def ranks_lines(found: RanksResult, subject: Subject) -> Iterator[Text]:
     yield from table(*_curve_table(found))
 
 
-def _network(found: RanksResult) -> str:
-    peers = found.peers
-    return f"{peers.ranks:,}, {figures.rate(peers.rate)}, {duration(peers.latency)} a collective"
-
-
 # ── tables ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _batch_table(found: RanksResult) -> Cells:
-    heads = ["batch", "FSDP2", "samples/s", "plan", "samples/s", "expected", "high", ""]
+    host = ["host"] if found.has_host else []
+    heads = ["batch", "FSDP2", "samples/s", "plan", "samples/s", "expected", "high", *host, ""]
     rows = [_batch_row(found, one) for one in sorted(found.batches, key=lambda one: one.batch)]
     return heads, rows
 
@@ -125,13 +122,19 @@ def _batch_row(found: RanksResult, one: RankBatch) -> list[str]:
         reason = plan.unanswered.reason if plan.unanswered else None
         words = f"no plan found: {reason}" if reason else "no plan found"
         words = "no: below the minimum" if plan.proven_infeasible else words
-        return [f"{one.batch:,}", *by_policy, *["-"] * 4, words]
+        return [f"{one.batch:,}", *by_policy, *["-"] * (4 + found.has_host), words]
     most, least = ("≤", "≥") if one.batch in found.hasty else ("", "")
     time, rate = _speed(plan.seconds, found.rate(one, plan.seconds))
     needs = ["-", "-"] if span is None else [size(span.expected), size(span.high)]
+    needs += _host_cell(found, plan.figures and plan.figures.host_peak)
     words = "fits with a plan" if policy is None else f"fits: FSDP2 {policy.name}"
     words += "; most samples/s" if one is found.fastest else ""
     return [f"{one.batch:,}", *by_policy, f"{most}{time}", f"{least}{rate}", *needs, words]
+
+
+def _host_cell(found: RanksResult, host_peak: int | None) -> list[str]:
+    """Return the cell of the host's bytes, none if plans use no host."""
+    return [] if not found.has_host else ["-" if host_peak is None else size(host_peak)]
 
 
 def _speed(seconds: float | None, rate: float | None) -> list[str]:
@@ -162,15 +165,17 @@ def _curve_title(one: RankBatch) -> str:
 
 
 def _curve_table(found: RanksResult) -> Cells:
-    heads = ["memory of each", "FSDP2", "plan", "saves", "FSDP2's policy"]
-    return heads, [_curve_row(point) for point in found.curve]
+    host = ["host"] if found.has_host else []
+    heads = ["memory of each", *host, "FSDP2", "plan", "saves", "FSDP2's policy"]
+    return heads, [_curve_row(found, point) for point in found.curve]
 
 
-def _curve_row(point: CurvePoint) -> list[str]:
+def _curve_row(found: RanksResult, point: CurvePoint) -> list[str]:
     policy, plan = point.policy_seconds, point.seconds
     saves = signed(plan / policy - 1.0) if policy and plan else "-"
     times = ["-" if seconds is None else duration(seconds) for seconds in (policy, plan)]
-    return [format_bytes(point.budget), *times, saves, point.policy or "none fits"]
+    host = _host_cell(found, point.host_peak)
+    return [format_bytes(point.budget), *host, *times, saves, point.policy or "none fits"]
 
 
 # ── JSON, the page ──────────────────────────────────────────────────────────────────────────────────
@@ -190,6 +195,8 @@ def ranks_document(found: RanksResult, subject: Subject) -> dict[str, Any]:
         "attention": subject.loop.attention,
         "ranks": found.peers.ranks,
         "link": {"rate": found.peers.rate, "latency": found.peers.latency},
+        "replicas": replicas_document(found.peers.replicas),
+        "host": found.machine.host_capacity,
         "budget": found.room.limit,
         "reserve": found.room.reserve,
         "constant": found.room.constant,
@@ -218,6 +225,7 @@ def _batch_document(found: RanksResult, one: RankBatch) -> dict[str, Any]:
         "min_memory": plan.min_memory,
         "time": plan.seconds,
         "peak": plan.figures and plan.figures.peak,
+        "host_peak": plan.figures and plan.figures.host_peak,
         "needs": span and span._asdict(),
         "samples_per_second": found.rate(one, plan.seconds),
         "fastest_known": None if plan.figures is None else one.batch not in found.hasty,
@@ -235,11 +243,11 @@ def _batch_document(found: RanksResult, one: RankBatch) -> dict[str, Any]:
 
 
 def _bought(found: RanksResult, rate: float) -> float | None:
-    return None if found.price is None else samples_per_price(rate, found.peers.ranks * found.price)
+    return None if found.price is None else samples_per_price(rate, found.gpus * found.price)
 
 
 def ranks_sections(found: RanksResult) -> Iterator[Section]:
-    one, network = found.fastest, _network(found)
+    one, network = found.fastest, "; ".join(words for _label, words in network_rows(found.peers))
     bars = tuple(
         Bar(
             f"{row.batch:,}", found.rate(row, row.plan.seconds) or 0.0, row is one, found.spans.get(row.batch)
@@ -247,8 +255,8 @@ def ranks_sections(found: RanksResult) -> Iterator[Section]:
         for row in sorted(found.batches, key=lambda row: row.batch)
         if row.plan.seconds
     )
-    hint = f"Ranks: {network}. Samples per second are of all ranks. ≤, ≥: from a short search."
-    title = f"{found.preset.gpu.name}: {found.peers.ranks:,} ranks"
+    hint = f"{network}. Samples per second are of all GPUs. ≤, ≥: from a short search."
+    title = f"{found.preset.gpu.name}: {found.gpus:,} GPUs"
     answer = ranks_answer(found)
     yield Section(Table(title, *_batch_table(found), hint), bars, f"{_capital(answer)}.")
     if one is not None:

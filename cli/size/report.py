@@ -174,7 +174,7 @@ def lines_of(found: SizeResult, subject: Subject) -> Iterator[Text]:
             ("optimizer", subject.optimizer),
             *loop_rows(found, subject),
             ("budget", f"{spelled(room.limit)}{left}"),
-            *_host(found.preset.machine),
+            *host_rows(found.preset.machine),
             *([] if found.tokens else [("tokens/s", "none: no input has tokens, batch by length")]),
         ]
     )
@@ -208,13 +208,13 @@ def loop_rows(found: SizeResult, subject: Subject) -> Iterator[Row]:
         yield "global batch", f"{loop.total:,} samples per update; micro-batches tried: {tried}"
 
 
-def _host(machine: Machine) -> list[Row]:
-    """Return a row with what the host holds, if tensors can be offloaded to it."""
+def host_rows(machine: Machine, whose: str = "") -> list[Row]:
+    """Return a row with what the host holds, if tensors can be offloaded to it. whose: words to add."""
     if not offloads(machine):
         return []
     if machine.host_capacity is None:
         return [("host", "of any size: --host 64GB says what yours has")]
-    return [("host", spelled(machine.host_capacity))]
+    return [("host", spelled(machine.host_capacity) + whose)]
 
 
 def several_lines(found: list[SizeResult], subject: Subject) -> Iterator[Text]:

@@ -124,7 +124,9 @@ def test_a_machine_file_says_ranks_and_network(graph: Path) -> None:
     assert found["ranks"] == 8
     assert found["link"] == {"rate": 45e9, "latency": LATENCY}
     refused = plan(*words, "--machine", "eight.yaml", "--ranks", "4", code=2)
-    assert "the machine file has a network of 8 ranks: leave --ranks and --replicas out" in refused.stderr
+    assert "a network of 8 ranks: give --ranks 8 without --replicas, or give --link too" in refused.stderr
+    same = plan(*words, "--machine", "eight.yaml", "--ranks", "8", "--json")
+    assert json.loads(same.stdout) == found
     other = plan(*words, "--machine", "eight.yaml", "--ranks", "4", "--link", "nvlink", "--json")
     assert json.loads(other.stdout)["ranks"] == 4
     assert "how many ranks? Give --ranks 8" in plan(*words, code=2).stderr

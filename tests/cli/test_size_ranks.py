@@ -127,7 +127,7 @@ def test_lines_say_what_is_needed_of_each(plan: Plan) -> None:
     assert first.startswith("yes: batch 64 on each of 4 RTX 3060 12 GB fits by FSDP2 (reshard): ")
     assert " each; " in first
     assert " samples/s in all (" in first
-    assert any(line.startswith("ranks ") and "4, 20 GB/s, 30.0 µs a collective" in line for line in others)
+    assert any("between ranks  4 ranks, 20 GB/s, 30.0 µs a collective" in line for line in others)
     assert sum("FSDP2: " in line for line in others) == 6
 
 
@@ -135,6 +135,62 @@ def test_a_price_is_of_one_gpu(plan: Plan) -> None:
     found = sized(plan, "--batch", 64, "--price", "2/h")
     rate = found["fastest_batch"]["samples_per_second"]
     assert found["samples_per_price"] == pytest.approx(rate * 3600 / (4 * 2))
+
+
+def test_replicas_train_more_samples_and_wait_for_their_network(plan: Plan) -> None:
+    alone = sized(plan, "--batch", 64)
+    replicas = ("--replicas", 2, "--replica-link", "1GB/s,2ms")
+    found = sized(plan, "--batch", 64, "--price", "2/h", *replicas)
+    assert found["replicas"] == {"count": 2, "rate": 1e9, "latency": 2e-3}
+    assert "on each of 8 RTX 3060" in found["answer"]
+    (row,) = found["batches"]
+    assert row["time"] > alone["batches"][0]["time"]
+    assert row["min_memory"] == alone["batches"][0]["min_memory"]
+    assert row["samples_per_second"] == pytest.approx(8 * 64 / row["time"])
+    assert found["samples_per_price"] == pytest.approx(row["samples_per_second"] * 3600 / (8 * 2))
+    words = ("size", "model.py", "--gpu", "rtx3060", "--batch", 64, "--solver", "fsdp", *RANKS, *replicas)
+    assert "between replicas  2 replicas, 1 GB/s, 2.00 ms an all-reduce" in plan(*words).stdout
+
+
+def test_states_on_the_host_of_a_node_fit_less_memory(plan: Plan) -> None:
+    """The host has room for the states of all ranks of a node; if fewer share it, each has more of it."""
+    budget = 17_000_000  # of which 8 MiB are for cuBLAS
+    words = ("--batch", 8, "--budget", budget)
+    refused = plan("size", "model.py", "--gpu", "rtx3060", "--time-limit", 1, *RANKS, *words)
+    assert refused.exit_code == 3
+    found = sized(plan, *words, "--host", f"{2 * STATES}B")
+    (row,) = found["batches"]
+    assert found["host"] == 2 * STATES // 4
+    assert STATES // 8 < row["host_peak"] <= found["host"]
+    assert max(point["host_peak"] or 0 for point in found["curve"]) > STATES // 8
+    two = sized(plan, *words, "--host", f"{2 * STATES}B", "--node-ranks", 2)
+    assert two["host"] == 2 * STATES // 2
+    little = plan("size", "model.py", "--gpu", "rtx3060", "--time-limit", 1, *RANKS, *words, "--host", "1MB")
+    assert little.exit_code == 3
+
+
+def test_a_machine_file_has_the_network(plan: Plan) -> None:
+    """It is taken for its own number of ranks; without --ranks one GPU is sized."""
+    assert plan("machine", "rtx3060", "--ranks", 4, "--link", "pcie4", "-o", "four.yaml").exit_code == 0
+    words = (
+        "size",
+        "model.py",
+        "--gpu",
+        "rtx3060",
+        "--time-limit",
+        1,
+        "--batch",
+        8,
+        "--machine",
+        "four.yaml",
+    )
+    found = json.loads(plan(*words, "--ranks", 4, "--json").stdout)
+    assert found["ranks"] == 4
+    assert found["link"]["rate"] == 20e9
+    assert "ranks" not in json.loads(plan(*words, "--json").stdout)
+    refused = plan(*words, "--ranks", 2)
+    assert refused.exit_code == 2
+    assert "a network of 4 ranks: give --ranks 4 without --replicas" in refused.stderr.replace("\n", " ")
 
 
 def test_what_does_not_fit_says_what_is_needed(plan: Plan) -> None:
@@ -162,14 +218,15 @@ def test_an_interrupted_search_has_what_was_found(plan: Plan, monkeypatch: pytes
     ("arguments", "line"),
     [
         (["--ranks", 4], "--ranks 4: give their network too: --link nvlink|pcie5|pcie4|ib400|eth100"),
-        (["--link", "nvlink"], "--link is the network of several GPUs: give --ranks too"),
+        (["--link", "nvlink"], "--link is of several GPUs: give --ranks too"),
         (["--ranks", 4, "--link", "nvlnk"], "no network is called 'nvlnk': did you mean 'nvlink'?"),
         (["--ranks", 1, "--link", "nvlink"], "1 is not in the range x>=2"),
         ([*RANKS, "--accumulate", 2], "omit --accumulate"),
         ([*RANKS, "--global-batch", 8], "omit --global-batch"),
         ([*RANKS, "--gpu", "t4,a100"], "--ranks are of equal GPUs: it goes with one --gpu"),
-        ([*RANKS, "--host", "64GB"], "omit --host"),
-        ([*RANKS, "--lanes", "8"], "omit --lanes"),
+        (["--replicas", 2], "--replicas is of several GPUs: give --ranks too"),
+        ([*RANKS, "--replica-link", "eth100"], "--replica-link goes with --replicas: --replicas 2"),
+        ([*RANKS, "--node-ranks", 2], "--node-ranks divides a host: give --host, --lanes or --machine too"),
         ([*RANKS, "--optimizer", "none"], "it has no optimizer updates: add them with --optimizer adamw"),
     ],
 )

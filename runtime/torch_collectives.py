@@ -29,6 +29,11 @@ _COLLECTIVES = (
 )
 
 
+def all_reduce() -> Any:
+    """Return the operator that starts an all-reduce: of a tensor, a reduction and a group's name."""
+    return torch.ops._c10d_functional.all_reduce.default
+
+
 def starts_collective(target: Any) -> bool:
     """Tell whether an operator starts a collective, and changes nothing in place."""
     return _is_functional(target) and target.overloadpacket.__name__ in _COLLECTIVES

@@ -165,8 +165,13 @@ def warn_user(text: str) -> None:
 
 @cache
 def is_users(filename: str) -> bool:
-    """Tell whether a file of code is neither torch's nor this package's."""
+    """Tell whether a file of code is neither torch's nor this package's.
+
+    typing_extensions has the wrappers of torch's deprecated functions.
+    """
     path = Path(filename)
+    if path.name == "typing_extensions.py":
+        return False
     if not _OURS.isdisjoint(path.parents) or _TORCH in path.parents or not path.is_file():
         return False
     return not filename.startswith(_PYTHON) or any(folder in path.parts for folder in _LIBRARIES)

@@ -199,11 +199,6 @@ def _validate(
             "gradients in it, by weights that are DTensors"
         )
     validate_together(options, WORD, planned=planned)
-    if options.max_grad_norm is not None:
-        raise InputError(
-            f"{WORD} and max_grad_norm are not supported together: its weights are not in one place, and no "
-            "collective of the plan adds up their norms; leave max_grad_norm out"
-        )
     if buckets is not None and options.verify is not False:
         raise InputError(
             f"{WORD} and pad_values go together with verify=False alone: to compare padded batches eager "

@@ -124,8 +124,8 @@ class Collective:
         return self._with_group(arguments, name_of_group(arguments[self._place]))
 
     @property
-    def _known(self) -> tuple[Any, int]:
-        return self.operator, id(self.ranks)
+    def _known(self) -> tuple[Any, str, int]:
+        return self.operator, self.__name__, id(self.ranks)
 
     def _run(self, arguments: tuple[Any, ...]) -> Any:
         made = self.operator(*arguments)

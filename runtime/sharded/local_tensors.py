@@ -34,6 +34,15 @@ def around(local: Tensor, like: Tensor) -> Tensor:
     )
 
 
+def sharded_dimensions(tensor: Tensor) -> list[int]:
+    """Return the dimensions of its mesh in which a DTensor is sharded; none of an ordinary tensor."""
+    if not isinstance(tensor, DTensor):
+        return []
+    mesh, kinds = tensor.device_mesh, tensor.placements
+    sharded = [n for n, one in enumerate(kinds) if not one.is_replicate() and not one.is_partial()]
+    return [n for n in sharded if mesh.size(n) > 1]
+
+
 def local_state(weight: DTensor, dtype: torch.dtype, *, copied: bool = False) -> Tensor:
     """Return a new optimizer state of a weight, a DTensor too: zero, or a copy of it, as a master is."""
     own = local_tensor(weight)

@@ -19,6 +19,7 @@ from ..calls.batch_norm import planned_target
 from ..calls.fake_kernels import CTC
 from ..calls.grouped import grouped_product, is_grouped
 from ..calls.scatters import SCATTERS
+from ..in_place_collectives import refusal_of
 from ..measuring.synthetic_inputs import elements_spanned
 from ..model.captured import users_line
 from ..program.program import Call, Program, Ref
@@ -35,12 +36,6 @@ from ..torch_internals import (
 from ..unsupported import TraceError
 
 aten: Any = torch.ops.aten
-
-NOT_FUNCTIONAL = (
-    "calls torch.distributed, whose {} communicates where no plan sees it: call a collective of "
-    "torch.distributed._functional_collectives, like y = all_reduce(x, 'sum', group), in an "
-    "autograd.Function too, and plan on all ranks"
-)
 
 
 class Form(NamedTuple):
@@ -150,7 +145,7 @@ class TrueFakes(FakeTensorMode):
             with self:
                 return grouped_product(*args)
         if communicates_otherwise(func):
-            raise TraceError(f"{users_line()}{NOT_FUNCTIONAL.format(func.overloadpacket.__name__)}")
+            raise TraceError(f"{users_line()}{refusal_of(func)}")
         if func in SCATTERS:
             return self._call(aten.clone.default, args[0])
         if func in CTC:

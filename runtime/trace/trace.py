@@ -32,6 +32,7 @@ from ..updates.averaged import with_average
 from ..updates.averages import check_summed, with_averages
 from ..updates.catalogue import rules
 from ..updates.masters import with_master
+from ..updates.norm_sums import norm_sums
 from ..updates.order import check_order, check_overlaps
 from ..updates.scaling import check_scaled, divided
 from ..updates.updates import with_sums, with_updates
@@ -201,7 +202,10 @@ def _with_updates(program: Program, iteration: Iteration) -> Program:
         program, sums = with_sums(program, found), False
     if iteration.processes is not None:
         program = with_averages(program, iteration.processes)
-    return with_updates(program, found, when, clip=clip, sums=sums, scaled=scaled, divides=divides)
+    norms = norm_sums(iteration.module, iteration.peers) if clip else None
+    return with_updates(
+        program, found, when, clip=clip, norms=norms, sums=sums, scaled=scaled, divides=divides
+    )
 
 
 def _shares_memory(parameter: Tensor) -> bool:

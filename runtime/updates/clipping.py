@@ -7,7 +7,8 @@ A norm comes from the kernel with which PyTorch takes those of a list, given a l
 single tensor is another, and rounds otherwise.
 
 If gradients are spread over ranks, each rank takes the norms of its shares. Their squares are added up over
-the ranks, all in one collective, as DTensors do one by one.
+the ranks, all in one collective, as DTensors do one by one. Of modules that communicate themselves that is an
+operation of the plan (norm_sums.py).
 """
 
 from __future__ import annotations
@@ -41,9 +42,21 @@ def clip_over_ranks(
 
     add_up: adds a tensor up over the ranks, in place.
     """
-    each = torch.stack(norms).square_()
-    add_up(each)
-    return _clip(max_norm, each.sqrt_())
+    each = torch.stack(norms)
+    sum_squares(add_up, each)
+    return _clip(max_norm, each)
+
+
+def sum_squares(add_up: Callable[[Tensor], None], norms: Tensor) -> None:
+    """Replace norms of shares, in place, by those of the whole gradients. add_up: as for clip_over_ranks."""
+    norms.square_()
+    add_up(norms)
+    norms.sqrt_()
+
+
+def clip_stacked(max_norm: float, *norms: Tensor) -> tuple[Tensor, Tensor]:
+    """Clip as `clip` does; norms: in stacks."""
+    return _clip(max_norm, torch.cat(norms))
 
 
 def _clip(max_norm: float, norms: Tensor) -> tuple[Tensor, Tensor]:

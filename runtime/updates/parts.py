@@ -24,7 +24,8 @@ from ..program.fingerprint import fingerprint
 from ..program.outputs import NOTHING
 from ..program.program import Call, Operation, Program
 from .averages import averages
-from .clipping import clip, norm
+from .clipping import clip, clip_stacked, norm
+from .norm_sums import NormSum, stack
 from .rules import RULES
 from .sums import FIRST, add, on_sum
 from .updates import updates_weights
@@ -83,4 +84,6 @@ def _updating(operation: Operation) -> Operation | None:
 
 def _ends(operation: Operation) -> bool:
     """Tell whether the operation is of the update, not of a batch."""
-    return averages(operation) or operation.call.target in (norm, clip) or updates_weights(operation)
+    target = operation.call.target
+    clips = target in (norm, clip, stack, clip_stacked) or isinstance(target, NormSum)
+    return averages(operation) or clips or updates_weights(operation)

@@ -32,6 +32,7 @@ from ..program.program import Call, Operation, Program, Ref, Setting, Storage, V
 from ..storage.blocks import size_bytes
 from ..torch_internals import FakeTensorMode
 from . import clipping, scaling
+from .norm_sums import NormStack, NormSums, stack
 from .planned_optimizer import Rule
 from .rules import if_finite
 from .sums import FIRST, add, with_sum
@@ -57,6 +58,7 @@ def with_updates(
     when: When,
     *,
     clip: bool = False,
+    norms: NormSums | None = None,
     sums: bool = False,
     scaled: bool = False,
     divides: bool = False,
@@ -65,7 +67,7 @@ def with_updates(
 
     rules: by parameter. A gradient whose parameter has none stays a result.
     when: where in the iteration weights are updated.
-    clip: clip by the norm of all gradients.
+    clip: clip by the norm of all gradients. norms: of those that are spread over ranks, None if none is.
     sums: each update adds its gradient to those of other batches.
     scaled: the gradients are of a loss times a scale, see scaling.py.
     divides: they are to be divided by that scale.
@@ -95,7 +97,7 @@ def with_updates(
         if scaled:
             later[all_made].append(writer.found())
         if clip:
-            later[all_made].append(writer.clip())
+            later[all_made].extend(writer.clip(norms))
     early = _early(program, made)
     for name, rule in updated.items():
         place = max(early[name], all_made) if when == "in-backward" else len(program.operations) - 1
@@ -237,18 +239,42 @@ class _Writer:
         weight = self.program.parameters[name]
         return self._operation(f"{name}/norm", Phase.BACKWARD, weight, call, (gradient,))
 
-    def clip(self) -> Operation:
-        """Create the operation of the norm and the coefficient, after all norms."""
-        norms = [self.norms[name] for name in self.program.gradients]
-        order = clipping.in_torchs_order([self.values[norm].dtype for norm in norms])
-        norms = tuple(norms[place] for place in order)
+    def clip(self, sums: NormSums | None) -> list[Operation]:
+        """Create the operations of the norm and the coefficient, after all norms."""
+        names, target = list(self.program.gradients), clipping.clip
+        order = clipping.in_torchs_order([self.values[self.norms[name]].dtype for name in names])
+        names, before = [names[place] for place in order], list[Operation]()
+        norms = [self.norms[name] for name in names]
+        if sums is not None:
+            target, norms = (
+                clipping.clip_stacked,
+                [self._sum(one, sums, before) for one in sums.stacks(names)],
+            )
         with self.mode:
-            total, coefficient = clipping.clip(1.0, *map(self._fake, norms))
+            total, coefficient = target(1.0, *map(self._fake, norms))
         self.total = self._new("grad_norm", total, Kind.GRADIENT)
         self.coefficient = self._new("clip", coefficient, Kind.GRADIENT)
         made = (self.total, self.coefficient)
-        call = Call(clipping.clip, (clipping.MAX_NORM, *map(Ref, norms)), {}, made, several=True)
-        return self._operation("gradients/clip", Phase.BACKWARD, None, call, norms)
+        call = Call(target, (clipping.MAX_NORM, *map(Ref, norms)), {}, made, several=True)
+        return [*before, self._operation("gradients/clip", Phase.BACKWARD, None, call, norms)]
+
+    def _sum(self, stacked: NormStack, sums: NormSums, operations: list[Operation]) -> int:
+        """Return the norms in a stack, over all ranks, in one value.
+
+        operations: to which those that make it are added.
+        """
+        own = [self.norms[name] for name in stacked.names]
+        divisors = tuple(stacked.divisors)
+        with self.mode:
+            fake = stack(divisors, *map(self._fake, own))
+        made = self._new("grad_norms", fake, Kind.GRADIENT)
+        call = Call(stack, (divisors, *map(Ref, own)), {}, (made,), several=False)
+        operations.append(self._operation("gradients/norms", Phase.BACKWARD, None, call, own))
+        for group in stacked.groups:
+            read, made = made, self._new("grad_norms", fake, Kind.GRADIENT)
+            call = Call(sums.collective, (Ref(read), "sum", group), {}, (made,), several=False)
+            operations.append(self._operation("gradients/sum", Phase.BACKWARD, None, call, (read,)))
+        return made
 
     def _operation(
         self,

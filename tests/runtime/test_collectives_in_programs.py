@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.nn import functional as distributed_functions
 from torch.distributed.tensor import Shard, distribute_tensor
 
 operators: Any = torch.ops._c10d_functional
@@ -74,8 +76,54 @@ def test_what_is_sent_to_one_rank_alone_is_refused() -> None:
     def sent(x: Tensor) -> Tensor:
         return operators.isend(x.contiguous(), 0, 0, "0")
 
-    with pytest.raises(memplan.TraceError, match="whose isend communicates where no plan sees it: call a"):
+    with pytest.raises(memplan.TraceError, match="calls isend, which is between single ranks, or waits"):
         trace(Iteration(Product(sent), (torch.ones(4, 6),)))
+
+
+IN_PLACE: dict[str, Callable[[Tensor], Any]] = {
+    "all_reduce": dist.all_reduce,
+    "broadcast": lambda x: dist.broadcast(x, 0),
+    "all_gather_into_tensor": lambda x: dist.all_gather_into_tensor(torch.empty_like(x), x),
+    "reduce_scatter_tensor": lambda x: dist.reduce_scatter_tensor(torch.empty_like(x), x),
+    "all_to_all_single": lambda x: dist.all_to_all_single(torch.empty_like(x), x),
+    "all_gather": lambda x: dist.all_gather([torch.empty_like(x)], x),
+    "reduce_scatter": lambda x: dist.reduce_scatter(torch.empty_like(x), [x]),
+    "all_to_all": lambda x: dist.all_to_all([torch.empty_like(x)], [x]),
+    "nn.functional.all_reduce": distributed_functions.all_reduce,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated")
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_functions_that_change_tensors_are_refused_with_the_functional_one(name: str) -> None:
+    """By the name that was called; the call that the line gives is planned."""
+
+    def changed(x: Tensor) -> Tensor:
+        x = x.contiguous()
+        IN_PLACE[name](x)
+        return x
+
+    with pytest.raises(
+        memplan.TraceError, match=rf"calls torch\.distributed\.{name}, which changes"
+    ) as found:
+        trace(Iteration(Product(changed), (torch.ones(4, 6),)))
+    call = re.search(r"call y = (.*) of torch", str(found.value))
+    assert call is not None
+    assert "\n" not in str(found.value)
+    scope = {**vars(functional), "group": dist.group.WORLD}
+    own = Product(lambda x: eval(call[1], {**scope, "x": x.contiguous()}))
+    with pytest.warns(UserWarning, match="eval"):
+        program = trace(Iteration(own, (torch.ones(4, 6),)))
+    assert collectives_in(program)
+
+
+def test_others_are_refused_by_the_name_that_was_called() -> None:
+    def gathered(x: Tensor) -> Tensor:
+        dist.gather(x.contiguous(), [torch.empty_like(x)])
+        return x
+
+    with pytest.raises(memplan.TraceError, match=r"calls torch\.distributed\.gather, which is between sing"):
+        trace(Iteration(Product(gathered), (torch.ones(4, 6),)))
 
 
 def test_planning_alone_ends_before_a_collective_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,10 @@ from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.calls.collectives import Collective, is_collective
 from memplan.runtime.measuring.live_bytes import live_peak
+from memplan.runtime.model.accumulated import SUM
+from not_none import not_none
 from ranks import ranks
-from sharded_training import COUNT, adamw, error
+from sharded_training import COUNT, adamw, error, whole
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -28,6 +30,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 pytestmark = pytest.mark.scripts
 
 STEPS = 3
+MOST = 0.01
+"""Norm to which gradients are clipped."""
 Trained = tuple[nn.Module, Any, list[Tensor]]
 """A module, its optimizer and its losses."""
 
@@ -44,8 +48,29 @@ def loss_of(output: Any) -> Tensor:
     return output if isinstance(output, Tensor) else output.loss
 
 
-def trained_eagerly(kind: str, rank: int, every: int = 1) -> Trained:
-    """Train by eager PyTorch. every: batches per update."""
+def clip_eagerly(module: nn.Module) -> Tensor:
+    """Clip gradients that are placed as their weights; ordinary ones as replicated DTensors, if there are
+    DTensors: PyTorch does not take both.
+    """
+    weights = [each for each in module.parameters() if each.grad is not None]
+    mesh = next((each.device_mesh for each in weights if isinstance(each, DTensor)), None)
+    before = dict[int, nn.Parameter]()
+    for n, weight in enumerate(weights):
+        gradient = not_none(weight.grad)
+        if isinstance(weight, DTensor):
+            weight.grad = cast("Any", gradient).redistribute(placements=weight.placements)
+        elif mesh is not None:
+            placed = [Replicate()] * mesh.ndim
+            before[n], weights[n] = weight, nn.Parameter(DTensor.from_local(weight.detach(), mesh, placed))
+            weights[n].grad = DTensor.from_local(gradient, mesh, placed)
+    norm: Any = nn.utils.clip_grad_norm_(weights, MOST)
+    for n, weight in before.items():
+        weight.grad = cast("Any", weights[n].grad).to_local()
+    return whole(norm)
+
+
+def trained_eagerly(kind: str, rank: int, every: int = 1, *, norms: list[Tensor] | None = None) -> Trained:
+    """Train by eager PyTorch. every: batches per update. norms: where those of gradients go if it clips."""
     module = make(kind)
     optimizer, losses = adamw(module), list[Tensor]()
     for step in range(STEPS * every):
@@ -53,6 +78,8 @@ def trained_eagerly(kind: str, rank: int, every: int = 1) -> Trained:
         (loss / every if every > 1 else loss).backward()
         losses.append(loss.detach())
         if (step + 1) % every == 0:
+            if norms is not None:
+                norms.append(clip_eagerly(module))
             optimizer.step()
             optimizer.zero_grad()
     return module, optimizer, losses
@@ -64,7 +91,7 @@ def differences(known: Trained, other: Trained) -> dict[Any, float]:
     weights, states = other[0].state_dict(), other[1].state_dict()["state"]
     found |= {name: error(each, weights[name]) for name, each in known[0].state_dict().items()}
     for number, row in known[1].state_dict()["state"].items():
-        assert row.keys() == states[number].keys()
+        assert row.keys() == states[number].keys() - {SUM}
         found |= {f"{number}.{name}": error(each, states[number][name]) for name, each in row.items()}
         for name, each in row.items():
             assert type(each) is type(states[number][name])
@@ -255,6 +282,41 @@ def test_gradients_accumulate(tmp_path: Path) -> None:
         assert not any(found)
 
 
+def clipped(rank: int, kind: str, every: int) -> Any:
+    """Return the norms by eager PyTorch and by a plan, and what differs of the training."""
+    known, norms = list[Tensor](), list[Tensor]()
+    eager = trained_eagerly(kind, rank, every, norms=known)
+    module = make(kind)
+    optimizer = adamw(module)
+    step = planned(
+        module,
+        optimizer,
+        kind,
+        rank,
+        "70%",
+        time_limit=1,
+        max_grad_norm=MOST,
+        gradient_accumulation_steps=every,
+    )
+    losses = list[Tensor]()
+    for number in range(STEPS * every):
+        losses.append(step(**batch(kind, rank, number)).detach())
+        if (number + 1) % every == 0:
+            norms.append(step.grad_norm)
+    return torch.stack(known), torch.stack(norms), differences(eager, (module, optimizer, losses))
+
+
+@pytest.mark.parametrize(("kind", "every"), [("tensor", 2), ("sequence", 1), ("plain", 1)])
+def test_gradients_are_clipped_as_by_eager_pytorch_bit_by_bit(tmp_path: Path, kind: str, every: int) -> None:
+    """Of ordinary gradients alone each rank takes the norm of its own, as PyTorch does."""
+    for found in ranks(clipped, tmp_path, kind, every):
+        assert not isinstance(found, str), found
+        known, norms, different = found
+        assert known.max() > MOST
+        assert torch.equal(known, norms)
+        assert different == {}
+
+
 # ── refusals ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -312,7 +374,7 @@ def functional_instead(rank: int) -> Any:
 def test_collectives_that_change_tensors_are_refused(tmp_path: Path, function: bool) -> None:
     for found in ranks(in_place, tmp_path, function):
         assert found.startswith("test_collectives.py:"), found
-        assert "calls torch.distributed, whose allreduce_ communicates where no plan sees it" in found
+        assert "calls torch.distributed.all_reduce, which changes a tensor in place where no plan" in found
 
 
 def test_functional_ones_are_planned_instead(tmp_path: Path) -> None:
@@ -330,7 +392,6 @@ def refused(rank: int, what: str) -> Any:
         module.extra = nn.Parameter(distribute_tensor(torch.ones(8, 8), mesh, [Replicate(), Shard(0)]))
     options: dict[str, Any] = {
         "compile": {"compile": True},
-        "norm": {"max_grad_norm": 1.0},
         "budget": {"budget": "90%" if rank else "80%"},
         "optimizer": {"optimizer": None},
     }.get(what, {})
@@ -342,7 +403,6 @@ REFUSALS = {
     "models": "ranks 0 and 1 differ in the operations of an iteration: they must run the same plan",
     "mesh": "extra is a DTensor on a mesh of 2 dimensions; one is supported: place it on one dimension",
     "compile": "a module that communicates and compile are not supported together: leave compile out",
-    "norm": "a module that communicates and max_grad_norm are not supported together",
     "budget": "ranks 0 and 1 differ in budget=: they must run the same plan",
     "optimizer": "a module that communicates needs the optimizer, whose updates are in the plan",
 }

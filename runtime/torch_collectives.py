@@ -39,6 +39,16 @@ def starts_collective(target: Any) -> bool:
     return _is_functional(target) and target.overloadpacket.__name__ in _COLLECTIVES
 
 
+def gathers(target: Any) -> bool:
+    """Tell whether an operator starts an all-gather of a tensor."""
+    return _is_functional(target) and target.overloadpacket.__name__ == "all_gather_into_tensor"
+
+
+def scatters(target: Any) -> bool:
+    """Tell whether an operator starts a reduce-scatter of a tensor."""
+    return _is_functional(target) and target.overloadpacket.__name__ == "reduce_scatter_tensor"
+
+
 def communicates_otherwise(target: Any) -> bool:
     """Tell whether an operator communicates in another way: it changes tensors, or sends to one rank."""
     if getattr(target, "namespace", "") == "c10d":
@@ -58,6 +68,18 @@ def waits(target: Any) -> bool:
 def wait(result: Tensor) -> None:
     """Wait for the result of a collective."""
     torch.ops._c10d_functional.wait_tensor(result)
+
+
+def all_gathered(part: Tensor, size: int, group: str) -> Tensor:
+    """Return the rows of all ranks of a group, so many, in their order."""
+    made = torch.ops._c10d_functional.all_gather_into_tensor(part, size, group)
+    return torch.ops._c10d_functional.wait_tensor(made)
+
+
+def averaged_part(whole: Tensor, size: int, group: str) -> Tensor:
+    """Return this rank's rows of the average over a group, of so many ranks."""
+    made = torch.ops._c10d_functional.reduce_scatter_tensor(whole, "avg", size, group)
+    return torch.ops._c10d_functional.wait_tensor(made)
 
 
 def place_of_group(operator: Any) -> int:

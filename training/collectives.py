@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from ..graphs.errors import InputError
 from ..graphs.graph import Graph
+from ..graphs.machine import Machine
 from ..runtime.calls.collectives import collectives_in, groups_of, overlapping
 from ..runtime.model.iteration import Inputs, Iteration, tensors_in
 from ..runtime.model.processes import Processes
@@ -52,8 +53,12 @@ WORD = "a module that communicates"
 
 
 class CollectivePlanner(TogetherPlanner):
-    """Factory of the plans of a module that communicates. All ranks call it together."""
+    """Factory of the plans of a module that communicates. All ranks call it together.
 
+    machine: this rank's part of its node; None if nothing is offloaded.
+    """
+
+    machine: Machine | None = None
     _reordered = False
 
     def _traced(self, iteration: Iteration) -> Program:
@@ -93,7 +98,7 @@ class CollectivePlanner(TogetherPlanner):
             true = with_true_sizes(program, measured)
             both = zip(true.storages, sizes, strict=True)
             largest = replace(true, storages=[one._replace(bytes=max(one.bytes, size)) for one, size in both])
-            graph = graph_of(largest, costs_of(true, measured))
+            graph = graph_of(largest, costs_of(true, measured), machine=self.machine)
             operations = replace(graph.operations, comm=overlapping(program))
             graph = replace(graph, operations=operations).share_structure(graph)
             return self._solved_by_first(iteration, largest, graph, size)

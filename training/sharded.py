@@ -17,7 +17,7 @@ from functools import partial
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from ..graphs.errors import InputError, MismatchError
+from ..graphs.errors import InputError, MemplanError, MismatchError
 from ..graphs.machine import Machine, Peers
 from ..graphs.machines.nodes import part_of_node
 from ..graphs.transformations.sharding import sharded
@@ -36,11 +36,13 @@ from ..runtime.sharded.shards import Precision, Shards, check_module, checksums
 from ..runtime.trace.output_layouts import residents, trace_real_layouts
 from ..runtime.updates.clipping import clip
 from ..runtime.updates.masters import MASTER
+from ..solvers.problem import InfeasibleError
 from .buckets import Buckets, check_ignored
 from .holding import Holding
 from .options import Options
 from .plan_cache import Plan
 from .report import TrainingLog
+from .sharded_gathers import can_gather, gathering_step
 from .sharded_holding import ShardedHolding
 from .sharded_weights import spread_from_files
 from .together import (
@@ -59,9 +61,12 @@ class ShardedPlanner(TogetherPlanner):
     """Factory of the plans of a sharded step. All ranks call it together.
 
     machine: this rank's part of its node; None if nothing is offloaded.
+    gathers: what does not fit may be planned with gathers as operations (sharded_gathers.py).
     """
 
     machine: Machine | None = None
+    gathers: bool = False
+    _too_small: int | None = None
     _network: Peers | None = None
 
     def _around_planning(self, iteration: Iteration) -> AbstractContextManager[None]:
@@ -79,7 +84,10 @@ class ShardedPlanner(TogetherPlanner):
         ranks = shards_of(iteration).ranks
         with self.book.phase("measure"):
             network = self._network = self._network or measure_network(ranks)
-        return ranks.together(partial(self._plan_of_first, iteration, program, network, size))
+        plan = ranks.together(partial(self._plan_of_first, iteration, program, network, size))
+        if (budget := ranks.from_first(self._too_small)) is not None:
+            raise _TooSmallError(budget)
+        return plan
 
     def _plan_of_first(
         self, iteration: Iteration, program: Program, network: Peers, size: int | None
@@ -96,7 +104,13 @@ class ShardedPlanner(TogetherPlanner):
         ]
         unspread = graph_of(with_padding(true, shards), costs, machine=self.machine)
         graph = sharded(unspread, network, share_sizes(true, shards, MASTER))
-        return self._solved_by_first(iteration, program, graph, size)
+        try:
+            return self._solved_by_first(iteration, program, graph, size)
+        except InfeasibleError as error:
+            if not self.gathers:
+                raise
+            self._too_small = error.budget
+            return None
 
     def _planned(self, iteration: Iteration, plan: Plan, left: int = 0) -> PlannedStep:
         local = with_local_states(plan.program, shards_of(iteration), MASTER)
@@ -106,6 +120,14 @@ class ShardedPlanner(TogetherPlanner):
         shards, optimizer = shards_of(iteration), self.options.optimizer
         if not shards.are_spread and optimizer is not None:
             shards.spread(iteration.module, optimizer)
+
+
+class _TooSmallError(MemplanError):
+    """No plan that has its shares on the device fits the budget, in bytes."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        super().__init__(f"{budget} B")
 
 
 class ShardedStep(TogetherStep):
@@ -127,7 +149,7 @@ def sharded_step(
     buckets: Buckets | None,
     *,
     planned: bool,
-) -> ShardedStep:
+) -> TogetherStep:
     """Plan a sharded step. All ranks call it together. Raises MemplanError, on all of them."""
     module = iteration.module
     wrapped = find_wrapped(module, options.shard)
@@ -158,6 +180,7 @@ def sharded_step(
     if buckets is not None and options.verify is not False and not reads:
         ranks.together(partial(check_ignored, iteration, buckets))
     iteration = iteration._replace(shards=(shards := Shards(ranks)))
+    planner.gathers = planner.machine is not None and can_gather(shards, options)
     kind = ShardedStep if iteration.accumulate == 1 else ShardedAccumulatingStep
     around: AbstractContextManager[None] = nullcontext()
     if wrapped is not None:
@@ -168,7 +191,11 @@ def sharded_step(
     with around:
         if wrapped is not None:
             shards.adopt(module, precision)
-        return kind(iteration, planner, buckets)
+        try:
+            return kind(iteration, planner, buckets)
+        except _TooSmallError as error:
+            assert planner.machine is not None
+            return gathering_step(iteration, options, buckets, planner.machine, error.budget)
 
 
 def _part_of_node(ranks: Ranks, machine: Machine | None) -> Machine | None:

@@ -46,13 +46,19 @@ def _reduce_scatter(ranks: Ranks, tensor: Tensor, by: str, size: int, _group: st
     if not ranks.on_gloo:
         sent = tensor.contiguous().view(-1)
         return made, partial(ranks.reduce_scatter, sent, made.view(-1), _reduction(by))
+    averages, by = by == _AVERAGE, "sum" if by == _AVERAGE else by  # which gloo does not know
     whole = tensor.clone(memory_format=torch.contiguous_format)
 
     def run() -> None:
         ranks.add_up(whole.view(-1), _reduction(by))
         made.copy_(whole.chunk(size)[ranks.rank])
+        if averages:
+            made.div_(size)
 
     return made, run
+
+
+_AVERAGE = "avg"
 
 
 def _reduction(name: str) -> Any:

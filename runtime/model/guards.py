@@ -163,7 +163,7 @@ class Guards:
         parts = [part for _name, part in self._parts]
         self._attributes = Attributes(zip(parts, self._values, strict=True))
         self._state = ModuleState(parts, places)
-        mixed = {} if iteration.shards is None else iteration.shards.precision
+        mixed = {} if iteration.scattered is None else iteration.scattered.precision
         self._peers = iteration.peers
         self._forms = {
             name: program.values[value]._replace(dtype=torch.float32)
@@ -271,9 +271,10 @@ class Guards:
     def _check_tensor(self, name: str, tensor: Tensor) -> None:
         if name in self._parameters:
             _refuse_hooks(name, tensor)
+        tensor = tensor if self._peers is None else local_tensor(tensor)
         if isinstance(tensor, Offloaded):
             return
-        form, tensor = self._forms[name], tensor if self._peers is None else local_tensor(tensor)
+        form = self._forms[name]
         if (found := form_of(tensor, form)) != form:
             raise MismatchError(f"{name} is {described(found)}; the plan is for {described(form)}")
 

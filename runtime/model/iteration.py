@@ -88,7 +88,8 @@ class Iteration(NamedTuple):
     accumulate: number of gradient accumulation steps: backward is of the loss divided by it.
     scaler: the one whose scale the inputs have, if they have one.
     shards: of weights that are spread over ranks; None if each process has them whole.
-    peers: the ranks with which the module's own code communicates; None if it does not.
+    peers: the ranks with which the iteration's own code communicates; None if it does not. With shards: it
+        gathers its weights itself (runtime/sharded/gathered.py).
     """
 
     module: nn.Module
@@ -108,6 +109,18 @@ class Iteration(NamedTuple):
     def ranks(self) -> Ranks | None:
         """The ranks that run the same plan at the same time; None if this process plans for itself."""
         return self.peers if self.shards is None else self.shards.ranks
+
+    @property
+    def gathers(self) -> bool:
+        """Tell whether it gathers weights, and scatters their gradients, by its own operations."""
+        return self.shards is not None and self.peers is not None
+
+    @property
+    def scattered(self) -> Shards | None:
+        """The shares of weights that the schedule gathers, and whose gradients it scatters; None if there are
+        none.
+        """
+        return None if self.gathers else self.shards
 
     @property
     def alone(self) -> bool:

@@ -117,7 +117,7 @@ class PlannedStep:
         self._optimizer = None if iteration.updates is None else OptimizerState(program, iteration)
         if self._optimizer is not None:
             weakref.finalize(self, self._optimizer.refuse_steps())
-        self._owners = Owners(iteration.module, program, self._optimizer)
+        self._owners = Owners(iteration.module, program, self._optimizer, local=iteration.gathers)
         self._granted = Guards(iteration, program, self._owners.places)
         self.device = (terms and terms.device) or device_of(program.device)
         self._terms, self._schedule = terms, schedule
@@ -152,7 +152,7 @@ class PlannedStep:
             )
             self._watch = Watch(schedule, terms, self.device, None)
             return
-        shards = iteration.shards
+        shards = iteration.scattered
         terms = terms or Terms.unlimited(program)
         self.cycle = Cycle(program, schedule, terms, self.journal, self.rooms, shards)
         _check_host(terms, sum(sizes.values()) if undo else 0, self.cycle.host.needed)

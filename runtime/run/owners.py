@@ -8,6 +8,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from ..program.program import Program
+from ..sharded.offloaded_states import planned_local
 from ..updates.state import OptimizerState
 
 Owner = Callable[[], Tensor]
@@ -19,9 +20,13 @@ class Owners:
     places: by the name of each of the module's tensors its submodule and attribute.
     constants: of the trace, by value.
     optimizer: its states, None if nothing is updated.
+    local: of weights that are DTensors a plan moves the local tensors.
     """
 
-    def __init__(self, module: nn.Module, program: Program, optimizer: OptimizerState | None) -> None:
+    def __init__(
+        self, module: nn.Module, program: Program, optimizer: OptimizerState | None, *, local: bool = False
+    ) -> None:
+        self._local = local
         self._program, self._optimizer = program, optimizer
         self.places = {name: _place(module, name) for name in (*program.parameters, *program.buffers)}
         self.constants = _apart(program.constants)
@@ -30,6 +35,10 @@ class Owners:
         """Return parameters and buffers as they are now: `.to()` and some modules replace their tensors."""
         return {name: getattr(module, attribute) for name, (module, attribute) in self.places.items()}
 
+    def _tensor(self, name: str) -> Tensor:
+        tensor = getattr(*self.places[name])
+        return planned_local(tensor) if self._local else tensor
+
     def of(self, storages: Container[int]) -> dict[int, tuple[str, Owner]]:
         """Return, per resident value in one of these storages, its name, and a function that returns its
         tensor.
@@ -37,7 +46,7 @@ class Owners:
         program = self._program
         named = {**program.parameters, **program.buffers}
         owners: dict[int, tuple[str, Owner]] = {
-            value: (name, partial(getattr, *self.places[name])) for name, value in named.items()
+            value: (name, partial(self._tensor, name)) for name, value in named.items()
         }
         if self._optimizer is not None:
             for key, value in program.states.items():

@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from ..torch_collectives import LOCAL_OF_DTENSOR
+
 
 def local_tensor(tensor: Tensor) -> Tensor:
-    """Return what of a tensor lies in this process: of a DTensor its local tensor, of any other itself."""
-    if not isinstance(tensor, DTensor):
-        return tensor
-    with torch.no_grad():
-        return tensor.to_local()
+    """Return what of a tensor lies in this process: of a DTensor its local tensor, of any other itself.
+
+    It stays in the memory in which it is.
+    """
+    return LOCAL_OF_DTENSOR.__get__(tensor) if isinstance(tensor, DTensor) else tensor
 
 
 def around(local: Tensor, like: Tensor) -> Tensor:

@@ -252,6 +252,11 @@ class Ranks:
             _reduce_scatter(received, sent, op=by, group=self._group)
 
     @property
+    def users_group(self) -> str:
+        """The name of the user's group of the ranks with which this one spreads weights."""
+        return name_of_group(self.mesh.get_group(self.mesh.ndim - 1))
+
+    @property
     def on_gloo(self) -> bool:
         """Whether collectives of tensors run by gloo."""
         return self._backend == "gloo"

@@ -85,11 +85,17 @@ class Shards:
         self.ranks = ranks
         self.precision: Mapping[str, Precision] = {}
         self._padded: dict[str, Tensor] = {}
+        self._let_go = False
         self._holder: Callable[[], Holder | None] = _nobody
 
     @property
     def are_spread(self) -> bool:
-        return bool(self._padded)
+        return bool(self._padded) or self._let_go
+
+    def let_go(self) -> None:
+        """Keep no share, since a plan is to have them as tensors that it offloads."""
+        self._padded.clear()
+        self._let_go = True
 
     def take_over(self, holder: Holder) -> dict[str, Gathered]:
         """Return the full weights that the plan before has left, which no longer has them."""
@@ -143,6 +149,7 @@ class Shards:
         def undo() -> None:
             _replace_parameters(module, optimizer, {id(each): before[name] for name, each in made.items()})
             self._padded.clear()
+            self._let_go = False
 
         return undo
 

@@ -14,6 +14,7 @@ from ..below_autograd import without_autocast
 from ..handover import handover, ordered
 from ..model.iteration import Iteration, differentiated, forward, with_tensors
 from ..program.outputs import Output
+from ..sharded.gathered import gathered
 from ..sharded.local_tensors import around
 from ..torch_internals import (
     FakeTensor,
@@ -105,7 +106,14 @@ class ForwardBackward:
     def _state(self) -> dict[str, Tensor]:
         parameters, buffers, _inputs = self.given_by_name
         reals, named = {**parameters, **buffers}, {**self.parameters, **self.buffers}
-        return {f"module.{name}": around(tensor, reals[name]) for name, tensor in named.items()}
+        return {f"module.{name}": self._whole(name, tensor, reals[name]) for name, tensor in named.items()}
+
+    def _whole(self, name: str, tensor: Tensor, real: Tensor) -> Tensor:
+        """Return a tensor as the module computes with it. real: the module's own."""
+        shards = self.iteration.shards
+        if shards is None or name not in self.parameters:
+            return around(tensor, real)
+        return gathered(tensor, real.shape[0], shards, name) if self.iteration.gathers else tensor
 
     def results(self) -> Results:
         state = self._state()

@@ -351,13 +351,14 @@ def _fake(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
     """Make a fake tensor of a tensor; of an offloaded one by its known form, so that it stays where it is."""
     if isinstance(tensor, FakeTensor):
         return tensor
-    if (local := local_tensor(tensor)) is not tensor:
-        made = mode.from_tensor(local, static_shapes=True)
-        return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
-    hold = hold_of(tensor)
+    local = local_tensor(tensor)
+    hold = hold_of(local)
     if hold is None:
-        return mode.from_tensor(tensor, static_shapes=True)
-    form = hold.form
-    with mode:
-        made = torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device)
+        made = mode.from_tensor(local, static_shapes=True)
+        if local is tensor:
+            return made
+    else:
+        form = hold.form
+        with mode:
+            made = torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device)
     return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made

@@ -41,6 +41,7 @@ from .handed_over import with_handover
 from .joint import forward_calls, joint_graph
 from .layouts import Forms
 from .lowering import lower
+from .order_of_gathers import put_in_place
 from .repeated import by_some_layers
 from .ways import WAYS, TracePath, UnkeptError, UnrepeatedError
 
@@ -151,6 +152,8 @@ def _trace(
         drop_copies(joint.graph.graph)
         replace_scatters(joint.graph.graph)
         join_waits(joint.graph.graph, iteration.peers)
+        if iteration.gathers:
+            put_in_place(joint.graph.graph)
         return replace(
             with_handover(lower(joint)),
             compiling=way.compiling,
@@ -167,7 +170,7 @@ def _trace(
     else:
         program = whole()
     program = named(program)
-    if iteration.shards is None:  # ranks scatter gradients, which nothing may change then
+    if iteration.scattered is None:  # ranks scatter gradients, which nothing may change then
         program = with_sums_in_place(program)
     if iteration.updates is not None:
         program = _with_updates(program, iteration)
@@ -180,7 +183,7 @@ def _with_updates(program: Program, iteration: Iteration) -> Program:
     assert iteration.updates is not None
     optimizer, when, clipping, masters, ema = iteration.updates
     found = rules(iteration.module, optimizer)
-    mixed = {} if iteration.shards is None else iteration.shards.precision
+    mixed = {} if iteration.scattered is None else iteration.scattered.precision
     found = {
         name: with_master(rule, iteration.module.get_parameter(name), in_float32=name in mixed)
         if masters or name in mixed
@@ -193,8 +196,8 @@ def _with_updates(program: Program, iteration: Iteration) -> Program:
     divides = scaled and divided(optimizer, clip=clip)
     if scaled:
         check_scaled(iteration.module, found, divides=divides)
-    if iteration.shards is not None:
-        program = with_spread_gradients(program, iteration.shards)
+    if iteration.scattered is not None:
+        program = with_spread_gradients(program, iteration.scattered)
     sums = iteration.accumulate > 1
     if sums and (clip or when == "after" or iteration.processes is not None):
         if iteration.processes is not None:

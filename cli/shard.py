@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from ..graphs.errors import InputError
 from ..graphs.files.files import load_graph, save_graph
-from ..graphs.graph import Graph, Kind
+from ..graphs.graph import Graph
 from ..graphs.machine import Machine
+from ..graphs.transformations.gathering import with_gathers
+from ..graphs.transformations.shares import parts_of
 from ..graphs.transformations.sharding import rank_bytes, sharded
 from ..graphs.transformations.updates import ADAMW, SGD, Optimizer, with_updates
 from ..graphs.units import format_bytes
@@ -39,12 +40,19 @@ _OPTIMIZERS: dict[str, Optimizer] = {"adamw": ADAMW, "sgd": SGD}
     help="Optimizer whose updates are added to a graph that has none.  [default: the graph has them]",
 )
 @machine_option
+@click.option(
+    "--offload-shares",
+    is_flag=True,
+    help="Let shares of weights and gradients be on the host too, and be updated on its CPU: gathers and "
+    "scatters are operations then, which any solver takes.",
+)
 @destination_option("GRAPH.sharded.json in the working folder")
 @output_options
 def shard(
     graph_path: Path,
     optimizer: str | None,
     machine_path: Path | None,
+    offload_shares: bool,
     destination: Path | None,
     output: Output,
     **options: Any,
@@ -53,26 +61,27 @@ def shard(
     states spread over the ranks.
 
     With --machine, or a graph that names a machine with links, activations and the shares of optimizer states
-    can be offloaded to the host. A machine file may have a network too, like the one that plan machine
-    --network measures.
+    can be offloaded to the host; with --offload-shares those of weights too. A machine file may have a
+    network too, like the one that plan machine --network measures.
 
     \b
     plan shard graph.yaml --ranks 8 --link ib400 --optimizer adamw -o sharded.yaml
     plan shard graph.yaml --ranks 8 --link nvlink --replicas 2 --replica-link eth100 -o sharded.yaml
+    plan shard graph.yaml --ranks 2 --link pcie4 --machine rtx4090 --offload-shares -o sharded.yaml
     plan solve sharded.yaml --budget 8GiB -o schedule.json
     """
     network, to = Network.of(options), destination_of(destination, graph_path, ".sharded.json")
     graph, given = load_graph(graph_path), chosen_machine(machine_path, output)
     peers = network.peers(given and given.links.peers, _LINK)
-    machine = given or graph.machine
-    if optimizer is not None:
-        graph = _with_updates(graph, _OPTIMIZERS[optimizer], machine)
-    if machine is not None:
+    if (machine := given or graph.machine) is not None:
         graph = replace(graph, machine=network.machine_of_rank(machine, peers))
-    found = sharded(graph, peers)
+    if optimizer is not None:
+        graph = _with_updates(graph, _OPTIMIZERS[optimizer], on_host=offload_shares)
+    found = with_gathers(graph, peers) if offload_shares else sharded(graph, peers)
     written = write_out(to, partial(save_graph, found))
-    states = found.tensors.kind == Kind.OPTIMIZER_STATE
-    whole = int(graph.tensors.bytes[np.flatnonzero(found.persistent & (found.spread | states))].sum())
+    parts = parts_of(graph, peers)
+    spread = parts.weights | parts.gradients
+    whole = int(graph.tensors.bytes[[*parts.weights, *parts.states]].sum())
     share = rank_bytes(found)
     output.result(
         {
@@ -80,7 +89,7 @@ def shard(
             "ranks": peers.ranks,
             "link": {"rate": peers.rate, "latency": peers.latency},
             "replicas": replicas_document(peers.replicas),
-            "spread": len(found.tensors.spread),
+            "spread": len(spread),
             "spread_bytes": whole,
             "share_bytes": share,
             "file": written.name,
@@ -97,11 +106,18 @@ def shard(
     written.tell()
 
 
-def _with_updates(graph: Graph, optimizer: Optimizer, machine: Machine | None) -> Graph:
-    device = None if machine is None else machine.updates.device
-    if device is None:
+def _with_updates(graph: Graph, optimizer: Optimizer, *, on_host: bool) -> Graph:
+    """Return the graph with updates. on_host: the CPU may run them, if its rate is known."""
+    rates = (graph.machine or Machine()).updates
+    if rates.device is None:
         raise InputError(
             f"{graph.name}: its machine says nothing of updates: profile it with --optimizer, or add "
             "updates: {device: 150GB/s} to its machine"
         )
-    return with_updates(graph, optimizer=optimizer, when="in-backward", device_rate=device)
+    return with_updates(
+        graph,
+        optimizer=optimizer,
+        when="in-backward",
+        device_rate=rates.device,
+        host_rate=rates.host if on_host else None,
+    )

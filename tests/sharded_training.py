@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import memplan
 import torch
 from memplan.runtime.measuring.live_bytes import live_peak
+from memplan.runtime.sharded.local_tensors import local_tensor
 from memplan.runtime.storage.offloaded import hold_of
 from not_none import not_none
 from sharded_models import layers, make
@@ -111,7 +112,6 @@ def by_plan(
     clips: whether the step clips gradients. every: batches per update.
     """
     losses, norms = list[Tensor](), list[Tensor]()
-    shares = share_bytes(module)  # those of weights are there before the count begins
 
     def train() -> None:
         for number, each in enumerate(batches, 1):
@@ -123,7 +123,7 @@ def by_plan(
 
     counted = live_peak(train).peak_bytes
     stay = [each for each in module.buffers() if hold_of(each) is None]
-    held = shares + sum(each.nbytes for each in (*batches[0].values(), *stay))
+    held = share_bytes(module) + sum(each.nbytes for each in (*batches[0].values(), *stay))
     outside = COUNT * len(optimizer.state) + sum(each.nbytes for each in (*losses, *norms))
     return Trained(module, optimizer, losses, norms), counted + held - outside
 
@@ -139,8 +139,9 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def share_bytes(module: nn.Module) -> int:
-    """Return the bytes of this rank's shares of the weights."""
-    return sum(local(each).untyped_storage().nbytes() for each in module.parameters())
+    """Return the bytes of this rank's shares of the weights, but for those that a plan moves."""
+    shares = [local_tensor(each) for each in module.parameters()]
+    return sum(each.untyped_storage().nbytes() for each in shares if hold_of(each) is None)
 
 
 def error(known: Tensor, other: Tensor) -> float:

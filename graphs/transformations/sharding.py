@@ -21,13 +21,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..arrays import Ints
 from ..draft import Draft
-from ..errors import InputError
 from ..graph import Graph, Kind, Phase
 from ..machine import Machine, Peers
+from .shares import name_of_rank, parts_of, share_of_workspace
 
 
 def sharded(graph: Graph, peers: Peers, shares: Mapping[int, int] | None = None) -> Graph:
@@ -39,53 +37,25 @@ def sharded(graph: Graph, peers: Peers, shares: Mapping[int, int] | None = None)
     Of a forward pass, which has no gradients, the weights alone are spread. Raises InputError, one line, if
     gradients have no updates, or a tensor can't be spread.
     """
-    if graph.tensors.spread:
-        raise InputError(f"{graph.name}: its tensors are spread over ranks already")
-    if graph.operations.comm:
-        name = graph.operations.name[min(graph.operations.comm)]
-        raise InputError(f"{graph.name}: its ranks communicate already, see {name}: it can't be sharded too")
     graph = _with_sums_out_of_place(graph)
-    operations, kind = graph.operations, graph.tensors.kind
-    updates = operations.phase == Phase.UPDATE
-    if not updates.any() and Kind.PARAMETER_GRADIENT in kind:
-        raise InputError(f"{graph.name}: it has no optimizer updates: add them with --optimizer adamw")
-    spread = {
-        x for x in range(len(kind)) if kind[x] == Kind.PARAMETER and graph.tensors.bytes[x] >= peers.ranks
-    }
-    states = {x for x in range(len(kind)) if kind[x] == Kind.OPTIMIZER_STATE}
-    on_shares = updates.copy()
-    for x in states:  # sums of gradients are added to, and read for their norm, outside of updates
-        on_shares[graph.mutators[x]] = True
-        on_shares[graph.consumers[x]] = True
-    gradients: set[int] = set()
-    for operation in np.flatnonzero(on_shares).tolist():
-        gradients |= {x for x in graph.read_lists[operation] if kind[x] == Kind.PARAMETER_GRADIENT}
-    whole = [x for x in graph.results if x in gradients]
-    shares = shares or {}
-    spread |= gradients | (states & shares.keys())
-    local = sorted(states - spread)
-    sizes = graph.tensors.bytes.copy()
+    parts, operations = parts_of(graph, peers), graph.operations
+    shares, on_shares = shares or {}, parts.on_shares
+    spread = parts.weights | parts.gradients | (parts.states & shares.keys())
+    local = sorted(parts.states - spread)
+    sizes, workspace = graph.tensors.bytes.copy(), operations.workspace.copy()
     sizes[local] = -(-sizes[local] // peers.ranks)
-    for x in gradients:
-        on_shares[graph.consumers[x]] = True
-    for x in sorted(spread):
-        changing = [o for o in graph.mutators[x].tolist() if not on_shares[o]]
-        making = [o for o in graph.producers[x].tolist() if on_shares[o]]
-        if changing or making or x in whole:
-            name = operations.name[(changing or making or [int(graph.producers[x][-1])])[0]]
-            raise InputError(f"{graph.name}: {graph.tensors.name[x]} can't be spread over ranks: see {name}")
-    share = 1.0 / peers.ranks
-    replicas = "" if peers.replicas is None else f"{peers.replicas.count}x"
+    for o in np.flatnonzero(on_shares).tolist():
+        workspace[o] = share_of_workspace(graph, parts, o, int(workspace[o]), peers)
     return replace(
         graph,
-        name=f"{graph.name}-{replicas}{peers.ranks}ranks",
-        tensors=replace(graph.tensors, bytes=sizes, spread=frozenset(spread), shares=shares),
+        name=name_of_rank(graph, peers),
+        tensors=replace(graph.tensors, bytes=sizes, spread=spread, shares=shares),
         operations=replace(
             operations,
             phase=np.where(on_shares, Phase.UPDATE, operations.phase).astype(np.uint8),
-            time=np.where(on_shares, operations.time * share, operations.time),
-            workspace=_workspace_on_shares(graph, on_shares, spread, peers),
-            # its variants would have weights in host memory
+            time=np.where(on_shares, operations.time / peers.ranks, operations.time),
+            workspace=workspace,
+            # its variants would have weights in host memory: gathering.py has them
             modes={o: modes for o, modes in operations.modes.items() if not on_shares[o]},
         ),
         machine=_with_network(graph.machine or Machine(), peers),
@@ -93,25 +63,12 @@ def sharded(graph: Graph, peers: Peers, shares: Mapping[int, int] | None = None)
     )
 
 
-def _workspace_on_shares(graph: Graph, on_shares: NDArray[np.bool_], spread: set[int], peers: Peers) -> Ints:
-    """Return the workspaces of operations, of those on shares with the gradient's copies as shares.
-
-    What is in addition to whole copies, as numbers and rounding, does not become less with the share.
-    """
-    found = graph.operations.workspace.copy()
-    for operation in np.flatnonzero(on_shares).tolist():
-        sizes = (int(graph.tensors.bytes[x]) for x in graph.input_lists[operation] if x in spread)
-        largest = max(sizes, default=0)
-        if largest:
-            copies, rest = divmod(int(found[operation]), largest)
-            found[operation] = copies * peers.share_of(largest) + rest
-    return found
-
-
 def rank_bytes(graph: Graph) -> int:
     """Return the bytes of a rank's shares of weights and optimizer states, wherever these lie."""
-    states = (graph.tensors.kind == Kind.OPTIMIZER_STATE) & ~graph.spread
-    return graph.share_bytes + int(graph.tensors.bytes[states].sum())
+    kind = graph.tensors.kind
+    states: list[int] = np.flatnonzero((kind == Kind.OPTIMIZER_STATE) & ~graph.spread).tolist()
+    gathered = {x for o in graph.operations.comm for x in graph.read_lists[o] if kind[x] == Kind.PARAMETER}
+    return graph.share_bytes + int(graph.tensors.bytes[[*states, *gathered]].sum())
 
 
 def _with_sums_out_of_place(graph: Graph) -> Graph:

@@ -12,7 +12,7 @@ that completes its gradient:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -20,24 +20,29 @@ from torch import fx
 
 from ..calls.collectives import Collective
 from ..torch_collectives import gathers, scatters
+from .layers import MARK, Mark
 
-_AROUND = {
+_COPIES = {
     torch.ops.aten.constant_pad_nd.default,
-    torch.ops.aten.slice.Tensor,
     torch.ops.aten.clone.default,
     torch.ops.aten._to_copy.default,
 }
-"""Operators between a share, or the gradient of one, and its collective."""
+"""Operators between a share, or the gradient of one, and its collective, but for views."""
 
 
-def put_in_place(graph: fx.Graph) -> None:
-    """Move the gathers of weights, and the scatters of gradients, to where the graph needs them."""
-    weights = {node for node in graph.nodes if node.op == "placeholder"}
+def put_in_place(graph: fx.Graph, names: Iterable[str]) -> None:
+    """Move the gathers of weights, and the scatters of gradients, to where the graph needs them.
+
+    names: of the weights, which are the first placeholders. A gather is of its weight's layer.
+    """
+    placeholders = (node for node in graph.nodes if node.op == "placeholder")
+    layers = {node: name.rpartition(".")[0] or None for name, node in zip(names, placeholders, strict=False)}
     chains: list[fx.Node] = []
     for node in graph.nodes:
         inputs = node.all_input_nodes
-        if inputs and weights.issuperset(inputs) and (_is(node, gathers) or node.target in _AROUND):
-            weights.add(node)
+        if inputs and layers.keys() >= {*inputs} and (_is(node, gathers) or _is_form(node)):
+            layers[node] = layers[inputs[0]]
+            node.meta[MARK] = Mark(layers[node], backward=False)
             chains.append(node)
     for node in reversed(chains):
         if node.users:
@@ -50,15 +55,20 @@ def put_in_place(graph: fx.Graph) -> None:
 def _before(scatter: fx.Node) -> list[fx.Node]:
     """Return what makes the form of a gradient that is scattered, in order."""
     (gradient,) = scatter.all_input_nodes
-    if gradient.target not in _AROUND or len(gradient.users) > 1:
+    if not _is_form(gradient) or len(gradient.users) > 1:
         return []
     return [*_before(gradient), gradient]
 
 
 def _after(scatter: fx.Node) -> list[fx.Node]:
     """Return what cuts and casts the share that is scattered, in order."""
-    users = [user for user in scatter.users if user.target in _AROUND]
+    users = filter(_is_form, scatter.users)
     return [node for user in users for node in (user, *_after(user))]
+
+
+def _is_form(node: fx.Node) -> bool:
+    """Tell whether a node gives a tensor another form alone."""
+    return node.target in _COPIES or getattr(node.target, "is_view", False)
 
 
 def _is(node: fx.Node, kind: Callable[[Any], bool]) -> bool:

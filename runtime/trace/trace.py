@@ -153,7 +153,7 @@ def _trace(
         replace_scatters(joint.graph.graph)
         join_waits(joint.graph.graph, iteration.peers)
         if iteration.gathers:
-            put_in_place(joint.graph.graph)
+            put_in_place(joint.graph.graph, joint.parameters)
         return replace(
             with_handover(lower(joint)),
             compiling=way.compiling,

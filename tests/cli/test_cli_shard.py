@@ -187,3 +187,22 @@ def test_an_unknown_network_is_refused(text: str) -> None:
         find_network("nvlink", 0)
     with pytest.raises(InputError, match="1 replicas: give the number of sets of ranks"):
         find_replicas("nvlink", 1)
+
+
+def test_shares_of_weights_are_offloaded_and_updated_on_the_host(graph: Path) -> None:
+    """The smallest budget is less than without --offload-shares."""
+    machine = (
+        "host: {capacity: 1GB}\nlinks: {d2h: 1MB/s, h2d: 1MB/s}\nupdates: {device: 100MB/s, host: 50MB/s}\n"
+    )
+    Path("machine.yaml").write_text(machine)
+    network = ("--ranks", "2", "--link", "1MB/s,1ms", "--machine", "machine.yaml", "--optimizer", "adamw")
+    least: list[int] = []
+    for more in ((), ("--offload-shares",)):
+        plan("shard", str(graph), *network, *more, "-o", "s.json")
+        refused = plan("solve", "s.json", "--solver", "joint", "--budget", "1B", "--time-limit", "2", code=3)
+        least.append(int(refused.stderr.split("minimum memory of ")[1].split(" B")[0].replace(",", "")))
+    assert least[1] < least[0]
+    assert any(mode.on_host for modes in load_graph("s.json").operations.modes.values() for mode in modes)
+    words = ("--solver", "joint", "--time-limit", "2", "--budget", f"{least[0] - 1}B", "-o", "schedule.json")
+    plan("solve", "s.json", *words)
+    assert "valid" in plan("check", "schedule.json", "--graph", "s.json").stdout

@@ -1,4 +1,6 @@
-"""Sharded training whose optimizer states lie on the host: FSDP2's bits, in less memory than the shares."""
+"""Sharded training whose optimizer states, or shares of weights too, lie on the host: FSDP2's bits, in less
+memory than the shares.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ import pytest
 import torch
 from memplan.graphs.machine import Link, Links, Machine
 from memplan.graphs.transformations.sharding import rank_bytes
-from memplan.planner.schedule.schedule import Verb
+from memplan.planner.schedule.schedule import DEFAULT_MODE, Verb
+from memplan.runtime.program.program import Program
 from memplan.runtime.sharded.offloaded_states import unmoved_local
 from memplan.runtime.storage.offloaded import hold_of
 from memplan.training import together
@@ -33,6 +36,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 pytestmark = pytest.mark.scripts
 
 STEPS = 5
+GATHER, SCATTER = "all_gather_into_tensor", "reduce_scatter_tensor"
+FORMS = "constant_pad_nd", "clone", "_to_copy"
 NODE = Machine(host_capacity=2**30, links=Links(Link(1e9, 1e-6), Link(1e9, 1e-6)))
 
 
@@ -50,6 +55,7 @@ def offloading(rank: int, size: int, kind: str, budget: str) -> dict[str, Any]:
     graph, schedule = step.plan.graph, step.plan.schedule
     names = graph.tensors.name
     moved = {names[x] for x in schedule.targets[schedule.verbs == Verb.PREFETCH].tolist()}
+    on_cpu = (schedule.verbs == Verb.COMPUTE) & (schedule.wheres != DEFAULT_MODE)
     return {
         "different": differences(known, trained),
         "peak": peak,
@@ -57,8 +63,30 @@ def offloading(rank: int, size: int, kind: str, budget: str) -> dict[str, Any]:
         "budget": step.plan.budget,
         "shares": rank_bytes(graph),
         "on host": [name for name in moved if name.endswith((".exp_avg", ".exp_avg_sq"))],
+        "weights on host": sorted(moved & dict(module.named_parameters()).keys()),
+        "updated on the CPU": int(on_cpu.sum()),
+        "misplaced": misplaced(step.plans[0].program),
         "capacity": not_none(graph.machine).host_capacity,
     }
+
+
+def misplaced(program: Program) -> list[str]:
+    """Return the gathers after which something else comes than the first reader, and the scatters before
+    which something else comes than the last operation that makes the gradient.
+    """
+    operations, found = program.operations, list[str]()
+    kinds = [one.name.rpartition("/")[2].rstrip("_0123456789") for one in operations]
+    for place, (one, kind) in enumerate(zip(operations, kinds, strict=True)):
+        if kind == GATHER:
+            after = next(k for k in range(place, len(kinds)) if kinds[k] not in (GATHER, *FORMS))
+            found += [one.name] * set(one.writes).isdisjoint(operations[after].reads)
+        elif kind == SCATTER:
+            before = place - 1
+            while kinds[before] in (SCATTER, *FORMS, "update"):
+                before -= 1
+            reads = {x for k in range(before, place + 1) for x in operations[k].reads}
+            found += [one.name] * reads.isdisjoint(operations[before].writes)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -76,12 +104,26 @@ def test_states_on_the_host_change_no_bit(tmp_path: Path, kind: str, budget: str
             assert found["budget"] < found["shares"]  # weights and states alone would not fit
 
 
-def held_and_saved(rank: int, folder: str) -> dict[str, Any]:
+@pytest.mark.parametrize(
+    ("kind", "budget", "size"), [("gpt2", "8%", 2), ("lora", "12%", 2), ("llama", "8%", 4)]
+)
+def test_shares_on_the_host_change_no_bit(tmp_path: Path, kind: str, budget: str, size: int) -> None:
+    """The budget is less than the least with which shares of weights stay on the device."""
+    for found in ranks(offloading, tmp_path, size, kind, budget, size=size):
+        assert not isinstance(found, str), found
+        assert not found["different"]
+        assert found["peak"] <= found["planned"] <= found["budget"]
+        assert found["weights on host"]
+        assert found["updated on the CPU"]
+        assert not found["misplaced"]
+
+
+def held_and_saved(rank: int, folder: str, budget: str) -> dict[str, Any]:
     """Between iterations: evaluate, read the states, save; go on, load into a plan without a host."""
     batches = batches_of("gpt2", rank, 6)
     known, module = by_fsdp("gpt2", 2, batches), make("gpt2")
     optimizer = adamw(module)
-    step = planned_step(module, optimizer, batches[0], "22%", machine=NODE)
+    step = planned_step(module, optimizer, batches[0], budget, machine=NODE)
     losses = [step(**each).detach() for each in batches[:2]]
     before = sum(offloaded(optimizer))
     evaluated = step.evaluate(**batches[2])[0]
@@ -112,9 +154,11 @@ def offloaded(optimizer: torch.optim.Optimizer) -> list[bool]:
     return [hold_of(unmoved_local(each)) is not None for each in states]
 
 
-def test_states_on_the_host_are_read_saved_and_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("budget", ["22%", "10%"])
+def test_what_is_on_the_host_is_read_saved_and_loaded(tmp_path: Path, budget: str) -> None:
+    """With the smaller budget shares of weights are on the host too."""
     (tmp_path / "saved").mkdir()
-    for found in ranks(held_and_saved, tmp_path, str(tmp_path / "saved")):
+    for found in ranks(held_and_saved, tmp_path, str(tmp_path / "saved"), budget):
         assert not isinstance(found, str), found
         assert not found["different"]
         assert all(found["again"])
@@ -168,20 +212,21 @@ def test_a_rank_without_the_machine_is_refused_on_all(tmp_path: Path) -> None:
     assert ranks(with_other_machines, tmp_path) == [line, line]
 
 
-def wrapped_in_bfloat16(rank: int) -> dict[str, Any]:
+def wrapped_in_bfloat16(rank: int, budget: str) -> dict[str, Any]:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     batches, policies = batches_of("gpt2", rank, 3), Policies(policy, policy)
     known, module = by_fsdp("gpt2", 2, batches, policies=policies), wrapped(make("gpt2"), 2, policies)
     optimizer = adamw(module)
-    step = planned_step(module, optimizer, batches[0], "30%", shard=None, machine=NODE)
+    step = planned_step(module, optimizer, batches[0], budget, shard=None, machine=NODE)
     losses = [step(**each).detach() for each in batches]
     at_once = sum(offloaded(optimizer))
     return {"different": differences(known, Trained(module, optimizer, losses, [])), "offloaded": at_once}
 
 
-def test_states_of_modules_that_fsdp2_has_wrapped(tmp_path: Path) -> None:
-    """The shares of weights in bfloat16 are their float32 masters, which stay on the device."""
-    for found in ranks(wrapped_in_bfloat16, tmp_path):
+@pytest.mark.parametrize("budget", ["30%", "18%"])
+def test_modules_that_fsdp2_has_wrapped(tmp_path: Path, budget: str) -> None:
+    """The shares of weights in bfloat16 are their float32 masters, on the host with the smaller budget."""
+    for found in ranks(wrapped_in_bfloat16, tmp_path, budget):
         assert not isinstance(found, str), found
         assert not found["different"]
         assert found["offloaded"]

@@ -12,6 +12,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from memplan.graphs.machine import Link, Links, Machine
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.sharded.shards import Shards
 from memplan.training.saved_file import open_saved
@@ -24,6 +25,7 @@ from torch import distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 STEPS = 4
+HOST = Machine(host_capacity=2**30, links=Links(Link(1e9, 1e-6), Link(1e9, 1e-6)))
 WIDE, DEEP = 1024, 8
 """Shape of layers of 4 MiB, of which a file has so many."""
 
@@ -56,10 +58,12 @@ def tied(module: nn.Module) -> bool:
     return bool(getattr(getattr(module, "config", None), "tie_word_embeddings", False))
 
 
-def trains(rank: int, kind: str, size: Size, folder: str, options: dict[str, Any]) -> Any:
+def trains(
+    rank: int, kind: str, size: Size, folder: str, options: dict[str, Any], budget: str = "80%"
+) -> Any:
     """Train the real module, and one of files, by plans; return what differs."""
     batches, runs = [batch(kind, rank, number) for number in range(STEPS)], list[Trained]()
-    low = "master_weights" in options
+    low, machine = "master_weights" in options, None if budget == "80%" else HOST
     for weights in (None, folder):
         module = make(kind) if weights is None else on_meta(kind)
         module = module.to(torch.bfloat16) if low else module
@@ -68,9 +72,9 @@ def trains(rank: int, kind: str, size: Size, folder: str, options: dict[str, Any
             module,
             optimizer,
             batches[0],
-            "80%",
+            "80%" if weights is None else budget,
             shard=mesh_of(size),
-            **({} if weights is None else {"weights": weights}),
+            **({} if weights is None else {"weights": weights, "machine": machine}),
             **options,
         )
         assert not any(each.is_meta for each in (*module.parameters(), *module.buffers()))
@@ -97,6 +101,12 @@ def test_it_trains_as_the_real_module_bit_by_bit(
     folder = str(saved(make(kind), tmp_path / "weights", how))
     count = size if isinstance(size, int) else size[0] * size[1]
     assert ranks(trains, tmp_path, kind, size, folder, options, size=count) == [{}] * count
+
+
+@pytest.mark.scripts
+def test_of_files_shares_on_the_host_train_bit_by_bit(tmp_path: Path) -> None:
+    folder = str(saved(make("vit"), tmp_path / "weights"))
+    assert ranks(trains, tmp_path, "vit", 2, folder, {"master_weights": True}, "14%") == [{}, {}]
 
 
 def wide() -> nn.Sequential:

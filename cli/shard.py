@@ -14,8 +14,8 @@ from ..graphs.files.files import load_graph, save_graph
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..graphs.transformations.gathering import with_gathers
-from ..graphs.transformations.shares import parts_of
 from ..graphs.transformations.sharding import rank_bytes, sharded
+from ..graphs.transformations.shares import parts_of
 from ..graphs.transformations.updates import ADAMW, SGD, Optimizer, with_updates
 from ..graphs.units import format_bytes
 from .network_options import Network, network_options, replicas_document

@@ -42,7 +42,7 @@ from .holding import Holding
 from .options import Options
 from .plan_cache import Plan
 from .report import TrainingLog
-from .sharded_gathers import can_gather, gathering_step
+from .sharded_gathers import gathering_step
 from .sharded_holding import ShardedHolding
 from .sharded_weights import spread_from_files
 from .together import (
@@ -180,7 +180,7 @@ def sharded_step(
     if buckets is not None and options.verify is not False and not reads:
         ranks.together(partial(check_ignored, iteration, buckets))
     iteration = iteration._replace(shards=(shards := Shards(ranks)))
-    planner.gathers = planner.machine is not None and can_gather(shards, options)
+    planner.gathers = planner.machine is not None and ranks.replicas == 1
     kind = ShardedStep if iteration.accumulate == 1 else ShardedAccumulatingStep
     around: AbstractContextManager[None] = nullcontext()
     if wrapped is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from ..graphs.machine import Machine
 from ..runtime.model.iteration import Iteration
-from ..runtime.sharded.shards import Shards
 from .buckets import Buckets
 from .collectives import CollectiveAccumulatingStep, CollectivePlanner, CollectiveStep
 from .holding import Holding
@@ -30,11 +29,6 @@ class GatheringStep(CollectiveStep):
 
 class GatheringAccumulatingStep(GatheringStep, CollectiveAccumulatingStep):
     """A GatheringStep of which several batches make one update."""
-
-
-def can_gather(shards: Shards, options: Options) -> bool:
-    """Tell whether plans may gather weights by operations."""
-    return shards.ranks.replicas == 1 and options.max_grad_norm is None
 
 
 def gathering_step(

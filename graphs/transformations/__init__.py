@@ -1,4 +1,4 @@
-"""Transformations of a graph: another order, updates added, sharded training, collectives on the compute queue.
+"""Transformations of a graph: another order, updates, sharded training, collectives on the compute queue.
 
 Public modules: gathering, one_queue, order, shares, sharding, updates.
 """

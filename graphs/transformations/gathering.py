@@ -75,9 +75,15 @@ class _Writer:
         return self.full[x]
 
     def _collective(self, name: str, phase: Phase, read: int, written: int, seconds: float) -> None:
-        layer = self.whole.tensors.layer[read]
-        edges = {"reads": (read,), "writes": (written,)}
-        self.draft.operation(name, phase=phase, time=seconds, layer=layer, on_comm=True, **edges)
+        self.draft.operation(
+            name,
+            phase=phase,
+            time=seconds,
+            reads=(read,),
+            writes=(written,),
+            layer=self.whole.tensors.layer[read],
+            on_comm=True,
+        )
 
     def _on_full(self, operation: Operation) -> Operation:
         """Return an operation as it reads full weights, which are gathered before it."""

@@ -6,13 +6,16 @@ import os
 import socket
 from typing import Any
 
+from torch import distributed as dist
+
 
 def fsdp_on_cpus(rank: int, port: int) -> None:
-    """Let accelerate shard on CPUs, as it does on GPUs."""
+    """Let accelerate shard on CPUs, as it does on GPUs, over the ranks of the process group."""
     from accelerate.state import AcceleratorState, PartialState
     from accelerate.utils import DistributedType
 
-    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+    size = dist.get_world_size()
+    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     os.environ.update({name: str(value) for name, value in places.items()})
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
     begin: Any = AcceleratorState.__init__
@@ -30,3 +33,10 @@ def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
+
+
+def two_replicas() -> Any:
+    """Return accelerate's configuration of two replicas of two ranks."""
+    from accelerate import ParallelismConfig
+
+    return ParallelismConfig(dp_replicate_size=2, dp_shard_size=2)

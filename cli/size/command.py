@@ -55,7 +55,7 @@ from .price import parse_prices
 from .ranks import RanksSearch
 from .ranks_report import ranks_document, ranks_lines, ranks_nothing_fits, ranks_sections
 from .report import document_of, lines_of, nothing_fits, several_document, several_lines
-from .search import QUICK, QUICK_OF_SEVERAL, BatchSearch, Question, Room, SizeResult
+from .search import QUICK, QUICK_OF_RANKS, QUICK_OF_SEVERAL, BatchSearch, Question, Room, SizeResult
 from .tables import sections
 from .words import with_article
 
@@ -223,7 +223,7 @@ def size(
         machine = _of_rank(rooms[0][0].machine, network, has_host=has_host)
         subject = open_subject(model, length, dtype, optimizer, update, loop, report, cached=cached)
         leave_out_all()  # PyTorch's objects, through which each collection would look
-        quick = QUICK_OF_SEVERAL if len(rooms) > 1 else QUICK
+        quick = QUICK_OF_RANKS if machine else QUICK_OF_SEVERAL if len(rooms) > 1 else QUICK
         ask = partial(Question, solver, time_limit, settings, report=report, quick_share=quick)
         if machine is None:
             answer = _alone(subject, rooms, batches, ask, prices)

@@ -8,8 +8,7 @@ Graphs differ from batch to batch in numbers alone, so the policies' schedules a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -20,16 +19,18 @@ from ...graphs.transformations.sharding import rank_bytes
 from ...planner.addresses.caching_allocator import reserved_peak
 from ...planner.bounds import offloads, time_bound
 from ...planner.schedule.schedule import Schedule
-from ...planner.simulator.simulate import simulate
+from ...planner.simulator.simulate import figures_of
 from ...planner.sizing.estimate_range import Span, memory_span
+from ...planner.sizing.ranking import replays_of
 from ...planner.sizing.sizing import Known, Trial, given_batches, largest_batch, minimum_of, tightened, trial
-from ...solvers.offloading.sharded.fsdp import policy_schedules
-from ...solvers.problem import Problem
+from ...solvers.offloading.joint.compiling import load
+from ...solvers.offloading.sharded.fsdp import built_policies, policy_schedules
+from ...solvers.problem import Options, Problem
 from .loops import Loop, Loops, planned_span
 from .search import NEAR, Question, Room, first_batch, interruptible
 
-_THOROUGH = 3
-"""Batches at most for which the solver has its whole time."""
+_PROMISING, _THOROUGH = 3, 2
+"""Batches at most for which the solver has a moment, and its whole time."""
 FASTER = 0.005
 """Share of an iteration by which a plan has to be faster than FSDP2's policies to be advised."""
 _POINTS = 5
@@ -174,6 +175,7 @@ class RanksSearch:
     def _once(self, batches: list[int] | None) -> RanksResult:
         found = RanksResult(self.loops.preset, self.room, self._machine)
         with interruptible(found):
+            load(Options(report=self.ask.report))
             first = first_batch(batches, self._graph)
             tried = (
                 given_batches(self._attempt, (one for one in batches if one >= first))
@@ -203,25 +205,46 @@ class RanksSearch:
         return trial(self._graph(batch), self._machine, batch, self.room.planned, solve)
 
     def _solved(self, batch: int, ask: Question, budget: int) -> Trial:
-        solve = self.known.alongside(self._machine, ask)
+        """Ask the solver, from the fastest known schedule on, unless that is as fast as any can be."""
+
+        def solve(graph: Graph, budget: int) -> Schedule | None:
+            known = self.known.best(graph, self._machine, budget)
+            if known is not None:
+                figures = figures_of(graph, known, budget=budget, machine=self._machine)
+                if figures.time <= (1 + FASTER) * time_bound(graph):
+                    return known
+            return self.known.alongside(self._machine, replace(ask, start=known))(graph, budget)
+
         return trial(self._graph(batch), self._machine, batch, budget, solve)
 
     def _sharpen(self, found: RanksResult) -> None:
-        """Give the solver its whole time for the batches that promise the most."""
-        found.hasty = {one.batch for one in found.batches if one.plan.figures}
+        """Ask the solver for a moment for the batches that promise the most; then, with all its time, for the
+        fastest."""
+        found.hasty, asked = {one.batch for one in found.batches if one.plan.figures}, set[int]()
+        for _number in range(_PROMISING):
+            left = [one for one in self._promising(found) if one.batch not in asked]
+            if left:
+                chosen = max(left, key=lambda one: one.plan.samples_per_second or 0.0)
+                asked.add(chosen.batch)
+                self._improve(found, chosen, self.ask.quick)
         for _number in range(_THOROUGH):
             best = found.fastest
-            rate = 0.0 if best is None else best.plan.samples_per_second or 0.0
-            found.hasty = {batch for batch in found.hasty if self._promised(batch) > rate}
-            left = [one for one in found.batches if one.batch in found.hasty]
-            if not left:
-                return
-            # The fastest so far, then those that may be faster still.
-            chosen = best if best in left else max(left, key=lambda one: one.plan.samples_per_second or 0.0)
-            better = self._solved(chosen.batch, self.ask, self.room.planned)
-            found.batches[found.batches.index(chosen)] = RankBatch(better, chosen.policies)
-            found.spans[chosen.batch] = self._span(better)
-            found.hasty.discard(chosen.batch)
+            if best is not None and best in self._promising(found):
+                better = self._improve(found, best, self.ask)
+                found.spans[best.batch] = self._span(better)
+                found.hasty.discard(best.batch)
+
+    def _promising(self, found: RanksResult) -> list[RankBatch]:
+        """Return the batches that a longer search may make faster than the fastest."""
+        best = found.fastest
+        rate = 0.0 if best is None else best.plan.samples_per_second or 0.0
+        found.hasty = {batch for batch in found.hasty if self._promised(batch) > rate}
+        return [one for one in found.batches if one.batch in found.hasty]
+
+    def _improve(self, found: RanksResult, one: RankBatch, ask: Question) -> Trial:
+        better = self._solved(one.batch, ask, self.room.planned)
+        found.batches[found.batches.index(one)] = RankBatch(better, one.policies)
+        return better
 
     def _promised(self, batch: int) -> float:
         """Return the samples per second of a rank that no schedule exceeds, less what is not worth a
@@ -241,33 +264,40 @@ class RanksSearch:
     def _start_from_policies(self, batch: int) -> None:
         graph = self._graph(batch)
         if ("planned", len(graph.operations)) not in self._policies:
-            for _name, schedule in self._made("planned", graph):
+            for _name, schedule in self._planned_policies(graph):
                 self.known.add(graph, schedule)
 
-    def _made(self, loop: str, graph: Graph) -> list[tuple[str, Schedule]]:
-        """Return the policies' schedules of a loop, which are those of all batches with its operations."""
-        key = loop, len(graph.operations)
+    def _planned_policies(self, graph: Graph) -> list[tuple[str, Schedule]]:
+        """Return the policies of a plan's loop, for all batches with the graph's number of operations."""
+        key = "planned", len(graph.operations)
         if key not in self._policies:
             rows = policy_schedules(Problem(graph, _ANY, self._machine))
             self._policies[key] = [(str(policy), schedule) for policy, schedule, _figures in rows]
         return self._policies[key]
 
+    def _ordinary_policies(self, batch: int) -> list[tuple[str, Schedule]]:
+        """Return those of the loop that people have: a policy is valid there if it is in a plan's loop, which
+        differs in updates alone."""
+        graph = self.loops.ordinary(batch).graph
+        key = "ordinary", len(graph.operations)
+        if key not in self._policies:
+            valid = {name for name, _schedule in self._planned_policies(self._graph(batch))}
+            rows = [(str(policy), schedule) for policy, schedule in built_policies(graph)]
+            self._policies[key] = [row for row in rows if row[0] in valid]
+        return self._policies[key]
+
     def _at(self, batch: int) -> tuple[PolicyFigures, ...]:
         """Return the policies at a batch, the fastest that fit first."""
         graph = self.loops.ordinary(batch).graph
-        made = self._made("ordinary", graph)
-        rows = [self._figures(graph, name, schedule) for name, schedule in made]
+        made, room = self._ordinary_policies(batch), self._room_of_policies
+        rows = [self._figures(graph, name, schedule, room) for name, schedule in made]
         return tuple(sorted(rows, key=lambda one: (one.seconds is None, one.seconds or 0.0, one.least)))
 
-    def _figures(
-        self, graph: Graph, name: str, schedule: Schedule, budget: int | None = None
-    ) -> PolicyFigures:
-        figures = simulate(graph, schedule, machine=self._machine).figures
-        limit = self._room_of_policies if budget is None else budget
-        seconds = figures.time if figures.least_budget <= limit else None
-        if seconds is not None and figures.peak > limit:  # gathers then wait for memory
-            seconds = simulate(graph, schedule, budget=limit, machine=self._machine).figures.time
-        return PolicyFigures(name, schedule, figures.least_budget, seconds)
+    def _figures(self, graph: Graph, name: str, schedule: Schedule, budget: int) -> PolicyFigures:
+        replays = replays_of(graph, self._machine)
+        least = replays.least_budget(schedule)
+        assert least is not None, "it was made for this machine"
+        return PolicyFigures(name, schedule, least, replays.seconds(schedule, budget))
 
     @property
     def _room_of_policies(self) -> int:
@@ -289,25 +319,30 @@ class RanksSearch:
         found.shares = rank_bytes(self._graph(one.batch))
         found.curve.extend(self._curve(one))
 
-    def _curve(self, one: RankBatch) -> Iterator[CurvePoint]:
-        """Yield the fastest known within less and less memory, from what the fastest policy takes."""
-        graph, ordinary = self._graph(one.batch), self.loops.ordinary(one.batch).graph
+    def _curve(self, one: RankBatch) -> list[CurvePoint]:
+        """Return the fastest known within less and less memory, from what the fastest policy takes."""
+        graph = self._graph(one.batch)
         assert one.plan.figures is not None
         most = max([one.plan.figures.peak, *(row.least for row in one.policies if row.seconds is not None)])
         least = minimum_of(graph, self._machine)
-        for number in range(_POINTS):
-            budget = int(most * (least / most) ** (number / _POINTS))
-            left = budget - self.room.constant
-            policies = [self._figures(ordinary, row.name, row.schedule, left) for row in one.policies]
-            fastest = min((row for row in policies if row.seconds is not None), key=_seconds, default=None)
-            plan = self._solved(one.batch, self.ask.quick, budget)
-            yield CurvePoint(
-                budget + self.room.constant,
-                fastest and fastest.name,
-                fastest and fastest.seconds,
-                plan.seconds,
-                plan.figures and plan.figures.host_peak,
-            )
+        budgets = [int(most * (least / most) ** (number / _POINTS)) for number in range(_POINTS)]
+        # What is found within less memory is known to the searches within more.
+        points = [self._point(one, budget) for budget in reversed(budgets)]
+        return points[::-1]
+
+    def _point(self, one: RankBatch, budget: int) -> CurvePoint:
+        ordinary = self.loops.ordinary(one.batch).graph
+        left = budget - self.room.constant
+        policies = [self._figures(ordinary, row.name, row.schedule, left) for row in one.policies]
+        fastest = min((row for row in policies if row.seconds is not None), key=_seconds, default=None)
+        plan = self._solved(one.batch, self.ask.quick, budget)
+        return CurvePoint(
+            budget + self.room.constant,
+            fastest and fastest.name,
+            fastest and fastest.seconds,
+            plan.seconds,
+            plan.figures and plan.figures.host_peak,
+        )
 
     @cached_property
     def _machine(self) -> Machine:

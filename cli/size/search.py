@@ -28,10 +28,10 @@ from ...planner.sizing.sizing import (
     UnansweredError,
     given_batches,
     largest_batch,
-    minimum_of,
     smallest_budget,
     tightened,
     trial,
+    unsolved,
 )
 from ...solvers.auto.members import described
 from ...solvers.problem import InfeasibleError, NotFoundError, Problem
@@ -47,9 +47,10 @@ NEARLY = 0.95
 _STARTS = (1, 2, 4, 8)
 """Batches at which the search for the largest may start: batch normalisation, say, takes no single sample."""
 
-QUICK, QUICK_OF_SEVERAL = 0.15, 0.22
+QUICK, QUICK_OF_SEVERAL, QUICK_OF_RANKS = 0.15, 0.22, 0.2
 """Shares of --time-limit for a question that only asks whether there is a schedule. The second is for several
-GPUs: the later ones have the schedules that were found for the first.
+GPUs: the later ones have the schedules that were found for the first. The third is for ranks, whose curve
+has such answers.
 """
 _ANY = "99%"
 """A gap that every schedule is within: the first one ends the search."""
@@ -88,6 +89,7 @@ class Question:
 
     time_limit: seconds, None: by the graph's size.
     share: share of these seconds to use. quick_share: of these, for `quick`.
+    start: a schedule within the budget to begin with; the answer is never slower.
     """
 
     solver: str
@@ -97,6 +99,7 @@ class Question:
     report: Callable[[str], None]
     share: float = 1.0
     quick_share: float = QUICK
+    start: Schedule | None = None
 
     @cached_property
     def any_size(self) -> Machine:
@@ -123,7 +126,9 @@ class Question:
         self.report(f"{self.solver}: {graph.name} within {format_bytes(budget)}")
         seconds = self.share * (self.time_limit or _seconds(graph))
         try:
-            found = registry.solve(self.solver, problem, seconds, self.settings, self.report, 0.0)
+            found = registry.solve(
+                self.solver, problem, seconds, self.settings, self.report, 0.0, start=self.start
+            )
         except NotFoundError:
             line = f"{self.solver} had no answer in {duration(seconds)}"
             raise UnansweredError(line, fault=False) from None
@@ -362,14 +367,8 @@ class BatchSearch:
     def _by_minimum(self, batch: int) -> Trial:
         """Return a trial that counts as fitting if the minimum memory does."""
         graph, budget = self._graph(batch), self.room.planned
-        min_memory, baseline_figures = minimum_of(graph, self.ask.any_size), baseline(graph)
-        return Trial(
-            batch,
-            budget,
-            min_memory,
-            baseline_figures,
-            baseline_schedule(graph) if min_memory <= budget else None,
-        )
+        asked = unsolved(graph, self.ask.any_size, batch, budget)
+        return asked if asked.proven_infeasible else replace(asked, schedule=baseline_schedule(graph))
 
     def _attempt(self, batch: int, ask: Question) -> Trial:
         solve: Solve = self.known.before(ask.any_size, ask)

@@ -131,7 +131,7 @@ def _tensors(graph: Graph, machine: Machine) -> Any:
 def _limits(machine: Machine, budget: int) -> NDArray[np.float64]:
     capacities = [tier.capacity for tier in machine.hierarchy.tiers]
     pinned = None if machine.unpinned else machine.crossing_capacity
-    limits = np.array([inf if limit is None else limit for limit in (*capacities, pinned)])
+    limits = np.array([inf if limit is None else limit for limit in (*capacities, pinned)], np.float64)
     limits[Memory.DEVICE] = min(limits[Memory.DEVICE], budget)
     return limits
 

@@ -21,6 +21,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from math import isqrt
 from typing import NamedTuple
 
@@ -73,11 +74,11 @@ class Trial:
     """A batch within a budget, solved or not.
 
     budget: bytes. min_memory: minimum memory of the batch, in bytes, for all schedules.
-    baseline_figures: the baseline's, on a device of any size.
+    baseline: a function that returns the figures of the baseline's last micro-batch, on a device of any size,
+        and the seconds of those before it.
     schedule, figures: None if none was found.
     steps: micro-batches per update, of which the figures are the last's.
     earlier: seconds of those before the last, with this schedule.
-    baseline_earlier: likewise, of the baseline.
     unanswered: why the solver had no answer, None if it had one.
     replay: what the figures are from; None: they are the baseline's.
     """
@@ -85,13 +86,12 @@ class Trial:
     batch: int
     budget: int
     min_memory: int
-    baseline_figures: Figures
+    baseline: Callable[[], tuple[Figures, float]] = field(compare=False, repr=False)
     schedule: Schedule | None = None
     figures: Figures | None = None
     unanswered: Unanswered | None = None
     steps: int = 1
     earlier: float = 0.0
-    baseline_earlier: float = 0.0
     replay: Replay | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -105,8 +105,13 @@ class Trial:
         return None if self.figures is None else self.earlier + self.figures.time
 
     @property
+    def baseline_figures(self) -> Figures:
+        return self.baseline()[0]
+
+    @property
     def baseline_seconds(self) -> float:
-        return self.baseline_earlier + self.baseline_figures.time
+        figures, earlier = self.baseline()
+        return earlier + figures.time
 
     @property
     def overhead(self) -> float | None:
@@ -222,14 +227,12 @@ def trial(graph: Graph, machine: Machine, batch: int, budget: int, solve: Solve)
 
 def unsolved(graph: Graph, machine: Machine, batch: int, budget: int) -> Trial:
     """Return a batch within a budget as it is before a solver is called."""
-    return Trial(
-        batch,
-        budget,
-        minimum_of(graph, machine),
-        baseline(graph),
-        steps=steps_of(graph),
-        baseline_earlier=earlier_seconds(graph, baseline_schedule(graph), None, Machine()),
-    )
+
+    @cache
+    def figures() -> tuple[Figures, float]:
+        return baseline(graph), earlier_seconds(graph, baseline_schedule(graph), None, Machine())
+
+    return Trial(batch, budget, minimum_of(graph, machine), figures, steps=steps_of(graph))
 
 
 def minimum_of(graph: Graph, machine: Machine) -> int:
@@ -306,9 +309,10 @@ def tightened(graph: Graph, machine: Machine, found: Trial) -> Trial:
 
 def _within(graph: Graph, machine: Machine, budget: int, found: Trial) -> Trial:
     assert found.schedule is not None
-    replay, figures = None, baseline(graph)
-    known = found.schedule is baseline_schedule(graph) and figures.peak <= budget
-    if not (known and _holds_baseline_figures(graph, machine)):
+    known = _holds_baseline_figures(graph, machine) and found.schedule is baseline_schedule(graph)
+    if known and baseline(graph).peak <= budget:
+        replay, figures = None, baseline(graph)
+    else:
         replay = replay_of(graph, found.schedule, budget=budget, machine=machine)
         figures = replay.figures
     earlier = earlier_seconds(graph, found.schedule, budget, machine)

@@ -2,7 +2,8 @@
 
     joint                from its own starts, for as long as there is time
     the others           one after the other, for half of the time at most
-    joint from others    from the fastest of theirs, if that is near the best, in the time that is left
+    joint from others    from the fastest of theirs, or of the start that the caller has, if that is near the
+                         best, in the time that is left
     joint, more          with other random numbers, one for each core beyond two
 
 So the answer is never slower than any of theirs. In sharded training the others are FSDP2's policies, the
@@ -23,6 +24,7 @@ from threading import Event
 
 from ...graphs.machine import Machine
 from ...planner.bounds import minimum_memory
+from ...planner.simulator.simulate import figures_of
 from ..bounds.lower_bounds import prove
 from ..candidates import device_limit
 from ..clock import Clock
@@ -35,7 +37,7 @@ from ..registry.catalogue import entry, module_of
 from ..settings import parse_settings
 from ..workers.precompile import precompile
 from . import members as portfolio
-from .members import Awaited, Cancelled, Member, Outcomes
+from .members import Awaited, Cancelled, Found, Member, Outcomes
 from .workers import SolverWorkers
 
 OTHERS = {
@@ -150,7 +152,7 @@ def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: in
     """
     clock, total, race = options.clock(), options.time_limit, options.race
     unit = (_SECONDS if total is None else total) * min(1.0, workers / 2)
-    alone, known = workers == 1, Awaited()
+    alone, known = workers == 1, Awaited(_start(problem, options))
     annealed = {"moves": str(moves), "seed": str(seed)}
     settings = {
         "offload-greedy": {"seed": str(seed)},
@@ -202,6 +204,15 @@ def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: in
             lines.append(known.line(solver, other(solver, share)))
     lines.append(Member("joint from others", from_others))
     return lines + [Member("joint, more", own(number)) for number in range(1, workers - 1)]
+
+
+def _start(problem: Problem, options: Options) -> list[Found]:
+    """Return the start that the caller has, none without one."""
+    if options.start is None:
+        return []
+    limit, machine = device_limit(problem), problem.machine
+    figures = figures_of(problem.graph, options.start, budget=limit, machine=machine)
+    return [(SolverResult(options.start, Status.HEURISTIC), figures)]
 
 
 def _run(

@@ -120,7 +120,7 @@ def test_the_batch_to_train_with_is_the_one_of_most_samples_a_second() -> None:
     def tried(batch: int, seconds: float | None) -> Trial:
         figures = baseline(chain(2))
         there = None if seconds is None else replace(figures, time=seconds)
-        return Trial(batch, 100, 1, figures, figures=there)
+        return Trial(batch, 100, 1, lambda: (figures, 0.0), figures=there)
 
     found = SizeResult(
         ANY, ROOM, [tried(1, 1.0), tried(2, 1.0), tried(4, 2.0), tried(8, 12.0), tried(16, None)]
@@ -308,7 +308,7 @@ def test_pinned_memory_that_forbids_a_batch_is_named(plan: Plan) -> None:
 
 def test_so_it_is_beside_a_batch_that_fits() -> None:
     def trial(batch: int, figures: Figures | None) -> Trial:
-        return Trial(batch, 10, 1, Figures(1.0, 20, 20, 0, 0), figures=figures)
+        return Trial(batch, 10, 1, lambda: (Figures(1.0, 20, 20, 0, 0), 0.0), figures=figures)
 
     fits, moves = Figures(1.0, 8, 8, 0, 0), Figures(2.0, 9, 9, 7, 0, 6, 5)
     found = SizeResult(ANY, ROOM, [trial(1, fits), trial(2, None)], pinning=trial(2, moves), pinned=4)

@@ -100,6 +100,8 @@ def test_less_memory_takes_no_less_time_and_a_plan_none_more(reported: dict[str,
             assert point["seconds"] <= point["policy_seconds"] * (1 + 1e-9)
     by_policy = [point["policy_seconds"] for point in curve if point["policy_seconds"] is not None]
     assert by_policy == sorted(by_policy)
+    planned = [point["seconds"] for point in curve if point["seconds"] is not None]
+    assert planned == sorted(planned)
 
 
 def test_the_page_has_the_curve(reported: dict[str, Any]) -> None:

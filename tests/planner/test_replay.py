@@ -20,7 +20,7 @@ from memplan.planner.schedule.schedule import Initial, Schedule, Verb, compute, 
 from memplan.planner.simulator import clock as judge
 from memplan.planner.simulator.clock import _ITERATIONS, Queue, lanes_of
 from memplan.planner.simulator.simulate import simulate
-from memplan.planner.sizing.ranking import by_seconds, starts_of, step_rows
+from memplan.planner.sizing.ranking import Replays, by_seconds, starts_of, step_rows
 from strategies import Case, random_case, with_shared
 
 
@@ -53,6 +53,13 @@ def test_schedules_are_ranked_by_the_simulators_seconds() -> None:
         assert seconds == pytest.approx(sorted(seconds))
         ranked += len(found) == 2
         if found:
+            replays = Replays(case.graph, machine)
+            for one in found:
+                own = simulate(case.graph, one, machine=machine).figures.least_budget
+                assert replays.least_budget(one) == own
+                within = simulate(case.graph, one, budget=own, machine=machine).figures.time
+                assert replays.seconds(one, own) == pytest.approx(within)
+                assert replays.seconds(one, own - 1) is None
             least = min(simulate(case.graph, one, machine=machine).figures.least_budget for one in found)
             assert by_seconds(case.graph, others, machine, least // 2) == []
     assert ranked > 5

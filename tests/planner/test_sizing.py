@@ -15,7 +15,7 @@ from memplan.graphs.machine import Links, Machine
 from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.bounds import minimum_memory
 from memplan.planner.schedule.schedule import Schedule
-from memplan.planner.simulator.simulate import simulate
+from memplan.planner.simulator.simulate import Figures, simulate
 from memplan.planner.sizing.sizing import (
     LARGEST,
     TOLERANCE,
@@ -32,7 +32,13 @@ from memplan.solvers.problem import InfeasibleError, Problem
 from memplan.solvers.registry import run as registry
 
 GRAPH = chain(6, seed=1)
-DEFAULT_MODE = baseline(GRAPH)
+BASELINE = baseline(GRAPH)
+
+
+def unused() -> tuple[Figures, float]:
+    return BASELINE, 0.0
+
+
 NOWHERE = Machine()
 
 
@@ -52,7 +58,7 @@ def fits_up_to(limit: int, asked: list[int]) -> Callable[[int], Trial]:
     def attempt(batch: int) -> Trial:
         asked.append(batch)
         schedule = baseline_schedule(GRAPH) if batch <= limit else None
-        return Trial(batch, 100, 0, DEFAULT_MODE, schedule, DEFAULT_MODE if schedule else None)
+        return Trial(batch, 100, 0, unused, schedule, BASELINE if schedule else None)
 
     return attempt
 
@@ -88,7 +94,7 @@ def test_no_batch_above_the_largest_is_tried() -> None:
 
 def test_given_batches_grow_until_one_is_hopeless() -> None:
     def attempt(batch: int) -> Trial:
-        return Trial(batch, 100, 30 * batch, DEFAULT_MODE)
+        return Trial(batch, 100, 30 * batch, unused)
 
     assert [one.batch for one in given_batches(attempt, [8, 1, 4, 2, 4])] == [1, 2, 4]
 
@@ -136,14 +142,14 @@ def test_a_plain_schedule_needs_its_peak_however_it_is_asked_for(part: float) ->
 
     def solve(graph: Graph, budget: int) -> Schedule | None:
         asked.append(budget)
-        return baseline_schedule(graph) if budget >= DEFAULT_MODE.peak else None
+        return baseline_schedule(graph) if budget >= BASELINE.peak else None
 
-    first = trial(GRAPH, NOWHERE, 3, DEFAULT_MODE.peak + int(part * 10**9), solve)
+    first = trial(GRAPH, NOWHERE, 3, BASELINE.peak + int(part * 10**9), solve)
     *_worse, best = smallest_budget(GRAPH, NOWHERE, first, solve)
-    assert best.budget == DEFAULT_MODE.peak
-    assert best.figures == DEFAULT_MODE
-    assert best.samples_per_second == pytest.approx(3 / DEFAULT_MODE.time)
-    assert all(budget < DEFAULT_MODE.peak for budget in asked[1:])
+    assert best.budget == BASELINE.peak
+    assert best.figures == BASELINE
+    assert best.samples_per_second == pytest.approx(3 / BASELINE.time)
+    assert all(budget < BASELINE.peak for budget in asked[1:])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -182,13 +188,13 @@ def test_a_schedule_of_one_batch_answers_for_another() -> None:
         return rotor(graph, budget)
 
     answer = known.before(NOWHERE, solve)
-    least = int(0.8 * DEFAULT_MODE.peak)
-    assert answer(GRAPH, DEFAULT_MODE.peak) is not None
+    least = int(0.8 * BASELINE.peak)
+    assert answer(GRAPH, BASELINE.peak) is not None
     assert asked == []
     first = answer(GRAPH, least)
     assert asked == [least]
     assert answer(scaled(GRAPH, 3), 3 * least) is first
-    assert answer(scaled(GRAPH, 3), 3 * DEFAULT_MODE.peak) is not first
+    assert answer(scaled(GRAPH, 3), 3 * BASELINE.peak) is not first
     assert asked == [least]
     assert answer(chain(5, seed=1), 1) is None
     assert asked == [least, 1]
@@ -197,8 +203,8 @@ def test_a_schedule_of_one_batch_answers_for_another() -> None:
 def test_the_faster_of_solver_and_known() -> None:
     known = Known()
     known.add(GRAPH, baseline_schedule(GRAPH))
-    slow = rotor(GRAPH, int(0.8 * DEFAULT_MODE.peak))
+    slow = rotor(GRAPH, int(0.8 * BASELINE.peak))
     assert slow is not None
-    found = known.alongside(NOWHERE, lambda _graph, _budget: slow)(GRAPH, DEFAULT_MODE.peak)
+    found = known.alongside(NOWHERE, lambda _graph, _budget: slow)(GRAPH, BASELINE.peak)
     assert found is not None
-    assert simulate(GRAPH, found).figures.time == DEFAULT_MODE.time < simulate(GRAPH, slow).figures.time
+    assert simulate(GRAPH, found).figures.time == BASELINE.time < simulate(GRAPH, slow).figures.time

@@ -15,7 +15,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from accelerate_on_cpus import free_port, fsdp_on_cpus
+from accelerate_on_cpus import free_port, fsdp_on_cpus, two_replicas
 from memplan.training.accelerated import inside_accelerated
 from ranks import ranks
 from sharded_training import error
@@ -36,6 +36,8 @@ def trained(name: str, planned: bool, options: dict[str, Any]) -> tuple[nn.Modul
     options = dict(options)
     if (dtype := options.pop("dtype", None)) is not None:
         torch.set_default_dtype(dtype)  # of the models that are made from here on
+    if options.pop("replicas", False):
+        options["parallelism_config"] = two_replicas()
     return import_module(name).train(planned, **options)
 
 
@@ -49,6 +51,8 @@ def both(
         fsdp_on_cpus(rank, port)
     known, losses = trained(name, False, options)
     assert type(known).__name__.startswith("FSDP")
+    mesh = getattr(next(known.parameters()), "device_mesh").shape  # noqa: B009
+    assert mesh == ((2, 2) if "replicas" in options else (2,))
     module, own = trained(name, True, options)
     weights = module.state_dict()
     return losses, own, [key for key, each in known.state_dict().items() if error(each, weights[key])]
@@ -65,6 +69,7 @@ def both(
         ("accelerate", "train_fsdp_trainer", {"use_cpu": True, "dtype": torch.bfloat16}, 7),
         ("accelerate", "train_fsdp_accelerate", {"cpu": True, "mixed_precision": "bf16"}, 3),
         ("accelerate", "train_fsdp_trainer", {"use_cpu": True, "bf16": True, **SAVED}, 7),
+        ("accelerate", "train_fsdp_accelerate", {"cpu": True, "replicas": True}, 2),
     ],
     ids=[
         "a plain loop",
@@ -74,6 +79,7 @@ def both(
         "Trainer, bfloat16",
         "accelerate, mixed",
         "Trainer, mixed",
+        "accelerate, replicas",
     ],
 )
 def test_a_loop_with_fsdp2_is_planned_bit_by_bit(
@@ -82,7 +88,8 @@ def test_a_loop_with_fsdp2_is_planned_bit_by_bit(
     """Losses, and of the Trainer what it logs: norms and the loss of its evaluation, too."""
     pytest.importorskip("transformers")
     pytest.importorskip(package)
-    for row in ranks(both, tmp_path, name, str(tmp_path), free_port(), options):
+    size = 4 if "replicas" in options else 2
+    for row in ranks(both, tmp_path, name, str(tmp_path), free_port(), options, size=size):
         assert not isinstance(row, str), row
         losses, own, apart = row
         assert len(own) == count

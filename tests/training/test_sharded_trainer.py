@@ -14,7 +14,7 @@ from weakref import ref
 import memplan
 import pytest
 import torch
-from accelerate_on_cpus import free_port, fsdp_on_cpus
+from accelerate_on_cpus import free_port, fsdp_on_cpus, two_replicas
 from memplan.graphs.errors import MismatchError
 from memplan.training.sharded_trainer import ShardedLoss
 from ranks import ranks
@@ -191,6 +191,16 @@ def best(folder: Path, planned: bool) -> Trained:
     return trainer, [*rows, {"loss": trainer.evaluate()["eval_loss"]}]
 
 
+def replicas(folder: Path, planned: bool) -> Trained:
+    """Two replicas of two ranks, clipped; a checkpoint of all ranks is saved."""
+    options = {"save_strategy": "epoch", "fsdp_config": {"state_dict_type": SHARDED}, "eval_strategy": "no"}
+    trainer = made(folder, planned, parallelism_config=two_replicas(), **options)
+    trainer.train()
+    assert next(trainer.model.parameters()).device_mesh.shape == (2, 2)
+    assert any(folder.glob("checkpoint-*/*model*/*.distcp"))
+    return trainer, logged(trainer)
+
+
 def resumed_shares(folder: Path, planned: bool) -> Trained:
     return resumed(SHARDED, folder, planned)
 
@@ -213,12 +223,16 @@ def both(rank: int, folder: str, port: int, case: Case) -> tuple[list[Any], list
 @pytest.mark.scripts
 @pytest.mark.parametrize(
     "case",
-    [accumulated, averaged, mixed, smooth, measured, predicted, again, resumed_shares, resumed_whole, best],
+    [
+        *(accumulated, averaged, mixed, smooth, measured, predicted, again),
+        *(resumed_shares, resumed_whole, best, replicas),
+    ],
 )
 def test_a_trainer_with_fsdp2_is_planned_bit_by_bit(tmp_path: Path, case: Case) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
-    for row in ranks(both, tmp_path, str(tmp_path), free_port(), case):
+    size = 4 if case is replicas else 2
+    for row in ranks(both, tmp_path, str(tmp_path), free_port(), case, size=size):
         assert not isinstance(row, str), row
         rows, own, apart = row
         assert len(rows) >= 4

@@ -6,8 +6,8 @@
 
 Minimises the steady-state period itself, by the rules of the simulator, within the device's budget and the
 host's capacity. Two phases share the time: greedy starts over how much is recomputed and how many updates
-run on the CPU, some as a linear program advises; then annealing of the best, or of a schedule that another
-solver found. Nothing is proven here; the gap is to the bounds.
+run on the CPU, some as a linear program advises; then annealing of the best, or of a schedule that is known,
+from another solver or the caller. Nothing is proven here; the gap is to the bounds.
 
 Assumed: links both ways. First runs keep traced order, but for updates, or that of the other solver's
 schedule. A tensor can be recomputed in the slots of slots.py, and once more wherever that schedule
@@ -110,6 +110,11 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         openings += [] if each is None else [each]
         if clock.interrupted and openings:  # the answer is wanted at once, and the best start is the first
             break
+    seconds = min((outcome.seconds for _state, outcome in openings), default=inf)
+    if options.start is not None and options.race.best < seconds and not clock.interrupted:
+        known = recover_residency(problem.graph, options.start)
+        each = opened(problem, [known], drops, lambda: clock.share >= _START_SHARE + _READ_SHARE)
+        openings += [] if each is None else [each]
     if not openings:
         clock.raise_if_interrupted()
         raise _refusal(problem, limit, starts)

@@ -6,9 +6,11 @@ Nothing is searched: policies.py has the schedules, the simulator times each. Si
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 
+from ....graphs.graph import Graph
 from ....planner.bounds import time_bound
 from ....planner.errors import InvalidScheduleError
 from ....planner.residency.prefetch_placement import build_schedule
@@ -45,9 +47,13 @@ def solve(problem: Problem, options: Options) -> SolverResult:
 def policy_schedules(problem: Problem) -> Iterator[tuple[Policy, Schedule, Figures]]:
     """Yield the policies that the graph has, each with its schedule and its figures on a device of any
     size."""
-    for policy in POLICIES:
-        try:
-            schedule = build_schedule(problem.graph, policy_residency(problem.graph, policy))
+    for policy, schedule in built_policies(problem.graph):
+        with suppress(InvalidScheduleError):
             yield policy, schedule, simulate(problem.graph, schedule, machine=problem.machine).figures
-        except (InvalidScheduleError, NotAcceptedError):
-            continue
+
+
+def built_policies(graph: Graph) -> Iterator[tuple[Policy, Schedule]]:
+    """Yield the policies that the graph has layers for, each with its schedule, which may be invalid."""
+    for policy in POLICIES:
+        with suppress(InvalidScheduleError, NotAcceptedError):
+            yield policy, build_schedule(graph, policy_residency(graph, policy))

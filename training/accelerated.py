@@ -15,12 +15,15 @@ def inside_accelerated(options: Options) -> Optimizer | None:
     """Return the optimizer inside of accelerate's, which skips steps while it accumulates; or another one.
 
     Raises:
-        InputError: an accelerator that accumulates over other batches than the plan, or scales losses.
+        InputError: an accelerator that accumulates over other batches than the plan, scales losses, or
+            spreads sequences.
     """
     accelerated: Any = options.optimizer
     kind = getattr(sys.modules.get("accelerate.optimizer"), "AcceleratedOptimizer", ())
     if not isinstance(accelerated, kind):
         return options.optimizer
+    state: Any = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
+    refuse_spread_sequences(state and state._shared_state.get("parallelism_config"))
     if accelerated.scaler is not None:
         raise InputError(
             "accelerate scales losses in float16, which is not planned in sharded training: use "
@@ -33,3 +36,13 @@ def inside_accelerated(options: Options) -> Optimizer | None:
             f"optimize gradient_accumulation_steps={steps}, and call the step without accelerator.accumulate"
         )
     return accelerated.optimizer
+
+
+def refuse_spread_sequences(parallelism: Any) -> None:
+    """Raise InputError if accelerate's configuration spreads sequences over ranks. None: there is none."""
+    for name in ("cp_size", "sp_size"):
+        if (size := getattr(parallelism, name, None) or 1) > 1:
+            raise InputError(
+                f"accelerate's ParallelismConfig spreads sequences over ranks, which is not planned: leave "
+                f"{name}={size} out, and give these ranks to dp_shard_size"
+            )

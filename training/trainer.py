@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 from ..graphs.errors import InputError
+from .accelerated import refuse_spread_sequences
 from .option import takes
 from .options import PlanningOptions
 from .sharded_trainer import ShardedLoss, check_lengths
@@ -58,6 +59,7 @@ def _check_fsdp(trainer: Any) -> None:
     """Check that a trainer with fsdp= can be planned. Raises InputError, one line."""
     if (version := trainer.accelerator.state.fsdp_plugin.fsdp_version) != 2:
         raise InputError(f"fsdp_config has version {version} of FSDP, and 2 is supported: {{'version': 2}}")
+    refuse_spread_sequences(getattr(trainer.accelerator, "parallelism_config", None))
     if (mixed := trainer.accelerator.mixed_precision) not in ("no", "bf16"):
         raise InputError(
             f"fsdp= and mixed precision in {mixed} are not planned together: give the trainer bf16=True"

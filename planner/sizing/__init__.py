@@ -8,5 +8,5 @@
     accumulation.py     several micro-batches per update
     eight_bit.py        optimizer states of 8 bits
 
-Public modules: accumulation, breakdown, eight_bit, estimate_range, ordinary_loop, sizing.
+Public modules: accumulation, breakdown, eight_bit, estimate_range, ordinary_loop, ranking, sizing.
 """

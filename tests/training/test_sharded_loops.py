@@ -187,7 +187,8 @@ def trainer(**options: Any) -> Any:
     made.is_deepspeed_enabled, made.is_fsdp_enabled = False, True
     plugin = SimpleNamespace(fsdp_version=options.get("version", 2))
     state, mixed = SimpleNamespace(fsdp_plugin=plugin), options.get("mixed", "no")
-    made.accelerator = SimpleNamespace(state=state, mixed_precision=mixed)
+    parallel = SimpleNamespace(cp_size=options.get("context", 1))
+    made.accelerator = SimpleNamespace(state=state, mixed_precision=mixed, parallelism_config=parallel)
     made.args = SimpleNamespace(predict_with_generate=options.get("generate", False))
     made.compute_metrics = options.get("metrics")
     return made
@@ -198,6 +199,7 @@ def trainer(**options: Any) -> Any:
     [
         ({"version": 1}, r"fsdp_config has version 1 of FSDP, and 2 is supported: \{'version': 2\}"),
         ({"mixed": "fp16"}, r"mixed precision in fp16 are not planned together: give the trainer bf16=True"),
+        ({"context": 2}, "not planned: leave cp_size=2 out, and give these ranks to dp_shard_size"),
         ({"generate": True}, "predict_with_generate=True are not planned together: leave it out, and gen"),
         ({"metrics": len, "lengths": 16}, "would be as long as the padded batch: leave pad_to_lengths out"),
     ],
@@ -216,9 +218,12 @@ def test_what_a_trainers_fsdp_can_not_be_is_refused(options: dict[str, Any], lin
         (object(), 1, "accelerate scales losses in float16"),
     ],
 )
-def test_what_accelerates_optimizer_can_not_be_is_refused(scaler: Any, steps: int, line: str) -> None:
+def test_what_accelerates_optimizer_can_not_be_is_refused(
+    monkeypatch: pytest.MonkeyPatch, scaler: Any, steps: int, line: str
+) -> None:
     pytest.importorskip("accelerate")
     from accelerate.optimizer import AcceleratedOptimizer
+    from accelerate.state import AcceleratorState
     from memplan.training.options import Options
 
     optimizer: Any = object.__new__(AcceleratedOptimizer)
@@ -227,5 +232,10 @@ def test_what_accelerates_optimizer_can_not_be_is_refused(scaler: Any, steps: in
     with pytest.raises(memplan.InputError, match=line):
         inside_accelerated(Options(budget="75%", optimizer=optimizer))
     optimizer.scaler = None
+    state: Any = AcceleratorState
+    with monkeypatch.context() as patched:
+        patched.setitem(state._shared_state, "parallelism_config", SimpleNamespace(sp_size=2))
+        with pytest.raises(memplan.InputError, match="leave sp_size=2 out"):
+            inside_accelerated(Options(budget="75%", optimizer=optimizer))
     given = Options(budget="75%", optimizer=optimizer, gradient_accumulation_steps=steps)
     assert inside_accelerated(given) is optimizer.optimizer

@@ -135,6 +135,19 @@ def test_plans_reach_the_minimum_memory(rate: float, share: float) -> None:
     assert better.figures.time <= found.figures.time * (1 + 1e-9)
 
 
+def test_joint_goes_on_from_a_start_where_it_finds_none_itself() -> None:
+    graph = layers(RATES[1])
+    lowest = minimum_memory(graph)
+    least = min(figures.least_budget for _policy, _schedule, figures in policy_schedules(Problem(graph, 1)))
+    problem = Problem(graph, int(lowest + 0.1 * (least - lowest)))
+    with pytest.raises(InfeasibleError):
+        registry.solve("joint", problem, 1.0, bound_seconds=0)
+    start = registry.solve("sharded-search", problem, 1.0, bound_seconds=0)
+    found = registry.solve("joint", problem, 1.0, bound_seconds=0, start=start.schedule)
+    assert found.figures.time < start.figures.time
+    assert found.figures.least_budget <= problem.budget
+
+
 def test_on_a_network_that_takes_no_time_the_seconds_are_those_of_one_device() -> None:
     """The oracle: `search` on the graph whose weights are workspace, without ranks."""
     graph = layers()

@@ -8,7 +8,7 @@ line, and the training can go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from zlib import crc32
 
 from ..graphs.errors import MemplanError, MismatchError
@@ -18,8 +18,13 @@ from ..runtime.run.inputs import OtherShapeError
 from ..runtime.sharded.ranks import Ranks
 from .buckets import Buckets
 
-_REFUSED, _UPDATE = -1, -2
-"""Numbers of a batch that a rank refuses, and of an update without a batch."""
+SharedCall = Literal["update", "save", "load"]
+"""Methods of a step that have no batch, and that all ranks call together."""
+
+_REFUSED = -1
+"""Number of a batch that a rank refuses."""
+
+_SHARED: dict[SharedCall, int] = {"update": -2, "save": -3, "load": -4}
 
 _PURPOSES: dict[Purpose, int] = {"train": 0, "part": 1, "evaluate": 2, "predict": 3}
 _CALLS = ("__call__", "__call__", "evaluate", "predict")
@@ -43,10 +48,10 @@ Find = Callable[[Sequence[Inputs]], Found]
 
 
 class Agreement:
-    """Agreement of all ranks on the plan of their batches."""
+    """Agreement of all ranks on the plan of their batches. one_form: whether these must have one form."""
 
-    def __init__(self, ranks: Ranks, purpose: Purpose) -> None:
-        self._ranks, self._purpose = ranks, _PURPOSES[purpose]
+    def __init__(self, ranks: Ranks, purpose: Purpose, *, one_form: bool) -> None:
+        self._ranks, self._purpose, self._one_form = ranks, _PURPOSES[purpose], one_form
 
     def find(
         self, steps: Sequence[PlannedStep], buckets: Buckets | None, inputs: Inputs, find: Find
@@ -62,25 +67,26 @@ class Agreement:
             failed = error
         number = _REFUSED
         if found is not None:
-            form = crc32(_form(found.inputs).encode())
-            number = -3 - form if found.step is None else steps.index(found.step)
+            form = crc32(_form(found.inputs).encode()) if self._one_form else 0
+            number = -5 - form if found.step is None else steps.index(found.step)
         self._compare(number, found, failed)
         assert found is not None
         return found
 
-    def update(self, buckets: Buckets | None) -> None:
-        """Agree on an update without a batch. Raises MismatchError on all ranks if one has a batch."""
-        line = "step.update() is called here, and not on all ranks: call it on all of them, or on none"
+    def call(self, buckets: Buckets | None, call: SharedCall) -> None:
+        """Agree on a call without a batch. Raises MismatchError on all ranks if one makes another."""
         if buckets is not None:
             self._ranks.numbers(*(0 for _ in _groups(buckets)))
-        self._compare(_UPDATE, None, MismatchError(line))
+        self._compare(_SHARED[call], None, None, call)
 
-    def _compare(self, number: int, found: Found | None, failed: MemplanError | None) -> None:
+    def _compare(
+        self, number: int, found: Found | None, failed: MemplanError | None, call: SharedCall | None = None
+    ) -> None:
         """Raise MismatchError unless all ranks have this number, which is none of a refusal."""
         mine = [self._purpose, number]
         others = self._ranks.numbers(*mine)  # one that refuses takes part: the others wait for it
         if number == _REFUSED or any(each != mine for each in others):
-            self._refuse(found, failed)
+            self._refuse(found, failed, call)
 
     def _options(self, buckets: Buckets | None, inputs: Inputs) -> list[Inputs]:
         """Return the inputs as they may be padded: to lengths that fit the batches of all ranks."""
@@ -97,25 +103,32 @@ class Agreement:
         longest = dict(zip(groups, map(max, zip(*all_lengths, strict=True)), strict=True))
         return buckets.options(inputs, {group: longest[group] for group in own})
 
-    def _refuse(self, found: Found | None, failed: MemplanError | None) -> None:
-        """Raise one line about the ranks whose batches do not go together."""
+    def _refuse(self, found: Found | None, failed: MemplanError | None, call: SharedCall | None) -> None:
+        """Raise one line about the ranks whose batches, or calls, do not go together."""
         why = None if failed is None else str(failed)
         if found is None:
-            mine = (why, "", "")
+            mine = (why, "", call or "")
         else:
             needs = str(found.refused or "one that is made")
             mine = (why, _form(found.inputs), f"step.{_CALLS[self._purpose]}, {needs}")
         others = self._ranks.gathered(mine)
         if failed is not None:
             raise failed
-        for rank, (why, _form_there, _needs) in enumerate(others):
+        for rank, (why, _form_there, needs) in enumerate(others):
+            if needs in _SHARED:
+                raise MismatchError(
+                    f"rank {rank} of {len(others)} calls step.{needs}, and not all ranks do: call it on all "
+                    "ranks together, or on none"
+                )
             if why is not None:
                 raise MismatchError(f"rank {rank} of {len(others)} refuses its batch: {why}")
-        _why, first, needs = others[0]
+        (_why, first, needs), one_form = others[0], self._one_form
         rank, (_why, form, other) = next(
-            (rank, each) for rank, each in enumerate(others) if each[1:] != (first, needs)
+            (rank, each)
+            for rank, each in enumerate(others)
+            if each[2] != needs or (one_form and each[1] != first)
         )
-        if form != first:
+        if one_form and form != first:
             raise MismatchError(
                 f"ranks 0 and {rank} have batches of different forms, {first} and {form}: give all ranks one "
                 "form, by padding (pad_values=, pad_to_lengths=) or by dropping smaller last batches "

@@ -189,10 +189,11 @@ def collective_step(
     """
     given: tuple[Tensor, ...] = (*tensors_in(iteration.inputs).values(), *iteration.module.parameters())
     ranks = made_ranks(mesh, given[0].device)
-    ranks.together(partial(_validate, options, processes, buckets, planned=planned))
-    iteration = iteration._replace(peers=ranks)
-    kind = CollectiveStep if iteration.accumulate == 1 else CollectiveAccumulatingStep
-    return kind(iteration, CollectivePlanner(options, TrainingLog(options.progress)), buckets)
+    with ranks.beating():
+        ranks.together(partial(_validate, options, processes, buckets, planned=planned))
+        iteration = iteration._replace(peers=ranks)
+        kind = CollectiveStep if iteration.accumulate == 1 else CollectiveAccumulatingStep
+        return kind(iteration, CollectivePlanner(options, TrainingLog(options.progress)), buckets)
 
 
 def _validate(

@@ -13,7 +13,7 @@ from ..runtime.run.execute import PlannedStep
 from ..runtime.run.inputs import OtherModeError, OtherShapeError, OtherValuesError
 from ..runtime.torch_internals import fake_results_forgotten
 from ..runtime.unsupported import warn_user
-from .agreement import Agreement, Found
+from .agreement import Agreement, Found, SharedCall
 from .buckets import Buckets
 
 
@@ -38,8 +38,9 @@ class Plans:
         self._said: set[str] = set()
         self._plan, self._giving_up, self._most, self._buckets = plan, giving_up, most, buckets
         self._iteration = iteration._replace(inputs=())  # a batch is not held
-        shards = iteration.shards
-        self._agreement = None if shards is None else Agreement(shards.ranks, iteration.purpose)
+        ranks, shards = iteration.ranks, iteration.shards
+        # Ranks of a module that communicates may have batches of different forms, each its own part.
+        self._agreement = ranks and Agreement(ranks, iteration.purpose, one_form=shards is not None)
 
     def similar(self, iteration: Iteration, plan: Callable[[Iteration], PlannedStep]) -> Plans:
         """Return plans of another kind, with the same limit and lengths, none made yet."""
@@ -76,10 +77,10 @@ class Plans:
             self._say("modes", f"{refused}; another plan is made")
         return self._made(given), given
 
-    def agree_on_update(self) -> None:
-        """Agree with other ranks, if there are any, on an update without a batch. Raises MismatchError."""
+    def agree_on(self, call: SharedCall) -> None:
+        """Agree with other ranks, if there are any, on a call without a batch. Raises MismatchError."""
         if self._agreement is not None:
-            self._agreement.update(self._buckets)
+            self._agreement.call(self._buckets, call)
 
     def _find(self, options: Sequence[Inputs]) -> Found:
         """Find the step for the inputs, which may be padded in several ways, the shortest first."""

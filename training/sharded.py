@@ -27,7 +27,7 @@ from ..runtime.profile.profile import costs_of, measure_program, with_true_sizes
 from ..runtime.program.graph import graph_of
 from ..runtime.program.program import Program
 from ..runtime.run.execute import PlannedStep
-from ..runtime.sharded.fully_sharded import find_wrapped, precision_of, taken_out
+from ..runtime.sharded.fully_sharded import Wrapped, find_wrapped, precision_of, taken_out
 from ..runtime.sharded.gradients import share_sizes, with_local_states, with_padding
 from ..runtime.sharded.meshes import check_dimensions
 from ..runtime.sharded.network import measure_network
@@ -169,6 +169,23 @@ def sharded_step(
         )
     device = next(iter(tensors_in(iteration.inputs).values())).device if reads else weight.device
     ranks = made_ranks(mesh, device)
+    with ranks.beating():
+        return _step_of_ranks(ranks, wrapped, iteration, options, processes, buckets, planned=planned)
+
+
+def _step_of_ranks(
+    ranks: Ranks,
+    wrapped: Wrapped | None,
+    iteration: Iteration,
+    options: Options,
+    processes: Processes | None,
+    buckets: Buckets | None,
+    *,
+    planned: bool,
+) -> ShardedStep:
+    """Plan a sharded step on ranks that have met."""
+    module, word = iteration.module, "shard=" if wrapped is None else "fully_shard"
+    reads = wrapped is None and options.weights is not None
     ranks.together(partial(_validate, module, options, processes, word, planned=planned))
     planner = ShardedPlanner(options, TrainingLog(options.progress))
     planner.machine = _part_of_node(ranks, options.machine)

@@ -12,9 +12,12 @@ shares of the weights (sharded.py), and modules whose own code communicates (col
 from __future__ import annotations
 
 import atexit
+import sys
 from abc import abstractmethod
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,6 +37,7 @@ from ..runtime.sharded.meshes import Mesh
 from ..runtime.sharded.ranks import Ranks
 from ..runtime.updates.catalogue import titles
 from .accumulating import AccumulatingStep
+from .agreement import SharedCall
 from .options import Options
 from .plan import Planner
 from .plan_cache import Plan
@@ -46,12 +50,15 @@ _made: list[Ranks] = []
 def end_groups() -> None:
     """End the groups that collectives run in, once those under way have ended.
 
+    If the program ends by an error, wherever it was raised, the other ranks name it.
+
     Gloo's thread lets go of a collective's tensors some time after it. A tensor that Python has made needs
     Python for that, and if the interpreter is ending the process aborts.
     """
     end_all()
+    error = getattr(sys, "last_value", None)  # of whatever no code has caught
     while _made:
-        _made.pop().end()
+        _made.pop().end(error)
 
 
 def made_ranks(mesh: Mesh, device: torch.device) -> Ranks:
@@ -83,7 +90,10 @@ class TogetherPlanner(Planner):
     """Factory of the plans of ranks that run the same plan. All ranks call it together."""
 
     def _made_step(self, iteration: Iteration, less: int) -> PlannedStep:
-        ranks = ranks_of(iteration)
+        with ranks_of(iteration).beating():
+            return self._made_together(ranks_of(iteration), iteration, less)
+
+    def _made_together(self, ranks: Ranks, iteration: Iteration, less: int) -> PlannedStep:
         with self._around_planning(iteration):
             with self.book.phase("trace"), collector_off():
                 program = self._traced(iteration)
@@ -173,6 +183,28 @@ class TogetherStep(Step):
         ranks.note(None)
         return loss
 
+    def save(
+        self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write a checkpoint, as all ranks do together; see Step."""
+        with self._with_others("save"):
+            super().save(folder, optimizer=optimizer, extra=extra)
+
+    def load(
+        self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Load a checkpoint, as all ranks do together; see Step."""
+        with self._with_others("load"):
+            return super().load(folder, optimizer=optimizer, extra=extra)
+
+    @contextmanager
+    def _with_others(self, call: SharedCall) -> Generator[None]:
+        """Surround a call that all ranks make. Raises MismatchError, on all of them, if one does not."""
+        with self._alone:
+            self._plans.agree_on(call)
+            with ranks_of(self._iteration).beating():
+                yield
+
     def _serving(self, inputs: Inputs) -> tuple[PlannedStep | None, Inputs]:
         """Return the plan for the inputs, the same one on all ranks, and the inputs as it takes them.
 
@@ -186,8 +218,8 @@ class TogetherAccumulatingStep(TogetherStep, AccumulatingStep):
 
     def update(self) -> None:
         """Update the weights with what is accumulated; all ranks call it together."""
-        self._plans.agree_on_update()
-        super().update()
+        with self._with_others("update"):
+            super().update()
 
 
 def ranks_of(iteration: Iteration) -> Ranks:

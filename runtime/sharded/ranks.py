@@ -14,7 +14,6 @@ from datetime import timedelta
 from itertools import count, groupby
 from platform import node
 from threading import Lock
-from time import perf_counter, sleep
 from traceback import clear_frames
 from typing import Any, TypeVar
 
@@ -27,12 +26,10 @@ from ..device.choice import device_of
 from ..torch_collectives import name_of_group
 from ..torch_internals import coalesced, default_store, timeout_of
 from .meshes import PLACEMENTS, Mesh, default_group, rank_groups
+from .signs import Signs, SilentError, keep, line_of
 
 _PLANNING = timedelta(hours=6)
 """For how long ranks wait for a plan."""
-
-_PATIENCE = 10.0
-"""Seconds in which ranks answer once they have lost one."""
 
 _numbers = count()
 """Numbers of the groups that this process has made: equal on all ranks, which make theirs together."""
@@ -69,8 +66,8 @@ class Ranks:
         if self.replicas > 1:
             self._column = _new_group(groups.column, self._backend, self._timeout)
             self._saving = _new_group(groups.row, "gloo", max(self._timeout, _PLANNING))
-        self._store = dist.PrefixStore(f"memplan/{next(_numbers)}", default_store())
-        self._noted = False
+        store = dist.PrefixStore(f"memplan/{next(_numbers)}", default_store())
+        self._signs = Signs(store, self.rank, self.size, self._timeout)
         self._finding = Lock()  # of the thread that finds out which rank is lost; others wait for its word
         self.lost = ""
         try:
@@ -98,6 +95,7 @@ class Ranks:
         """Return what each rank has given, in the order of the ranks."""
         found: list[Any] = [None] * self.size
         with self._reported():
+            self._meet()
             dist.all_gather_object(found, mine, group=self._control)
         return found
 
@@ -105,8 +103,13 @@ class Ranks:
         """Return what rank 0 has given."""
         found = [mine]
         with self._reported():
+            self._meet()
             dist.broadcast_object_list(found, group=self._control, group_src=0)
         return found[0]
+
+    def _meet(self) -> None:
+        """Wait until all ranks are here, for which one that plans may need long."""
+        self._signs.wait(dist.all_reduce(torch.zeros(1), group=self._control, async_op=True))
 
     def together(self, make: Callable[[], Result], failed_so: str = "has no plan") -> Result:
         """Return what `make` returns; if it fails on one rank it fails on all.
@@ -119,7 +122,7 @@ class Ranks:
             made = make()
         except BaseException as error:
             failed = error
-        texts = self.gathered(failed and (str(failed) or type(failed).__name__))
+        texts = self.gathered(failed and line_of(failed))
         if failed is not None:
             raise failed
         for rank, text in enumerate(texts):
@@ -150,7 +153,9 @@ class Ranks:
             return
         with self._reported():
             parts = None if all_ is None else [_unowned(part) for part in all_.chunk(self.shards)]
-            dist.gather(_unowned(mine), parts, group=self._saving, group_dst=0)
+            sent = _unowned(mine)
+            gathering = dist.gather(sent, parts, group=self._saving, group_dst=0, async_op=True)
+            self._signs.wait(gathering, mine, all_)
 
     # ── collectives of tensors ──────────────────────────────────────────────────────────────────────
 
@@ -271,24 +276,33 @@ class Ranks:
 
     def note(self, error: BaseException | None) -> None:
         """Note for others why this rank may not come to the next iteration; None: it has come."""
-        if not self.lost and (error is not None or self._noted):  # else it is another rank's fault, or noted
-            self._noted = error is not None
-            with suppress(RuntimeError):
-                self._store.set(f"failed/{self.rank}", "" if error is None else _line(error))
+        if self.lost:  # another rank's fault, or noted
+            return
+        if error is None:
+            self._signs.go_on()
+        else:
+            self._signs.fail(error)
 
     def leave(self, error: BaseException | None) -> None:
         """Leave for good, so that no rank waits for this one. error: what this rank has raised."""
         if not self.lost:
             self.note(error)
-            why = "" if error is None else f": {_line(error)}"
+            why = "" if error is None else f": {line_of(error)}"
             self.lost = f"this rank has failed{why}; start all ranks anew, from a checkpoint"
             self._end_groups()
 
-    def end(self) -> None:
-        """End the groups: the program ends."""
-        if not self.lost:
+    def end(self, error: BaseException | None = None) -> None:
+        """End the groups: the program ends. error: with which it does, for the other ranks to name."""
+        if error is not None:
+            self.leave(error)
+        elif not self.lost:
             self.lost = "the program has ended"
             self._end_groups()
+        self._signs.await_readers()
+
+    def beating(self) -> AbstractContextManager[None]:
+        """Return a context in which other ranks wait for this one as long as it lives."""
+        return self._signs.beating()
 
     @contextmanager
     def in_order(self) -> Generator[None]:
@@ -321,31 +335,11 @@ class Ranks:
             with self._finding:
                 if not self.lost:
                     self.lost = "the ranks have lost each other"
+                    if isinstance(error, SilentError):  # a group ends when its collectives have ended
+                        keep(self._control, self._saving)
                     self._end_groups()  # at once: ranks that wait for this one look for the lost one too
-                    self.lost = f"{self._find_lost(error)}; start all ranks anew, from a checkpoint"
+                    self.lost = f"{self._signs.find_lost(error)}; start all ranks anew, from a checkpoint"
             raise MemplanError(self.lost) from None
-
-    def _find_lost(self, error: Exception) -> str:
-        """Return which rank has failed, by its own note, or by its silence while the others answer."""
-        others, silent = [rank for rank in range(self.size) if rank != self.rank], list[int]()
-        try:
-            self._store.set(f"here/{self.rank}", "")
-            end = perf_counter() + _PATIENCE
-            while perf_counter() < end:
-                for rank in others:
-                    if self._store.check([f"failed/{rank}"]) and (text := self._store.get(f"failed/{rank}")):
-                        return f"rank {rank} of {self.size} has failed: {text.decode()}"
-                silent = [rank for rank in others if not self._store.check([f"here/{rank}"])]
-                if not silent:
-                    return f"the network between the ranks has failed: {_line(error)}"
-                sleep(0.1)
-        except RuntimeError:  # the store is a process's too: the first one's
-            silent = [0]
-        names = " and ".join(f"rank {rank}" for rank in silent)
-        if "imed out" in str(error):
-            waited = f"{self._timeout.total_seconds():g} s"
-            return f"{names} of {self.size} did not come to a collective within {waited}: it hangs, or waits"
-        return f"{names} of {self.size} ended without an error: killed, or out of memory"
 
     def _end_groups(self) -> None:
         groups = (self._group, self._control, self._steps, self._column, self._saving)
@@ -355,10 +349,6 @@ class Ranks:
             with suppress(Exception):
                 dist.destroy_process_group(made.popitem()[1])
         self._group = self._control = self._steps = self._column = self._saving = None
-
-
-def _line(error: BaseException) -> str:
-    return " ".join((str(error) or type(error).__name__).split())
 
 
 def _wait(works: Iterable[Any]) -> None:

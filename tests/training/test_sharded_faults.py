@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from math import prod
@@ -13,7 +16,9 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from memplan.runtime.sharded import signs
 from memplan.runtime.sharded.ranks import Ranks
+from memplan.training.together import end_groups
 from ranks import ranks
 from sharded_training import Size, mesh_of
 from torch import Tensor, nn
@@ -65,12 +70,19 @@ def train(rank: int, fault: str, size: Size) -> tuple[str, float]:
             time.sleep(HANGS)
         scatter(self, pairs)
 
-    if rank == LOST and fault != "other form":
+    if rank == LOST and fault == "uncaught":
+        raised = OSError("sample 17\nis damaged")
+        sys.last_value = raised  # as the interpreter does before the program ends
+        end_groups()
+        return str(raised), 0.0
+    if rank == LOST and fault not in ("other form", "saves"):
         Ranks.scatter = fails
     begun = perf_counter()
     try:
         if rank == LOST and fault == "other form":
             step(x[:4])
+        if rank == LOST and fault == "saves":
+            step.save("nothing is written")
         step(x)
     except (memplan.MemplanError, OSError) as error:
         return str(error), perf_counter() - begun
@@ -93,13 +105,46 @@ def test_a_rank_that_raises_is_named_with_its_error(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_dies_is_named(tmp_path: Path) -> None:
-    line = "rank 1 of 3 ended without an error: killed, or out of memory; start all ranks anew"
+    line = "rank 1 of 3 ended without an error: killed, or out of memory, or its program ended"
     assert [each.startswith(line) for each in lines(tmp_path, "dies")] == [True, True]
 
 
 def test_a_rank_that_hangs_is_named_after_the_timeout(tmp_path: Path) -> None:
     line = "rank 1 of 3 did not come to a collective within 4 s: it hangs, or waits; start all ranks anew"
     assert [each.startswith(line) for each in lines(tmp_path, "hangs", timeout=4)] == [True, True]
+
+
+def test_the_error_that_ends_a_program_is_named(tmp_path: Path) -> None:
+    """It is raised between iterations, as in a data loader, and nothing catches it."""
+    line = "rank 1 of 3 has failed: sample 17 is damaged; start all ranks anew, from a checkpoint"
+    assert lines(tmp_path, "uncaught") == [line, line]
+
+
+def test_a_rank_that_saves_while_the_others_train_is_named(tmp_path: Path) -> None:
+    line = "rank 1 of 3 calls step.save, and not all ranks do: call it on all ranks together, or on none"
+    assert lines(tmp_path, "saves") == [line, line]
+
+
+def test_a_rank_that_is_stopped_while_it_plans_is_named(tmp_path: Path) -> None:
+    """Others wait hours for a rank that plans, and for a silent one the timeout of the group."""
+    found = ranks(stopped, tmp_path, size=SIZE, timeout=4)
+    line = "rank 1 of 3 gave no sign of life for 4 s: it hangs, or is stopped; start all ranks anew"
+    others = [str(each) for rank, each in enumerate(found) if rank != LOST]
+    assert [each.startswith(line) for each in others] == [True, True], found
+
+
+def stopped(rank: int) -> None:
+    """Plan for as long as a rank is stopped, which others then find silent."""
+    signs._SILENCE, signs._PATIENCE, signs._BEAT = 0.0, 4.0, 0.5  # pyright: ignore[reportPrivateUsage]
+    made = Ranks(True, torch.device("cpu"))
+    with made.beating():
+        made.together(stop if rank == LOST else lambda: None)
+
+
+def stop() -> None:
+    """Stop this process, which another one kills later."""
+    subprocess.Popen(["sh", "-c", f"sleep 15; kill -KILL {os.getpid()}"])
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def test_a_rank_with_a_batch_of_another_form_is_named(tmp_path: Path) -> None:
@@ -111,7 +156,7 @@ def test_a_rank_with_a_batch_of_another_form_is_named(tmp_path: Path) -> None:
     ("fault", "line"),
     [
         ("raises", "rank 1 of 4 has failed: no room on the device; start all ranks anew"),
-        ("dies", "rank 1 of 4 ended without an error: killed, or out of memory; start all ranks anew"),
+        ("dies", "rank 1 of 4 ended without an error: killed, or out of memory, or its program ended"),
         ("hangs", "rank 1 of 4 did not come to a collective within 4 s: it hangs, or waits; start"),
         ("other form", "ranks 0 and 1 have batches of different forms, 0 float32 [8, 6] and 0 float32 [4"),
     ],

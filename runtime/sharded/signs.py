@@ -1,0 +1,223 @@
+"""Signs that ranks leave for each other in the store over which they have met: why one has failed, that it
+looks for a lost one, and that it is alive.
+
+    failed/RANK   its error; empty once it goes on
+    here/RANK     it has lost another, and answers
+    beat/RANK     a number that grows while it plans or saves, however long that takes
+    silent        a rank has given no sign of life for too long
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from functools import partial
+from itertools import count
+from threading import Event, Lock, Thread
+from time import perf_counter, sleep
+from typing import Any, TypeVar
+
+from torch import Tensor
+from torch import distributed as dist
+
+_PATIENCE = 10.0
+"""Seconds in which ranks answer once they have lost one."""
+
+_LAST_WORDS = 3.0
+"""Seconds for which rank 0 stays for others to read with what error its program ends."""
+
+_BEAT = 2.0
+"""Seconds between two signs of life."""
+
+_SILENCE = 30.0
+"""Seconds without a sign of life after which a rank counts as hanging, if its group's timeout is less."""
+
+Result = TypeVar("Result")
+
+_CPP_PLACE = re.compile(r"^\[\S+:\d+\] ")
+
+
+class Signs:
+    """The signs that this rank leaves, and those of the others. timeout: of the ranks' collectives."""
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
+        self._store, self._rank, self._size = store, rank, size
+        self._waited = f"{timeout.total_seconds():g} s"
+        self._silence = max(timeout.total_seconds(), _SILENCE)
+        self._has_failed = False
+        self._beats, self._beating, self._changing = count(), 0, Lock()
+        self._ended = Event()
+
+    # ── errors ──────────────────────────────────────────────────────────────────────────────────────
+
+    def fail(self, error: BaseException) -> None:
+        """Note why this rank may not come to the next collective."""
+        self._has_failed = True
+        self._set("failed", line_of(error))
+
+    def go_on(self) -> None:
+        """Take the note back: this rank has come."""
+        if self._has_failed:
+            self._has_failed = False
+            self._set("failed", "")
+
+    def await_readers(self) -> None:
+        """Let the others read rank 0's note, before its program ends: the store may be its own."""
+        if self._rank or not self._has_failed:
+            return
+        end, others = perf_counter() + _LAST_WORDS, range(1, self._size)
+        with suppress(RuntimeError):
+            while perf_counter() < end and not all(self._is_there(x) or self._error(x) for x in others):
+                sleep(0.05)
+
+    def find_lost(self, error: Exception) -> str:
+        """Return which rank has failed, by its own note, or by its silence while the others answer.
+
+        error: of a collective.
+        """
+        search = partial(self._search, error)
+        try:
+            found = _in_time(search, 2 * _PATIENCE)
+        except RuntimeError:  # the store is a process's too: the first one's
+            found = [0]
+        if isinstance(found, str):
+            return found
+        names = " and ".join(f"rank {rank}" for rank in found) + f" of {self._size}"
+        if isinstance(error, SilentError):
+            return f"{names} gave no sign of life for {self._silence:g} s: it hangs, or is stopped"
+        if _timed_out(error):
+            return f"{names} did not come to a collective within {self._waited}: it hangs, or waits"
+        return (
+            f"{names} ended without an error: killed, or out of memory, or its program ended before those of "
+            "the others"
+        )
+
+    def _search(self, error: Exception) -> str | list[int]:
+        """Return which rank has failed, and how, or the silent ones."""
+        others, silent = [rank for rank in range(self._size) if rank != self._rank], list[int]()
+        self._store.set(f"here/{self._rank}", "")
+        end = perf_counter() + _PATIENCE
+        while perf_counter() < end:
+            for rank in others:
+                if text := self._error(rank):
+                    return f"rank {rank} of {self._size} has failed: {text}"
+            silent = [rank for rank in others if not self._is_there(rank)]
+            if not silent:
+                return self._all_there(error)
+            sleep(0.1)
+        return silent
+
+    def _all_there(self, error: Exception) -> str:
+        if _timed_out(error):
+            return (
+                f"the {self._size} ranks did not come to one collective within {self._waited}, and none has "
+                "ended: one waits in a call that the others do not make"
+            )
+        return f"the network between the ranks has failed: {line_of(error)}"
+
+    # ── signs of life ───────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def beating(self) -> Generator[None]:
+        """Give signs of life meanwhile: other ranks wait for this one longer than for a collective."""
+        with self._changing:
+            self._beating += 1
+            if self._beating == 1:
+                self._ended = Event()
+                Thread(target=self._beat, args=(self._ended,), daemon=True).start()
+        try:
+            yield
+        finally:
+            with self._changing:
+                self._beating -= 1
+                if not self._beating:
+                    self._ended.set()
+
+    def _beat(self, ended: Event) -> None:
+        while not ended.is_set():
+            self._set("beat", str(next(self._beats)))
+            ended.wait(_BEAT)
+
+    def wait(self, work: Any, *tensors: Tensor | None) -> None:
+        """Wait for a collective for which a living rank may need long. Raises SilentError for a silent one.
+
+        Each rank watches the next one alone, and tells the others.
+
+        tensors: those that the collective reads and writes.
+        """
+        watched = f"beat/{(self._rank + 1) % self._size}"
+        begun, looked, known, pause = perf_counter(), perf_counter(), b"", 1e-4
+        while not work.is_completed():
+            sleep(pause)
+            pause = min(2 * pause, 0.05)
+            now = perf_counter()
+            if now - looked < _BEAT:
+                continue
+            looked = now
+            try:
+                found, lost = _in_time(partial(self._look, watched), self._silence)
+            except RuntimeError:
+                found, lost = known, True
+            if found != known:
+                begun, known = now, found
+            if lost or now - begun > self._silence:
+                keep(work, *tensors)  # a silent rank may wake up, and send
+                if not lost:
+                    self._store.set("silent", "")
+                raise SilentError(watched)
+        work.wait()
+
+    def _look(self, watched: str) -> tuple[bytes, bool]:
+        """Return a rank's last sign of life, and whether some rank has found another silent."""
+        beat = self._store.get(watched) if self._store.check([watched]) else b""
+        return beat, self._store.check(["silent"])
+
+    # ── the store ───────────────────────────────────────────────────────────────────────────────────
+
+    def _set(self, what: str, text: str) -> None:
+        with suppress(RuntimeError):
+            self._store.set(f"{what}/{self._rank}", text)
+
+    def _is_there(self, rank: int) -> bool:
+        return self._store.check([f"here/{rank}"])
+
+    def _error(self, rank: int) -> str:
+        return self._store.get(f"failed/{rank}").decode() if self._store.check([f"failed/{rank}"]) else ""
+
+
+class SilentError(RuntimeError):
+    """Error of a wait for a rank that gives no sign of life."""
+
+
+def _in_time(ask: Callable[[], Result], seconds: float) -> Result:
+    """Return what the store answers. Raises RuntimeError if it does not: its process may be stopped."""
+    found: list[Result] = []
+
+    def answer() -> None:
+        with suppress(RuntimeError):
+            found.append(ask())
+
+    thread = Thread(target=answer, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not found:
+        raise RuntimeError("the store does not answer")
+    return found[0]
+
+
+def keep(*objects: object) -> None:
+    """Keep objects until the process is gone: gloo's thread uses them, and can't be stopped."""
+    for each in objects:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+
+
+def line_of(error: BaseException) -> str:
+    """Return an error as one line, without the place in C++ that raised it."""
+    return " ".join(_CPP_PLACE.sub("", str(error)).split()) or type(error).__name__
+
+
+def _timed_out(error: Exception) -> bool:
+    return "imed out" in str(error)

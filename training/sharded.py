@@ -182,7 +182,7 @@ def _step_of_ranks(
     buckets: Buckets | None,
     *,
     planned: bool,
-) -> ShardedStep:
+) -> TogetherStep:
     """Plan a sharded step on ranks that have met."""
     module, word = iteration.module, "shard=" if wrapped is None else "fully_shard"
     reads = wrapped is None and options.weights is not None

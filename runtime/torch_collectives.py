@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 _OPERATORS = "_c10d_functional"
@@ -95,6 +96,16 @@ def name_of_group(group: Any) -> str:
 def group_named(name: str) -> dist.ProcessGroup:
     """Return the group of this name."""
     return dist.distributed_c10d._resolve_process_group(name)  # pyright: ignore[reportArgumentType]
+
+
+def ranks_of_group(name: str) -> list[int]:
+    """Return the ranks of a group, by their numbers in the default group, growing."""
+    return sorted(dist.get_process_group_ranks(group_named(name)))
+
+
+def root_mesh(mesh: DeviceMesh) -> DeviceMesh:
+    """Return the mesh that this one is a part of, itself if it is none."""
+    return cast("Any", mesh)._get_root_mesh()
 
 
 LOCAL_OF_DTENSOR: Any = cast("Any", DTensor)._local_tensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import sharded_models
 import torch
@@ -10,7 +10,7 @@ import torch.distributed._functional_collectives as functional
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -19,6 +19,9 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn.utils import parametrize
+
+MESHES = ("mesh", "replicas")
+"""Kinds of models on two dimensions of a mesh of four ranks: batches, and tensor parallelism."""
 
 WIDE, LENGTH, EACH, ROWS, WORDS = 48, 16, 16, 1024, 100
 
@@ -72,6 +75,82 @@ def _gathered(weight: Tensor) -> Tensor:
     named: Any = functional
     gather = getattr(named, "all_gather_single_autograd", None) or named.all_gather_tensor_autograd
     return gather(weight, 0, dist.group.WORLD)
+
+
+class Layouts(nn.Module):
+    """A parametrization that redistributes a weight."""
+
+    def __init__(self, placements: list[Any]) -> None:
+        super().__init__()
+        self.placements = placements
+
+    def forward(self, weight: Any) -> Tensor:
+        return weight.redistribute(placements=self.placements)
+
+
+class OnMesh(nn.Module):
+    """Layers of products on two dimensions of a mesh: batches are spread over the first, and so are weights,
+    which are gathered over it; products over the second.
+    """
+
+    def __init__(self, mesh: DeviceMesh, inner: Mlps) -> None:
+        super().__init__()
+        self.mesh, self.inner = mesh, inner
+        spread = {"up.weight": (1, 0), "up.bias": (None, 0), "down.weight": (0, 1), "norm.weight": (0, None)}
+        for layer in inner.layers:
+            for name, weight in list(layer.named_parameters()):
+                first, second = spread.get(name, (None, None))
+                part, own = name.split(".")
+                at = [Replicate() if each is None else Shard(each) for each in (first, second)]
+                made = nn.Parameter(distribute_tensor(weight.detach(), mesh, at))
+                setattr(getattr(layer, part), own, made)
+                layout = Layouts([Replicate(), at[1]])
+                parametrize.register_parametrization(getattr(layer, part), own, layout, unsafe=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        spread = [Shard(0), Replicate()]
+        full: Any = DTensor.from_local(x, self.mesh, spread)
+        for layer in self.inner.layers:
+            full = full + layer(full).redistribute(placements=spread)
+        return full.to_local().square().mean()
+
+
+class Averaged(torch.autograd.Function):
+    """The tensor itself, whose gradient is averaged over a group by a functional collective."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return functional.all_reduce(gradient, "sum", ctx.group) / 2, None
+
+
+class AveragedWeight(nn.Module):
+    """A parametrization whose gradient is averaged over a group."""
+
+    def __init__(self, group: Any) -> None:
+        super().__init__()
+        self.group = group
+
+    def forward(self, weight: Any) -> Tensor:
+        average = cast("Any", Averaged.apply)
+        if not isinstance(weight, DTensor):
+            return average(weight, self.group)
+        local = average(weight.to_local(), self.group)
+        return DTensor.from_local(local, weight.device_mesh, weight.placements)
+
+
+def _replicas(mesh: DeviceMesh) -> nn.Module:
+    """Make tensor-parallel layers whose gradients are averaged over the mesh's first dimension."""
+    module = _tensor_parallel(mesh["tp"])
+    for part in list(module.modules()):
+        for name in [name for name, _weight in part.named_parameters(recurse=False)]:
+            own = AveragedWeight(mesh.get_group("dp"))
+            parametrize.register_parametrization(part, name, own, unsafe=True)
+    return module
 
 
 def _tensor_parallel(mesh: DeviceMesh) -> nn.Module:
@@ -180,6 +259,9 @@ def _llama(mesh: DeviceMesh) -> nn.Module:
 def make(kind: str, size: int = 2) -> nn.Module:
     """Make a model from a fixed seed, equal on all ranks."""
     torch.manual_seed(0)
+    if kind in MESHES:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        return OnMesh(mesh, Mlps()) if kind == "mesh" else _replicas(mesh)
     mesh = init_device_mesh("cpu", (size,))
     if kind == "plain":
         return Plain()
@@ -192,8 +274,8 @@ def make(kind: str, size: int = 2) -> nn.Module:
 
 def batch(kind: str, rank: int, step: int) -> dict[str, Tensor]:
     """Make the batch of a step: one on all ranks, but for data parallelism."""
-    data = kind in ("simple_fsdp", "plain")
-    drawn = torch.Generator().manual_seed(100 + 1000 * step + (rank if data else 0))
+    data = rank if kind in ("simple_fsdp", "plain") else rank // 2 if kind in MESHES else 0
+    drawn = torch.Generator().manual_seed(100 + 1000 * step + data)
     if kind in ("llama", "sequence"):
         words = torch.randint(1, WORDS, (EACH, LENGTH), generator=drawn)
         return {"input_ids" if kind == "llama" else "words": words, "labels": words.clone()}

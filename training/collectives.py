@@ -7,16 +7,17 @@ local at its edge (runtime/sharded/local_tensors.py): parameters and states stay
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from ..graphs.errors import InputError
+from ..graphs.errors import InputError, MismatchError
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..runtime.calls.collectives import collectives_in, groups_of, overlapping
@@ -28,8 +29,9 @@ from ..runtime.program.graph import graph_of
 from ..runtime.program.program import Program
 from ..runtime.program.structure import graph_form
 from ..runtime.run.execute import Outcome, PlannedStep
+from ..runtime.sharded.meshes import RankGroups, default_group
 from ..runtime.sharded.ranks import Ranks
-from ..runtime.torch_collectives import group_named
+from ..runtime.torch_collectives import root_mesh
 from ..runtime.trace.align import aligned
 from ..runtime.trace.output_layouts import residents, trace_real_layouts
 from ..runtime.trace.trace import trace
@@ -65,6 +67,8 @@ class CollectivePlanner(TogetherPlanner):
         ranks = ranks_of(iteration)
         program = ranks.together(partial(_program, iteration))
         check_equal(ranks, self.options, self._form(ranks, program))
+        self._check_groups(ranks, program)
+        ranks.open(groups_of(program))
         with ranks.in_order():  # kernels run here, collectives among them: equally many on all ranks
             program = trace_real_layouts(iteration, program)
         check_equal(ranks, self.options, self._form(ranks, program))
@@ -83,6 +87,28 @@ class CollectivePlanner(TogetherPlanner):
             return own
         order = [program.operations[place].name for place in collectives_in(program)]
         return f"{program.fingerprint} {order}"
+
+    def _check_groups(self, ranks: Ranks, program: Program) -> None:
+        """Raise MismatchError, on all ranks, if the members of a collective's group call another's there.
+
+        Each rank runs its collectives in one order, and those of all groups on one queue. So none waits for
+        ever: all members of the earliest collective that has not ended come to it.
+        """
+        own = dict[str | int, list[int]]()
+        for number, place in enumerate(collectives_in(program)):
+            operation = program.operations[place]
+            target: Any = operation.call.target
+            key = operation.name if self._reordered else number
+            own[key] = ranks.members_of(target.group_of(operation.call))
+        found = ranks.gathered(own)
+        for rank, row in enumerate(found):
+            for key, members in row.items():
+                for other in map(ranks.members.index, members):
+                    if found[other].get(key) != members:
+                        raise MismatchError(
+                            f"ranks {rank} and {other} differ in the ranks of a collective, {members} and "
+                            f"{found[other].get(key)}: they must run the same plan"
+                        )
 
     def _first_plan(self, iteration: Iteration, program: Program, size: int | None) -> FirstPlan | None:
         ranks, tensors = ranks_of(iteration), residents(program, iteration)
@@ -145,33 +171,33 @@ class _OwnShares(Holding):
         )
 
 
-def mesh_of(module: nn.Module) -> DeviceMesh | None:
-    """Return the mesh of the DTensors in a module; None if it has none. Raises InputError for several."""
-    found: tuple[str, DeviceMesh] | None = None
-    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if not isinstance(tensor, DTensor):
-            continue
-        mesh = tensor.device_mesh
-        if mesh.ndim != 1:
-            raise InputError(
-                f"{name} is a DTensor on a mesh of {mesh.ndim} dimensions; one is supported: place it on one "
-                f"dimension alone, like mesh[{(mesh.mesh_dim_names or ('tp',))[-1]!r}]"
-            )
-        if found is not None and members_of(mesh) != members_of(found[1]):
-            raise InputError(
-                f"{found[0]} and {name} are DTensors on meshes of other ranks: make all on one mesh"
-            )
-        found = found or (name, mesh)
-    return found and found[1]
+def joint_ranks(module: nn.Module, groups: Sequence[list[int]] = ()) -> RankGroups | None:
+    """Return the ranks that plan a module together; None for one that has no DTensors and no such groups.
+
+    They are those of a mesh, or of a group, that has all others in it; else all of the default group.
+
+    groups: the ranks of each group in whose collectives the module is known to take part.
+    Raises InputError if this process is none of them.
+    """
+    found = (each for each in (*module.parameters(), *module.buffers()) if isinstance(each, DTensor))
+    meshes = dict.fromkeys(each.device_mesh for each in found)
+    needed = [*({*members_of(mesh)} for mesh in meshes), *map(set, groups)]
+    if not needed:
+        return None
+    roots = ({*members_of(root_mesh(mesh))} for mesh in meshes)
+    possible = (*needed, *roots, {*range(dist.get_world_size())})
+    members = sorted(next(each for each in possible if all(one <= each for one in needed)))
+    if dist.get_rank() not in members:
+        raise InputError(
+            f"the module's DTensors are on the ranks {members}, and this process is none of them: call "
+            "optimize on those alone"
+        )
+    return RankGroups(None, members, members, [dist.get_rank()], default_group())
 
 
 def members_of(mesh: DeviceMesh) -> list[int]:
-    return dist.get_process_group_ranks(mesh.get_group())
-
-
-def mesh_of_groups(found: CollectivesFoundError, device_type: str) -> DeviceMesh:
-    """Return the ranks of the groups in whose collectives a module takes part, as a mesh."""
-    return DeviceMesh.from_group(group_named(next(iter(found.groups))), device_type)
+    """Return the ranks of a mesh, by their numbers in the default group."""
+    return mesh.mesh.flatten().tolist()
 
 
 def collective_step(
@@ -179,21 +205,25 @@ def collective_step(
     options: Options,
     processes: Processes | None,
     buckets: Buckets | None,
-    mesh: DeviceMesh,
+    groups: RankGroups,
     *,
     planned: bool,
 ) -> CollectiveStep:
     """Plan a step of a module that communicates. All ranks call it together.
 
-    Raises MemplanError, on all of them.
+    Raises MemplanError, on all of them; CollectivesFoundError if other ranks must plan too.
     """
     given: tuple[Tensor, ...] = (*tensors_in(iteration.inputs).values(), *iteration.module.parameters())
-    ranks = made_ranks(mesh, given[0].device)
+    ranks = made_ranks(groups, given[0].device)
     with ranks.beating():
         ranks.together(partial(_validate, options, processes, buckets, planned=planned))
         iteration = iteration._replace(peers=ranks)
         kind = CollectiveStep if iteration.accumulate == 1 else CollectiveAccumulatingStep
-        return kind(iteration, CollectivePlanner(options, TrainingLog(options.progress)), buckets)
+        try:
+            return kind(iteration, CollectivePlanner(options, TrainingLog(options.progress)), buckets)
+        except CollectivesFoundError:
+            ranks.end()
+            raise
 
 
 def _validate(
@@ -213,15 +243,15 @@ def _validate(
 
 
 def _program(iteration: Iteration) -> Program:
-    """Trace the module. Raises InputError for a collective of other ranks, or a gradient of no update."""
+    """Trace the module. Raises InputError for a gradient of no update, CollectivesFoundError for a collective
+    of other ranks.
+    """
     program, ranks = trace(iteration), ranks_of(iteration)
-    own = members_of(ranks.mesh)
-    for group, operation in groups_of(program).items():
-        if (members := dist.get_process_group_ranks(group_named(group))) != own:
-            raise InputError(
-                f"{operation} is a collective of the ranks {members}, and others are of the ranks {own}: one "
-                "group is supported"
-            )
+    found = groups_of(program)
+    groups = [ranks.members_of(label) for label in found]
+    for members, operation in zip(groups, found.values(), strict=True):
+        if not set(members) <= set(ranks.members):
+            raise CollectivesFoundError(f"{operation} is a collective of the ranks {members}", groups)
     if left := list(program.gradients):
         raise InputError(
             f"{left[0]} has a gradient and is none of the optimizer's parameters: give it to the optimizer, "

@@ -19,7 +19,7 @@ from ..runtime.updates.catalogue import is_planned
 from .accelerated import inside_accelerated
 from .accumulating import AccumulatingStep
 from .buckets import Buckets, check_ignored, parse_buckets
-from .collectives import collective_step, mesh_of, mesh_of_groups
+from .collectives import collective_step, joint_ranks
 from .deferred import DeferredStep
 from .function import PlannedFunction
 from .inference import InferenceStep, validate_inference
@@ -150,15 +150,15 @@ def optimize_with(module: Any, inputs: Any, options: Options) -> Step:
     if sharded:
         with deferred_signals(), open_to_signals(first_interrupt=True):
             return sharded_step(iteration, options, processes, buckets, planned=planned)
-    if (mesh := mesh_of(module)) is not None:
-        with deferred_signals(), open_to_signals(first_interrupt=True):
-            return collective_step(iteration, options, processes, buckets, mesh, planned=planned)
-    try:
-        return _alone(iteration, options, processes, buckets, planned=planned)
-    except CollectivesFoundError as found:
-        mesh = mesh_of_groups(found, next(iter(tensors_in(given).values())).device.type)
-    with deferred_signals(), open_to_signals(first_interrupt=True):
-        return collective_step(iteration, options, processes, buckets, mesh, planned=planned)
+    ranks = joint_ranks(module)
+    while True:  # until all ranks of the groups that a trace finds plan together
+        try:
+            if ranks is None:
+                return _alone(iteration, options, processes, buckets, planned=planned)
+            with deferred_signals(), open_to_signals(first_interrupt=True):
+                return collective_step(iteration, options, processes, buckets, ranks, planned=planned)
+        except CollectivesFoundError as found:
+            ranks = joint_ranks(module, found.groups)
 
 
 def _alone(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,6 +25,7 @@ from ..runtime.program.structure import structure
 from ..runtime.run.cycle import Terms
 from ..runtime.run.execute import PlannedStep
 from ..runtime.run.part import PlannedPart
+from ..runtime.torch_collectives import ranks_of_group
 from ..runtime.trace.output_layouts import trace_real_layouts
 from ..runtime.trace.trace import trace
 from ..runtime.updates.averages import averaged
@@ -40,12 +41,12 @@ from .verification import Verification
 class CollectivesFoundError(InputError):
     """Error: the module communicates with other ranks, so that all must plan together.
 
-    groups: names of its groups, each with the first operation in it.
+    groups: the ranks of each of its groups.
     """
 
-    def __init__(self, line: str, groups: Mapping[str, str] | None = None) -> None:
+    def __init__(self, line: str, groups: Sequence[list[int]] = ()) -> None:
         super().__init__(line)
-        self.groups = groups or {}
+        self.groups = groups
 
 
 class Parts(NamedTuple):
@@ -120,7 +121,7 @@ class Planner(BudgetedPlanner):
                 raise CollectivesFoundError(
                     f"{next(iter(groups.values()))} communicates with other ranks, which must all run the "
                     "same plan: give module and optimizer to memplan.optimize, on all of them",
-                    groups,
+                    [ranks_of_group(name) for name in groups],
                 )
             kept = self._kept(iteration, program, size)
             like = self._like(program)

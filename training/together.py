@@ -33,7 +33,7 @@ from ..runtime.model.iteration import Inputs, Iteration
 from ..runtime.program.program import Program
 from ..runtime.run.execute import PlannedStep
 from ..runtime.run.queues import end_all
-from ..runtime.sharded.meshes import Mesh
+from ..runtime.sharded.meshes import Mesh, RankGroups
 from ..runtime.sharded.ranks import Ranks
 from ..runtime.updates.catalogue import titles
 from .accumulating import AccumulatingStep
@@ -61,8 +61,8 @@ def end_groups() -> None:
         _made.pop().end(error)
 
 
-def made_ranks(mesh: Mesh, device: torch.device) -> Ranks:
-    """Create the groups of the ranks of a mesh, which end before the program does.
+def made_ranks(mesh: Mesh | RankGroups, device: torch.device) -> Ranks:
+    """Create the groups of the ranks of a mesh, or of these, which end before the program does.
 
     All ranks call it together. Raises MemplanError if not all do, after the timeout of their group.
     """

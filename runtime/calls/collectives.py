@@ -20,6 +20,7 @@ from torch import Tensor, fx
 from torch import distributed as dist
 
 from ..program.program import Call, Program
+from ..sharded.communicator import Communicator
 from ..sharded.ranks import Ranks
 from ..torch_collectives import name_of_group, place_of_group, starts_collective, wait, waits
 from ..unsupported import TraceError
@@ -31,27 +32,27 @@ Issued = tuple[Tensor, Callable[[], None]]
 # more. These take what they return, and one copy; the ranks keep gloo from holding it.
 
 
-def _all_reduce(ranks: Ranks, tensor: Tensor, by: str, _group: str) -> Issued:
+def _all_reduce(among: Communicator, tensor: Tensor, by: str, _group: str) -> Issued:
     made = tensor.clone(memory_format=torch.contiguous_format)
-    return made, partial(ranks.add_up, made.view(-1), _reduction(by))
+    return made, partial(among.add_up, made.view(-1), _reduction(by))
 
 
-def _all_gather(ranks: Ranks, tensor: Tensor, size: int, _group: str) -> Issued:
+def _all_gather(among: Communicator, tensor: Tensor, size: int, _group: str) -> Issued:
     made = tensor.new_empty(size * tensor.shape[0], *tensor.shape[1:])
-    return made, partial(ranks.gather, [(tensor.reshape(-1), made.view(-1))])
+    return made, partial(among.gather, [(tensor.reshape(-1), made.view(-1))])
 
 
-def _reduce_scatter(ranks: Ranks, tensor: Tensor, by: str, size: int, _group: str) -> Issued:
+def _reduce_scatter(among: Communicator, tensor: Tensor, by: str, size: int, _group: str) -> Issued:
     made = tensor.new_empty(tensor.shape[0] // size, *tensor.shape[1:])
-    if not ranks.on_gloo:
+    if not among.on_gloo:
         sent = tensor.contiguous().view(-1)
-        return made, partial(ranks.reduce_scatter, sent, made.view(-1), _reduction(by))
+        return made, partial(among.reduce_scatter, sent, made.view(-1), _reduction(by))
     averages, by = by == _AVERAGE, "sum" if by == _AVERAGE else by  # which gloo does not know
     whole = tensor.clone(memory_format=torch.contiguous_format)
 
     def run() -> None:
-        ranks.add_up(whole.view(-1), _reduction(by))
-        made.copy_(whole.chunk(size)[ranks.rank])
+        among.add_up(whole.view(-1), _reduction(by))
+        made.copy_(whole.chunk(size)[among.place])
         if averages:
             made.div_(size)
 
@@ -82,7 +83,7 @@ class Collective:
     """A collective, which has ended when a call of it returns.
 
     operator: PyTorch's, which only starts it.
-    ranks: those whose own group it runs in, which a rank that fails leaves at once; None: in the group of
+    ranks: those in whose own groups it runs, which a rank that fails leaves at once; None: in the group of
         the module's code.
     """
 
@@ -94,12 +95,14 @@ class Collective:
     def __call__(self, *arguments: Any) -> Any:
         if self.ranks is None:
             return self._run(arguments)
-        with self.ranks.running() as group:
-            if self.can_be_issued and self.ranks.on_gloo:
+        among = self.among(arguments)
+        with self.ranks.in_order():
+            if self.can_be_issued and among.on_gloo:
                 made, run = self.issue(*arguments)
                 run()
                 return made
-            return self._run(self._with_group(arguments, group))
+            with among.running() as group:
+                return self._run(self._with_group(arguments, group))
 
     @property
     def can_be_issued(self) -> bool:
@@ -111,8 +114,12 @@ class Collective:
 
         All other memory that it takes is there when this returns, and held by the communication.
         """
+        return _PREPARED[self.__name__](self.among(arguments), *arguments)
+
+    def among(self, arguments: tuple[Any, ...]) -> Communicator:
+        """Return the communicator of a call."""
         assert self.ranks is not None
-        return _PREPARED[self.__name__](self.ranks, *arguments)
+        return self.ranks.communicator(arguments[self._place])
 
     def __eq__(self, other: object) -> bool:
         """Tell whether calls of both cost the same."""
@@ -122,12 +129,13 @@ class Collective:
         return hash(self._known)
 
     def group_of(self, call: Call) -> str:
-        """Return the name of the group, in the module's code, of a call of it."""
+        """Return the group of a call of it: its label, or without ranks its name in the module's code."""
         return call.arguments[self._place]
 
     def with_name(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the arguments with the group's name for the group, which no program can keep."""
-        return self._with_group(arguments, name_of_group(arguments[self._place]))
+        """Return the arguments with the group's label, or name, for the group, which no program can keep."""
+        name = name_of_group(arguments[self._place])
+        return self._with_group(arguments, name if self.ranks is None else self.ranks.label(name))
 
     @property
     def _known(self) -> tuple[Any, str, int]:
@@ -196,7 +204,7 @@ def overlapping(program: Program) -> frozenset[int]:
 
 
 def groups_of(program: Program) -> dict[str, str]:
-    """Return, by the names of the groups whose collectives the program calls, the first operation of each."""
+    """Return, by the groups whose collectives the program calls, the first operation of each."""
     found = dict[str, str]()
     for operation in program.operations:
         if isinstance(target := operation.call.target, Collective):

@@ -28,11 +28,11 @@ PLACEMENTS: tuple[tuple[Placement, ...], ...] = ((Shard(0),), (Replicate(), Shar
 class RankGroups:
     """The ranks of a mesh as this process sees them, by their numbers in the default group, growing.
 
-    mesh: of DTensors. all: of the mesh. row: those with which this one spreads weights. column: those that
-    hold the same shares. users: the user's group of the row.
+    mesh: of DTensors; None if the module has placed its own. all: of the mesh. row: those with which this
+    one spreads weights. column: those that hold the same shares. users: the user's group of the row.
     """
 
-    mesh: DeviceMesh
+    mesh: DeviceMesh | None
     all: list[int]
     row: list[int]
     column: list[int]

@@ -7,11 +7,11 @@ come between those of the user's code. All ranks must create theirs together.
 from __future__ import annotations
 
 import ctypes
-from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from itertools import count, groupby
+from itertools import count
 from platform import node
 from threading import Lock
 from traceback import clear_frames
@@ -20,12 +20,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Placement
 
 from ...graphs.errors import InputError, MemplanError
 from ..device.choice import device_of
-from ..torch_collectives import name_of_group
-from ..torch_internals import coalesced, default_store, timeout_of
-from .meshes import PLACEMENTS, Mesh, default_group, rank_groups
+from ..torch_collectives import name_of_group, ranks_of_group
+from ..torch_internals import default_store, timeout_of
+from .communicator import Communicator, new_group, unowned
+from .meshes import PLACEMENTS, Mesh, RankGroups, default_group, rank_groups
 from .signs import Signs, SilentError, keep, line_of
 
 _PLANNING = timedelta(hours=6)
@@ -41,31 +44,34 @@ class Ranks:
     """The ranks of a mesh.
 
     rank: this one. size: number of ranks. shard: number of this rank's share. shards: of how many. replicas:
-    number of ranks that hold the same share. mesh, placements: of DTensors. device: the one that computes
-    here. on_node: the most ranks on one node, by the names of the hosts. lost: why no collective can run any
-    more; empty if they can.
+    number of ranks that hold the same share. members: all, by their numbers in the default group. mesh,
+    placements: of shares. device: the one that computes here. on_node: the most ranks on one node, by the
+    names of the hosts. lost: why no collective can run any more; empty if they can.
     """
 
-    def __init__(self, mesh: Mesh, device: torch.device) -> None:
+    def __init__(self, mesh: Mesh | RankGroups, device: torch.device) -> None:
         """Create the groups. Raises InputError for a mesh that is not one of running ranks."""
-        groups = rank_groups(mesh, device)
+        groups = mesh if isinstance(mesh, RankGroups) else rank_groups(mesh, device)
         own = dist.get_rank()
-        self.mesh, self.device, self.placements = groups.mesh, device, PLACEMENTS[groups.mesh.ndim - 1]
+        self.members = groups.all
+        self.device, self._mesh = device, groups.mesh
         self.size, self.rank = len(groups.all), groups.all.index(own)
         self.shards, self.shard = len(groups.row), groups.row.index(own)
         self.replicas, self._in_first_row = len(groups.column), groups.in_first_row
         self._backend = device_of(device).collectives
         # Groups of a mesh's dimensions have PyTorch's default, not what init_process_group was given.
         self._timeout = min(timeout_of(each, device) for each in (groups.users, default_group()))
-        self._group = _new_group(groups.row, self._backend, self._timeout)
+        self._row = self._communicator(groups.row)
         # Others wait while rank 0 measures and solves, however long that takes.
-        self._control = _new_group(groups.all, "gloo", max(self._timeout, _PLANNING))
+        self._control = new_group(groups.all, "gloo", max(self._timeout, _PLANNING))
         # Between iterations: collectives of the one before may still be under way in the first group.
-        self._steps = _new_group(groups.all, "gloo", self._timeout)
+        self._steps = new_group(groups.all, "gloo", self._timeout)
         self._column, self._saving = None, self._control
         if self.replicas > 1:
-            self._column = _new_group(groups.column, self._backend, self._timeout)
-            self._saving = _new_group(groups.row, "gloo", max(self._timeout, _PLANNING))
+            self._column = self._communicator(groups.column)
+            self._saving = new_group(groups.row, "gloo", max(self._timeout, _PLANNING))
+        self._labels: dict[str, list[int]] = {}
+        self._of_module: dict[str, Communicator] = {}
         store = dist.PrefixStore(f"memplan/{next(_numbers)}", default_store())
         self._signs = Signs(store, self.rank, self.size, self._timeout)
         self._finding = Lock()  # of the thread that finds out which rank is lost; others wait for its word
@@ -88,6 +94,15 @@ class Ranks:
                     f"ranks {other} and {rank} both compute on one device, {one}: give each its own, with "
                     f'torch.{self.device.type}.set_device(int(os.environ["LOCAL_RANK"]))'
                 )
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        assert self._mesh is not None, "the module has placed its own DTensors"
+        return self._mesh
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        return PLACEMENTS[self.mesh.ndim - 1]
 
     # ── agreement ───────────────────────────────────────────────────────────────────────────────────
 
@@ -152,32 +167,16 @@ class Ranks:
         if not self._in_first_row:
             return
         with self._reported():
-            parts = None if all_ is None else [_unowned(part) for part in all_.chunk(self.shards)]
-            sent = _unowned(mine)
+            parts = None if all_ is None else [unowned(part) for part in all_.chunk(self.shards)]
+            sent = unowned(mine)
             gathering = dist.gather(sent, parts, group=self._saving, group_dst=0, async_op=True)
             self._signs.wait(gathering, mine, all_)
 
     # ── collectives of tensors ──────────────────────────────────────────────────────────────────────
 
     def gather(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Fill full tensors with all shares, in their order and cast to their dtypes.
-
-        pairs: this rank's share and the full tensor, both flat. Several are one collective.
-        """
-        with self._reported():
-            if self._backend == "gloo":
-                for share, full in pairs:
-                    full.chunk(self.shards)[self.shard].copy_(share)
-                fulls = [full for _share, full in pairs]
-                _wait(self._exchanged(fulls) if len(fulls) > 1 else self._filled(fulls[0]))
-                return
-            with self._as_one(len(pairs)):
-                for share, full in pairs:
-                    # NCCL gathers in place: the cast takes no memory.
-                    cast = share.dtype != full.dtype
-                    sent = full.chunk(self.shards)[self.shard].copy_(share) if cast else share
-                    # As bytes, since coalesced tensors are of one dtype.
-                    _all_gather(full.view(torch.uint8), sent.view(torch.uint8), group=self._group)
+        """Fill full tensors with all shares; see Communicator."""
+        self._row.gather(pairs)
 
     def scatter(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Fill shares with this rank's part of the averages over the ranks. Gradients are overwritten.
@@ -191,86 +190,55 @@ class Ranks:
 
     def scatter_in_row(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Scatter without replicas."""
-        with self._reported():
-            if self._backend != "gloo":
-                for _dtype, same in groupby(pairs, lambda pair: pair[1].dtype):
-                    of_one_dtype = list(same)
-                    with self._as_one(len(of_one_dtype)):
-                        for gradient, share in of_one_dtype:
-                            _reduce_scatter(share, gradient, op=dist.ReduceOp.AVG, group=self._group)
-                return
-            # Gloo's reduce-scatter is an all-reduce of a copy, and so is a coalesced all-reduce.
-            _sum_up([gradient for gradient, _share in pairs], self._group)
-            for gradient, share in pairs:
-                share.copy_(gradient.chunk(self.shards)[self.shard])
-                share.div_(self.shards)
+        self._row.scatter(pairs)
 
     def average_replicas(self, shares: Sequence[Tensor]) -> None:
         """Average flat shares of gradients over the replicas, in place; several are one collective."""
-        if self._column is None:
-            return
-        with self._reported():
-            if self._backend != "gloo":
-                for _dtype, same in groupby(shares, lambda share: share.dtype):
-                    of_one_dtype = list(same)
-                    with self._as_one(len(of_one_dtype), self._column):
-                        for share in of_one_dtype:
-                            dist.all_reduce(share, dist.ReduceOp.AVG, group=self._column)
-                return
-            _sum_up(shares, self._column)
-            for share in shares:
-                share.div_(self.replicas)
+        if self._column is not None:
+            self._column.average(shares)
 
-    def _filled(self, full: Tensor) -> Iterator[Any]:
-        """Begin to fill a full tensor, of which this rank's part is there, on gloo: one broadcast a rank.
+    def add_up(self, numbers: Tensor) -> None:
+        """Add a flat tensor up over the shares, in place, each once."""
+        self._row.add_up(numbers)
 
-        Gloo's all-gather would take as much memory once more.
-        """
-        for rank, part in enumerate(_unowned(full.view(torch.uint8)).chunk(self.shards)):
-            yield dist.broadcast(part, group_src=rank, group=self._group, async_op=True)
-
-    def _exchanged(self, fulls: Sequence[Tensor]) -> Iterator[Any]:
-        """Likewise for several: messages between all ranks at once, each under its tensor's number.
-
-        Collectives take gloo's two threads one after the other; a coalesced one copies all tensors twice.
-        """
-        for number, full in enumerate(fulls):
-            parts = _unowned(full.view(torch.uint8)).chunk(self.shards)
-            for ahead in range(1, self.shards):
-                source, target = (self.shard - ahead) % self.shards, (self.shard + ahead) % self.shards
-                yield dist.irecv(parts[source], group=self._group, tag=number, group_src=source)
-                yield dist.isend(parts[self.shard], group=self._group, tag=number, group_dst=target)
-
-    def _as_one(self, count: int, group: dist.ProcessGroup | None = None) -> AbstractContextManager[Any]:
-        """Return a context whose collectives, so many of one kind, are one launch of NCCL's."""
-        return nullcontext() if count == 1 else coalesced(group or self._group)
-
-    def add_up(self, numbers: Tensor, by: Any = dist.ReduceOp.SUM) -> None:
-        """Add a flat tensor up over the shares, in place, each once. by: another reduction than the sum."""
-        with self._reported():
-            sent = _unowned(numbers) if self._backend == "gloo" else numbers
-            dist.all_reduce(sent, by, group=self._group)
-
-    def reduce_scatter(self, sent: Tensor, received: Tensor, by: Any) -> None:
-        """Fill a flat tensor with this rank's part of the sums of others, not on gloo. by: the reduction."""
-        with self._reported():
-            _reduce_scatter(received, sent, op=by, group=self._group)
+    # ── groups of the module's own code ─────────────────────────────────────────────────────────────
 
     @property
     def users_group(self) -> str:
         """The name of the user's group of the ranks with which this one spreads weights."""
         return name_of_group(self.mesh.get_group(self.mesh.ndim - 1))
 
-    @property
-    def on_gloo(self) -> bool:
-        """Whether collectives of tensors run by gloo."""
-        return self._backend == "gloo"
+    def label(self, name: str) -> str:
+        """Return the label of a group of the module's code: equal on all ranks if the mesh is regular.
 
-    @contextmanager
-    def running(self) -> Generator[str]:
-        """Surround a collective of the module's own code, to run in the group of this name."""
-        with self.in_order(), self._reported():
-            yield name_of_group(self._group)
+        It says which ranks it has, from its first.
+        """
+        members = ranks_of_group(name)
+        label = "+".join(str(member - members[0]) for member in members)
+        while self._labels.setdefault(label, members) != members:
+            label += "'"
+        return label
+
+    def members_of(self, label: str) -> list[int]:
+        """Return the ranks of a group, by their numbers in the default group."""
+        return self._labels[label]
+
+    def open(self, labels: Iterable[str]) -> None:
+        """Create communicators of these groups; all ranks call it together, in one order."""
+        for label in labels:
+            if label not in self._of_module:
+                members = self._labels[label]
+                own = self._row if members == self._row.members else self._communicator(members)
+                self._of_module[label] = own
+
+    def communicator(self, label: str) -> Communicator:
+        """Return the communicator of a group of the module's code."""
+        if self.lost:
+            raise MemplanError(self.lost)
+        return self._of_module[label]
+
+    def _communicator(self, members: list[int]) -> Communicator:
+        return Communicator(members, self._backend, self._timeout, self._reported)
 
     # ── faults ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -342,52 +310,14 @@ class Ranks:
             raise MemplanError(self.lost) from None
 
     def _end_groups(self) -> None:
-        groups = (self._group, self._control, self._steps, self._column, self._saving)
+        groups = [self._control, self._steps, self._saving]
+        for communicator in (self._row, self._column, *self._of_module.values()):
+            if communicator is not None:
+                groups.append(communicator.group)
+                communicator.group = None
+        self._control = self._steps = self._saving = None
         made = {id(group): group for group in groups if group is not None}  # without replicas two are one
-        del groups
+        groups.clear()
         while made:
             with suppress(Exception):
                 dist.destroy_process_group(made.popitem()[1])
-        self._group = self._control = self._steps = self._column = self._saving = None
-
-
-def _wait(works: Iterable[Any]) -> None:
-    """Wait for collectives or messages, all of which have begun before the first is waited for.
-
-    A handle keeps what it is of until it is dropped.
-    """
-    begun = deque(works)
-    while begun:
-        begun.popleft().wait()
-
-
-def _sum_up(tensors: Sequence[Tensor], group: dist.ProcessGroup | None) -> None:
-    """Add flat tensors up over a group's ranks by gloo, in place."""
-    _wait(dist.all_reduce(_unowned(each), group=group, async_op=True) for each in tensors)
-
-
-def _unowned(tensor: Tensor) -> Tensor:
-    """Return a flat tensor in the same memory that does not keep it alive.
-
-    Gloo's thread lets go of its tensors some time after a collective has ended. A plan reuses
-    that memory when a collective has ended; until then the caller holds it.
-    """
-    memory = (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
-    return torch.frombuffer(memory, dtype=tensor.dtype)
-
-
-def _new_group(members: list[int], backend: str, timeout: timedelta) -> dist.ProcessGroup | None:
-    """Create a group of these ranks of the default group; others need not take part."""
-    made = dist.new_group(members, timeout, backend=backend, use_local_synchronization=True)
-    assert isinstance(made, dist.ProcessGroup)
-    return made
-
-
-def _named(*names: str) -> Callable[..., Any]:
-    """Return the collective that has the first of these names here."""
-    return next(getattr(dist, name) for name in names if hasattr(dist, name))
-
-
-# PyTorch 2.13 has renamed both.
-_all_gather = _named("all_gather_single", "all_gather_into_tensor")
-_reduce_scatter = _named("reduce_scatter_single", "reduce_scatter_tensor")

@@ -43,15 +43,14 @@ class NormSum(Collective):
         return True
 
     def issue(self, *arguments: Any) -> Issued:
-        assert self.ranks is not None
         made = arguments[0].clone()
-        return made, partial(sum_squares, self.ranks.add_up, made)
+        return made, partial(sum_squares, self.among(arguments).add_up, made)
 
 
 class NormStack(NamedTuple):
     """Norms that are added up together.
 
-    names: of the parameters. divisors: of each norm, one after the other. groups: names of the groups over
+    names: of the parameters. divisors: of each norm, one after the other. groups: labels of the groups over
     which they are added up, in order.
     """
 
@@ -63,9 +62,10 @@ class NormStack(NamedTuple):
 class NormSums(NamedTuple):
     """The sums that the norms of a module's gradients need.
 
-    collective: that adds up. module: the module.
+    ranks: of the plan. collective: that adds up. module: the module.
     """
 
+    ranks: Ranks
     collective: NormSum
     module: nn.Module
 
@@ -84,7 +84,7 @@ class NormSums(NamedTuple):
                 tuple(sqrt(mesh.size(dimension)) for dimension in summed if dimension not in each)
                 for each in dimensions.values()
             ]
-            groups = [name_of_group(mesh.get_group(dimension)) for dimension in summed]
+            groups = [self.ranks.label(name_of_group(mesh.get_group(dimension))) for dimension in summed]
             found.append(NormStack(list(own), divisors, groups))
         return found
 
@@ -93,7 +93,7 @@ def norm_sums(module: nn.Module, ranks: Ranks | None) -> NormSums | None:
     """Return the sums that a module's norms need; None if each rank has whole gradients."""
     if ranks is None or not any(map(sharded_dimensions, module.parameters())):
         return None
-    return NormSums(NormSum(ranks), module)
+    return NormSums(ranks, NormSum(ranks), module)
 
 
 def stack(divisors: Sequence[Sequence[float]], *norms: Tensor) -> Tensor:

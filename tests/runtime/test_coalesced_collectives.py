@@ -37,7 +37,7 @@ def tensors(rank: int, size: int, seed: int) -> tuple[Pairs, Pairs]:
 def together_and_alone(rank: int, size: int, backend: str) -> list[bool]:
     """Return per round whether several at once fill what one by one fills."""
     group = Ranks(True, torch.device("cpu"))
-    group._backend = backend
+    group._row._backend = backend
     same = list[bool]()
     for seed in range(ROUNDS):
         found = list[Tensor]()

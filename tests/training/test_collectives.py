@@ -12,11 +12,11 @@ import memplan
 import pytest
 import torch
 import torch.distributed._functional_collectives as functional
-from communicating_models import batch, make
+from communicating_models import MESHES, WIDE, batch, make
 from memplan.graphs.transformations.one_queue import on_one_queue
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.calls.collectives import Collective, is_collective
+from memplan.runtime.calls.collectives import Collective, groups_of, is_collective
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.model.accumulated import SUM
 from not_none import not_none
@@ -24,8 +24,7 @@ from ranks import ranks
 from sharded_training import COUNT, adamw, error, whole
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate
 
 pytestmark = pytest.mark.scripts
 
@@ -317,6 +316,43 @@ def test_gradients_are_clipped_as_by_eager_pytorch_bit_by_bit(tmp_path: Path, ki
         assert different == {}
 
 
+def on_two_dimensions(rank: int, kind: str) -> Any:
+    """Return what differs of clipped training, the groups of collectives, and peaks: real and planned."""
+    known, norms = list[Tensor](), list[Tensor]()
+    eager = trained_eagerly(kind, rank, norms=known)
+    module = make(kind)
+    optimizer, losses = adamw(module), list[Tensor]()
+    step = planned(module, optimizer, kind, rank, "70%", time_limit=1, max_grad_norm=MOST)
+    batches = [batch(kind, rank, number) for number in range(STEPS)]
+
+    def train() -> None:
+        for each in batches:
+            losses.append(step(**each).detach())
+            norms.append(step.grad_norm)
+
+    counted = live_peak(train)
+    given = own_bytes((*module.parameters(), *module.buffers(), *batches[0].values()))
+    outside = COUNT * len(optimizer.state) + own_bytes((*losses, *norms))
+    different = differences(eager, (module, optimizer, losses))
+    different |= {f"norm {n}": error(*each) for n, each in enumerate(zip(known, norms, strict=True))}
+    groups = sorted(groups_of(step.plans[0].program))
+    peaks = counted.peak_bytes + given - outside, step.plan.figures.peak
+    return {n: e for n, e in different.items() if e}, groups, *peaks
+
+
+@pytest.mark.parametrize("kind", MESHES)
+def test_collectives_of_two_groups_on_four_ranks(tmp_path: Path, kind: str) -> None:
+    """Losses, norms, weights and states are eager PyTorch's, bit by bit. Of a mesh of two dimensions; and of
+    DTensors on one dimension, with collectives over the other.
+    """
+    for found in ranks(on_two_dimensions, tmp_path, kind, size=4):
+        assert not isinstance(found, str), found
+        different, groups, peak, most = found
+        assert different == {}
+        assert groups == ["0+1", "0+2"]
+        assert peak <= most
+
+
 # ── refusals ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -383,13 +419,28 @@ def test_functional_ones_are_planned_instead(tmp_path: Path) -> None:
         assert found[0] == found[1]
 
 
+class TwoSums(nn.Module):
+    """Sums over two groups, of which a rank has chosen the second."""
+
+    def __init__(self, second: Any) -> None:
+        super().__init__()
+        self.weight, self.second = nn.Parameter(torch.ones(WIDE, 8)), second
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x @ self.weight
+        world: Any = dist.group.WORLD
+        for group in (world, self.second):
+            y = y + functional.all_reduce(y.detach(), "sum", group)
+        return y.square().sum()
+
+
 def refused(rank: int, what: str) -> Any:
     module: Any = make("tensor")
+    if what == "groups":
+        alone = dist.new_group([1])
+        module = TwoSums(alone if rank else dist.group.WORLD)
     if what == "models" and rank:
         module.layers = module.layers[:2]
-    if what == "mesh":
-        mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
-        module.extra = nn.Parameter(distribute_tensor(torch.ones(8, 8), mesh, [Replicate(), Shard(0)]))
     options: dict[str, Any] = {
         "compile": {"compile": True},
         "budget": {"budget": "90%" if rank else "80%"},
@@ -400,8 +451,8 @@ def refused(rank: int, what: str) -> Any:
 
 
 REFUSALS = {
+    "groups": "ranks 0 and 1 differ in the ranks of a collective, [0, 1] and [1]: they must run the same",
     "models": "ranks 0 and 1 differ in the operations of an iteration: they must run the same plan",
-    "mesh": "extra is a DTensor on a mesh of 2 dimensions; one is supported: place it on one dimension",
     "compile": "a module that communicates and compile are not supported together: leave compile out",
     "budget": "ranks 0 and 1 differ in budget=: they must run the same plan",
     "optimizer": "a module that communicates needs the optimizer, whose updates are in the plan",
@@ -427,9 +478,9 @@ def test_checkpoints_are_torchs(tmp_path: Path) -> None:
 # ── faults ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def one_fails(rank: int, on_its_queue: bool) -> Any:
-    module = make("tensor")
-    step = planned(module, adamw(module), "tensor", rank, "80%")
+def one_fails(rank: int, kind: str, on_its_queue: bool, last: int) -> Any:
+    module = make(kind)
+    step = planned(module, adamw(module), kind, rank, "80%", time_limit=1)
     run, calls = Collective.issue, list[int]()
 
     def full() -> None:
@@ -437,7 +488,7 @@ def one_fails(rank: int, on_its_queue: bool) -> Any:
 
     def fails(self: Collective, *arguments: Any) -> Any:
         calls.append(0)
-        if rank and len(calls) == 3:
+        if rank == last and len(calls) == 3:
             if on_its_queue:
                 return run(self, *arguments)[0], full
             full()
@@ -446,21 +497,25 @@ def one_fails(rank: int, on_its_queue: bool) -> Any:
     Collective.issue = fails
     begun = time.perf_counter()
     try:
-        step(**batch("tensor", rank, 0))
+        step(**batch(kind, rank, 0))
     except (memplan.MemplanError, OSError) as error:
         first, seconds = str(error), time.perf_counter() - begun
         with pytest.raises(memplan.MemplanError, match="start all ranks anew"):
-            step(**batch("tensor", rank, 1))
+            step(**batch(kind, rank, 1))
         return first, seconds
     return None
 
 
-@pytest.mark.parametrize("on_its_queue", [False, True])
-def test_where_one_rank_fails_the_others_end_with_its_error(tmp_path: Path, on_its_queue: bool) -> None:
-    (first, seconds), (second, _seconds) = ranks(one_fails, tmp_path, on_its_queue)
-    assert first == "rank 1 of 2 has failed: the disk is full; start all ranks anew, from a checkpoint"
-    assert second == "the disk is full"
-    assert seconds < 20
+@pytest.mark.parametrize(("kind", "on_its_queue", "size"), [("tensor", True, 2), ("mesh", False, 4)])
+def test_where_one_rank_fails_the_others_end_with_its_error(
+    tmp_path: Path, kind: str, on_its_queue: bool, size: int
+) -> None:
+    """Also those that are in no group with it."""
+    *others, (last, _seconds) = ranks(one_fails, tmp_path, kind, on_its_queue, size - 1, size=size)
+    assert last == "the disk is full"
+    for first, seconds in others:
+        assert first.startswith(f"rank {size - 1} of {size} has failed: the disk is full; start all ranks")
+        assert seconds < 20
 
 
 def one_alone(rank: int) -> Any:

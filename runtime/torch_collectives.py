@@ -7,7 +7,9 @@ tensor in a slot. All were in torch 2.13.0.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, cast
 
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 _OPERATORS = "_c10d_functional"
 _GROUP = "group_name"
@@ -106,6 +109,37 @@ def ranks_of_group(name: str) -> list[int]:
 def root_mesh(mesh: DeviceMesh) -> DeviceMesh:
     """Return the mesh that this one is a part of, itself if it is none."""
     return cast("Any", mesh)._get_root_mesh()
+
+
+def local_shape_and_offset(tensor: DTensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shape of a DTensor's local tensor, and where in the whole it begins."""
+    made = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return tuple(made[0]), tuple(made[1])
+
+
+_groups_made = Counter[tuple[int, ...]]()
+
+
+def new_group(members: list[int], backend: str, timeout: timedelta) -> dist.ProcessGroup:
+    """Create a group of these ranks of the default group; others need not take part.
+
+    PyTorch names such a group after the number of groups that this process has, and waits for ever if another
+    member has more. Here the name depends on its members, and how many groups they have made so.
+    """
+    key, module = tuple(members), cast("Any", dist.distributed_c10d)
+    _groups_made[key] += 1
+    before, number = module._hash_ranks_to_str, _groups_made[key]
+
+    def name(ranks: list[int]) -> str:
+        return f"memplan/{'_'.join(map(str, ranks))}/{number}"
+
+    module._hash_ranks_to_str = name
+    try:
+        made = dist.new_group(members, timeout, backend=backend, use_local_synchronization=True)
+    finally:
+        module._hash_ranks_to_str = before
+    assert isinstance(made, dist.ProcessGroup)
+    return made
 
 
 LOCAL_OF_DTENSOR: Any = cast("Any", DTensor)._local_tensor

@@ -69,10 +69,7 @@ def save(
     Raises MemplanError for what can't be saved and for a full disk; the earlier checkpoint is still there.
     """
     content = holding.together(partial(_content, module, optimizer, extra or {}, holding))
-    forms = [
-        (name, tuple(each.shape), each.dtype) for name, each in (content.tensors | content.states).items()
-    ]
-    holding.check_equal("the tensors that they save", forms)
+    holding.check_tensors(content.tensors | content.states)
     random = holding.random_numbers()
     content.rest.update(random=random[0], **({"ranks": random} if holding.size > 1 else {}))
     holding.together(partial(_write, Path(folder), content, holding))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from torch import Tensor, nn
 from torch import distributed as dist
@@ -38,6 +38,7 @@ from ..runtime.trace.trace import trace
 from .buckets import Buckets
 from .holding import Holding
 from .options import Options
+from .placed_holding import PlacedHolding, check_placements
 from .plan import CollectivesFoundError
 from .report import TrainingLog
 from .together import (
@@ -153,22 +154,13 @@ class CollectiveStep(TogetherStep):
 
     def _holding(self) -> Holding:
         if any(isinstance(each, DTensor) for each in self._iteration.module.parameters()):
-            return _OwnShares()
+            check_placements(self._iteration.module)
+            return PlacedHolding(ranks_of(self._iteration))
         return super()._holding()
 
 
 class CollectiveAccumulatingStep(CollectiveStep, TogetherAccumulatingStep):
     """A CollectiveStep of which several batches make one update."""
-
-
-class _OwnShares(Holding):
-    """DTensors as a module has placed them, which `step.save` does not know to gather."""
-
-    def check_equal(self, what: str, mine: object) -> NoReturn:
-        raise InputError(
-            "step.save and step.load do not gather DTensors that a module has placed: use "
-            "torch.distributed.checkpoint, with the state_dict() of module and optimizer, on all ranks"
-        )
 
 
 def joint_ranks(module: nn.Module, groups: Sequence[list[int]] = ()) -> RankGroups | None:

@@ -35,6 +35,9 @@ class Holding:
     def check_equal(self, what: str, mine: object) -> None:
         """Raise MismatchError if one rank has another value than rank 0."""
 
+    def check_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Raise MismatchError if the ranks do not save the same tensors. tensors: by name."""
+
     def check_extra(self, extra: Mapping[str, Any]) -> None:
         """Raise InputError if rank 0's values alone would be saved of tensors that all ranks hold."""
 

@@ -1,13 +1,15 @@
-"""Shares of a checkpoint's tensors, which the ranks of sharded training hold together.
+"""Parts of a checkpoint's tensors, which several ranks hold together.
 
-    save   all ranks give their rows of one tensor after the other; rank 0 writes each, whole
-    load   all ranks map the files, verify a part of them each, and copy their own rows
+    save   all ranks give their parts of one tensor after the other; rank 0 writes each, whole
+    load   all ranks map the files, verify some of them each, and copy their own parts
 
-Rank 0 needs host memory for one whole tensor, the others for their share of it.
+Rank 0 needs host memory for one whole tensor, the others for their part of it. Parts are rows, the shares of
+sharded training, or what the module's own mesh says (placed_holding.py).
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -19,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from ..graphs.errors import InputError, MismatchError
 from ..runtime.sharded.offloaded_states import unmoved_local
+from ..runtime.sharded.ranks import Ranks
 from ..runtime.sharded.shards import Shards
 from ..runtime.storage.host_access import at_home_value, replace_at_home
 from .holding import Holding
@@ -27,11 +30,11 @@ from .random_numbers import random_numbers
 Result = TypeVar("Result")
 
 
-class ShardedHolding(Holding):
-    """The shares that one of the ranks holds. All ranks make the same calls together."""
+class JointHolding(Holding):
+    """The parts that one of the ranks holds: DTensors. All ranks make the same calls together."""
 
-    def __init__(self, shards: Shards) -> None:
-        self._shards, self._ranks = shards, shards.ranks
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
         self.rank, self.size = self._ranks.rank, self._ranks.size
         self._unread = 0
 
@@ -42,6 +45,10 @@ class ShardedHolding(Holding):
         for rank, other in enumerate(found := self._ranks.gathered(mine)):
             if other != found[0]:
                 raise MismatchError(f"ranks 0 and {rank} differ in {what}: they must call this together")
+
+    def check_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        forms = [(name, tuple(each.shape), each.dtype) for name, each in tensors.items()]
+        self.check_equal("the tensors that they save", forms)
 
     def check_extra(self, extra: Mapping[str, Any]) -> None:
         for name, part in extra.items():
@@ -70,10 +77,7 @@ class ShardedHolding(Holding):
         with self._ranks.in_order():
             self._ranks.from_first(True)
             self._unread -= 1
-            rows = self._shards.rows(tensor.shape[0])
-            whole = torch.empty(self._ranks.shards * rows, *tensor.shape[1:], dtype=tensor.dtype)
-            self._ranks.to_first(self._sent(tensor), whole.view(-1).view(torch.uint8))
-        return whole[: tensor.shape[0]]
+            return self._collected(tensor)
 
     def give(self, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
@@ -81,7 +85,32 @@ class ShardedHolding(Holding):
                 with self._ranks.in_order():
                     if not self._ranks.from_first(None):
                         return
-                    self._ranks.to_first(self._sent(tensor))
+                    self._give(tensor)
+
+    @abstractmethod
+    def _collected(self, tensor: DTensor) -> Tensor:
+        """Return a whole tensor, on rank 0."""
+
+    @abstractmethod
+    def _give(self, tensor: DTensor) -> None:
+        """Give this rank's part of a tensor to rank 0."""
+
+
+class ShardedHolding(JointHolding):
+    """The shares that one of the ranks of sharded training holds."""
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__(shards.ranks)
+        self._shards = shards
+
+    def _collected(self, tensor: DTensor) -> Tensor:
+        rows = self._shards.rows(tensor.shape[0])
+        whole = torch.empty(self._ranks.shards * rows, *tensor.shape[1:], dtype=tensor.dtype)
+        self._ranks.to_first(self._sent(tensor), whole.view(-1).view(torch.uint8))
+        return whole[: tensor.shape[0]]
+
+    def _give(self, tensor: DTensor) -> None:
+        self._ranks.to_first(self._sent(tensor))
 
     def _sent(self, tensor: DTensor) -> Tensor:
         """Return the bytes of this rank's rows, in host memory, with as many rows as on each other rank."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from ..torch_collectives import name_of_group
+from ..torch_collectives import name_of_group, new_group
 from ..torch_internals import coalesced
 
 Reported = Callable[[], AbstractContextManager[None]]
@@ -35,7 +35,7 @@ class Communicator:
     def __init__(self, members: list[int], backend: str, timeout: timedelta, reported: Reported) -> None:
         """Create the group; all members call it together."""
         self.members, self.size, self.place = members, len(members), members.index(dist.get_rank())
-        self.group = new_group(members, backend, timeout)
+        self.group: dist.ProcessGroup | None = new_group(members, backend, timeout)
         self._backend, self._reported = backend, reported
 
     @property
@@ -138,13 +138,6 @@ class Communicator:
     def _as_one(self, count: int) -> AbstractContextManager[Any]:
         """Return a context whose collectives, so many of one kind, are one launch of NCCL's."""
         return nullcontext() if count == 1 else coalesced(self.group)
-
-
-def new_group(members: list[int], backend: str, timeout: timedelta) -> dist.ProcessGroup | None:
-    """Create a group of these ranks of the default group; others need not take part."""
-    made = dist.new_group(members, timeout, backend=backend, use_local_synchronization=True)
-    assert isinstance(made, dist.ProcessGroup)
-    return made
 
 
 def unowned(tensor: Tensor) -> Tensor:

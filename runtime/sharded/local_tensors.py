@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from ..torch_collectives import LOCAL_OF_DTENSOR
+from ..torch_collectives import LOCAL_OF_DTENSOR, local_shape_and_offset
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
@@ -43,6 +43,15 @@ def sharded_dimensions(tensor: Tensor) -> list[int]:
     mesh, kinds = tensor.device_mesh, tensor.placements
     sharded = [n for n, one in enumerate(kinds) if not one.is_replicate() and not one.is_partial()]
     return [n for n in sharded if mesh.size(n) > 1]
+
+
+def part_of(tensor: DTensor) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
+    """Return the shape of the local tensor, where in the whole it begins, and whether this rank is the first
+    in the mesh that has it.
+    """
+    mesh, sharded = tensor.device_mesh, sharded_dimensions(tensor)
+    place = mesh.get_coordinate() or ()
+    return *local_shape_and_offset(tensor), not any(x for n, x in enumerate(place) if n not in sharded)
 
 
 def local_state(weight: DTensor, dtype: torch.dtype, *, copied: bool = False) -> Tensor:

@@ -25,9 +25,9 @@ from torch.distributed.tensor import Placement
 
 from ...graphs.errors import InputError, MemplanError
 from ..device.choice import device_of
-from ..torch_collectives import name_of_group, ranks_of_group
+from ..torch_collectives import name_of_group, new_group, ranks_of_group
 from ..torch_internals import default_store, timeout_of
-from .communicator import Communicator, new_group, unowned
+from .communicator import Communicator, unowned
 from .meshes import PLACEMENTS, Mesh, RankGroups, default_group, rank_groups
 from .signs import Signs, SilentError, keep, line_of
 
@@ -171,6 +171,16 @@ class Ranks:
             sent = unowned(mine)
             gathering = dist.gather(sent, parts, group=self._saving, group_dst=0, async_op=True)
             self._signs.wait(gathering, mine, all_)
+
+    def send_to_first(self, mine: Tensor) -> None:
+        """Send a tensor, contiguous and in host memory, to rank 0, which calls `receive` for it."""
+        with self._reported():
+            dist.send(unowned(mine.view(-1).view(torch.uint8)), group=self._control, group_dst=0)
+
+    def receive(self, buffer: Tensor, rank: int) -> None:
+        """Fill a tensor, on rank 0, with the one that a rank sends."""
+        with self._reported():
+            dist.recv(unowned(buffer.view(-1).view(torch.uint8)), group=self._control, group_src=rank)
 
     # ── collectives of tensors ──────────────────────────────────────────────────────────────────────
 

@@ -12,19 +12,21 @@ import memplan
 import pytest
 import torch
 import torch.distributed._functional_collectives as functional
-from communicating_models import MESHES, WIDE, batch, make
+from communicating_models import MESHES, WIDE, Mlps, batch, make
 from memplan.graphs.transformations.one_queue import on_one_queue
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.calls.collectives import Collective, groups_of, is_collective
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.model.accumulated import SUM
+from memplan.training import checkpoint
 from not_none import not_none
 from ranks import ranks
 from sharded_training import COUNT, adamw, error, whole
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.placement_types import _StridedShard
 
 pytestmark = pytest.mark.scripts
 
@@ -465,14 +467,74 @@ def test_what_is_refused_is_refused_on_every_rank(tmp_path: Path, what: str) -> 
         assert REFUSALS[what] in found
 
 
-def saved(rank: int, folder: str) -> Any:
-    module = make("tensor")
-    planned(module, adamw(module), "tensor", rank, "100%").save(f"{folder}/checkpoint")
+# ── checkpoints ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_checkpoints_are_torchs(tmp_path: Path) -> None:
-    for found in ranks(saved, tmp_path, str(tmp_path)):
-        assert found.startswith("step.save and step.load do not gather DTensors that a module has placed")
+def saved_and_loaded(rank: int, kind: str, folder: str) -> Any:
+    """Train, save, and go on; load with other values, and go on.
+
+    Return what differs, the saved weights and first moments.
+    """
+    steps, trained = list[Any](), list[Trained]()
+    for number in range(2):
+        module = make(kind)
+        optimizer = adamw(module)
+        step = planned(module, optimizer, kind, rank, "100%", solver="store-all")
+        for _ in range(2 - number):  # states are there, or they are not
+            step(**batch(kind, rank, 7 * number))
+        steps.append(step)
+        trained.append((module, optimizer, []))
+    steps[0].save(folder, extra={"epoch": 3})
+    weights = {name: whole(each) for name, each in trained[0][0].state_dict().items()}
+    states = trained[0][1].state_dict()["state"]
+    moments = {number: whole(row["exp_avg"]) for number, row in states.items()}
+    assert steps[1].load(folder) == {"epoch": 3}
+    for step, (_module, _optimizer, losses) in zip(steps, trained, strict=True):
+        losses.append(step(**batch(kind, rank, 1)).detach())
+    return differences(*trained), weights, moments
+
+
+@pytest.mark.parametrize(("kind", "size"), [("tensor", 2), ("mesh", 4)])
+def test_checkpoints_have_whole_tensors(tmp_path: Path, kind: str, size: int) -> None:
+    """Training goes on from them bit by bit, and one process loads them."""
+    found = ranks(saved_and_loaded, tmp_path, kind, str(tmp_path / "checkpoint"), size=size)
+    for one in found:
+        assert not isinstance(one, str), one
+        assert one[0] == {}
+    _different, weights, moments = found[0]
+    if kind == "tensor":
+        module = Mlps()
+        optimizer = adamw(module)
+        checkpoint.load(tmp_path / "checkpoint", module, optimizer)
+        assert all(torch.equal(each, weights[name]) for name, each in module.state_dict().items())
+        own = optimizer.state_dict()["state"]
+        assert all(torch.equal(own[number]["exp_avg"], each) for number, each in moments.items())
+
+
+def not_saved(rank: int, folder: str) -> list[str]:
+    module, found = cast("Any", make("tensor")), list[str]()
+    step = planned(module, adamw(module), "tensor", rank, "100%", solver="store-all")
+    with torch.no_grad():
+        module.layers[1].norm.bias.add_(rank)
+    for _ in range(2):
+        with pytest.raises(memplan.MemplanError) as error:
+            step.save(folder)
+        found.append(str(error.value))
+        weight: Any = module.layers[0].up.weight
+        strided = _StridedShard(0, split_factor=2)
+        made = DTensor.from_local(weight.to_local(), weight.device_mesh, [strided], run_check=False)
+        module.layers[0].up.weight = nn.Parameter(made)
+    return found
+
+
+def test_what_has_no_whole_tensor_is_not_saved(tmp_path: Path) -> None:
+    for first, second in ranks(not_saved, tmp_path, str(tmp_path / "checkpoint")):
+        assert first.startswith(
+            "layers.1.norm.bias has other values on rank 1 than on rank 0, and is no DTen"
+        )
+        assert second.startswith("step.save and step.load do not gather layers.0.up.weight, placed as _S")
+        assert "\n" not in first + second
+    assert not (tmp_path / "checkpoint").exists()
 
 
 # ── faults ──────────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,112 @@
+"""Parts of a checkpoint's tensors that are DTensors of the module's own meshes.
+
+    save   each part comes from one rank of rank 0's mesh: the first of those that hold it
+    load   each rank copies its part out of the whole tensor
+
+Files are those of one process. An ordinary parameter must be the same on all ranks: rank 0's is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Shard
+
+from ..graphs.errors import InputError, MismatchError
+from ..runtime.sharded.local_tensors import local_state, part_of
+from ..runtime.sharded.offloaded_states import unmoved_local
+from ..runtime.sharded.shards import checksum
+from ..runtime.storage.host_access import at_home_value, replace_at_home
+from .sharded_holding import JointHolding
+
+
+class _Part(NamedTuple):
+    """A rank's part of a tensor. mesh: ranks of its mesh. first: whether no rank before it has the part."""
+
+    where: tuple[slice, ...]
+    shape: tuple[int, ...]
+    mesh: list[int]
+    first: bool
+
+
+class PlacedHolding(JointHolding):
+    """The local tensors that one of the ranks holds."""
+
+    def check_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        super().check_tensors(tensors)
+        own = {
+            name: checksum(at_home_value(each).detach())
+            for name, each in tensors.items()
+            if isinstance(each, nn.Parameter) and not isinstance(each, DTensor)
+        }
+        for rank, sums in enumerate(found := self._ranks.gathered(own)):
+            if name := next((name for name in own if sums[name] != found[0][name]), None):
+                raise MismatchError(
+                    f"{name} has other values on rank {rank} than on rank 0, and is no DTensor: save it by "
+                    "torch.distributed.checkpoint, or make it a DTensor"
+                )
+
+    def _collected(self, tensor: DTensor) -> Tensor:
+        whole = torch.empty(tensor.shape, dtype=tensor.dtype)
+        for rank, part in self._senders(tensor).items():
+            if rank == 0:
+                values = _local(tensor)
+            else:
+                values = torch.empty(part.shape, dtype=tensor.dtype)
+                self._ranks.receive(values, rank)
+            whole[part.where] = values
+        return whole
+
+    def _give(self, tensor: DTensor) -> None:
+        if self.rank in self._senders(tensor):
+            self._ranks.send_to_first(_local(tensor))
+
+    def _senders(self, tensor: DTensor) -> dict[int, _Part]:
+        """Return the parts that make the whole tensor, by the rank that gives each."""
+        found: list[_Part] = self._ranks.gathered(_part(tensor))
+        return {
+            rank: part
+            for rank, part in enumerate(found)
+            if part.first and part.mesh == found[0].mesh and 0 not in part.shape
+        }
+
+    def replace(self, tensor: Tensor, values: Tensor) -> None:
+        if not isinstance(tensor, DTensor):
+            super().replace(tensor, values)
+            return
+        replace_at_home(unmoved_local(tensor), values[_part(tensor).where].contiguous())
+
+    def new_state(self, parameter: Tensor, values: Tensor, *, on_cpu: bool) -> Tensor:
+        if values.shape != parameter.shape or not isinstance(parameter, DTensor):
+            return super().new_state(parameter, values, on_cpu=on_cpu)
+        made = local_state(parameter, values.dtype)
+        self.replace(made, values)
+        return made
+
+
+def check_placements(module: nn.Module) -> None:
+    """Raise InputError, one line, for a DTensor whose parts are not blocks of the whole."""
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if isinstance(tensor, DTensor):
+            for placement in tensor.placements:
+                if not placement.is_replicate() and type(placement) is not Shard:
+                    raise InputError(
+                        f"step.save and step.load do not gather {name}, placed as {placement}: use "
+                        "torch.distributed.checkpoint, with the state_dict() of module and optimizer, on all "
+                        "ranks"
+                    )
+
+
+def _part(tensor: DTensor) -> _Part:
+    shape, offset, first = part_of(tensor)
+    where = tuple(slice(start, start + length) for start, length in zip(offset, shape, strict=True))
+    return _Part(where, shape, tensor.device_mesh.mesh.flatten().tolist(), first)
+
+
+def _local(tensor: DTensor) -> Tensor:
+    """Return a copy of the local tensor, contiguous and in host memory."""
+    local = at_home_value(unmoved_local(tensor)).detach()
+    return torch.empty(local.shape, dtype=local.dtype).copy_(local)

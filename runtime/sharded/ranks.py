@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from itertools import count
 from platform import node
@@ -175,12 +175,12 @@ class Ranks:
     def send_to_first(self, mine: Tensor) -> None:
         """Send a tensor, contiguous and in host memory, to rank 0, which calls `receive` for it."""
         with self._reported():
-            dist.send(unowned(mine.view(-1).view(torch.uint8)), group=self._control, group_dst=0)
+            dist.send(unowned(mine.view(-1).view(torch.uint8)), group=self._steps, group_dst=0)
 
     def receive(self, buffer: Tensor, rank: int) -> None:
         """Fill a tensor, on rank 0, with the one that a rank sends."""
         with self._reported():
-            dist.recv(unowned(buffer.view(-1).view(torch.uint8)), group=self._control, group_src=rank)
+            dist.recv(unowned(buffer.view(-1).view(torch.uint8)), group=self._steps, group_src=rank)
 
     # ── collectives of tensors ──────────────────────────────────────────────────────────────────────
 

@@ -819,3 +819,7 @@ def composite(operator: Any) -> Callable[..., Any]:
 def attention_of(model: Any) -> str | None:
     """Return the attention that a model of transformers computes with: 'eager', 'sdpa'."""
     return getattr(model.config, "_attn_implementation", None)
+
+
+CAST: Any = torch.ops.aten._to_copy.default
+"""The operator that `to` calls for another dtype or device."""

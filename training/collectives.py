@@ -48,6 +48,7 @@ from .together import (
     TogetherStep,
     check_equal,
     made_ranks,
+    part_of_this_node,
     ranks_of,
     validate_together,
 )
@@ -209,10 +210,12 @@ def collective_step(
     ranks = made_ranks(groups, given[0].device)
     with ranks.beating():
         ranks.together(partial(_validate, options, processes, buckets, planned=planned))
+        planner = CollectivePlanner(options, TrainingLog(options.progress))
+        planner.machine = part_of_this_node(ranks, options.machine)
         iteration = iteration._replace(peers=ranks)
         kind = CollectiveStep if iteration.accumulate == 1 else CollectiveAccumulatingStep
         try:
-            return kind(iteration, CollectivePlanner(options, TrainingLog(options.progress)), buckets)
+            return kind(iteration, planner, buckets)
         except CollectivesFoundError:
             ranks.end()
             raise

@@ -17,9 +17,8 @@ from functools import partial
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from ..graphs.errors import InputError, MemplanError, MismatchError
+from ..graphs.errors import InputError, MismatchError
 from ..graphs.machine import Machine, Peers
-from ..graphs.machines.nodes import part_of_node
 from ..graphs.transformations.sharding import sharded
 from ..runtime.model.iteration import Iteration, tensors_in
 from ..runtime.model.processes import Processes
@@ -52,6 +51,7 @@ from .together import (
     TogetherStep,
     check_equal,
     made_ranks,
+    part_of_this_node,
     validate_together,
 )
 from .weights import check_weights
@@ -122,8 +122,8 @@ class ShardedPlanner(TogetherPlanner):
             shards.spread(iteration.module, optimizer)
 
 
-class _TooSmallError(MemplanError):
-    """No plan that has its shares on the device fits the budget, in bytes."""
+class _TooSmallError(Exception):
+    """Error: no plan that has its shares on the device fits the budget, in bytes. Nobody sees it."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
@@ -188,7 +188,7 @@ def _step_of_ranks(
     reads = wrapped is None and options.weights is not None
     ranks.together(partial(_validate, module, options, processes, word, planned=planned))
     planner = ShardedPlanner(options, TrainingLog(options.progress))
-    planner.machine = _part_of_node(ranks, options.machine)
+    planner.machine = part_of_this_node(ranks, options.machine)
     precision = dict[str, Precision]()
     if wrapped is None:
         ranks.together(partial(check_module, module, ranks.shards))
@@ -215,15 +215,6 @@ def _step_of_ranks(
             return gathering_step(iteration, options, buckets, planner.machine, error.budget)
 
 
-def _part_of_node(ranks: Ranks, machine: Machine | None) -> Machine | None:
-    """Return this rank's part of its node, as rank 0 describes it. Raises MismatchError if one has none."""
-    found = ranks.gathered(machine is None)
-    if (other := next((rank for rank, one in enumerate(found) if one != found[0]), None)) is not None:
-        raise MismatchError(f"ranks 0 and {other} differ in machine=: they must run the same plan")
-    first: Machine | None = ranks.from_first(machine)
-    return None if first is None else part_of_node(first, ranks.on_node)
-
-
 def _validate(
     module: nn.Module, options: Options, processes: Processes | None, word: str, *, planned: bool
 ) -> None:
@@ -233,7 +224,7 @@ def _validate(
     """
     if processes is not None:
         raise InputError(f"{word} spreads weights itself: give the module inside of DistributedDataParallel")
-    validate_together(options, word, planned=planned, offloads=True)
+    validate_together(options, word, planned=planned)
     assert options.optimizer is not None
     if word == "fully_shard":
         return

@@ -1,7 +1,7 @@
 """Sharded training whose shares may lie on the host, and be updated there.
 
 Gathers and scatters are operations of the plan, as a module's own collectives are (collectives.py): a share
-is a tensor as any other, which is offloaded between its gathers, with the states of its weight, or updated on
+is a tensor like any other, which is offloaded between its gathers, with its states, or updated on
 the CPU. So a budget may be less than a rank's shares.
 """
 

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from ..graphs.errors import InputError, MismatchError
+from ..runtime.sharded.local_tensors import local_state
 from ..runtime.sharded.offloaded_states import unmoved_local
 from ..runtime.sharded.ranks import Ranks
 from ..runtime.sharded.shards import Shards
@@ -130,6 +131,6 @@ class ShardedHolding(JointHolding):
     def new_state(self, parameter: Tensor, values: Tensor, *, on_cpu: bool) -> Tensor:
         if values.shape != parameter.shape:
             return super().new_state(parameter, values, on_cpu=on_cpu)
-        made = self._shards.state(parameter, values.dtype)
+        made = local_state(parameter, values.dtype)
         self.replace(made, values)
         return made

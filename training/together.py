@@ -25,6 +25,8 @@ from torch import Tensor
 
 from ..graphs.errors import InputError, MemplanError, MismatchError
 from ..graphs.graph import Graph
+from ..graphs.machine import Machine
+from ..graphs.machines.nodes import part_of_node
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import simulate
 from ..runtime.collector import collector_off
@@ -75,6 +77,15 @@ def made_ranks(mesh: Mesh | RankGroups, device: torch.device) -> Ranks:
         ) from error
     _made.append(ranks)
     return ranks
+
+
+def part_of_this_node(ranks: Ranks, machine: Machine | None) -> Machine | None:
+    """Return this rank's part of its node, as rank 0 describes it. Raises MismatchError if one has none."""
+    found = ranks.gathered(machine is None)
+    if (other := next((rank for rank, one in enumerate(found) if one != found[0]), None)) is not None:
+        raise MismatchError(f"ranks 0 and {other} differ in machine=: they must run the same plan")
+    first: Machine | None = ranks.from_first(machine)
+    return None if first is None else part_of_node(first, ranks.on_node)
 
 
 def first_words(error: Exception) -> str:
@@ -229,15 +240,14 @@ def ranks_of(iteration: Iteration) -> Ranks:
     return ranks
 
 
-def validate_together(options: Options, word: str, *, planned: bool, offloads: bool = False) -> None:
+def validate_together(options: Options, word: str, *, planned: bool) -> None:
     """Raise InputError, one line, for options that do not go with plans of several ranks.
 
     word: what there is such a plan for: `shard=`, `fully_shard`, `a module that communicates`.
-    planned: whether the optimizer's updates are part of the plan. offloads: whether plans may use the host.
+    planned: whether the optimizer's updates are part of the plan.
     """
     unsupported: dict[str, bool] = {
         "train=False": not options.train,
-        "machine": options.machine is not None and not offloads,
         "scaler": options.enabled_scaler is not None,
         "ema": options.ema is not None,
         "weights": options.weights is not None and word != "shard=",

@@ -117,7 +117,7 @@ class PlannedStep:
         self._optimizer = None if iteration.updates is None else OptimizerState(program, iteration)
         if self._optimizer is not None:
             weakref.finalize(self, self._optimizer.refuse_steps())
-        self._owners = Owners(iteration.module, program, self._optimizer, local=iteration.gathers)
+        self._owners = Owners(iteration.module, program, self._optimizer, local=iteration.peers is not None)
         self._granted = Guards(iteration, program, self._owners.places)
         self.device = (terms and terms.device) or device_of(program.device)
         self._terms, self._schedule = terms, schedule

@@ -2,7 +2,7 @@
 
     share ─▶ all-gather ─▶ full weight ─▶ forward and backward ─▶ its gradient ─▶ reduce-scatter ─▶ share's
 
-So a share is a tensor as any other, which a plan may offload, and the full weight is a result, which it may
+So a share is a tensor like any other, which a plan may offload, and the full weight is a result, which it may
 drop and gather once more. Where rows do not divide, shares are padded by operations too, on every rank.
 """
 

@@ -9,11 +9,17 @@ around these, so that what it computes with them, collectives included, is in th
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from ..program.program import Value
+from ..storage.lazy_init import filled_with, unmade, zeros
+from ..storage.offloaded import Fill
 from ..torch_collectives import LOCAL_OF_DTENSOR, local_shape_and_offset
+from .offloaded_states import put_local
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
@@ -54,7 +60,20 @@ def part_of(tensor: DTensor) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
     return *local_shape_and_offset(tensor), not any(x for n, x in enumerate(place) if n not in sharded)
 
 
-def local_state(weight: DTensor, dtype: torch.dtype, *, copied: bool = False) -> Tensor:
-    """Return a new optimizer state of a weight, a DTensor too: zero, or a copy of it, as a master is."""
+def local_state(weight: DTensor, dtype: torch.dtype, *, copied: bool = False) -> DTensor:
+    """Return a new optimizer state of a weight, a DTensor too: zero, or a copy of it, as a master is.
+
+    It takes no memory until it is used, wherever a plan then has it.
+    """
     own = local_tensor(weight)
-    return around(own.to(dtype, copy=True) if copied else torch.zeros_like(own, dtype=dtype), weight)
+    form = Value(0, tuple(own.shape), own.stride(), 0, dtype, own.device)
+    fill: Fill = partial(_copied, own, form) if copied else zeros
+    made = around(torch.zeros((), dtype=dtype, device=own.device).expand(own.shape), weight)
+    assert isinstance(made, DTensor)
+    put_local(made, unmade(form, fill))
+    return made
+
+
+def _copied(own: Tensor, form: Value, bytes_: Tensor) -> None:
+    """Fill bytes with a weight's values, in the form's dtype."""
+    filled_with(own.detach(), form, bytes_)

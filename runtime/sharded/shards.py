@@ -16,7 +16,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import torch
@@ -26,10 +25,8 @@ from torch.distributed.tensor import DTensor
 from ...graphs.errors import InputError, MismatchError
 from ..program.program import Value
 from ..storage.copies import raw
-from ..storage.lazy_init import filled_with, unmade, zeros
-from ..storage.offloaded import Fill, give_up
+from ..storage.offloaded import give_up
 from ..torch_internals import version_of
-from .offloaded_states import put_local
 from .ranks import Ranks
 
 _CHECKED = 2**22
@@ -203,18 +200,6 @@ class Shards:
             stride=like.stride(),
         )
 
-    def state(self, weight: Tensor, dtype: torch.dtype, *, copied: bool = False) -> DTensor:
-        """Return a new optimizer state of a weight: zero, or a copy of it, as a master is.
-
-        It takes no memory until it is used, wherever a plan then has it.
-        """
-        own = local_of(weight)
-        form = Value(0, tuple(own.shape), own.stride(), 0, dtype, own.device)
-        fill: Fill = partial(_copied, own, form) if copied else zeros
-        made = self._dtensor(torch.zeros((), dtype=dtype, device=own.device).expand(own.shape), weight)
-        put_local(made, unmade(form, fill))
-        return made
-
     def share(self, form: Value) -> Share:
         """Allocate this rank's share of a gradient of this form."""
         count = self.rows(form.shape[0]) * _row(form.shape)
@@ -297,11 +282,6 @@ def checksum(tensor: Tensor) -> int:
         places = torch.arange(1, piece.numel() + 1, device=piece.device).add_(number * _CHECKED)
         total += places.mul_(piece).sum()
     return int(total)
-
-
-def _copied(own: Tensor, form: Value, bytes_: Tensor) -> None:
-    """Fill bytes with a weight's share, in the form's dtype."""
-    filled_with(own.detach(), form, bytes_)
 
 
 def version_of_share(weight: Tensor) -> tuple[int, int]:

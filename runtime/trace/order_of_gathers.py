@@ -20,13 +20,12 @@ from torch import fx
 
 from ..calls.collectives import Collective
 from ..torch_collectives import gathers, scatters
+from ..torch_internals import CAST
 from .layers import MARK, Mark
 
-_COPIES = {
-    torch.ops.aten.constant_pad_nd.default,
-    torch.ops.aten.clone.default,
-    torch.ops.aten._to_copy.default,
-}
+aten = torch.ops.aten
+
+_COPIES = {aten.constant_pad_nd.default, aten.clone.default, CAST}
 """Operators between a share, or the gradient of one, and its collective, but for views."""
 
 

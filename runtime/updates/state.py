@@ -57,7 +57,7 @@ class OptimizerState:
         assert iteration.updates is not None
         self._optimizer = iteration.updates.optimizer
         self._clipping = iteration.updates.clipping
-        self._module, self._shards = iteration.module, iteration.shards
+        self._module = iteration.module
         self._program, self._states = program, list(program.states)
         self._names: dict[str, list[str]] = {}
         for parameter, state in program.states:
@@ -168,7 +168,7 @@ class OptimizerState:
         states = [
             weight
             if is_own_master(weight := tensors[parameter], state)
-            else self._local(rows[parameter][state])
+            else planned_local(rows[parameter][state])
             for parameter, state in self._states
         ]
         for tensor, (parameter, state) in zip(states, self._states, strict=True):
@@ -231,10 +231,8 @@ class OptimizerState:
     def tensor(self, parameter: str, state: str) -> Tensor:
         """Return a state as plans have it: of one that is spread over ranks, this rank's share."""
         weight = self._module.get_parameter(parameter)
-        return weight if is_own_master(weight, state) else self._local(self._optimizer.state[weight][state])
-
-    def _local(self, state: Tensor) -> Tensor:
-        return state if self._shards is None else planned_local(state)
+        found = self._optimizer.state[weight]
+        return weight if is_own_master(weight, state) else planned_local(found[state])
 
     def _accumulated(self) -> Accumulated | None:
         """Return the progress of the update, if the optimizer holds sums.
@@ -290,11 +288,6 @@ class OptimizerState:
             self._made.append((parameter, COUNT))
         for state in missing:
             self._made.append((parameter, state))
-            if self._shards is not None:
-                dtype = self._forms[parameter, state].dtype
-                weight = self._module.get_parameter(parameter)
-                row[state] = self._shards.state(weight, dtype, copied=state == MASTER)
-                continue
             weight, form = self._module.get_parameter(parameter), self._forms[parameter, state]
             if isinstance(weight, DTensor):
                 row[state] = local_state(weight, form.dtype, copied=state == MASTER)

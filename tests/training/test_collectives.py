@@ -13,12 +13,16 @@ import pytest
 import torch
 import torch.distributed._functional_collectives as functional
 from communicating_models import MESHES, WIDE, Mlps, batch, make
+from memplan.graphs.graph import Kind
+from memplan.graphs.machine import Link, Links, Machine, Memory
 from memplan.graphs.transformations.one_queue import on_one_queue
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.runtime.calls.collectives import Collective, groups_of, is_collective
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.model.accumulated import SUM
+from memplan.runtime.sharded.local_tensors import local_tensor
+from memplan.runtime.storage.offloaded import hold_of
 from memplan.training import checkpoint
 from not_none import not_none
 from ranks import ranks
@@ -36,6 +40,7 @@ MOST = 0.01
 Trained = tuple[nn.Module, Any, list[Tensor]]
 """A module, its optimizer and its losses."""
 
+HOST = Machine(host_capacity=2**30, links=Links(Link(1e9, 1e-6), Link(1e9, 1e-6)))
 KINDS = ["tensor", "simple_fsdp", "plain", "sequence", "llama"]
 
 
@@ -132,6 +137,39 @@ def test_two_ranks_train_as_eager_pytorch_bit_by_bit(tmp_path: Path, kind: str) 
         assert one["peak"] <= one["planned"]
         assert one["collectives"] > 0
     assert found[0]["planned"] == found[1]["planned"]
+
+
+def with_host(rank: int, kind: str, budget: str) -> dict[str, Any]:
+    """Train by eager PyTorch, and by a plan that may use the host; return what differs."""
+    known, module = trained_eagerly(kind, rank), make(kind)
+    optimizer, losses = adamw(module), list[Tensor]()
+    step = planned(module, optimizer, kind, rank, budget, machine=HOST)
+    batches = [batch(kind, rank, number) for number in range(STEPS)]
+    counted = live_peak(lambda: losses.extend(step(**each).detach() for each in batches))
+    locals_ = [*map(local_tensor, (*module.parameters(), *module.buffers()))]
+    there = own_bytes((*(each for each in locals_ if hold_of(each) is None), *batches[0].values()))
+    outside = COUNT * len(optimizer.state) + own_bytes(losses)
+    graph, schedule = step.plans[0].graph, step.plans[0].schedule
+    moved = {graph.tensors.name[x] for x in schedule.targets[schedule.verbs == Verb.PREFETCH].tolist()}
+    return {
+        "peak": counted.peak_bytes + there - outside,
+        "planned": step.plan.figures.peak,
+        "weights": moved & dict(module.named_parameters()).keys(),
+        "states": {
+            x for x in schedule.initial.on(Memory.HOST) if graph.tensors.kind[x] == Kind.OPTIMIZER_STATE
+        },
+        "differences": differences(known, (module, optimizer, losses)),
+    }
+
+
+@pytest.mark.parametrize(("kind", "budget"), [("tensor", "25%"), ("simple_fsdp", "30%"), ("llama", "25%")])
+def test_weights_and_states_on_the_host_change_no_bit(tmp_path: Path, kind: str, budget: str) -> None:
+    for one in ranks(with_host, tmp_path, kind, budget):
+        assert not isinstance(one, str), one
+        assert one["differences"] == {}
+        assert one["peak"] <= one["planned"]
+        assert one["weights"]
+        assert one["states"]
 
 
 def gathered_again(rank: int) -> Any:

@@ -23,7 +23,8 @@ from torch import distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Placement
 
-from ...graphs.errors import InputError, MemplanError
+from ... import version
+from ...graphs.errors import InputError, MemplanError, MismatchError
 from ..device.choice import device_of
 from ..torch_collectives import name_of_group, new_group, ranks_of_group
 from ..torch_internals import default_store, timeout_of
@@ -78,10 +79,20 @@ class Ranks:
         self.lost = ""
         try:
             self.on_node = max(Counter(self.gathered(node())).values())
+            self._check_versions()
             self._check_devices()
         except BaseException:
             self.end()
             raise
+
+    def _check_versions(self) -> None:
+        """Check that all ranks run the same code: plans and errors travel between them as objects."""
+        found = self.gathered(f"memplan {version.__version__} and torch {torch.__version__}")
+        for rank, one in enumerate(found):
+            if one != found[0]:
+                raise MismatchError(
+                    f"rank 0 has {found[0]}, rank {rank} {one}: install the same on all nodes"
+                )
 
     def _check_devices(self) -> None:
         """Check that no two processes compute on one GPU: NCCL would wait for ever."""

@@ -16,6 +16,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from memplan import version
 from memplan.runtime.sharded import signs
 from memplan.runtime.sharded.ranks import Ranks
 from memplan.training.together import end_groups
@@ -145,6 +146,18 @@ def stop() -> None:
     """Stop this process, which another one kills later."""
     subprocess.Popen(["sh", "-c", f"sleep 15; kill -KILL {os.getpid()}"])
     os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_a_rank_of_another_version_is_named(tmp_path: Path) -> None:
+    own = f"rank 0 has memplan {version.__version__} and torch {torch.__version__}"
+    line = f"{own}, rank 1 memplan 0.0.1 and torch {torch.__version__}: install the same on all nodes"
+    assert ranks(of_another_version, tmp_path) == [line, line]
+
+
+def of_another_version(rank: int) -> None:
+    if rank:
+        version.__version__ = "0.0.1"
+    Ranks(True, torch.device("cpu"))
 
 
 def test_a_rank_with_a_batch_of_another_form_is_named(tmp_path: Path) -> None:

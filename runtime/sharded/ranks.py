@@ -18,12 +18,12 @@ from traceback import clear_frames
 from typing import Any, TypeVar
 
 import torch
+from memplan import version
 from torch import Tensor
 from torch import distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Placement
 
-from ... import version
 from ...graphs.errors import InputError, MemplanError, MismatchError
 from ..device.choice import device_of
 from ..torch_collectives import name_of_group, new_group, ranks_of_group

@@ -141,19 +141,24 @@ class Ranks:
         """Return what `make` returns; if it fails on one rank it fails on all.
 
         failed_so: what is then said of that rank, before its error.
-        Raises what it raises here, or MemplanError, one line, with another rank's error.
+        Raises what it raises here, or another rank's error, with a line that names the rank: of its class if
+            that is memplan's, so that a loop that catches it does so on all ranks, else MemplanError.
         """
         made, failed = None, None
         try:
             made = make()
         except BaseException as error:
             failed = error
-        texts = self.gathered(failed and line_of(failed))
+        known = failed if isinstance(failed, MemplanError) else None
+        found = self.gathered(failed and (line_of(failed), known))
         if failed is not None:
             raise failed
-        for rank, text in enumerate(texts):
-            if text is not None:
-                raise MemplanError(f"rank {rank} of {self.size} {failed_so}: {text}")
+        for rank, row in enumerate(found):
+            if row is not None:
+                text, error = row
+                error = error or MemplanError()
+                error.args = (f"rank {rank} of {self.size} {failed_so}: {text}",)
+                raise error
         return made  # pyright: ignore[reportReturnType]
 
     def numbers(self, *mine: int) -> list[list[int]]:

@@ -178,3 +178,19 @@ def test_a_rank_of_another_replica_is_named_too(tmp_path: Path, fault: str, line
     """Ranks 2 and 3 are the other replica: only rank 3 has collectives of gradients with rank 1."""
     found = lines(tmp_path, fault, timeout=4 if fault == "hangs" else 150, size=(2, 2))
     assert [each.startswith(line) for each in found] == [True] * 3, found
+
+
+def too_small(_rank: int) -> tuple[int, str]:
+    module = model()
+    chosen: dict[str, Any] = {"optimizer": torch.optim.AdamW(module.parameters()), "loss_fn": squares}
+    with pytest.raises(memplan.InfeasibleError) as refused:
+        memplan.optimize(module, torch.randn(8, 6), budget="1%", shard=True, cache=False, **chosen)
+    return refused.value.min_memory, str(refused.value)
+
+
+def test_a_budget_that_is_too_small_is_infeasible_on_all_ranks(tmp_path: Path) -> None:
+    """Rank 0 alone solves. A loop that tries another budget then does so on all ranks."""
+    (least, line), (other, line_there) = ranks(too_small, tmp_path)
+    assert least == other > 0
+    assert line.startswith("no schedule within ")
+    assert line_there == f"rank 0 of 2 has no plan: {line}"

@@ -53,6 +53,11 @@ def scatters(target: Any) -> bool:
     return _is_functional(target) and target.overloadpacket.__name__ == "reduce_scatter_tensor"
 
 
+def reduces(target: Any) -> bool:
+    """Tell whether an operator starts an all-reduce of a tensor."""
+    return _is_functional(target) and target.overloadpacket.__name__ == "all_reduce"
+
+
 def communicates_otherwise(target: Any) -> bool:
     """Tell whether an operator communicates in another way: it changes tensors, or sends to one rank."""
     if getattr(target, "namespace", "") == "c10d":
@@ -83,6 +88,12 @@ def all_gathered(part: Tensor, size: int, group: str) -> Tensor:
 def averaged_part(whole: Tensor, size: int, group: str) -> Tensor:
     """Return this rank's rows of the average over a group, of so many ranks."""
     made = torch.ops._c10d_functional.reduce_scatter_tensor(whole, "avg", size, group)
+    return torch.ops._c10d_functional.wait_tensor(made)
+
+
+def averaged(tensor: Tensor, group: str) -> Tensor:
+    """Return the average of a tensor over a group."""
+    made = torch.ops._c10d_functional.all_reduce(tensor, "avg", group)
     return torch.ops._c10d_functional.wait_tensor(made)
 
 

@@ -197,7 +197,7 @@ def _step_of_ranks(
     if buckets is not None and options.verify is not False and not reads:
         ranks.together(partial(check_ignored, iteration, buckets))
     iteration = iteration._replace(shards=(shards := Shards(ranks)))
-    planner.gathers = planner.machine is not None and ranks.replicas == 1
+    planner.gathers = planner.machine is not None
     kind = ShardedStep if iteration.accumulate == 1 else ShardedAccumulatingStep
     around: AbstractContextManager[None] = nullcontext()
     if wrapped is not None:

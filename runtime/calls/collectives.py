@@ -28,12 +28,17 @@ from ..unsupported import TraceError
 Issued = tuple[Tensor, Callable[[], None]]
 """A result without its values, and the communication that makes them."""
 
+_AVERAGE = "avg"
+"""A reduction that gloo does not know."""
+
 # Gloo's thread lets go of what the operators give it some time after a collective has ended, and they copy
 # more. These take what they return, and one copy; the ranks keep gloo from holding it.
 
 
 def _all_reduce(among: Communicator, tensor: Tensor, by: str, _group: str) -> Issued:
     made = tensor.clone(memory_format=torch.contiguous_format)
+    if by == _AVERAGE:
+        return made, partial(among.average, [made.view(-1)])
     return made, partial(among.add_up, made.view(-1), _reduction(by))
 
 
@@ -44,22 +49,19 @@ def _all_gather(among: Communicator, tensor: Tensor, size: int, _group: str) -> 
 
 def _reduce_scatter(among: Communicator, tensor: Tensor, by: str, size: int, _group: str) -> Issued:
     made = tensor.new_empty(tensor.shape[0] // size, *tensor.shape[1:])
+    if by == _AVERAGE:
+        sent = tensor.clone(memory_format=torch.contiguous_format) if among.on_gloo else tensor.contiguous()
+        return made, partial(among.scatter, [(sent.view(-1), made.view(-1))])
     if not among.on_gloo:
         sent = tensor.contiguous().view(-1)
         return made, partial(among.reduce_scatter, sent, made.view(-1), _reduction(by))
-    averages, by = by == _AVERAGE, "sum" if by == _AVERAGE else by  # which gloo does not know
     whole = tensor.clone(memory_format=torch.contiguous_format)
 
     def run() -> None:
         among.add_up(whole.view(-1), _reduction(by))
         made.copy_(whole.chunk(size)[among.place])
-        if averages:
-            made.div_(size)
 
     return made, run
-
-
-_AVERAGE = "avg"
 
 
 def _reduction(name: str) -> Any:

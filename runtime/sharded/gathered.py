@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..torch_collectives import all_gathered, averaged_part
+from ..torch_collectives import all_gathered, averaged, averaged_part
 from .shards import Precision, Shards
 
 
@@ -21,7 +21,8 @@ class _Form(NamedTuple):
     """Form of a weight that is gathered.
 
     length: its rows. rows: of each rank's share, padding included. own: of this rank's. size: number of
-    ranks. group: name of theirs. precision: dtypes other than the share's.
+    ranks. group: name of theirs. replicas: name of the group that has the same share, None for this rank
+    alone. precision: dtypes other than the share's.
     """
 
     length: int
@@ -29,6 +30,7 @@ class _Form(NamedTuple):
     own: int
     size: int
     group: str
+    replicas: str | None
     precision: Precision | None
 
     @property
@@ -39,10 +41,12 @@ class _Form(NamedTuple):
 def gathered(share: Tensor, length: int, shards: Shards, name: str) -> Tensor:
     """Return the weight of this name, of so many rows, differentiable with respect to the share.
 
-    share: this rank's rows. Its gradient is its part of the average over the ranks.
+    share: this rank's rows. Its gradient is its part of the average over the ranks, then over the replicas.
     """
-    group, precision = shards.ranks.users_group, shards.precision.get(name)
-    form = _Form(length, shards.rows(length), share.shape[0], shards.ranks.shards, group, precision)
+    *replicas, group = shards.ranks.users_groups
+    rows, precision = shards.rows(length), shards.precision.get(name)
+    column = replicas[0] if shards.ranks.replicas > 1 else None
+    form = _Form(length, rows, share.shape[0], shards.ranks.shards, group, column, precision)
     return _Gather.apply(share, form)  # pyright: ignore[reportReturnType, reportUnknownMemberType]
 
 
@@ -65,8 +69,10 @@ class _Gather(torch.autograd.Function):
         if form.is_even:
             share = averaged_part(gradient.contiguous(), form.size, form.group)
         else:
-            share = averaged_part(_padded(gradient, form.rows * form.size), form.size, form.group)[: form.own]
-        return share.to(ctx.dtype), None
+            share = averaged_part(_padded(gradient, form.rows * form.size), form.size, form.group)
+        if form.replicas is not None:
+            share = averaged(share, form.replicas)
+        return (share if form.is_even else share[: form.own]).to(ctx.dtype), None
 
 
 def _padded(tensor: Tensor, rows: int) -> Tensor:

@@ -230,9 +230,9 @@ class Ranks:
     # ── groups of the module's own code ─────────────────────────────────────────────────────────────
 
     @property
-    def users_group(self) -> str:
-        """The name of the user's group of the ranks with which this one spreads weights."""
-        return name_of_group(self.mesh.get_group(self.mesh.ndim - 1))
+    def users_groups(self) -> list[str]:
+        """Names of the user's groups of the mesh's dimensions; weights are spread in the last."""
+        return [*map(name_of_group, self.mesh.get_all_groups())]
 
     def label(self, name: str) -> str:
         """Return the label of a group of the module's code: equal on all ranks if the mesh is regular.

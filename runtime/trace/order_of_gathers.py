@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from ..calls.collectives import Collective
-from ..torch_collectives import gathers, scatters
+from ..torch_collectives import gathers, reduces, scatters
 from ..torch_internals import CAST
 from .layers import MARK, Mark
 
@@ -60,8 +60,8 @@ def _before(scatter: fx.Node) -> list[fx.Node]:
 
 
 def _after(scatter: fx.Node) -> list[fx.Node]:
-    """Return what cuts and casts the share that is scattered, in order."""
-    users = filter(_is_form, scatter.users)
+    """Return what averages over replicas, cuts and casts the share that is scattered, in order."""
+    users = [user for user in scatter.users if _is_form(user) or _is(user, reduces)]
     return [node for user in users for node in (user, *_after(user))]
 
 

@@ -21,12 +21,14 @@ from ranks import ranks
 from sharded_models import batch, make
 from sharded_training import (
     Policies,
+    Size,
     Trained,
     adamw,
     by_fsdp,
     by_plan,
     differences,
     local,
+    mesh_of,
     planned_step,
     wrapped,
 )
@@ -45,12 +47,13 @@ def batches_of(kind: str, rank: int, count: int = STEPS) -> list[dict[str, Tenso
     return [batch(kind, rank, number) for number in range(count)]
 
 
-def offloading(rank: int, size: int, kind: str, budget: str) -> dict[str, Any]:
+def offloading(rank: int, size: Size, kind: str, budget: str) -> dict[str, Any]:
     """Train by FSDP2, and by a plan that may use the host; return what differs, and the bytes."""
     batches = batches_of(kind, rank)
     known, module = by_fsdp(kind, size, batches), make(kind)
     optimizer = adamw(module)
-    step = planned_step(module, optimizer, batches[0], budget, machine=NODE, time_limit=2)
+    chosen: dict[str, Any] = {"machine": NODE, "shard": mesh_of(size), "time_limit": 2}
+    step = planned_step(module, optimizer, batches[0], budget, **chosen)
     trained, peak = by_plan(step, module, optimizer, batches)
     graph, schedule = step.plan.graph, step.plan.schedule
     names = graph.tensors.name
@@ -105,11 +108,13 @@ def test_states_on_the_host_change_no_bit(tmp_path: Path, kind: str, budget: str
 
 
 @pytest.mark.parametrize(
-    ("kind", "budget", "size"), [("gpt2", "8%", 2), ("lora", "12%", 2), ("llama", "8%", 4)]
+    ("kind", "budget", "size"),
+    [("gpt2", "8%", 2), ("lora", "12%", 2), ("llama", "8%", 4), ("gpt2", "8%", (2, 2))],
 )
-def test_shares_on_the_host_change_no_bit(tmp_path: Path, kind: str, budget: str, size: int) -> None:
+def test_shares_on_the_host_change_no_bit(tmp_path: Path, kind: str, budget: str, size: Size) -> None:
     """The budget is less than the least with which shares of weights stay on the device."""
-    for found in ranks(offloading, tmp_path, size, kind, budget, size=size):
+    count = size if isinstance(size, int) else size[0] * size[1]
+    for found in ranks(offloading, tmp_path, size, kind, budget, size=count):
         assert not isinstance(found, str), found
         assert not found["different"]
         assert found["peak"] <= found["planned"] <= found["budget"]

@@ -122,7 +122,7 @@ _OPTIONS: tuple[Decorator, ...] = (
         "addresses",
         default=None,
         help="Fit an arena with an address for each tensor into the budget, not live bytes alone.  [default: "
-        "as the graph was measured, with addresses on CUDA; none for sharded training]",
+        "as the graph was measured, with addresses on CUDA; none for ranks that communicate]",
     ),
     click.option(
         "--reserve",
@@ -316,7 +316,7 @@ def _solved(
     addresses = search.addresses
     if addresses is None:
         on_device = str(problem.graph.source.get("device", "cpu")) != "cpu"
-        addresses = on_device and not problem.graph.tensors.spread
+        addresses = on_device and not problem.graph.communicates
     try:
         return registry.solve_or_unpin(
             search.solver,

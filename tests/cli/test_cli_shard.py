@@ -204,5 +204,7 @@ def test_shares_of_weights_are_offloaded_and_updated_on_the_host(graph: Path) ->
     assert least[1] < least[0]
     assert any(mode.on_host for modes in load_graph("s.json").operations.modes.values() for mode in modes)
     words = ("--solver", "joint", "--time-limit", "2", "--budget", f"{least[0] - 1}B", "-o", "schedule.json")
+    of_cuda = load_graph("s.json")  # whose schedules have addresses, if its ranks do not communicate
+    save_graph(replace(of_cuda, source={**of_cuda.source, "device": "cuda"}), Path("s.json"))
     plan("solve", "s.json", *words)
     assert "valid" in plan("check", "schedule.json", "--graph", "s.json").stdout

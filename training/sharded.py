@@ -61,7 +61,7 @@ class ShardedPlanner(TogetherPlanner):
     """Factory of the plans of a sharded step. All ranks call it together.
 
     machine: this rank's part of its node; None if nothing is offloaded.
-    gathers: what does not fit may be planned with gathers as operations (sharded_gathers.py).
+    gathers: if the first plan does not fit, one with gathers as operations may (sharded_gathers.py).
     """
 
     machine: Machine | None = None
@@ -209,10 +209,12 @@ def _step_of_ranks(
         if wrapped is not None:
             shards.adopt(module, precision)
         try:
-            return kind(iteration, planner, buckets)
+            step = kind(iteration, planner, buckets)
         except _TooSmallError as error:
             assert planner.machine is not None
             return gathering_step(iteration, options, buckets, planner.machine, error.budget)
+        planner.gathers = False  # plans of one step have one kind
+        return step
 
 
 def _validate(

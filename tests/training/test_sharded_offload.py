@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import memplan
 import pytest
 import torch
 from memplan.graphs.machine import Link, Links, Machine
@@ -184,6 +185,22 @@ def clipped_and_accumulated(rank: int, budget: str) -> dict[str, float]:
         if step.grad_norm is not None:
             norms.append(step.grad_norm.clone())
     return differences(known, Trained(module, optimizer, losses, norms))
+
+
+def larger(rank: int) -> str:
+    module, first = make("gpt2"), batch("gpt2", rank, 0)
+    step = planned_step(module, adamw(module), first, "25%", machine=NODE)
+    with pytest.raises(memplan.InfeasibleError) as refused:
+        step(**{name: each.repeat(32, 1) for name, each in first.items()})
+    step(**first)
+    return str(refused.value)
+
+
+def test_a_later_batch_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    """Plans of one step have one kind: the first has its shares on the device."""
+    found, other = ranks(larger, tmp_path)
+    assert found.startswith("no schedule within ")
+    assert other == f"rank 0 of 2 has no plan: {found}"
 
 
 @pytest.mark.parametrize("budget", ["45%", "14%"])

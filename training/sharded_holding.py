@@ -129,7 +129,7 @@ class ShardedHolding(JointHolding):
         replace_at_home(local, values[first : first + local.shape[0]])
 
     def new_state(self, parameter: Tensor, values: Tensor, *, on_cpu: bool) -> Tensor:
-        if values.shape != parameter.shape:
+        if values.shape != parameter.shape or not isinstance(parameter, DTensor):
             return super().new_state(parameter, values, on_cpu=on_cpu)
         made = local_state(parameter, values.dtype)
         self.replace(made, values)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from ..program.program import Value
+from ..storage.host_access import at_home_value
 from ..storage.lazy_init import filled_with, unmade, zeros
 from ..storage.offloaded import Fill
 from ..torch_collectives import LOCAL_OF_DTENSOR, local_shape_and_offset
@@ -75,5 +76,5 @@ def local_state(weight: DTensor, dtype: torch.dtype, *, copied: bool = False) ->
 
 
 def _copied(own: Tensor, form: Value, bytes_: Tensor) -> None:
-    """Fill bytes with a weight's values, in the form's dtype."""
-    filled_with(own.detach(), form, bytes_)
+    """Fill bytes with the values of a weight, in whichever memory these are then, in the form's dtype."""
+    filled_with(at_home_value(own), form, bytes_)

@@ -44,7 +44,7 @@ _OPTIMIZERS: dict[str, Optimizer] = {"adamw": ADAMW, "sgd": SGD}
     "--offload-shares",
     is_flag=True,
     help="Let shares of weights and gradients be on the host too, and be updated on its CPU: gathers and "
-    "scatters are operations then, which any solver takes.",
+    "scatters are operations then, which the solvers for any graph take.",
 )
 @destination_option("GRAPH.sharded.json in the working folder")
 @output_options

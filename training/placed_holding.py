@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
 from ..graphs.errors import InputError, MismatchError
-from ..runtime.sharded.local_tensors import local_state, part_of
-from ..runtime.sharded.offloaded_states import unmoved_local
+from ..runtime.sharded.local_tensors import local_tensor, part_of
 from ..runtime.sharded.shards import checksum
-from ..runtime.storage.host_access import at_home_value, replace_at_home
+from ..runtime.storage.host_access import at_home_value
 from .sharded_holding import JointHolding
 
 
@@ -49,6 +48,9 @@ class PlacedHolding(JointHolding):
                     "torch.distributed.checkpoint, or make it a DTensor"
                 )
 
+    def _own(self, tensor: DTensor, whole: Tensor) -> Tensor:
+        return whole[_part(tensor).where].contiguous()
+
     def _collected(self, tensor: DTensor) -> Tensor:
         whole = torch.empty(tensor.shape, dtype=tensor.dtype)
         for rank, part in self._senders(tensor).items():
@@ -73,19 +75,6 @@ class PlacedHolding(JointHolding):
             if part.first and part.mesh == found[0].mesh and 0 not in part.shape
         }
 
-    def replace(self, tensor: Tensor, values: Tensor) -> None:
-        if not isinstance(tensor, DTensor):
-            super().replace(tensor, values)
-            return
-        replace_at_home(unmoved_local(tensor), values[_part(tensor).where].contiguous())
-
-    def new_state(self, parameter: Tensor, values: Tensor, *, on_cpu: bool) -> Tensor:
-        if values.shape != parameter.shape or not isinstance(parameter, DTensor):
-            return super().new_state(parameter, values, on_cpu=on_cpu)
-        made = local_state(parameter, values.dtype)
-        self.replace(made, values)
-        return made
-
 
 def check_placements(module: nn.Module) -> None:
     """Raise InputError, one line, for a DTensor whose parts are not blocks of the whole."""
@@ -108,5 +97,5 @@ def _part(tensor: DTensor) -> _Part:
 
 def _local(tensor: DTensor) -> Tensor:
     """Return a copy of the local tensor, contiguous and in host memory."""
-    local = at_home_value(unmoved_local(tensor)).detach()
+    local = at_home_value(local_tensor(tensor)).detach()
     return torch.empty(local.shape, dtype=local.dtype).copy_(local)

@@ -151,6 +151,45 @@ def sharded_step(
     planned: bool,
 ) -> TogetherStep:
     """Plan a sharded step. All ranks call it together. Raises MemplanError, on all of them."""
+    ranks, wrapped = _met(iteration, options)
+    module, word = iteration.module, "shard=" if wrapped is None else "fully_shard"
+    reads = wrapped is None and options.weights is not None
+    with ranks.beating():
+        ranks.together(partial(_validate, module, options, processes, word, planned=planned))
+        planner = ShardedPlanner(options, TrainingLog(options.progress))
+        planner.machine = part_of_this_node(ranks, options.machine)
+        precision = dict[str, Precision]()
+        if wrapped is None:
+            ranks.together(partial(check_module, module, ranks.shards))
+        else:
+            precision = ranks.together(partial(precision_of, wrapped))
+        if buckets is not None and options.verify is not False and not reads:
+            ranks.together(partial(check_ignored, iteration, buckets))
+        iteration = iteration._replace(shards=(shards := Shards(ranks)))
+        planner.gathers = planner.machine is not None
+        kind = ShardedStep if iteration.accumulate == 1 else ShardedAccumulatingStep
+        around: AbstractContextManager[None] = nullcontext()
+        if wrapped is not None:
+            around = taken_out(wrapped)
+        elif options.weights is not None:
+            assert options.optimizer is not None
+            around = spread_from_files(module, options.optimizer, shards, options.weights)
+        with around:
+            if wrapped is not None:
+                shards.adopt(module, precision)
+            try:
+                step = kind(iteration, planner, buckets)
+            except _TooSmallError as error:
+                assert planner.machine is not None
+                return gathering_step(iteration, options, buckets, planner.machine, error.budget)
+            planner.gathers = False  # plans of one step have one kind
+            return step
+
+
+def _met(iteration: Iteration, options: Options) -> tuple[Ranks, Wrapped | None]:
+    """Return the ranks of the mesh, once all have met, and what fully_shard has made of the module, if it
+    has. Raises InputError.
+    """
     module = iteration.module
     wrapped = find_wrapped(module, options.shard)
     mesh = options.shard if wrapped is None else wrapped.mesh
@@ -168,53 +207,7 @@ def sharded_step(
             + (", or give weights=, files of which each rank reads its rows" if wrapped is None else "")
         )
     device = next(iter(tensors_in(iteration.inputs).values())).device if reads else weight.device
-    ranks = made_ranks(mesh, device)
-    with ranks.beating():
-        return _step_of_ranks(ranks, wrapped, iteration, options, processes, buckets, planned=planned)
-
-
-def _step_of_ranks(
-    ranks: Ranks,
-    wrapped: Wrapped | None,
-    iteration: Iteration,
-    options: Options,
-    processes: Processes | None,
-    buckets: Buckets | None,
-    *,
-    planned: bool,
-) -> TogetherStep:
-    """Plan a sharded step on ranks that have met."""
-    module, word = iteration.module, "shard=" if wrapped is None else "fully_shard"
-    reads = wrapped is None and options.weights is not None
-    ranks.together(partial(_validate, module, options, processes, word, planned=planned))
-    planner = ShardedPlanner(options, TrainingLog(options.progress))
-    planner.machine = part_of_this_node(ranks, options.machine)
-    precision = dict[str, Precision]()
-    if wrapped is None:
-        ranks.together(partial(check_module, module, ranks.shards))
-    else:
-        precision = ranks.together(partial(precision_of, wrapped))
-    if buckets is not None and options.verify is not False and not reads:
-        ranks.together(partial(check_ignored, iteration, buckets))
-    iteration = iteration._replace(shards=(shards := Shards(ranks)))
-    planner.gathers = planner.machine is not None
-    kind = ShardedStep if iteration.accumulate == 1 else ShardedAccumulatingStep
-    around: AbstractContextManager[None] = nullcontext()
-    if wrapped is not None:
-        around = taken_out(wrapped)
-    elif options.weights is not None:
-        assert options.optimizer is not None
-        around = spread_from_files(module, options.optimizer, shards, options.weights)
-    with around:
-        if wrapped is not None:
-            shards.adopt(module, precision)
-        try:
-            step = kind(iteration, planner, buckets)
-        except _TooSmallError as error:
-            assert planner.machine is not None
-            return gathering_step(iteration, options, buckets, planner.machine, error.budget)
-        planner.gathers = False  # plans of one step have one kind
-        return step
+    return made_ranks(mesh, device), wrapped
 
 
 def _validate(

@@ -20,8 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from ..graphs.errors import InputError, MismatchError
-from ..runtime.sharded.local_tensors import local_state
-from ..runtime.sharded.offloaded_states import unmoved_local
+from ..runtime.sharded.local_tensors import local_state, local_tensor
 from ..runtime.sharded.ranks import Ranks
 from ..runtime.sharded.shards import Shards
 from ..runtime.storage.host_access import at_home_value, replace_at_home
@@ -88,6 +87,23 @@ class JointHolding(Holding):
                         return
                     self._give(tensor)
 
+    def replace(self, tensor: Tensor, values: Tensor) -> None:
+        if isinstance(tensor, DTensor):
+            replace_at_home(local_tensor(tensor), self._own(tensor, values))
+        else:
+            super().replace(tensor, values)
+
+    def new_state(self, parameter: Tensor, values: Tensor, *, on_cpu: bool) -> Tensor:
+        if values.shape != parameter.shape or not isinstance(parameter, DTensor):
+            return super().new_state(parameter, values, on_cpu=on_cpu)
+        made = local_state(parameter, values.dtype)
+        self.replace(made, values)
+        return made
+
+    @abstractmethod
+    def _own(self, tensor: DTensor, whole: Tensor) -> Tensor:
+        """Return this rank's part of a tensor's values, contiguous. whole: all of them."""
+
     @abstractmethod
     def _collected(self, tensor: DTensor) -> Tensor:
         """Return a whole tensor, on rank 0."""
@@ -104,6 +120,11 @@ class ShardedHolding(JointHolding):
         super().__init__(shards.ranks)
         self._shards = shards
 
+    def _own(self, tensor: DTensor, whole: Tensor) -> Tensor:
+        length = tensor.shape[0]
+        first = self._ranks.shard * self._shards.rows(length)
+        return whole[first : first + self._shards.own_rows(length)]
+
     def _collected(self, tensor: DTensor) -> Tensor:
         rows = self._shards.rows(tensor.shape[0])
         whole = torch.empty(self._ranks.shards * rows, *tensor.shape[1:], dtype=tensor.dtype)
@@ -115,22 +136,7 @@ class ShardedHolding(JointHolding):
 
     def _sent(self, tensor: DTensor) -> Tensor:
         """Return the bytes of this rank's rows, in host memory, with as many rows as on each other rank."""
-        local = at_home_value(unmoved_local(tensor))
+        local = at_home_value(local_tensor(tensor))
         sent = torch.zeros(self._shards.rows(tensor.shape[0]), *tensor.shape[1:], dtype=tensor.dtype)
         sent[: local.shape[0]].copy_(local)
         return sent.view(-1).view(torch.uint8)
-
-    def replace(self, tensor: Tensor, values: Tensor) -> None:
-        if not isinstance(tensor, DTensor):
-            super().replace(tensor, values)
-            return
-        local = unmoved_local(tensor)
-        first = self._ranks.shard * self._shards.rows(tensor.shape[0])
-        replace_at_home(local, values[first : first + local.shape[0]])
-
-    def new_state(self, parameter: Tensor, values: Tensor, *, on_cpu: bool) -> Tensor:
-        if values.shape != parameter.shape or not isinstance(parameter, DTensor):
-            return super().new_state(parameter, values, on_cpu=on_cpu)
-        made = local_state(parameter, values.dtype)
-        self.replace(made, values)
-        return made

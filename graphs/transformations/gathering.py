@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from ..draft import Draft
 from ..graph import Graph, Kind, Mode, Operation, Phase
-from ..machine import Peers
+from ..machine import Machine, Peers
 from .shares import name_of_rank, parts_of, share_of_workspace
 
 
@@ -57,7 +57,7 @@ class _Writer:
             for x in complete.get(o, ()):
                 self._scatter(x)
         source = {key: value for key, value in graph.source.items() if key != "fingerprint"}
-        return self.draft.graph(graph.results, graph.machine, source)
+        return self.draft.graph(graph.results, _without_network(graph.machine), source)
 
     def _scatter(self, x: int) -> None:
         name, size, _kind, layer = self.whole.tensor(x)
@@ -105,3 +105,8 @@ class _Writer:
         modes = (replace(one, reads_host=own(one.reads_host), **part(one)) for one in operation.modes)
         edges = {"reads": own(operation.reads), "mutates": own(operation.mutates), "modes": tuple(modes)}
         return operation._replace(**edges, **part(operation))
+
+
+def _without_network(machine: Machine | None) -> Machine | None:
+    """Return a machine without its network, whose times are those of operations here."""
+    return machine and replace(machine, links=replace(machine.links, peers=None))

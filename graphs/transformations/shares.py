@@ -1,4 +1,4 @@
-"""What ranks of sharded training have shares of, in a graph with its optimizer's updates."""
+"""Tensors of a graph that the ranks of sharded training have shares of, and the operations on shares."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from functools import partial
 from torch import Tensor, nn
 
 from ..program.program import Program
-from ..sharded.offloaded_states import planned_local
+from ..sharded.local_tensors import planned_local
 from ..updates.state import OptimizerState
 
 Owner = Callable[[], Tensor]

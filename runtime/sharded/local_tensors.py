@@ -5,6 +5,10 @@ around these, so that what it computes with them, collectives included, is in th
 
     plan     local tensors ─┬▶ forward, which makes DTensors of them ─▶ loss
     autograd                └◀ gradients, local too
+
+The same are shares of sharded training. A plan may offload a local tensor like any other: between iterations
+the module, the optimizer, `state_dict()` and checkpoints know the DTensor, and the first use of its values
+has the local tensor back.
 """
 
 from __future__ import annotations
@@ -18,9 +22,10 @@ from torch.distributed.tensor import DTensor
 from ..program.program import Value
 from ..storage.host_access import at_home_value
 from ..storage.lazy_init import filled_with, unmade, zeros
-from ..storage.offloaded import Fill
-from ..torch_collectives import LOCAL_OF_DTENSOR, local_shape_and_offset
-from .offloaded_states import put_local
+from ..storage.offloaded import Fill, bring_back
+from ..torch_collectives import LOCAL_OF_DTENSOR, local_shape_and_offset, noticing_reads
+
+_Offloaded = noticing_reads("OffloadedDTensor", lambda local: bring_back([local]))
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
@@ -29,6 +34,13 @@ def local_tensor(tensor: Tensor) -> Tensor:
     It stays in the memory in which it is.
     """
     return LOCAL_OF_DTENSOR.__get__(tensor) if isinstance(tensor, DTensor) else tensor
+
+
+def planned_local(tensor: Tensor) -> Tensor:
+    """Return what of a tensor lies in this process; a plan may offload it from now on."""
+    if isinstance(tensor, DTensor):
+        tensor.__class__ = _Offloaded
+    return local_tensor(tensor)
 
 
 def around(local: Tensor, like: Tensor) -> Tensor:
@@ -71,7 +83,8 @@ def local_state(weight: DTensor, dtype: torch.dtype, *, copied: bool = False) ->
     fill: Fill = partial(_copied, own, form) if copied else zeros
     made = around(torch.zeros((), dtype=dtype, device=own.device).expand(own.shape), weight)
     assert isinstance(made, DTensor)
-    put_local(made, unmade(form, fill))
+    LOCAL_OF_DTENSOR.__set__(made, unmade(form, fill))
+    made.__class__ = _Offloaded
     return made
 
 

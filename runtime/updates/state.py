@@ -16,8 +16,7 @@ from ..device.device import Device, StreamDevice
 from ..model.accumulated import SUM, Accumulated, accumulated, forget_sums, note_accumulated
 from ..model.iteration import Iteration
 from ..program.program import Program, Value
-from ..sharded.local_tensors import local_state
-from ..sharded.offloaded_states import planned_local
+from ..sharded.local_tensors import local_state, planned_local
 from ..storage.host_access import at_home_value
 from ..storage.lazy_init import filled_with, unmade, zeros
 from ..storage.offloaded import Fill

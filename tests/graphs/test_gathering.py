@@ -65,6 +65,12 @@ def test_a_share_is_a_tensor_and_its_full_weight_a_result() -> None:
     assert not graph.tensors.spread
 
 
+def test_its_machine_has_no_network() -> None:
+    """Its times are those of operations: solvers that weigh copies take the links to the host."""
+    machine = replace(HOST, links=replace(HOST.links, peers=NETWORK))
+    assert with_gathers(replace(updated(), machine=machine), NETWORK).machine == HOST
+
+
 def test_a_gather_comes_before_the_first_reader_and_a_scatter_after_the_last_maker() -> None:
     graph = with_gathers(updated(clip=True), NETWORK)
     for o, after in pairwise(range(len(graph.operations))):

@@ -14,7 +14,7 @@ from memplan.graphs.machine import Link, Links, Machine
 from memplan.graphs.transformations.sharding import rank_bytes
 from memplan.planner.schedule.schedule import DEFAULT_MODE, Verb
 from memplan.runtime.program.program import Program
-from memplan.runtime.sharded.offloaded_states import unmoved_local
+from memplan.runtime.sharded.local_tensors import local_tensor
 from memplan.runtime.storage.offloaded import hold_of
 from memplan.training import together
 from not_none import not_none
@@ -157,7 +157,7 @@ def held_and_saved(rank: int, folder: str, budget: str) -> dict[str, Any]:
 def offloaded(optimizer: torch.optim.Optimizer) -> list[bool]:
     """Per state whether it is offloaded now."""
     states = (row[name] for row in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq"))
-    return [hold_of(unmoved_local(each)) is not None for each in states]
+    return [hold_of(local_tensor(each)) is not None for each in states]
 
 
 @pytest.mark.parametrize("budget", ["22%", "10%"])

@@ -143,5 +143,6 @@ def accepted(graph: Graph, solver: str) -> None:
     """Raise NotAcceptedError if the graph is not sharded."""
     if not graph.tensors.spread:
         raise NotAcceptedError(
-            f"{solver} takes graphs of sharded training; {graph.name} is not one: write one with `plan shard`"
+            f"{solver} takes graphs of sharded training; {graph.name} is not one: write one with `plan "
+            "shard`, without --offload-shares"
         )

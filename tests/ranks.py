@@ -7,8 +7,10 @@ import os
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import memplan
 import torch
@@ -24,9 +26,13 @@ def ranks(
 
     timeout: of collectives, in seconds.
     """
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["preloaded"])
+    with patch.dict(os.environ, PYTHONPATH=str(Path(__file__).parent)):
+        forkserver.ensure_running()  # Python 3.11's does not get sys.path
+    environment = dict(os.environ)
     processes = [
-        context.Process(target=_rank, args=(run, rank, size, str(folder), timeout, arguments))
+        context.Process(target=_rank, args=(run, rank, size, str(folder), timeout, environment, arguments))
         for rank in range(size)
     ]
     for process in processes:
@@ -39,8 +45,16 @@ def ranks(
 
 
 def _rank(
-    run: Callable[..., Any], rank: int, size: int, folder: str, timeout: float, arguments: tuple[Any, ...]
+    run: Callable[..., Any],
+    rank: int,
+    size: int,
+    folder: str,
+    timeout: float,
+    environment: dict[str, str],
+    arguments: tuple[Any, ...],
 ) -> None:
+    os.environ.clear()  # the server's is as old as the server
+    os.environ.update(environment)
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group(

@@ -36,7 +36,7 @@ packages.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -47,11 +47,13 @@ from joblib import cpu_count
 
 from ...graphs.machine import Machine
 from ...planner.bounds import minimum_memory, minimum_memory_once, time_bound
+from ...planner.schedule.schedule import Schedule
 from ...planner.schedule.sequence import runs_of
 from ...planner.simulator.simulate import figures_of
 from ..bounds.lower_bounds import file_order, prove
 from ..bounds.offload.offload_bound import moves
 from ..candidates import baseline_candidate, device_limit
+from ..offloading.joint import joint
 from ..problem import (
     Bound,
     InfeasibleError,
@@ -117,6 +119,12 @@ class Settings(SolverSettings):
     workers: int = workers_setting(0, "cores to use; 0: those that are available, up to 8")
     moves: int = setting(1500, "moves of search, for each operation of the graph", least=1)
     seed: int = seed_setting()
+
+
+def overlapped(problem: Problem, options: Options, known: Sequence[tuple[Schedule, float]]) -> SolverResult:
+    """Improve schedules of a graph with collectives, on a machine with links."""
+    own = joint.Settings(seed=options.chosen(Settings).seed)
+    return joint.improved(problem, replace(options, settings=own), known)
 
 
 def solve(problem: Problem, options: Options) -> SolverResult:

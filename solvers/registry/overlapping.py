@@ -3,16 +3,20 @@
     the graph ──collectives on the compute queue──▶ solver ──schedule──▶ collectives earlier ──▶ simulator
 
 A list of steps keeps the rules of both graphs or of neither, and needs the same budget. So each solver solves
-two graphs with one queue, in half of the time each: one in which collectives take all of their time and one
-in which they take half of it, as if the rest were hidden. Of both answers, with collectives at better places
-(early_collectives.py), the one is returned that the simulator finds the fastest on the graph.
+two graphs with one queue: one in which collectives take all of their time and one in which they take half of
+it, as if the rest were hidden. Of both answers, with collectives at better places (early_collectives.py), the
+one is returned that the simulator finds the fastest on the graph.
+
+On a machine with links, solvers that search jointly spend most of the time on the graph itself, from answers
+to graphs in which collectives take half of their time and none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from time import monotonic
 
 from ...graphs.errors import InputError
 from ...graphs.transformations.one_queue import on_one_queue
@@ -23,11 +27,21 @@ from ..bounds.lower_bounds import PROVEN, lower_bounds
 from ..candidates import device_limit
 from ..clock import Clock
 from ..early_collectives import with_early_collectives
-from ..incumbent import Incumbent
-from ..problem import Bound, InfeasibleError, Problem, Status, ValidatedSolution
+from ..problem import (
+    Bound,
+    InfeasibleError,
+    Options,
+    Problem,
+    SolverResult,
+    Status,
+    ValidatedSolution,
+)
 
 SHARES = 1.0, 0.5
 """Shares of the collectives' time that they take in the graphs that are solved."""
+
+_SHARES_BEFORE, _BEFORE = (0.5, 0.0), 0.4
+"""The same before a search on the graph itself, and the share of a time limit for that."""
 
 _MOVING_SHARE, _MOVING_SECONDS = 0.1, 10.0
 """Share of a time limit in which the collectives of one schedule are moved, and seconds without a limit."""
@@ -35,29 +49,41 @@ _MOVING_SHARE, _MOVING_SECONDS = 0.1, 10.0
 Solve = Callable[[Problem, float | None, float], ValidatedSolution]
 """Function of a problem with one queue, a time limit and the seconds for bounds."""
 
+Search = Callable[[Problem, Options, Sequence[tuple[Schedule, float]]], SolverResult]
+"""Function of a problem with collectives, options, and schedules with their seconds, which it improves."""
+
 
 def solve_overlapping(
-    problem: Problem,
-    time_limit: float | None,
-    bound_seconds: float,
-    race: Incumbent,
-    start: Schedule | None,
-    solve: Solve,
+    problem: Problem, options: Options, bound_seconds: float, solve: Solve, search: Search | None
 ) -> ValidatedSolution:
-    """Return the fastest solution of a graph with collectives. Raises InfeasibleError."""
+    """Return the fastest solution of a graph with collectives. Raises InfeasibleError.
+
+    search: for machines with links.
+    """
+    time_limit, race, clock = options.time_limit, options.race, options.clock()
+    machine = problem.machine or problem.graph.machine
+    if machine is None or not machine.can_transfer:
+        search = None
+    shares, part = (_SHARES_BEFORE, _BEFORE) if search else (SHARES, 1.0)
     solving, moving = None, _MOVING_SECONDS
     if time_limit is not None:
-        moving = _MOVING_SHARE * time_limit
-        solving = time_limit / len(SHARES) - moving
+        moving = _MOVING_SHARE * part * time_limit
+        solving = part * time_limit / len(shares) - moving
     found = list[ValidatedSolution]()
-    for share in SHARES:
+    for share in shares:
         alone = replace(problem, graph=on_one_queue(problem.graph, share))
         with suppress(*([InfeasibleError] if found else [])):
             found.append(solve(alone, solving, 0.0))
-    schedules = [one.schedule for one in found] + ([] if start is None else [start])
-    schedule, figures = min(_candidates(problem, schedules, moving), key=lambda pair: pair[1].time)
-    notes = list(dict.fromkeys(note for one in found for note in one.notes))
+    schedules = [one.schedule for one in found] + ([] if options.start is None else [options.start])
+    candidates = [_fastest(problem, schedule, moving) for schedule in schedules]
     interrupted = any(one.interrupted for one in found)
+    if search and not interrupted:
+        known = [(schedule, figures.time) for schedule, figures in candidates]
+        result = search(problem, replace(options, time_limit=clock.limit), known)
+        candidates.append(_fastest(problem, result.schedule, 0.0))
+        interrupted = result.interrupted
+    schedule, figures = min(candidates, key=lambda pair: pair[1].time)
+    notes = list(dict.fromkeys(note for one in found for note in one.notes))
     bounds = _bounds(problem, schedule, figures, 0.0 if interrupted else bound_seconds, notes)
     race.found(figures.time, found[0].solver)
     race.proved(bounds[0].seconds, bounds[0].name)
@@ -69,7 +95,7 @@ def solve_overlapping(
         figures=figures,
         lower_bound=bounds[0].seconds,
         status=Status.OPTIMAL if proven else Status.FEASIBLE if stopped else Status.HEURISTIC,
-        seconds=sum(one.seconds for one in found),
+        seconds=monotonic() - clock.begin,
         interrupted=interrupted,
         bounds=bounds,
         notes=tuple(notes),
@@ -77,16 +103,16 @@ def solve_overlapping(
     )
 
 
-def _candidates(
-    problem: Problem, schedules: list[Schedule], seconds: float
-) -> Iterator[tuple[Schedule, Figures]]:
-    """Yield schedules with their figures on the graph: as they are, and with their collectives moved."""
+def _fastest(problem: Problem, schedule: Schedule, seconds: float) -> tuple[Schedule, Figures]:
+    """Return the schedule as it is, or with its collectives moved, and its figures on the graph."""
     limit = device_limit(problem)
-    for schedule in schedules:
-        moved = with_early_collectives(problem.graph, schedule, limit, Clock(seconds))
-        for one in (schedule, moved):
-            with suppress(InvalidScheduleError):  # the simulator has the last word
-                yield one, figures_of(problem.graph, one, budget=limit, machine=problem.machine)
+    found = schedule, figures_of(problem.graph, schedule, budget=limit, machine=problem.machine)
+    moved = with_early_collectives(problem.graph, schedule, limit, Clock(seconds))
+    with suppress(InvalidScheduleError):  # the simulator has the last word
+        figures = figures_of(problem.graph, moved, budget=limit, machine=problem.machine)
+        if figures.time < found[1].time:
+            found = moved, figures
+    return found
 
 
 def _bounds(

@@ -115,9 +115,11 @@ def solve(
             if graph.operations.comm:
                 if addresses:
                     refuse_addresses()
-                found = solve_overlapping(
-                    restriction.problem, time_limit, bound_seconds, race or Incumbent(), start, solve_one
-                )
+                module = module_of(entry(name))
+                chosen = parse_settings(name, module.Settings, settings or {})
+                options = Options(time_limit, chosen, report, race=race or Incumbent(), start=start)
+                search = getattr(module, "overlapped", None)
+                found = solve_overlapping(restriction.problem, options, bound_seconds, solve_one, search)
             else:
                 found = solve_one(restriction.problem, time_limit, bound_seconds, race or Incumbent())
         except InfeasibleError as refusal:

@@ -19,12 +19,14 @@ import numpy as np
 
 from ....graphs.machine import Memory
 from ....planner.schedule.sequence import Run
+from .alternatives import take_place
 from .disk_spill import has_disk, may_lie_below
 from .fill import ends_of
 from .parts import Decisions, OffloadInterval
 from .recompute_moves import RecomputeMoves
 from .stalls import Stalls
 from .state import Outcome, State
+from .timeline import ABSENT
 
 HOT, WARM, HOT_IF_MADE_AGAIN, COLD = 0.5, 0.15, 0.03, 5e-3
 """Temperatures, relative to what a move changes at first (the median of those that make it slower). If much
@@ -47,9 +49,10 @@ _SAMPLE = 40
 
 _VICTIMS = 6
 _FARTHEST = 6
-_TIME, _UPDATE, _AGAIN, _DISK, _PLACE = 0.02, 0.13, 0.3, 0.1, 0.2
+_TIME, _UPDATE, _AGAIN, _DISK, _PLACE, _OVERLAP = 0.02, 0.13, 0.3, 0.1, 0.2, 0.15
 """Shares of moves that change how early fetches start; where an update runs; what is recomputed; whether host
-or disk holds something; and when a transfer runs. The remaining moves offload a tensor or keep it."""
+or disk holds something; when a transfer runs; and when a collective does. The remaining moves offload a
+tensor or keep it."""
 
 _STALL = 0.2
 """Share of the moves that recompute, offload or keep for which the tensor is sought where the device waits
@@ -190,6 +193,7 @@ class Anneal:
             (_AGAIN * bool(self.recomputed.optional), self._recompute_more),
             (_DISK * self.disk, self._lie_elsewhere),
             (_PLACE, self._place_otherwise),
+            (_OVERLAP * bool(self.state.groups), self._overlap),
         ):
             if draw < share:
                 return move()
@@ -212,6 +216,8 @@ class Anneal:
         """
         position, state = self.random.choice(list(self.switchable)), self.state
         operation, before = state.runs[position]
+        if before == ABSENT:
+            return False
         state.switch({position: 0 if before else self.switchable[position]})
         changed: list[int] = state.graph.mutate_lists[operation]
         for x in changed if before else ():
@@ -223,6 +229,17 @@ class Anneal:
         """Add or remove a recomputation; in the memory that becomes free other tensors stay."""
         changed = self.recomputed.change(self._stalling())
         return bool(changed) and self._fit(changed) and self._fill(changed)
+
+    def _overlap(self) -> bool:
+        """Let a collective, or an update that reads the result of one, run at another position."""
+        state, group = self.state, self.random.choice(self.state.groups)
+        position = next((each for each in group if state.runs[each][1] != ABSENT), None)
+        if position is None:
+            return False
+        operation = state.runs[position][0]
+        take_place(state, position, self.random.choice([each for each in group if each != position]))
+        made: list[int] = state.graph.operations.writes[operation].tolist()
+        return self._fit({*made, *state.graph.input_lists[operation]})
 
     def _leave_or_stay(self) -> bool:
         """Offload the tensor of an interval, or of all intervals of that tensor.

@@ -19,7 +19,8 @@ does so. Tensors move whole. No paper has this: the method is memplan's own, exp
                   tables of all
     start.py      greedy starts; fill.py, what stays on the device; disk_spill.py, what goes on to the disk;
                   lp_guide.py, what the offloading program in fractions advises
-    warm_start.py from another solver's schedule, or a start, to a state
+    warm_start.py from another solver's schedule, or a start, to a state; alternatives.py, positions at which
+                  collectives overlap with computations
     anneal.py     moves from there; slots.py and recompute_moves.py, those that change what is recomputed;
                   stalls.py, where the device waits
     planner/residency/assembly.py, from a state to the steps of its schedule; planner/replay, their period
@@ -133,14 +134,21 @@ def improved(problem: Problem, options: Options, known: Iterable[tuple[Schedule,
     if clock.share >= 1.0:
         return SolverResult.of_heuristic(ordered[0][0], clock, time_bound(problem.graph))
     drops = Drops(problem.graph)
-    residencies = (recover_residency(problem.graph, schedule) for schedule, _seconds in ordered)
-    opening = opened(problem, residencies, drops, lambda: clock.share >= _READ_SHARE)
+    residencies = [recover_residency(problem.graph, schedule) for schedule, _seconds in ordered]
+    # What is slower as it is may be faster with collectives that overlap: then all are annealed for a while.
+    groups = [[one] for one in residencies] if problem.graph.operations.comm else [residencies]
+    tried = [opened(problem, group, drops, lambda: clock.share >= _READ_SHARE) for group in groups]
+    openings = [opening for opening in tried if opening]
     found = ordered[0][0]
-    if opening:
-        annealed = _annealed(problem, options, clock, [opening])
+    if openings:
+        annealed = _annealed(problem, options, clock, openings)
         if _seconds(problem, annealed) < ordered[0][1]:
             found = annealed
     return SolverResult.of_heuristic(found, clock, time_bound(problem.graph))
+
+
+overlapped = improved
+"""For graphs with collectives (solvers/registry/overlapping.py)."""
 
 
 def require_links(name: str, problem: Problem) -> Machine:

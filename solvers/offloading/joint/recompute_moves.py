@@ -38,6 +38,7 @@ class RecomputeMoves:
         self._slots: dict[int, list[int]] = {}
         for position in self.optional:
             self._slots.setdefault(state.runs[position][0], []).append(position)
+        self._groups = {position: group for group in state.groups for position in group}
         writes, producers = state.graph.operations.writes, state.graph.producers
         self._written = {operation: writes[operation].tolist() for operation in self._slots}
         self._producers = {x: producers[x].tolist() for made in self._written.values() for x in made}
@@ -50,8 +51,13 @@ class RecomputeMoves:
         """
         slots = self._within(instead) if instead else ()
         position = self.random.choice(slots or self.optional)
-        if self.state.runs[position][1] == ABSENT:
+        runs, group = self.state.runs, self._groups.get(position, ())
+        if group and runs[position][1] == ABSENT:
+            position = next((other for other in group if runs[other][1] != ABSENT), position)
+        if runs[position][1] == ABSENT:
             return self._run_again(position)
+        if group and not any(run[0] == runs[position][0] and run[1] != ABSENT for run in runs[:position]):
+            return set()  # the first run of the operation
         return self._run_no_more(position)
 
     def _within(self, interval: OffloadInterval) -> list[int]:

@@ -142,6 +142,8 @@ def optional(graph: Graph, runs: Sequence[Run]) -> list[int]:
     """
     done, found = set[int](), list[int]()
     for position, (operation, mode) in enumerate(runs):
+        if len(graph.operations.mutates[operation]):
+            continue
         changed = any(len(graph.mutators[x]) for x in graph.operations.writes[operation].tolist())
         if mode == ABSENT or (operation in done and mode == DEFAULT_MODE and not changed):
             found.append(position)

@@ -51,7 +51,7 @@ class State:
     has no effect, until it begins one.
 
     all_offloaded: everything that can be offloaded is, at first. smallest: bytes from which a tensor can be
-    offloaded.
+    offloaded. groups: positions of runs of which one takes place, or none (alternatives.py).
     """
 
     def __init__(
@@ -63,8 +63,9 @@ class State:
         *,
         all_offloaded: bool = False,
         smallest: int = 1,
+        groups: Sequence[Sequence[int]] = (),
     ) -> None:
-        self.graph, self.machine, self.budget = graph, machine, budget
+        self.graph, self.machine, self.budget, self.groups = graph, machine, budget, groups
         self._smallest, self._movable = smallest, movable(graph, machine)
         self.decided: Decisions
         self.variants = VariantTable(graph)

@@ -111,7 +111,8 @@ class Lineup:
         return mode == 0 or (mode > 0 and not self.graph.operations.modes[operation][mode - 1].on_host)
 
     def _seconds(self, run: Run) -> float:
-        return self.graph.seconds(*run) if self._on_device(run) else 0.0
+        computes = self._on_device(run) and run[0] not in self.graph.operations.comm
+        return self.graph.seconds(*run) if computes else 0.0
 
 
 def _read_on_host(graph: Graph) -> list[int]:

@@ -8,9 +8,8 @@ from itertools import permutations
 from random import Random
 
 import pytest
-from memplan.graphs.draft import Draft
 from memplan.graphs.errors import InputError
-from memplan.graphs.graph import Graph, Kind, Phase
+from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.transformations.one_queue import on_one_queue
 from memplan.planner.baseline import baseline, baseline_schedule
@@ -24,39 +23,11 @@ from memplan.solvers.clock import Clock
 from memplan.solvers.early_collectives import with_early_collectives
 from memplan.solvers.problem import Bound, InfeasibleError, Problem, Status
 from memplan.solvers.registry.run import solve
+from sharded_layers import gathered_layers
 from small_graphs import small_graph
 from strategies import with_comm
 
 SAME = 1 + 1e-9
-
-
-def gathered_layers(depth: int, gather: float, compute: float) -> Graph:
-    """Layers whose weights are gathered, whose gradients are scattered, and that are updated at once.
-
-    A share has 1 byte, a weight 4, an activation 2. A layer's backward takes twice as long as its forward.
-    """
-    draft = Draft("gathered layers")
-    batch = draft.tensor("batch", 1, Kind.INPUT)
-    shares = [draft.tensor(f"w{k}", 1, Kind.PARAMETER) for k in range(depth)]
-    x, kept = batch, list[tuple[int, int]]()
-    for k in range(depth):
-        full, made = draft.tensor(f"full{k}", 4), draft.tensor(f"x{k}", 2)
-        draft.operation(f"G{k}", time=gather, reads=[shares[k]], writes=[full], on_comm=True)
-        draft.operation(f"F{k}", time=compute, reads=[x, full], writes=[made])
-        kept.append((x, full))
-        x = made
-    for k in reversed(range(depth)):
-        before, full = kept[k]
-        dx, dw = draft.tensor(f"dx{k}", 2, Kind.GRADIENT), draft.tensor(f"dw{k}", 4, Kind.GRADIENT)
-        share = draft.tensor(f"dw{k}.share", 1, Kind.PARAMETER_GRADIENT)
-        phase = Phase.BACKWARD
-        draft.operation(f"B{k}", time=2 * compute, reads=[x, before, full], writes=[dx, dw], phase=phase)
-        draft.operation(f"R{k}", time=gather, reads=[dw], writes=[share], phase=phase, on_comm=True)
-        draft.operation(
-            f"U{k}", time=0.0, reads=[share], mutates=[shares[k]], phase=Phase.UPDATE, recompute=False
-        )
-        x = dx
-    return draft.graph()
 
 
 def test_all_collectives_but_the_first_and_last_are_hidden() -> None:

@@ -1,0 +1,74 @@
+"""joint's collectives overlap with computations: alternative positions keep the rules, and are worth it."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from memplan.graphs.machine import Links, Machine
+from memplan.graphs.transformations.one_queue import on_one_queue
+from memplan.planner.bounds import minimum_memory
+from memplan.planner.schedule.schedule import Verb
+from memplan.planner.simulator.simulate import simulate
+from memplan.solvers.offloading.joint import joint
+from memplan.solvers.offloading.joint.alternatives import take_place, with_alternatives
+from memplan.solvers.offloading.joint.drops import Drops
+from memplan.solvers.offloading.joint.slots import Slots, optional
+from memplan.solvers.offloading.joint.state import State
+from memplan.solvers.offloading.joint.timeline import ABSENT
+from memplan.solvers.problem import InfeasibleError, Options, Problem
+from memplan.solvers.registry.run import solve
+from sharded_layers import gathered_layers
+from small_offload import small_training
+from strategies import with_comm
+
+LINKED = Machine(links=Links(4.0, 4.0))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_alternatives_keep_the_rules(seed: int) -> None:
+    """The simulator accepts what is made of them, and finds the time that the search counts with."""
+    random = Random(seed)
+    training = small_training(random, random.randint(3, 5), states=seed % 2 == 0, host=seed % 3 == 0)
+    graph = with_comm(random, training)
+    drops = Drops(graph)
+    found = with_alternatives(drops, Slots(drops, drops.runs).runs)
+    assert [found.runs[place] for place in found.inside] == Slots(drops, drops.runs).runs
+    changing = {o for o in range(len(graph.operations)) if len(graph.operations.mutates[o])}
+    assert not changing & {found.runs[place][0] for place in optional(graph, found.runs)}
+    state = State(graph, LINKED, 2**40, found.runs, all_offloaded=random.random() < 0.5, groups=found.groups)
+    for _ in range(4):
+        for group in state.groups:
+            assert len({state.runs[place][0] for place in group}) == 1
+            present = [place for place in group if state.runs[place][1] != ABSENT]
+            if present and random.random() < 0.5:
+                take_place(state, present[0], random.choice([each for each in group if each != present[0]]))
+        outcome = state.evaluate(random.choice((0.5, 1.0, 3.0)))
+        assert not outcome.excess
+        figures = simulate(graph, state.schedule(outcome), machine=LINKED).figures
+        assert figures.time == pytest.approx(outcome.seconds)
+
+
+def test_collectives_are_hidden_with_weights_on_the_host() -> None:
+    """Of six gathers and six scatters the first and the last alone take time, as long as a forward each."""
+    graph = gathered_layers(6, 1.0, 1.0, share=2)
+    machine = Machine(links=Links(1000.0, 1000.0))
+    budget = int(1.4 * minimum_memory(graph, machine))
+    found = solve("joint", Problem(graph, budget, machine), settings={"moves": "20"})
+    assert (found.schedule.verbs == Verb.OFFLOAD).any()
+    assert found.figures.time == pytest.approx(1 + 6 * 1 + 6 * 2 + 1, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_known_schedule_is_never_made_slower(seed: int) -> None:
+    random = Random(seed)
+    graph = with_comm(random, small_training(random, 4, states=True))
+    problem = Problem(graph, int(1.2 * minimum_memory(graph, LINKED)), LINKED)
+    alone = Problem(on_one_queue(graph), problem.budget, LINKED)
+    try:
+        known = solve("joint", alone, settings={"moves": "2"}).schedule
+    except InfeasibleError:
+        return
+    seconds = simulate(graph, known, budget=problem.budget, machine=LINKED).figures.time
+    found = joint.overlapped(problem, Options(None, joint.Settings(moves=5)), [(known, seconds)]).schedule
+    assert simulate(graph, found, budget=problem.budget, machine=LINKED).figures.time <= seconds

@@ -591,19 +591,21 @@ def module_structure(module: nn.Module) -> tuple[tuple[Any, ...], tuple[int, ...
     """Return the structure of a module: its submodules, the identities of its hooks, the names of its own
     tensors.
 
-    Without hooks that only look on: transformers installs its own at a model's first call.
+    Without hooks that only look on: transformers installs its own at a model's first call, and memplan after
+    a sharded plan.
     """
     own: Any = module
     registers = (own._forward_pre_hooks, own._forward_hooks, own._backward_pre_hooks, own._backward_hooks)
-    hooks = [
-        id(hook)
-        for register in registers
-        for hook in register.values()
-        if getattr(hook, "__module__", None) != "transformers.utils.output_capturing"
-    ]
+    hooks = [id(hook) for register in registers for hook in register.values() if not looks_on(hook)]
     parts = (*module._modules, *map(id, module._modules.values()))
     own_tensors = (*module._parameters.items(), *module._buffers.items())
     return parts, tuple(hooks), [name for name, tensor in own_tensors if tensor is not None]
+
+
+def looks_on(hook: Any) -> bool:
+    """Tell whether a module's hook is known to change nothing that the module computes."""
+    home = getattr(hook, "__module__", None) or ""
+    return home == "transformers.utils.output_capturing" or home.endswith(".runtime.sharded.direct_calls")
 
 
 def hooks_of_all_modules() -> list[int]:

@@ -26,6 +26,7 @@ from ..runtime.profile.profile import costs_of, measure_program, with_true_sizes
 from ..runtime.program.graph import graph_of
 from ..runtime.program.program import Program
 from ..runtime.run.execute import PlannedStep
+from ..runtime.sharded.direct_calls import refuse_direct_calls
 from ..runtime.sharded.fully_sharded import Wrapped, find_wrapped, precision_of, taken_out
 from ..runtime.sharded.gradients import share_sizes, with_local_states, with_padding
 from ..runtime.sharded.meshes import check_dimensions
@@ -177,13 +178,15 @@ def sharded_step(
         with around:
             if wrapped is not None:
                 shards.adopt(module, precision)
+            step: TogetherStep
             try:
                 step = kind(iteration, planner, buckets)
             except _TooSmallError as error:
                 assert planner.machine is not None
-                return gathering_step(iteration, options, buckets, planner.machine, error.budget)
+                step = gathering_step(iteration, options, buckets, planner.machine, error.budget)
             planner.gathers = False  # plans of one step have one kind
-            return step
+        refuse_direct_calls(module)
+        return step
 
 
 def _met(iteration: Iteration, options: Options) -> tuple[Ranks, Wrapped | None]:
@@ -225,17 +228,17 @@ def _validate(
         return
     if options.weights is not None:
         check_weights(module, options.weights)
-    if any(options.optimizer.state.values()):
-        raise InputError(
-            "shard=: the optimizer has states of whole weights: make a new one, plan, and load the states "
-            "afterwards, by torch.distributed.checkpoint"
-        )
     for name, parameter in module.named_parameters():
         if isinstance(parameter, DTensor):
             raise InputError(
                 f"shard=: {name} is a DTensor, so its parameters are spread over ranks already: make the "
                 "module anew, and plan it before anything but fully_shard spreads it"
             )
+    if any(options.optimizer.state.values()):
+        raise InputError(
+            "shard=: the optimizer has states of whole weights: make a new one, plan, and load the states "
+            "afterwards, by torch.distributed.checkpoint"
+        )
 
 
 def shards_of(iteration: Iteration) -> Shards:

@@ -276,9 +276,15 @@ def check_equal(ranks: Ranks, options: Options, form: str) -> None:
         {name: repr(value) for name, value in group.items() if name != "params"}
         for group in optimizer.param_groups
     ]
-    mine = (groups, options.budget.text, options.solver, form)
+    mine = (groups, options.max_grad_norm, options.budget.text, options.solver, form)
     found = ranks.gathered(mine)
-    what = ("the optimizer's settings", "budget=", "solver=", "the operations of an iteration")
+    what = (
+        "the optimizer's settings",
+        "max_grad_norm=",
+        "budget=",
+        "solver=",
+        "the operations of an iteration",
+    )
     for rank, row in enumerate(found):
         for name, own, known in zip(what, row, found[0], strict=True):
             if own != known:

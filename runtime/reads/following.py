@@ -25,7 +25,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from ..reach import LONGEST, is_of_user, is_of_user_class
-from ..torch_internals import FORWARD_HOOKS, is_made
+from ..torch_internals import FORWARD_HOOKS, is_made, looks_on
 from .codes import rewritten, with_reader
 from .contents import MISSING, SCALARS, is_plain
 from .nodes import Nodes, quietly
@@ -88,7 +88,8 @@ class Following(Nodes):
         self._seen[id(module)] = module
         for register in FORWARD_HOOKS:
             for hook in vars(module)[register].values():
-                self.see(hook)
+                if not looks_on(hook):
+                    self.see(hook)
         for part in module.children():
             self._see_module(part)
         if "forward" in vars(module):

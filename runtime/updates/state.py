@@ -31,6 +31,16 @@ from .updates import updates_weights
 COUNT = "step"
 """Name under which some optimizers keep, with a parameter's states, how often it was updated."""
 
+_WITHOUT = (
+    "Plan anew without optimizer=, and call loss.backward(), optimizer.step() and optimizer.zero_grad() "
+    "after the step"
+)
+_ANEW = (
+    "Make the module and a new optimizer, load the weights without the states, and plan, with all layers "
+    "trained from the start"
+)
+"""What helps if some weights were updated more often than others; the second if ranks share them."""
+
 
 def count_bytes(optimizer: torch.optim.Optimizer, device: Device) -> int:
     """Return the bytes of the step counts that the optimizer keeps on a device that allocates blocks.
@@ -179,8 +189,8 @@ class OptimizerState:
         if len(made) > 1 or len(counts) > 1:
             raise MismatchError(
                 "the optimizer has updated some parameters more often than others, as after a layer was "
-                "frozen: planned updates count all equally. Plan anew without optimizer=, and call "
-                "loss.backward(), optimizer.step() and optimizer.zero_grad() after the step"
+                "frozen: planned updates count all equally. "
+                + (_ANEW if any(isinstance(each, DTensor) for each in tensors.values()) else _WITHOUT)
             )
         settings = [
             number for group in self._optimizer.param_groups for number in self._described.values(group)

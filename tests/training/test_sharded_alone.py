@@ -17,6 +17,7 @@ from memplan.runtime.program.program import Value
 from memplan.runtime.sharded.gradients import spread_rows
 from memplan.runtime.sharded.ranks import Ranks
 from memplan.runtime.sharded.shards import Shards, checksums
+from sharded_training import whole
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch._C._distributed_c10d import HashStore
@@ -368,9 +369,38 @@ def test_a_wrapped_module_is_refused() -> None:
 def test_a_module_that_is_spread_already_is_refused() -> None:
     module = model()
     optimizer = adamw(module)
-    plan(module, optimizer)
+    plan(module, optimizer)(batches()[0])
     with pytest.raises(memplan.InputError, match="its parameters are spread over ranks already"):
         plan(module, optimizer)
+
+
+def made_anew(module: nn.Module) -> nn.Sequential:
+    made = model()
+    made.load_state_dict({name: whole(each) for name, each in module.state_dict().items()})
+    return made
+
+
+def test_a_direct_call_is_refused_and_the_training_goes_on() -> None:
+    module = model()
+    step = plan(module, adamw(module))
+    with pytest.raises(memplan.MismatchError, match=r"Linear was called with weights .* step\.evaluate or"):
+        module(batches()[0])
+    step(batches()[0])
+    step(batches()[0][:5])  # traced with the hooks there
+    assert len(step.plans) == 2
+    assert torch.equal(made_anew(module).eval()(batches()[1]), step.predict(batches()[1]))
+
+
+def test_a_layer_that_is_trained_later_needs_a_new_optimizer() -> None:
+    module = model()
+    module[0].requires_grad_(requires_grad=False)
+    step = plan(module, torch.optim.AdamW(module.parameters()))
+    step(batches()[0])
+    module[0].requires_grad_(requires_grad=True)
+    with pytest.raises(memplan.MismatchError, match=r"more often than others.*Make the module and a new o"):
+        step(batches()[1])
+    anew = made_anew(module)
+    plan(anew, adamw(anew))(batches()[1])
 
 
 def with_weight(weight: Tensor) -> nn.Sequential:

@@ -223,16 +223,20 @@ def test_a_rank_without_room_on_its_host_is_refused_on_all(tmp_path: Path) -> No
     assert first == f"rank 1 of 2 has no plan: {second}"
 
 
-def with_other_machines(rank: int) -> Any:
-    module = nn.Linear(4, 4)
-    nn.init.ones_(module.weight)
-    machine = None if rank else NODE
-    return planned_step(module, adamw(module), {"input": torch.ones(2, 4)}, "100%", machine=machine)
+def with_other(rank: int, option: str, values: tuple[Any, Any]) -> Any:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Flatten(0), nn.Linear(8, 1), nn.Flatten(0))
+    for weight in module.parameters():
+        nn.init.ones_(weight)
+    chosen: dict[str, Any] = {option: values[rank], "loss_fn": torch.sum}
+    return planned_step(module, adamw(module), {"input": torch.ones(2, 4)}, "100%", **chosen)
 
 
-def test_a_rank_without_the_machine_is_refused_on_all(tmp_path: Path) -> None:
-    line = "ranks 0 and 1 differ in machine=: they must run the same plan"
-    assert ranks(with_other_machines, tmp_path) == [line, line]
+@pytest.mark.parametrize(("option", "values"), [("machine", (NODE, None)), ("max_grad_norm", (1.0, 2.0))])
+def test_a_rank_with_another_option_is_refused_on_all(
+    tmp_path: Path, option: str, values: tuple[Any, Any]
+) -> None:
+    line = f"ranks 0 and 1 differ in {option}=: they must run the same plan"
+    assert ranks(with_other, tmp_path, option, values) == [line, line]
 
 
 def wrapped_in_bfloat16(rank: int, budget: str) -> dict[str, Any]:

@@ -23,6 +23,8 @@ _NUMBER = r"\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?|\.\d+"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*([A-Za-z]*)\s*", re.ASCII)
 _LARGEST = 2**62
 _SLOWEST = 1e-9
+SLOW_RATE = 1e6
+"""Bytes per second: no link or processor of a machine that trains is as slow."""
 _LONGEST = 3600.0
 _SECONDS = {"s": Decimal(1), "ms": Decimal("1e-3"), "us": Decimal("1e-6"), "µs": Decimal("1e-6")}
 _SPANS = {"m": 60, "min": 60, "h": 3600, "d": 86400, **_SECONDS}
@@ -52,6 +54,19 @@ def parse_rate(value: object) -> float:
     if rate < _SLOWEST:
         raise InputError(f"{value!r} is not a rate: it must be above 0 ({_SLOWEST} or more)")
     return rate
+
+
+def check_rate_unit(value: object) -> None:
+    """Raise InputError for a rate without a unit that is more likely of gigabytes than of bytes a second.
+
+    With a unit, also B/s, any rate is valid.
+    """
+    rate = bare_number(value.removesuffix("/s") if isinstance(value, str) else value)
+    if rate is not None and 0 < rate < SLOW_RATE:
+        unit, said = "GB/s" if rate < FEW_BYTES else "MB/s", f"{rate:.10g}"
+        raise InputError(
+            f"{said} without a unit is {said} bytes a second, slower than any: write {said}{unit}, or {said}B/s"
+        )
 
 
 def parse_seconds(value: object) -> float:

@@ -28,7 +28,7 @@ from ..runtime.profile.profile import costs_of, with_true_sizes
 from ..runtime.program.graph import graph_of
 from ..runtime.program.program import Program
 from ..runtime.program.structure import graph_form
-from ..runtime.run.execute import Outcome, PlannedStep
+from ..runtime.run.execute import PlannedStep
 from ..runtime.sharded.meshes import RankGroups, default_group
 from ..runtime.sharded.ranks import Ranks
 from ..runtime.torch_collectives import root_mesh
@@ -148,10 +148,6 @@ class CollectivePlanner(TogetherPlanner):
 
 class CollectiveStep(TogetherStep):
     """A training step of a module that communicates."""
-
-    def _iterate(self, inputs: Inputs, plan: PlannedStep) -> Outcome:
-        with ranks_of(self._iteration).in_order():  # a rank that fails leaves the others' collectives
-            return super()._iterate(inputs, plan)
 
     def _holding(self) -> Holding:
         if any(isinstance(each, DTensor) for each in self._iteration.module.parameters()):

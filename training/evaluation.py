@@ -67,10 +67,11 @@ class Forward:
                 self._beside = extra
                 self.plans = self._none()
             step, inputs = self.plans.serving(inputs)
-            if self._iteration.alone:
+            if (ranks := self._iteration.ranks) is None:
                 outcome = with_less(step, partial(_run, inputs), partial(self._less, inputs))
             else:  # other ranks do not repeat theirs
-                outcome = _run(inputs, step)
+                with ranks.in_order():
+                    outcome = _run(inputs, step)
         return outcome.loss, step.program.output.nest(outcome.outputs)
 
     def _less(self, inputs: Inputs, step: PlannedStep, budget: int) -> PlannedStep:

@@ -33,7 +33,7 @@ from ..runtime.collector import collector_off
 from ..runtime.device.host_capacity import available_bytes
 from ..runtime.model.iteration import Inputs, Iteration
 from ..runtime.program.program import Program
-from ..runtime.run.execute import PlannedStep
+from ..runtime.run.execute import Outcome, PlannedStep
 from ..runtime.run.queues import end_all
 from ..runtime.sharded.meshes import Mesh, RankGroups
 from ..runtime.sharded.ranks import Ranks
@@ -186,13 +186,16 @@ class TogetherStep(Step):
                 the process group's timeout.
         """
         ranks = ranks_of(self._iteration)
+        ranks.note(None)
         try:
-            loss = super().__call__(*arguments, **keywords)
+            return super().__call__(*arguments, **keywords)
         except BaseException as error:
             ranks.note(error)
             raise
-        ranks.note(None)
-        return loss
+
+    def _iterate(self, inputs: Inputs, plan: PlannedStep) -> Outcome:
+        with ranks_of(self._iteration).in_order():  # a rank that fails leaves the others' collectives
+            return super()._iterate(inputs, plan)
 
     def save(
         self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
@@ -211,9 +214,11 @@ class TogetherStep(Step):
     @contextmanager
     def _with_others(self, call: SharedCall) -> Generator[None]:
         """Surround a call that all ranks make. Raises MismatchError, on all of them, if one does not."""
+        ranks = ranks_of(self._iteration)
         with self._alone:
+            ranks.note(None)
             self._plans.agree_on(call)
-            with ranks_of(self._iteration).beating():
+            with ranks.beating():
                 yield
 
     def _serving(self, inputs: Inputs) -> tuple[PlannedStep | None, Inputs]:

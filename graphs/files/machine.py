@@ -38,7 +38,7 @@ from typing import Any, cast
 
 from ..errors import InputError
 from ..machine import MOST_MEMORIES, Link, Links, Machine, Memory, Peers, Replicas, Tier, Updates
-from ..units import FEW_BYTES, bare_number, parse_rate, parse_seconds
+from ..units import FEW_BYTES, SLOW_RATE, bare_number, check_rate_unit, parse_rate, parse_seconds
 from .documents import read_document, write_document
 from .fields import Row, check_fields, mapping, sequence, size, text, twice
 
@@ -62,8 +62,6 @@ def load_machine(path: Path) -> Machine:
         raise InputError(f"{path}: {error}") from None
 
 
-_SLOW = 1e6
-"""Bytes per second: no link or processor of a machine that trains is as slow."""
 _LONG = 1.0
 """Seconds: no copy waits so long before it begins."""
 
@@ -83,13 +81,10 @@ def _check_meant(document: Row) -> None:
     for name, row in rows.items():
         link: Row = cast(Row, row) if isinstance(row, dict) else {"rate": row}
         for field in ("rate", "pageable"):
-            rate = bare_number(link.get(field))
-            if rate is not None and rate < _SLOW:
-                unit, said = "GB/s" if rate < FEW_BYTES else "MB/s", f"{rate:.10g}"
-                raise ValueError(
-                    f"field {name!r}: {said} without a unit is {said} bytes a second, slower than any: "
-                    f"write {said}{unit}, or {said}B/s"
-                )
+            try:
+                check_rate_unit(link.get(field))
+            except InputError as error:
+                raise ValueError(f"field {name!r}: {error}") from None
         latency = bare_number(link.get("latency"))
         if latency is not None and latency >= _LONG:
             said = f"{latency:.10g}"
@@ -228,7 +223,7 @@ def machine_file(machine: Machine) -> Row:
     for row, name in [*((group, name) for group in groups for name in group), *ways]:
         link: Row = row[name] if isinstance(row[name], dict) else row
         for field in ("rate", "pageable") if link is not row else (name,):
-            _add_unit(link, field, "B/s", below=_SLOW)
+            _add_unit(link, field, "B/s", below=SLOW_RATE)
         if link is not row:
             _add_unit(link, "latency", "s", least=_LONG)
     for row in (*(document.get(name, {}) for name in ("device", "host", "disk")), *tiers):

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import InputError
 from ..machine import Updates
-from ..units import FEW_BYTES, bare_number, parse_bytes, parse_rate
+from ..units import FEW_BYTES, bare_number, check_rate_unit, parse_bytes, parse_rate
 
 ONE_BY_ONE, MOST_ONE_BY_ONE = 0.275e9, 2.8e9
 FUSED, BANDWIDTH_SHARE = 1.76e9, 0.5
@@ -70,6 +70,7 @@ def parse_host(text: str, assumed: Host) -> Host:
         if match := _CORES.fullmatch(part):
             host = replace(host, cores=int(match[1]))
         elif part.strip().endswith("/s"):
+            check_rate_unit(part.strip())
             host = replace(host, bandwidth=parse_rate(part.strip()))
         else:
             raise InputError(f"{part.strip()!r} is neither cores nor a bandwidth: write 64GB,16cores,80GB/s")

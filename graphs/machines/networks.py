@@ -11,7 +11,7 @@ from difflib import get_close_matches
 
 from ..errors import InputError
 from ..machine import Peers, Replicas
-from ..units import parse_rate, parse_seconds
+from ..units import check_rate_unit, parse_rate, parse_seconds
 
 LATENCY = 30e-6
 """Seconds that a collective of a few ranks takes besides its bytes."""
@@ -60,8 +60,13 @@ def find_network(text: str, ranks: int) -> Peers:
         return NETWORKS[name].peers(ranks)
     rate, _comma, latency = name.partition(",")
     try:
-        return Peers(parse_rate(rate), parse_seconds(latency) if latency else LATENCY, ranks=ranks)
+        peers = Peers(parse_rate(rate), parse_seconds(latency) if latency else LATENCY, ranks=ranks)
     except (InputError, ValueError):
         close = get_close_matches(name, NETWORKS, 1)
         hint = f"did you mean {close[0]!r}?" if close else f"one of {', '.join(NETWORKS)}, or '45GB/s,30us'"
         raise InputError(f"no network is called {text!r}: {hint}") from None
+    try:
+        check_rate_unit(rate)
+    except InputError as error:
+        raise InputError(f"network {text!r}: {error}") from None
+    return peers

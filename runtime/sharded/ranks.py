@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import count
 from platform import node
@@ -76,6 +76,7 @@ class Ranks:
         store = dist.PrefixStore(f"memplan/{next(_numbers)}", default_store())
         self._signs = Signs(store, self.rank, self.size, self._timeout)
         self._finding = Lock()  # of the thread that finds out which rank is lost; others wait for its word
+        self._known: BaseException | None = None  # error of this rank, known to all
         self.lost = ""
         try:
             self.on_node = max(Counter(self.gathered(node())).values())
@@ -152,6 +153,7 @@ class Ranks:
         known = failed if isinstance(failed, MemplanError) else None
         found = self.gathered(failed and (line_of(failed), known))
         if failed is not None:
+            self._known = failed
             raise failed
         for rank, row in enumerate(found):
             if row is not None:
@@ -294,9 +296,22 @@ class Ranks:
             self._end_groups()
         self._signs.await_readers()
 
-    def beating(self) -> AbstractContextManager[None]:
-        """Return a context in which other ranks wait for this one as long as it lives."""
-        return self._signs.beating()
+    @contextmanager
+    def beating(self) -> Generator[None]:
+        """Surround a call of all ranks, in which others wait for this one as long as it lives.
+
+        An error of this rank alone, which no other knows of, ends them all. It is none of memplan's.
+        """
+        try:
+            with self._signs.beating():
+                yield
+        except BaseException as error:
+            if isinstance(error, MemplanError) or error is self._known:
+                self.note(error)
+            else:
+                self.leave(error)
+            self._known = None
+            raise
 
     @contextmanager
     def in_order(self) -> Generator[None]:
@@ -329,7 +344,8 @@ class Ranks:
             with self._finding:
                 if not self.lost:
                     self.lost = "the ranks have lost each other"
-                    if isinstance(error, SilentError):  # a group ends when its collectives have ended
+                    # A group ends when its collectives have ended.
+                    if self._signs.end_waits() or isinstance(error, SilentError):
                         keep(self._control, self._saving)
                     self._end_groups()  # at once: ranks that wait for this one look for the lost one too
                     self.lost = f"{self._signs.find_lost(error)}; start all ranks anew, from a checkpoint"

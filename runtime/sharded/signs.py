@@ -2,7 +2,7 @@
 looks for a lost one, and that it is alive.
 
     failed/RANK   its error; empty once it goes on
-    here/RANK     it has lost another, and answers
+    here/RANK     it has lost another, and answers: `late` if a collective has timed out
     beat/RANK     a number that grows while it plans or saves, however long that takes
     silent        a rank has given no sign of life for too long
 """
@@ -37,7 +37,7 @@ _SILENCE = 30.0
 
 Result = TypeVar("Result")
 
-_CPP_PLACE = re.compile(r"^\[\S+:\d+\] ")
+_CPP_PLACE = re.compile(r"^\[(enforce fail at )?\S+:\d+\] (err == 0\. )?")
 
 
 class Signs:
@@ -50,6 +50,8 @@ class Signs:
         self._has_failed = False
         self._beats, self._beating, self._changing = count(), 0, Lock()
         self._ended = Event()
+        self._waits, self._waits_end = list[str](), Event()
+        self._is_late = False
 
     # ── errors ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -78,7 +80,7 @@ class Signs:
 
         error: of a collective.
         """
-        search = partial(self._search, error)
+        search, self._is_late = partial(self._search, error), "imed out" in str(error)
         try:
             found = _in_time(search, 2 * _PATIENCE)
         except RuntimeError:  # the store is a process's too: the first one's
@@ -88,7 +90,7 @@ class Signs:
         names = " and ".join(f"rank {rank}" for rank in found) + f" of {self._size}"
         if isinstance(error, SilentError):
             return f"{names} gave no sign of life for {self._silence:g} s: it hangs, or is stopped"
-        if _timed_out(error):
+        if self._is_late:
             return f"{names} did not come to a collective within {self._waited}: it hangs, or waits"
         return (
             f"{names} ended without an error: killed, or out of memory, or its program ended before those of "
@@ -98,7 +100,7 @@ class Signs:
     def _search(self, error: Exception) -> str | list[int]:
         """Return which rank has failed, and how, or the silent ones."""
         others, silent = [rank for rank in range(self._size) if rank != self._rank], list[int]()
-        self._store.set(f"here/{self._rank}", "")
+        self._store.set(f"here/{self._rank}", "late" if self._is_late else "")
         end = perf_counter() + _PATIENCE
         while perf_counter() < end:
             for rank in others:
@@ -106,12 +108,15 @@ class Signs:
                     return f"rank {rank} of {self._size} has failed: {text}"
             silent = [rank for rank in others if not self._is_there(rank)]
             if not silent:
-                return self._all_there(error)
+                break
             sleep(0.1)
-        return silent
+        # Another rank may have waited for the lost one, and ended this one's collective.
+        answers = (self._store.get(f"here/{rank}") for rank in others if rank not in silent)
+        self._is_late = self._is_late or b"late" in answers
+        return silent or self._all_there(error)
 
     def _all_there(self, error: Exception) -> str:
-        if _timed_out(error):
+        if self._is_late:
             return (
                 f"the {self._size} ranks did not come to one collective within {self._waited}, and none has "
                 "ended: one waits in a call that the others do not make"
@@ -150,25 +155,40 @@ class Signs:
         """
         watched = f"beat/{(self._rank + 1) % self._size}"
         begun, looked, known, pause = perf_counter(), perf_counter(), b"", 1e-4
-        while not work.is_completed():
-            sleep(pause)
-            pause = min(2 * pause, 0.05)
-            now = perf_counter()
-            if now - looked < _BEAT:
-                continue
-            looked = now
-            try:
-                found, lost = _in_time(partial(self._look, watched), self._silence)
-            except RuntimeError:
-                found, lost = known, True
-            if found != known:
-                begun, known = now, found
-            if lost or now - begun > self._silence:
-                keep(work, *tensors)  # a silent rank may wake up, and send
-                if not lost:
-                    self._store.set("silent", "")
-                raise SilentError(watched)
+        self._waits.append(watched)
+        try:
+            while not work.is_completed():
+                sleep(pause)
+                pause = min(2 * pause, 0.05)
+                now, lost = perf_counter(), self._waits_end.is_set()
+                if now - looked < _BEAT and not lost:
+                    continue
+                looked, found = now, known
+                try:
+                    if not lost:
+                        found, lost = _in_time(partial(self._look, watched), self._silence)
+                except RuntimeError:
+                    lost = True
+                if found != known:
+                    begun, known = now, found
+                if lost or now - begun > self._silence:
+                    keep(work, *tensors)  # a silent rank may wake up, and send
+                    if not lost:
+                        self._store.set("silent", "")
+                    raise SilentError(watched)
+        finally:
+            self._waits.pop()
         work.wait()
+
+    def end_waits(self) -> bool:
+        """End the waits of all threads, here and on the other ranks. Returns whether there are any here:
+        gloo goes on with their collectives, and their groups can't end before.
+        """
+        self._waits_end.set()
+        if waits := bool(self._waits):
+            with suppress(RuntimeError):
+                _in_time(partial(self._store.set, "silent", ""), _BEAT)
+        return waits
 
     def _look(self, watched: str) -> tuple[bytes, bool]:
         """Return a rank's last sign of life, and whether some rank has found another silent."""
@@ -217,7 +237,3 @@ def keep(*objects: object) -> None:
 def line_of(error: BaseException) -> str:
     """Return an error as one line, without the place in C++ that raised it."""
     return " ".join(_CPP_PLACE.sub("", str(error)).split()) or type(error).__name__
-
-
-def _timed_out(error: Exception) -> bool:
-    return "imed out" in str(error)

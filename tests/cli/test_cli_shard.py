@@ -15,6 +15,7 @@ from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.files.machine import load_machine
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Machine, Peers, Replicas, Updates
+from memplan.graphs.machines.hosts import SERVER, parse_host
 from memplan.graphs.machines.networks import LATENCY, NETWORKS, find_network, find_replicas
 
 
@@ -187,6 +188,14 @@ def test_an_unknown_network_is_refused(text: str) -> None:
         find_network("nvlink", 0)
     with pytest.raises(InputError, match="1 replicas: give the number of sets of ranks"):
         find_replicas("nvlink", 1)
+
+
+@pytest.mark.parametrize(("text", "meant"), [("45", "45GB/s"), ("45,30us", "45GB/s"), ("4500/s", "4500MB/s")])
+def test_a_rate_without_a_unit_is_refused(text: str, meant: str) -> None:
+    with pytest.raises(InputError, match=f"^network '{text}': .* without a unit is .* write {meant}, or "):
+        find_network(text, 2)
+    with pytest.raises(InputError, match="80 without a unit is 80 bytes a second"):
+        parse_host("64GB,16cores,80/s", SERVER)
 
 
 def test_shares_of_weights_are_offloaded_and_updated_on_the_host(graph: Path) -> None:

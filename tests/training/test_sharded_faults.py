@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from math import prod
 from pathlib import Path
+from threading import Thread
 from time import perf_counter
 from typing import Any
 
@@ -23,10 +25,15 @@ from memplan.training.together import end_groups
 from ranks import ranks
 from sharded_training import Size, mesh_of
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 pytestmark = pytest.mark.scripts
 
 SIZE, LOST = 3, 1
+STOPPED = 15
+"""Seconds after which a stopped rank is killed."""
+LIVES = 6.0
+"""Seconds for which a rank lives on after its error."""
 HANGS = 25.0
 """Seconds for which a rank hangs; collectives wait for fewer."""
 
@@ -76,10 +83,16 @@ def train(rank: int, fault: str, size: Size) -> tuple[str, float]:
         sys.last_value = raised  # as the interpreter does before the program ends
         end_groups()
         return str(raised), 0.0
-    if rank == LOST and fault not in ("other form", "saves"):
+    if rank == LOST and fault in ("raises", "dies", "hangs"):
         Ranks.scatter = fails
     begun = perf_counter()
     try:
+        if fault.startswith("no memory"):
+            with WithoutMemory() if rank == LOST else nullcontext():
+                if fault == "no memory to plan":
+                    step.evaluate(x)
+                else:
+                    step(x)
         if rank == LOST and fault == "other form":
             step(x[:4])
         if rank == LOST and fault == "saves":
@@ -87,7 +100,23 @@ def train(rank: int, fault: str, size: Size) -> tuple[str, float]:
         step(x)
     except (memplan.MemplanError, OSError) as error:
         return str(error), perf_counter() - begun
+    except RuntimeError:
+        time.sleep(LIVES)  # the program has caught its error, and goes on
     return "nothing", 0.0
+
+
+class WithoutMemory(TorchDispatchMode):
+    """Operations of which the fifth finds no memory for its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += 1
+        if self.calls == 5:
+            torch.empty(2**60, dtype=torch.uint8)
+        return func(*args, **(kwargs or {}))
 
 
 def lines(folder: Path, fault: str, timeout: float = 150, size: Size = SIZE) -> list[str]:
@@ -103,6 +132,15 @@ def lines(folder: Path, fault: str, timeout: float = 150, size: Size = SIZE) -> 
 def test_a_rank_that_raises_is_named_with_its_error(tmp_path: Path) -> None:
     line = "rank 1 of 3 has failed: no room on the device; start all ranks anew, from a checkpoint"
     assert lines(tmp_path, "raises") == [line, line]
+
+
+@pytest.mark.parametrize("call", ["", " to plan"])
+def test_a_rank_without_memory_is_named_at_once(tmp_path: Path, call: str) -> None:
+    """An operation of this rank alone fails; its program catches the error."""
+    begun, found = "rank 1 of 2 has failed: DefaultCPUAllocator: ", ranks(train, tmp_path, f"no memory{call}", 2)
+    line, seconds = found[0]
+    assert line.startswith(begun)
+    assert seconds < LIVES / 2
 
 
 def test_a_rank_that_dies_is_named(tmp_path: Path) -> None:
@@ -142,9 +180,39 @@ def stopped(rank: int) -> None:
         made.together(stop if rank == LOST else lambda: None)
 
 
+def test_waits_for_a_stopped_rank_end_with_another_collective(tmp_path: Path) -> None:
+    """A collective ends at its timeout. Its thread can't end a group in which another one waits."""
+    line = "rank 1 of 3 did not come to a collective within 3 s: it hangs, or waits; start all ranks anew"
+    others = [each for rank, each in enumerate(ranks(waiting, tmp_path, size=SIZE, timeout=3)) if rank != LOST]
+    assert all(each is not None and each[0].startswith(line) and each[1] < STOPPED - 3 for each in others), others
+
+
+def waiting(rank: int) -> tuple[str, float] | None:
+    """Gather in one thread and wait in another while a rank is stopped; return what is raised, and when."""
+    signs._PATIENCE, signs._BEAT = 3.0, 0.5  # pyright: ignore[reportPrivateUsage]
+    made, begun = Ranks(True, torch.device("cpu")), perf_counter()
+    if rank == LOST:
+        stop()
+        return None
+
+    def gather() -> None:
+        with suppress(memplan.MemplanError):
+            made.gather([(torch.zeros(1), torch.zeros(SIZE))])
+
+    thread = Thread(target=gather)
+    thread.start()
+    try:
+        with made.beating():
+            made.gathered(None)
+    except memplan.MemplanError as error:
+        thread.join()
+        return str(error), perf_counter() - begun
+    return None
+
+
 def stop() -> None:
     """Stop this process, which another one kills later."""
-    subprocess.Popen(["sh", "-c", f"sleep 15; kill -KILL {os.getpid()}"])
+    subprocess.Popen(["sh", "-c", f"sleep {STOPPED}; kill -KILL {os.getpid()}"])
     os.kill(os.getpid(), signal.SIGSTOP)
 
 

@@ -65,7 +65,8 @@ def check_rate_unit(value: object) -> None:
     if rate is not None and 0 < rate < SLOW_RATE:
         unit, said = "GB/s" if rate < FEW_BYTES else "MB/s", f"{rate:.10g}"
         raise InputError(
-            f"{said} without a unit is {said} bytes a second, slower than any: write {said}{unit}, or {said}B/s"
+            f"{said} without a unit is {said} bytes a second, slower than any: write {said}{unit}, or "
+            f"{said}B/s"
         )
 
 

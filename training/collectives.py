@@ -21,14 +21,13 @@ from ..graphs.errors import InputError, MismatchError
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..runtime.calls.collectives import collectives_in, groups_of, overlapping
-from ..runtime.model.iteration import Inputs, Iteration, tensors_in
+from ..runtime.model.iteration import Iteration, tensors_in
 from ..runtime.model.processes import Processes
 from ..runtime.profile.collectives import measure_around, measure_collectives
 from ..runtime.profile.profile import costs_of, with_true_sizes
 from ..runtime.program.graph import graph_of
 from ..runtime.program.program import Program
 from ..runtime.program.structure import graph_form
-from ..runtime.run.execute import PlannedStep
 from ..runtime.sharded.meshes import RankGroups, default_group
 from ..runtime.sharded.ranks import Ranks
 from ..runtime.torch_collectives import root_mesh
@@ -46,7 +45,8 @@ from .together import (
     TogetherAccumulatingStep,
     TogetherPlanner,
     TogetherStep,
-    check_equal,
+    check_form,
+    check_options,
     made_ranks,
     part_of_this_node,
     ranks_of,
@@ -68,12 +68,12 @@ class CollectivePlanner(TogetherPlanner):
     def _traced(self, iteration: Iteration) -> Program:
         ranks = ranks_of(iteration)
         program = ranks.together(partial(_program, iteration))
-        check_equal(ranks, self.options, self._form(ranks, program))
+        check_form(ranks, self._form(ranks, program))
         self._check_groups(ranks, program)
         ranks.open(groups_of(program))
         with ranks.in_order():  # kernels run here, collectives among them: equally many on all ranks
             program = trace_real_layouts(iteration, program)
-        check_equal(ranks, self.options, self._form(ranks, program))
+        check_form(ranks, self._form(ranks, program))
         return program
 
     def _form(self, ranks: Ranks, program: Program) -> str:
@@ -205,6 +205,7 @@ def collective_step(
     given: tuple[Tensor, ...] = (*tensors_in(iteration.inputs).values(), *iteration.module.parameters())
     ranks = made_ranks(groups, given[0].device)
     with ranks.beating():
+        check_options(ranks, options, iteration.module)
         ranks.together(partial(_validate, options, processes, buckets, planned=planned))
         planner = CollectivePlanner(options, TrainingLog(options.progress))
         planner.machine = part_of_this_node(ranks, options.machine)

@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -108,7 +108,8 @@ class Report:
 class Prediction:
     """The plan of a step for one shape: graph, schedule, budget in bytes and predicted figures.
 
-    `figures.time` is in seconds, `figures.peak` in bytes.
+    `figures.time` is in seconds, `figures.peak` in bytes: with gradient accumulation, of an update's last
+    batch, and of its largest.
     """
 
     graph: Graph
@@ -145,6 +146,7 @@ class Record:
     """Log of one plan.
 
     setup: seconds by phase.
+    peak: bytes of an update's largest plan, if it has several batches.
     slower: measured time relative to the figures', once iterations were timed.
     pending: stamps of iterations that the device may not have ended yet.
     notes: how good it and its times are, and what became of the plan when they drifted.
@@ -154,6 +156,7 @@ class Record:
     machine: Machine | None
     figures: Figures
     setup: dict[str, float]
+    peak: int
     slower: float = 1.0
     compared_before: bool = False
     iterations: int = 0
@@ -183,6 +186,7 @@ class TrainingLog:
     def __init__(self, tell: Progress) -> None:
         self.tell = tell
         self._setup: dict[str, float] = {}
+        self._part_peak = 0
         self._notes: list[str] = []
         self._compared_before = False
         self._records = WeakKeyDictionary[PlannedStep, Record]()
@@ -227,20 +231,28 @@ class TrainingLog:
     def opened(self, step: PlannedStep, plan: Plan, machine: Machine | None) -> None:
         """Begin the record of a new plan, made in the phases since the last one."""
         figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
+        peak = max(figures.peak, self._part_peak)
         self._records[step] = Record(
-            plan, machine, figures, self._setup, compared_before=self._compared_before, notes=self._notes
+            plan,
+            machine,
+            figures,
+            self._setup,
+            peak,
+            compared_before=self._compared_before,
+            notes=self._notes,
         )
-        self._setup, self._notes, self._compared_before = {}, [], False
-        result = f"{duration(figures.time)} per iteration, {format_bytes(figures.peak)} of "
+        self._setup, self._notes, self._compared_before, self._part_peak = {}, [], False, 0
+        result = f"{duration(figures.time)} per iteration, {format_bytes(peak)} of "
         result += format_bytes(plan.budget)
         _log.info("planned %s: %s", plan.graph.name, result)
         if isinstance(self.tell, PlanningLine):
             self.tell.planned(result)
 
     def joined(self, step: PlannedStep, plan: Plan, machine: Machine | None) -> None:
-        """Begin the record of a part of another step's plan, whose record has the set-up."""
+        """Begin the record of a part of another step's plan, whose record follows and has the set-up."""
         figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
-        self._records[step] = Record(plan, machine, figures, {})
+        self._part_peak = figures.peak
+        self._records[step] = Record(plan, machine, figures, {}, figures.peak)
 
     def plan(self, step: PlannedStep) -> Plan:
         return self._records[step].plan
@@ -255,7 +267,8 @@ class TrainingLog:
         record = self._records[step]
         plan = record.plan
         write = partial(save, plan=plan, machine=record.machine)
-        return Prediction(plan.graph, plan.schedule, plan.budget, record.figures, write)
+        figures = replace(record.figures, peak=record.peak)
+        return Prediction(plan.graph, plan.schedule, plan.budget, figures, write)
 
     def iterated(self, step: PlannedStep, loss: Tensor | None, begun: Stamp) -> None:
         """Count an iteration, time it and report it.

@@ -50,7 +50,8 @@ from .together import (
     TogetherAccumulatingStep,
     TogetherPlanner,
     TogetherStep,
-    check_equal,
+    check_form,
+    check_options,
     made_ranks,
     part_of_this_node,
     validate_together,
@@ -78,7 +79,7 @@ class ShardedPlanner(TogetherPlanner):
         program = shards.ranks.together(partial(_program, iteration, shards))
         if not shards.are_spread:
             _check_values(shards.ranks, iteration.module)
-        check_equal(shards.ranks, self.options, program.fingerprint)
+        check_form(shards.ranks, program.fingerprint)
         return program
 
     def _first_plan(self, iteration: Iteration, program: Program, size: int | None) -> FirstPlan | None:
@@ -156,6 +157,7 @@ def sharded_step(
     module, word = iteration.module, "shard=" if wrapped is None else "fully_shard"
     reads = wrapped is None and options.weights is not None
     with ranks.beating():
+        check_options(ranks, options, module)
         ranks.together(partial(_validate, module, options, processes, word, planned=planned))
         planner = ShardedPlanner(options, TrainingLog(options.progress))
         planner.machine = part_of_this_node(ranks, options.machine)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..graphs.errors import InputError, MemplanError, MismatchError
 from ..graphs.graph import Graph
@@ -270,27 +270,49 @@ def validate_together(options: Options, word: str, *, planned: bool) -> None:
         )
 
 
-def check_equal(ranks: Ranks, options: Options, form: str) -> None:
-    """Raise MismatchError, on all ranks, if one has another optimizer, request or iteration than rank 0.
+def check_options(ranks: Ranks, options: Options, module: nn.Module) -> None:
+    """Raise MismatchError, on all ranks, if one has other options, or another optimizer, than rank 0, or if
+    a parameter of the module has another dtype or requires_grad there.
+    """
+    own = {f"{name}=": repr(value) for name, value in vars(options).items() if name not in _OF_RANK}
+    if (optimizer := options.optimizer) is not None:
+        own["optimizer="] = type(optimizer).__name__
+        own["the optimizer's settings"] = repr(
+            [{name: value for name, value in x.items() if name != "params"} for x in optimizer.param_groups]
+        )
+    for name, each in module.named_parameters():
+        own[f"the dtype of {name}"] = repr(each.dtype)
+        own[f"requires_grad of {name}"] = repr(each.requires_grad)
+    _check_equal(ranks, own)
+
+
+_OF_RANK = {
+    "machine",
+    "shard",
+    "states",
+    "cache",
+    "progress",
+    "loss_fn",
+    "targets",
+    "optimizer",
+    "scaler",
+    "weights",
+}
+"""Options whose values are a rank's own, or are compared elsewhere."""
+
+
+def check_form(ranks: Ranks, form: str) -> None:
+    """Raise MismatchError, on all ranks, if one has another iteration than rank 0.
 
     form: what must be equal of their programs.
     """
-    optimizer = options.optimizer
-    assert optimizer is not None
-    groups = [
-        {name: repr(value) for name, value in group.items() if name != "params"}
-        for group in optimizer.param_groups
-    ]
-    mine = (groups, options.max_grad_norm, options.budget.text, options.solver, form)
-    found = ranks.gathered(mine)
-    what = (
-        "the optimizer's settings",
-        "max_grad_norm=",
-        "budget=",
-        "solver=",
-        "the operations of an iteration",
-    )
-    for rank, row in enumerate(found):
-        for name, own, known in zip(what, row, found[0], strict=True):
-            if own != known:
+    _check_equal(ranks, {"the operations of an iteration": form})
+
+
+def _check_equal(ranks: Ranks, own: Mapping[str, str]) -> None:
+    """Raise MismatchError, on all ranks, for the first text that differs, by its name in the line."""
+    first, *others = ranks.gathered(own)
+    for rank, row in enumerate(others, 1):
+        for name, known in first.items():
+            if row.get(name, known) != known:
                 raise MismatchError(f"ranks 0 and {rank} differ in {name}: they must run the same plan")

@@ -62,15 +62,12 @@ class Ranks:
         self._backend = device_of(device).collectives
         # Groups of a mesh's dimensions have PyTorch's default, not what init_process_group was given.
         self._timeout = min(timeout_of(each, device) for each in (groups.users, default_group()))
-        self._row = self._communicator(groups.row)
+        self._communicators = list[Communicator]()
         # Others wait while rank 0 measures and solves, however long that takes.
         self._control = new_group(groups.all, "gloo", max(self._timeout, _PLANNING))
         # Between iterations: collectives of the one before may still be under way in the first group.
         self._steps = new_group(groups.all, "gloo", self._timeout)
         self._column, self._saving = None, self._control
-        if self.replicas > 1:
-            self._column = self._communicator(groups.column)
-            self._saving = new_group(groups.row, "gloo", max(self._timeout, _PLANNING))
         self._labels: dict[str, list[int]] = {}
         self._of_module: dict[str, Communicator] = {}
         store = dist.PrefixStore(f"memplan/{next(_numbers)}", default_store())
@@ -79,12 +76,28 @@ class Ranks:
         self._known: BaseException | None = None  # error of this rank, known to all
         self.lost = ""
         try:
+            self._check_meshes()
+            self._row = self._communicator(groups.row)
+            if self.replicas > 1:
+                self._column = self._communicator(groups.column)
+                self._saving = new_group(groups.row, "gloo", max(self._timeout, _PLANNING))
             self.on_node = max(Counter(self.gathered(node())).values())
             self._check_versions()
             self._check_devices()
         except BaseException:
             self.end()
             raise
+
+    def _check_meshes(self) -> None:
+        """Check that all ranks have one mesh: else they would make different groups."""
+        found = self.gathered((self.replicas, self.shards))
+        for rank, one in enumerate(found):
+            if one != found[0]:
+                first, other = (" × ".join(map(str, sizes)) for sizes in (found[0], one))
+                raise MismatchError(
+                    f"ranks 0 and {rank} differ in the mesh of shard=, of {first} and {other} ranks: give "
+                    "all the same"
+                )
 
     def _check_versions(self) -> None:
         """Check that all ranks run the same code: plans and errors travel between them as objects."""
@@ -266,7 +279,9 @@ class Ranks:
         return self._of_module[label]
 
     def _communicator(self, members: list[int]) -> Communicator:
-        return Communicator(members, self._backend, self._timeout, self._reported)
+        made = Communicator(members, self._backend, self._timeout, self._reported)
+        self._communicators.append(made)
+        return made
 
     # ── faults ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -353,10 +368,9 @@ class Ranks:
 
     def _end_groups(self) -> None:
         groups = [self._control, self._steps, self._saving]
-        for communicator in (self._row, self._column, *self._of_module.values()):
-            if communicator is not None:
-                groups.append(communicator.group)
-                communicator.group = None
+        for communicator in self._communicators:
+            groups.append(communicator.group)
+            communicator.group = None
         self._control = self._steps = self._saving = None
         made = {id(group): group for group in groups if group is not None}  # without replicas two are one
         groups.clear()

@@ -116,7 +116,7 @@ class Signs:
         return silent or self._all_there(error)
 
     def _all_there(self, error: Exception) -> str:
-        if self._is_late:
+        if self._is_late or isinstance(error, SilentError):
             return (
                 f"the {self._size} ranks did not come to one collective within {self._waited}, and none has "
                 "ended: one waits in a call that the others do not make"

@@ -17,6 +17,8 @@ from memplan.graphs.machine import Links, Machine
 from memplan.runtime.device.device import Device
 from memplan.runtime.run.cycle import Cycle
 from memplan.runtime.run.recovery import BEGINS_ANEW, UNDONE
+from memplan.training.progress import progress_callback
+from memplan.training.report import TrainingLog
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import OneCycleLR, StepLR
@@ -368,3 +370,13 @@ def test_all_that_updates_can(
     step.restore_to_device()
     for name, tensor in baseline.state_dict().items():
         assert torch.equal(module.state_dict()[name], tensor), name
+
+
+def test_the_planned_peak_is_that_of_an_updates_largest_plan() -> None:
+    module, log = model(), TrainingLog(progress_callback(False))
+    steps = [planned(module, sgd(module), budget=budget) for budget in ("100%", "80%")]
+    larger, smaller = (each._book.plan(each.plans[0]) for each in steps)  # pyright: ignore[reportPrivateUsage]
+    log.joined(steps[0].plans[0], larger, None)
+    log.opened(steps[1].plans[0], smaller, None)
+    peaks = [each.plan.figures.peak for each in steps]
+    assert log.prediction(steps[1].plans[0]).figures.peak == peaks[0] > peaks[1]

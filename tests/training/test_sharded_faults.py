@@ -9,11 +9,12 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from math import prod
 from pathlib import Path
 from threading import Thread
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import memplan
 import pytest
@@ -137,7 +138,10 @@ def test_a_rank_that_raises_is_named_with_its_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("call", ["", " to plan"])
 def test_a_rank_without_memory_is_named_at_once(tmp_path: Path, call: str) -> None:
     """An operation of this rank alone fails; its program catches the error."""
-    begun, found = "rank 1 of 2 has failed: DefaultCPUAllocator: ", ranks(train, tmp_path, f"no memory{call}", 2)
+    begun, found = (
+        "rank 1 of 2 has failed: DefaultCPUAllocator: ",
+        ranks(train, tmp_path, f"no memory{call}", 2),
+    )
     line, seconds = found[0]
     assert line.startswith(begun)
     assert seconds < LIVES / 2
@@ -183,8 +187,12 @@ def stopped(rank: int) -> None:
 def test_waits_for_a_stopped_rank_end_with_another_collective(tmp_path: Path) -> None:
     """A collective ends at its timeout. Its thread can't end a group in which another one waits."""
     line = "rank 1 of 3 did not come to a collective within 3 s: it hangs, or waits; start all ranks anew"
-    others = [each for rank, each in enumerate(ranks(waiting, tmp_path, size=SIZE, timeout=3)) if rank != LOST]
-    assert all(each is not None and each[0].startswith(line) and each[1] < STOPPED - 3 for each in others), others
+    others = [
+        each for rank, each in enumerate(ranks(waiting, tmp_path, size=SIZE, timeout=3)) if rank != LOST
+    ]
+    assert all(each is not None and each[0].startswith(line) and each[1] < STOPPED - 3 for each in others), (
+        others
+    )
 
 
 def waiting(rank: int) -> tuple[str, float] | None:
@@ -262,3 +270,37 @@ def test_a_budget_that_is_too_small_is_infeasible_on_all_ranks(tmp_path: Path) -
     assert least == other > 0
     assert line.startswith("no schedule within ")
     assert line_there == f"rank 0 of 2 has no plan: {line}"
+
+
+DIFFERENT: dict[str, dict[str, Any]] = {
+    "gradient_accumulation_steps=": {"gradient_accumulation_steps": 2},
+    "max_grad_norm=": {"max_grad_norm": 2.0},
+    "budget=": {"budget": "90%"},
+    "autocast=": {"autocast": torch.bfloat16},
+    "optimizer=": {"optimizer": torch.optim.SGD},
+    "the optimizer's settings": {"optimizer": partial(torch.optim.AdamW, lr=0.5)},
+    "requires_grad of 0.weight": {"frozen": True},
+    "the dtype of 0.weight": {"dtype": torch.float64},
+    "the mesh of shard=, of 1 × 2 and 2 × 1 ranks": {"shard": (2, 1)},
+}
+
+
+def different(rank: int) -> list[str]:
+    found = list[str]()
+    for each in DIFFERENT.values():
+        given = {"max_grad_norm": 1.0, "budget": "100%", "shard": True, **(each if rank else {})}
+        module, make_optimizer = model(), given.pop("optimizer", torch.optim.AdamW)
+        cast(nn.Linear, module[0]).requires_grad_(not given.pop("frozen", False)).to(given.pop("dtype", None))
+        shard = given.pop("shard")
+        given |= {"shard": shard if shard is True else mesh_of(shard), "cache": False}
+        optimizer = make_optimizer(module.parameters())
+        with pytest.raises(memplan.MismatchError) as refused:
+            memplan.optimize(module, torch.randn(8, 6), loss_fn=squares, optimizer=optimizer, **given)
+        found.append(str(refused.value))
+    return found
+
+
+def test_what_differs_between_ranks_is_named(tmp_path: Path) -> None:
+    for found in ranks(different, tmp_path, timeout=20):
+        for name, line in zip(DIFFERENT, found, strict=True):
+            assert line.startswith(f"ranks 0 and 1 differ in {name}: "), line

@@ -14,7 +14,7 @@ from ..graphs.arrays import Floats, Ints
 from ..graphs.graph import Graph, Phase
 from ..graphs.machine import Memory
 from ..planner.addresses.lifetimes import WORKSPACE, Lifetimes
-from ..planner.baseline import any_size, baseline_schedule
+from ..planner.baseline import any_size, baseline, baseline_schedule
 from ..planner.schedule.schedule import Schedule, Verb
 from ..planner.simulator.curves import byte_curves
 from ..planner.simulator.timeline import NOTHING, Timeline, timeline
@@ -86,10 +86,11 @@ def _memory(graph: Graph, line: Timeline, rows: Lifetimes) -> Document:
 
 
 def _baseline(graph: Graph) -> Document:
-    """Return the curve of the baseline on a device of unlimited size."""
-    schedule = baseline_schedule(graph)
-    line = timeline(graph, schedule, machine=any_size(graph))
-    return _curve("baseline", line, byte_curves(graph, schedule, machine=any_size(graph))[Memory.DEVICE])
+    """Return the curve of the baseline on a device of its peak: in more, collectives would come earlier."""
+    schedule, machine, size = baseline_schedule(graph), any_size(graph), baseline(graph).peak
+    line = timeline(graph, schedule, budget=size, machine=machine)
+    curves = byte_curves(graph, schedule, budget=size, machine=machine)
+    return _curve("baseline", line, curves[Memory.DEVICE])
 
 
 def _curve(name: str, line: Timeline, bytes_: Ints) -> Document:

@@ -17,7 +17,7 @@ from ..graphs.graph import Kind, Phase
 from ..graphs.machine import Memory
 from ..graphs.units import format_bytes
 from ..planner.addresses.lifetimes import lifetimes
-from ..planner.baseline import any_size, baseline_schedule
+from ..planner.baseline import any_size, baseline, baseline_schedule
 from ..planner.schedule.schedule import Verb
 from ..planner.simulator.timeline import NOTHING, Timeline, timeline
 from .colours import COPY, KIND, PHASE, RECOMPUTED
@@ -144,8 +144,9 @@ def _colours(subject: Subject) -> np.ndarray[tuple[int], np.dtype[np.str_]]:
 
 def _baseline_bytes(subject: Subject) -> tuple[Floats, Ints]:
     schedule, machine = baseline_schedule(subject.graph), any_size(subject.graph)
-    line = timeline(subject.graph, schedule, machine=machine)
-    found = moments(subject.graph, line, lifetimes(subject.graph, schedule, machine=machine))
+    size = baseline(subject.graph).peak  # in more memory collectives would come earlier
+    line = timeline(subject.graph, schedule, budget=size, machine=machine)
+    found = moments(subject.graph, line, lifetimes(subject.graph, schedule, budget=size, machine=machine))
     return found.at, found.sums.sum(axis=1)
 
 

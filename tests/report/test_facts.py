@@ -10,8 +10,12 @@ from random import Random
 import numpy as np
 import pytest
 from memplan.graphs.draft import Draft
+from memplan.graphs.generators import chain
 from memplan.graphs.graph import Kind
-from memplan.graphs.machine import Links, Machine, Memory
+from memplan.graphs.machine import Links, Machine, Memory, Peers
+from memplan.graphs.transformations.gathering import with_gathers
+from memplan.graphs.transformations.updates import ADAMW, with_updates
+from memplan.graphs.units import format_bytes
 from memplan.planner.addresses.lifetimes import WORKSPACE, lifetimes
 from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.errors import InvalidScheduleError
@@ -23,6 +27,7 @@ from memplan.report.facts import Document, facts
 from memplan.report.memory_timeline import by_kind, moments, passed
 from memplan.report.modules import REST, modules
 from memplan.report.page import ASSETS, CODE, page
+from memplan.report.picture import picture
 from memplan.report.subject import Subject
 from memplan.report.tensor_outcomes import TensorOutcome, bars, fates
 from strategies import Case, random_case
@@ -115,6 +120,16 @@ def test_an_iteration_that_begins_with_a_wait_is_told_from_its_start() -> None:
     document = facts(Subject(graph, schedule, Report(figures, baseline(graph)), None, machine, arena=77))
     assert document["figures"]["arena"] == 77
     assert [curve["at"][0] for curve in document["elsewhere"] if curve["at"]][:2] == [0, 0]
+
+
+def test_the_baselines_curve_ends_at_its_peak_where_gathers_are_operations() -> None:
+    """In more memory than the baseline's peak they would come earlier."""
+    updated = with_updates(chain(6), optimizer=ADAMW, when="in-backward", device_rate=1e8)
+    graph = with_gathers(updated, Peers(1e6, 1e-3, ranks=2))
+    known = baseline(graph)
+    subject = Subject(graph, baseline_schedule(graph), Report(known, known), None, Machine())
+    assert max(facts(subject)["baseline"]["bytes"]) == known.peak
+    assert f">{format_bytes(known.peak)}<" in picture(subject)
 
 
 def test_bars_hold_what_the_moments_hold() -> None:

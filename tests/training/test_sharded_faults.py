@@ -290,7 +290,9 @@ def different(rank: int) -> list[str]:
     for each in DIFFERENT.values():
         given = {"max_grad_norm": 1.0, "budget": "100%", "shard": True, **(each if rank else {})}
         module, make_optimizer = model(), given.pop("optimizer", torch.optim.AdamW)
-        cast(nn.Linear, module[0]).requires_grad_(not given.pop("frozen", False)).to(given.pop("dtype", None))
+        cast(nn.Sequential, module)[0].requires_grad_(not given.pop("frozen", False)).to(
+            given.pop("dtype", None)
+        )
         shard = given.pop("shard")
         given |= {"shard": shard if shard is True else mesh_of(shard), "cache": False}
         optimizer = make_optimizer(module.parameters())

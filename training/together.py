@@ -35,6 +35,7 @@ from ..runtime.model.iteration import Inputs, Iteration
 from ..runtime.program.program import Program
 from ..runtime.run.execute import Outcome, PlannedStep
 from ..runtime.run.queues import end_all
+from ..runtime.sharded.arrival import leave
 from ..runtime.sharded.meshes import Mesh, RankGroups
 from ..runtime.sharded.ranks import Ranks
 from ..runtime.updates.catalogue import titles
@@ -59,6 +60,7 @@ def end_groups() -> None:
     """
     end_all()
     error = getattr(sys, "last_value", None)  # of whatever no code has caught
+    leave(error)
     while _made:
         _made.pop().end(error)
 

@@ -28,6 +28,7 @@ from ...graphs.errors import InputError, MemplanError, MismatchError
 from ..device.choice import device_of
 from ..torch_collectives import name_of_group, new_group, ranks_of_group
 from ..torch_internals import default_store, timeout_of
+from .arrival import meet
 from .communicator import Communicator, unowned
 from .meshes import PLACEMENTS, Mesh, RankGroups, default_group, rank_groups
 from .signs import Signs, SilentError, keep, line_of
@@ -63,6 +64,8 @@ class Ranks:
         # Groups of a mesh's dimensions have PyTorch's default, not what init_process_group was given.
         self._timeout = min(timeout_of(each, device) for each in (groups.users, default_group()))
         self._communicators = list[Communicator]()
+        store = dist.PrefixStore(f"memplan/{next(_numbers)}", default_store())
+        meet(store, own, self.members, self._timeout)
         # Others wait while rank 0 measures and solves, however long that takes.
         self._control = new_group(groups.all, "gloo", max(self._timeout, _PLANNING))
         # Between iterations: collectives of the one before may still be under way in the first group.
@@ -70,7 +73,6 @@ class Ranks:
         self._column, self._saving = None, self._control
         self._labels: dict[str, list[int]] = {}
         self._of_module: dict[str, Communicator] = {}
-        store = dist.PrefixStore(f"memplan/{next(_numbers)}", default_store())
         self._signs = Signs(store, self.rank, self.size, self._timeout)
         self._finding = Lock()  # of the thread that finds out which rank is lost; others wait for its word
         self._known: BaseException | None = None  # error of this rank, known to all

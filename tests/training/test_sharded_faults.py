@@ -306,3 +306,45 @@ def test_what_differs_between_ranks_is_named(tmp_path: Path) -> None:
     for found in ranks(different, tmp_path, timeout=20):
         for name, line in zip(DIFFERENT, found, strict=True):
             assert line.startswith(f"ranks 0 and 1 differ in {name}: "), line
+
+
+def come_late(rank: int, fault: str) -> tuple[str, float]:
+    """Plan on rank 0 alone: the other has ended, by an error or without one, or does other things."""
+    if rank and fault != "absent":
+        if fault == "raises":
+            sys.last_value = OSError("no such\nfile")  # as the interpreter does before the program ends
+        end_groups()
+    if rank:
+        time.sleep(LIVES)
+        return "", 0.0
+    begun, module = perf_counter(), model()
+    try:
+        memplan.optimize(
+            module,
+            torch.randn(8, 6),
+            loss_fn=squares,
+            budget="100%",
+            optimizer=torch.optim.AdamW(module.parameters()),
+            shard=True,
+        )
+    except memplan.MemplanError as error:
+        return str(error), perf_counter() - begun
+    return "planned", 0.0
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        ("raises", "rank 1 has ended before it came to memplan.optimize: no such file"),
+        ("ends", "rank 1 has ended before it came to memplan.optimize; call it on all ranks at once"),
+        (
+            "absent",
+            "rank 1 did not come to memplan.optimize within 3 s: call it on all ranks at once, with equal "
+            "modules",
+        ),
+    ],
+)
+def test_a_rank_that_never_comes_is_named(tmp_path: Path, fault: str, line: str) -> None:
+    text, seconds = ranks(come_late, tmp_path, fault, timeout=3)[0]
+    assert text == line
+    assert seconds < LIVES

@@ -20,7 +20,7 @@ import numpy as np
 from ....planner.schedule.sequence import Run
 from .drops import Drops
 from .state import State
-from .timeline import ABSENT
+from .timeline import ABSENT, compute_seconds
 
 LOOK_AHEADS = (1.0, 2.0, 4.0)
 """How many times its own duration a collective is issued ahead, or an update waits for it."""
@@ -117,12 +117,7 @@ def _first_slots(drops: Drops, runs: Sequence[Run]) -> list[int]:
 
 def _starts(drops: Drops, runs: Sequence[Run]) -> list[float]:
     """Return when each run would start if the device waited for nothing, and when the last would end."""
-    graph = drops.graph
-    seconds = (
-        0.0 if mode == ABSENT or operation in graph.operations.comm else graph.seconds(operation, mode)
-        for operation, mode in runs
-    )
-    return [*accumulate(seconds, initial=0.0)]
+    return [*accumulate((compute_seconds(drops.graph, run) for run in runs), initial=0.0)]
 
 
 def take_place(state: State, position: int, other: int) -> None:

@@ -107,12 +107,21 @@ class Lineup:
         return ABSENT if run[1] == ABSENT else self._numbers.number[run]
 
     def _on_device(self, run: Run) -> bool:
-        operation, mode = run
-        return mode == 0 or (mode > 0 and not self.graph.operations.modes[operation][mode - 1].on_host)
+        return _takes_place_on_device(self.graph, run)
 
     def _seconds(self, run: Run) -> float:
-        computes = self._on_device(run) and run[0] not in self.graph.operations.comm
-        return self.graph.seconds(*run) if computes else 0.0
+        return compute_seconds(self.graph, run)
+
+
+def compute_seconds(graph: Graph, run: Run) -> float:
+    """Return the seconds of a run on the compute queue: 0 if it is absent, on the host, or a collective."""
+    computes = _takes_place_on_device(graph, run) and run[0] not in graph.operations.comm
+    return graph.seconds(*run) if computes else 0.0
+
+
+def _takes_place_on_device(graph: Graph, run: Run) -> bool:
+    operation, mode = run
+    return mode == 0 or (mode > 0 and not graph.operations.modes[operation][mode - 1].on_host)
 
 
 def _read_on_host(graph: Graph) -> list[int]:

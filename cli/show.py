@@ -91,6 +91,7 @@ def show(
         "phases": breakdown.phases(graph, steps),
         "recomputed": breakdown.recomputed(graph, steps),
         "transfers": breakdown.transfers(graph, steps),
+        **({"collectives": breakdown.collectives(graph, steps)} if graph.operations.comm else {}),
         "peak_at": breakdown.peak(graph, steps, rows) if len(steps) else None,
     }
     if output.as_json:
@@ -130,6 +131,8 @@ def _lines(held: Held, report: Report, accounts: dict[str, Any], width: int) -> 
         yield Text("")
         for name, row in copied.items():
             yield Text(f"{row['steps']:,} {name}, {spelled(row['bytes'])}")
+    if found := accounts.get("collectives"):
+        yield Text(f"{found['steps']:,} collectives, {duration(found['time'])} on the network")
     if accounts["peak_at"]:
         yield from _peak(accounts["peak_at"], width)
 

@@ -59,6 +59,13 @@ def transfers(graph: Graph, schedule: Schedule) -> Entry:
     return found
 
 
+def collectives(graph: Graph, schedule: Schedule) -> Entry:
+    """Return number and seconds of the runs of collectives that are operations."""
+    runs = schedule.targets[schedule.verbs == Verb.COMPUTE]
+    chosen = runs[np.isin(runs, list(graph.operations.comm))]
+    return {"steps": len(chosen), "time": float(graph.operations.time[chosen].sum())}
+
+
 def peak(graph: Graph, schedule: Schedule, rows: Lifetimes) -> Entry:
     """Return the first step at which the device holds most: bytes by kind, and the tensors, largest first.
 

@@ -217,3 +217,9 @@ def test_shares_of_weights_are_offloaded_and_updated_on_the_host(graph: Path) ->
     save_graph(replace(of_cuda, source={**of_cuda.source, "device": "cuda"}), Path("s.json"))
     plan("solve", "s.json", *words)
     assert "valid" in plan("check", "schedule.json", "--graph", "s.json").stdout
+    shown = json.loads(plan("show", "schedule.json", "--graph", "s.json", "--json").stdout)
+    assert shown["collectives"]["steps"] >= 6 * 2
+    assert (
+        f"{shown['collectives']['steps']} collectives"
+        in plan("show", "schedule.json", "--graph", "s.json").stdout
+    )

@@ -31,7 +31,7 @@ from ..runtime.sharded.fully_sharded import Wrapped, find_wrapped, precision_of,
 from ..runtime.sharded.gradients import share_sizes, with_local_states, with_padding
 from ..runtime.sharded.meshes import check_dimensions
 from ..runtime.sharded.network import measure_network
-from ..runtime.sharded.ranks import Ranks
+from ..runtime.sharded.ranks import OnAllRanksError, Ranks
 from ..runtime.sharded.shards import Precision, Shards, check_module, checksums
 from ..runtime.trace.output_layouts import residents, trace_real_layouts
 from ..runtime.updates.clipping import clip
@@ -124,7 +124,7 @@ class ShardedPlanner(TogetherPlanner):
             shards.spread(iteration.module, optimizer)
 
 
-class _TooSmallError(Exception):
+class _TooSmallError(OnAllRanksError):
     """Error: no plan that has its shares on the device fits the budget, in bytes. Nobody sees it."""
 
     def __init__(self, budget: int) -> None:

@@ -42,6 +42,10 @@ _numbers = count()
 Result = TypeVar("Result")
 
 
+class OnAllRanksError(Exception):
+    """Error that all ranks raise together: none has failed, and they go on in another way."""
+
+
 class Ranks:
     """The ranks of a mesh.
 
@@ -322,6 +326,8 @@ class Ranks:
         try:
             with self._signs.beating():
                 yield
+        except OnAllRanksError:
+            raise
         except BaseException as error:
             if isinstance(error, MemplanError) or error is self._known:
                 self.note(error)

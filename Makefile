@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast test-scripts docs lint wheel fuzz bounds versions clean
+.PHONY: demo test test-all test-fast test-scripts docs lint wheel fuzz bounds versions clean
 
 demo: $(VENV)/ready
 	mkdir -p demo
@@ -17,15 +17,19 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
 
 # The suite, in at most 8 minutes on two cores.
 test: $(VENV)/ready
-	$(PYTEST) -m "not scripts" $(PYTEST_OPTIONS)
+	$(PYTEST) -m "not scripts and not exhaustive" $(PYTEST_OPTIONS)
 
-# What is heavy: processes, other packages' trainers, large models, all cases of what the suite samples.
+# What is heavy: processes, other packages' trainers, large models, more cases of what the suite samples.
 test-scripts: $(VENV)/ready
-	$(PYTEST) -m scripts $(PYTEST_OPTIONS)
+	$(PYTEST) -m "scripts and not exhaustive" $(PYTEST_OPTIONS)
+
+# All tests and all cases, in more than an hour.
+test-all: $(VENV)/ready
+	$(PYTEST) $(PYTEST_OPTIONS)
 
 # Some tests of every subpackage, in less than 90 seconds.
 test-fast: $(VENV)/ready
-	$(PYTEST) -m "not scripts" $(PYTEST_OPTIONS) $$(cut -f 2 tests/fast.tsv | sort -u)
+	$(PYTEST) -m "not scripts and not exhaustive" $(PYTEST_OPTIONS) $$(cut -f 2 tests/fast.tsv | sort -u)
 
 # The site, build/docs/index.html, and all examples in it.
 docs: $(VENV)/ready
@@ -33,7 +37,7 @@ docs: $(VENV)/ready
 	$(PYTEST) docs/examples.py
 
 fuzz: $(VENV)/ready
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py --minutes 5 --most 500 --seed 9 --jobs 2
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py --minutes 3 --most 300 --seed 9 --jobs 2
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

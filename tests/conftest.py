@@ -39,7 +39,10 @@ if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_I
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark with `scripts` all cases of a `sampled(count)` test but `count` of them, the same in every run."""
+    """Mark all cases of a `sampled(count)` test but `count` of them, the same in every run.
+
+    Twice as many get `scripts`, the others `exhaustive`.
+    """
     cases = defaultdict[str, list[pytest.Item]](list)
     for item in items:
         if item.get_closest_marker("sampled"):
@@ -47,8 +50,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for each in cases.values():
         (count,) = each[0].get_closest_marker("sampled").args  # pyright: ignore[reportOptionalMemberAccess]
         random = Random(len(each))  # evenly spread ones would share a parameter of several
-        for item in random.sample(each, max(0, len(each) - count)):
-            item.add_marker(pytest.mark.scripts)
+        others = random.sample(each, max(0, len(each) - count))
+        for number, item in enumerate(others):
+            item.add_marker(pytest.mark.scripts if number < 2 * count else pytest.mark.exhaustive)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,9 @@
-"""The meeting of ranks before they create groups, so that one whose program has ended by then is named.
+"""The meeting of ranks before they create groups: one whose program has ended by then is named.
 
-arrived/RANK   in the store of the groups: it has come
-left/RANK      in the default store: the error with which its program ended; empty if without one
+Signs of a rank, in the store of the groups and in the default store:
+
+    arrived/RANK   it has come
+    left/RANK      the error with which its program ended; empty if without one
 """
 
 from __future__ import annotations
@@ -9,16 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from time import perf_counter, sleep
 
 from torch import distributed as dist
 
 from ...graphs.errors import MemplanError
 from ..torch_internals import default_store
-from .signs import line_of
+from .signs import in_time, line_of
 
 _LONGEST_PAUSE = 0.2
 """Seconds between two looks for the others."""
+
+_LAST_WORDS = 2.0
+"""Seconds for which a program that ends waits for a store that does not answer."""
 
 
 def meet(store: dist.Store, own: int, members: Sequence[int], timeout: timedelta) -> None:
@@ -51,8 +57,9 @@ def meet(store: dist.Store, own: int, members: Sequence[int], timeout: timedelta
 def leave(error: BaseException | None) -> None:
     """Note that this rank's program ends. error: with which it does."""
     if dist.is_available() and dist.is_initialized():
-        with suppress(RuntimeError):
-            _left().set(f"{dist.get_rank()}", "" if error is None else line_of(error))
+        said = "" if error is None else line_of(error)
+        with suppress(RuntimeError):  # the store's process may have ended, or be stopped
+            in_time(partial(_left().set, f"{dist.get_rank()}", said), _LAST_WORDS)
 
 
 def _left() -> dist.Store:

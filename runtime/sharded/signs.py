@@ -82,7 +82,7 @@ class Signs:
         """
         search, self._is_late = partial(self._search, error), "imed out" in str(error)
         try:
-            found = _in_time(search, 2 * _PATIENCE)
+            found = in_time(search, 2 * _PATIENCE)
         except RuntimeError:  # the store is a process's too: the first one's
             found = [0]
         if isinstance(found, str):
@@ -166,7 +166,7 @@ class Signs:
                 looked, found = now, known
                 try:
                     if not lost:
-                        found, lost = _in_time(partial(self._look, watched), self._silence)
+                        found, lost = in_time(partial(self._look, watched), self._silence)
                 except RuntimeError:
                     lost = True
                 if found != known:
@@ -187,7 +187,7 @@ class Signs:
         self._waits_end.set()
         if waits := bool(self._waits):
             with suppress(RuntimeError):
-                _in_time(partial(self._store.set, "silent", ""), _BEAT)
+                in_time(partial(self._store.set, "silent", ""), _BEAT)
         return waits
 
     def _look(self, watched: str) -> tuple[bytes, bool]:
@@ -212,7 +212,7 @@ class SilentError(RuntimeError):
     """Error of a wait for a rank that gives no sign of life."""
 
 
-def _in_time(ask: Callable[[], Result], seconds: float) -> Result:
+def in_time(ask: Callable[[], Result], seconds: float) -> Result:
     """Return what the store answers. Raises RuntimeError if it does not: its process may be stopped."""
     found: list[Result] = []
 

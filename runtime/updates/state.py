@@ -39,7 +39,7 @@ _ANEW = (
     "Make the module and a new optimizer, load the weights without the states, and plan, with all layers "
     "trained from the start"
 )
-"""What helps if some weights were updated more often than others; the second if ranks share them."""
+"""Advice if some weights were updated more often than others; the second if ranks share them."""
 
 
 def count_bytes(optimizer: torch.optim.Optimizer, device: Device) -> int:

@@ -41,7 +41,7 @@ SHARES = 1.0, 0.5
 """Shares of the collectives' time that they take in the graphs that are solved."""
 
 _SHARES_BEFORE, _BEFORE = (0.5, 0.0), 0.4
-"""The same before a search on the graph itself, and the share of a time limit for that."""
+"""Shares of that time before a search on the graph itself, and the share of a time limit for these solves."""
 
 _MOVING_SHARE, _MOVING_SECONDS = 0.1, 10.0
 """Share of a time limit in which the collectives of one schedule are moved, and seconds without a limit."""
@@ -84,6 +84,7 @@ def solve_overlapping(
         interrupted = result.interrupted
     schedule, figures = min(candidates, key=lambda pair: pair[1].time)
     notes = list(dict.fromkeys(note for one in found for note in one.notes))
+    seconds = monotonic() - clock.begin
     bounds = _bounds(problem, schedule, figures, 0.0 if interrupted else bound_seconds, notes)
     race.found(figures.time, found[0].solver)
     race.proved(bounds[0].seconds, bounds[0].name)
@@ -95,7 +96,7 @@ def solve_overlapping(
         figures=figures,
         lower_bound=bounds[0].seconds,
         status=Status.OPTIMAL if proven else Status.FEASIBLE if stopped else Status.HEURISTIC,
-        seconds=monotonic() - clock.begin,
+        seconds=seconds,
         interrupted=interrupted,
         bounds=bounds,
         notes=tuple(notes),

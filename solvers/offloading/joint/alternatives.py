@@ -23,7 +23,7 @@ from .state import State
 from .timeline import ABSENT, compute_seconds
 
 LOOK_AHEADS = (1.0, 2.0, 4.0)
-"""How many times its own duration a collective is issued ahead, or an update waits for it."""
+"""Factors on a collective's duration: so long it is issued ahead, or an update waits for it."""
 
 
 class Alternatives(NamedTuple):

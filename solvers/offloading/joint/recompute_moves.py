@@ -51,14 +51,17 @@ class RecomputeMoves:
         """
         slots = self._within(instead) if instead else ()
         position = self.random.choice(slots or self.optional)
-        runs, group = self.state.runs, self._groups.get(position, ())
-        if group and runs[position][1] == ABSENT:
-            position = next((other for other in group if runs[other][1] != ABSENT), position)
-        if runs[position][1] == ABSENT:
+        taken, runs = self._taken(position), self.state.runs
+        if taken is None:
             return self._run_again(position)
-        if group and not any(run[0] == runs[position][0] and run[1] != ABSENT for run in runs[:position]):
+        if not any(run[0] == runs[taken][0] and run[1] != ABSENT for run in runs[:taken]):
             return set()  # the first run of the operation
-        return self._run_no_more(position)
+        return self._run_no_more(taken)
+
+    def _taken(self, position: int) -> int | None:
+        """Return the position at which the run or one of its alternatives takes place, if any does."""
+        group = self._groups.get(position, (position,))
+        return next((each for each in group if self.state.runs[each][1] != ABSENT), None)
 
     def _within(self, interval: OffloadInterval) -> list[int]:
         """Return the slots in which the interval's tensor could be recomputed before its end."""
@@ -95,7 +98,7 @@ class RecomputeMoves:
             slot
             for producer in self._producers.get(x, ())
             for slot in self._slots.get(producer, ())
-            if before < slot < position and self.state.runs[slot][1] == ABSENT
+            if before < slot < position and self._taken(slot) is None
         ]
         return max(slots, default=None)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.transformations.one_queue import on_one_queue
@@ -13,6 +15,7 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.joint import joint
 from memplan.solvers.offloading.joint.alternatives import take_place, with_alternatives
 from memplan.solvers.offloading.joint.drops import Drops
+from memplan.solvers.offloading.joint.recompute_moves import RecomputeMoves
 from memplan.solvers.offloading.joint.slots import Slots, optional
 from memplan.solvers.offloading.joint.state import State
 from memplan.solvers.offloading.joint.timeline import ABSENT
@@ -49,6 +52,26 @@ def test_any_alternatives_keep_the_rules(seed: int) -> None:
         assert figures.time == pytest.approx(outcome.seconds)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_of_a_run_and_its_alternatives_at_most_one_takes_place(seed: int) -> None:
+    """Moves that recompute add none beside another, and no operation is left without a run."""
+    random = Random(seed)
+    graph = gathered_layers(8, 1.0, 1.0)
+    drops = Drops(graph)
+    found = with_alternatives(drops, Slots(drops, drops.runs).runs)
+    state = State(graph, LINKED, 2**40, found.runs, groups=found.groups)
+    for group in found.groups:
+        present = [place for place in group if state.runs[place][1] != ABSENT]
+        if present and random.random() < 0.7:
+            take_place(state, present[0], random.choice([each for each in group if each != present[0]]))
+    moves = RecomputeMoves(state, random)
+    for _ in range(100):
+        moves.change()
+        for group in found.groups:
+            assert sum(state.runs[place][1] != ABSENT for place in group) <= 1
+    assert {run[0] for run in state.runs if run[1] != ABSENT} == set(range(len(graph.operations)))
+
+
 def test_collectives_are_hidden_with_weights_on_the_host() -> None:
     """Of six gathers and six scatters the first and the last alone take time, as long as a forward each."""
     graph = gathered_layers(6, 1.0, 1.0, share=2)
@@ -59,10 +82,13 @@ def test_collectives_are_hidden_with_weights_on_the_host() -> None:
     assert found.figures.time == pytest.approx(1 + 6 * 1 + 6 * 2 + 1, rel=0.01)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(12))
 def test_a_known_schedule_is_never_made_slower(seed: int) -> None:
     random = Random(seed)
     graph = with_comm(random, small_training(random, 4, states=True))
+    again = np.array([random.random() < 0.5 for _ in range(len(graph.operations))])
+    recompute = graph.operations.recompute & again
+    graph = replace(graph, operations=replace(graph.operations, recompute=recompute))
     problem = Problem(graph, int(1.2 * minimum_memory(graph, LINKED)), LINKED)
     alone = Problem(on_one_queue(graph), problem.budget, LINKED)
     try:

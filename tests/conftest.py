@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import signal
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,8 +43,11 @@ if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_I
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all cases of a `sampled(count)` test but `count` of them, the same in every run.
 
-    Twice as many get `scripts`, the others `exhaustive`.
+    Twice as many get `scripts`, the others `exhaustive`. HEAVY_TESTS_SEED, which CI sets, shuffles the files:
+    if time ends before the heavy tests, other ones are left out at another commit.
     """
+    if seed := os.environ.get("HEAVY_TESTS_SEED"):
+        items.sort(key=lambda item: hashlib.sha256(f"{seed} {item.path.name}".encode()).digest())
     cases = defaultdict[str, list[pytest.Item]](list)
     for item in items:
         if item.get_closest_marker("sampled"):
@@ -53,6 +58,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         others = random.sample(each, max(0, len(each) - count))
         for number, item in enumerate(others):
             item.add_marker(pytest.mark.scripts if number < 2 * count else pytest.mark.exhaustive)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip heavy tests after HEAVY_TESTS_UNTIL, in seconds since 1970, which CI sets."""
+    until = os.environ.get("HEAVY_TESTS_UNTIL")
+    if until and time.time() > float(until) and item.get_closest_marker("scripts"):
+        pytest.skip("the time for heavy tests is over: make test-scripts runs all")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -74,7 +74,7 @@ def test_4_a_solver_finds_the_schedule() -> None:
     graph = two_layers()
     assert minimum_memory(graph) == 40
     for solver in ("rotor", "checkmate"):
-        solution = registry.solve(solver, Problem(graph, budget=40))
+        solution = registry.solve(solver, Problem(graph, budget=40), bound_seconds=60)
         assert (solution.figures.time, solution.figures.peak) == (6, 40)
         assert solution.status == Status.OPTIMAL
         assert solution.lower_bound == pytest.approx(6)

@@ -23,6 +23,7 @@ from ..planner.errors import InvalidScheduleError
 from ..planner.report import Report
 from ..planner.schedule.file import FORMAT, SHARDED_FORMAT, ScheduleFile, schedule_from_document
 from ..planner.simulator.simulate import Figures, Replay, simulate
+from ..planner.variants import runnable
 from .exits import CheckFailedError
 from .find_graph import find_graph, is_of_digest, recorded_graph
 from .printing.output import Output
@@ -59,7 +60,11 @@ class Held:
         """
         recorded = self.file.predicted.get("lower_bound")
         holds = self.own and is_number(recorded) and 0 <= recorded <= replay.figures.time * (1 + TOLERANCE)
-        return Report(replay.figures, self.baseline_figures, recorded if holds else time_bound(self.graph))
+        return Report(
+            replay.figures,
+            self.baseline_figures,
+            recorded if holds else time_bound(runnable(self.graph, self.machine)),
+        )
 
 
 def is_number(recorded: object) -> TypeGuard[float]:

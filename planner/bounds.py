@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from ..graphs.adjacency import Adjacency
 from ..graphs.graph import Graph, Mode, Phase
-from ..graphs.machine import Links, Machine
+from ..graphs.machine import Links, Machine, Memory
 from .simulator.footprint import Footprint
+from .variants import made_below, needed_on_device, runnable, uses_host
 
 Ints = NDArray[np.int64]
 
@@ -25,22 +26,20 @@ def minimum_memory(graph: Graph, machine: Machine | None = None) -> int:
     never leaves it: the batch, its shares of spread weights and states, and, if nothing comes from the host,
     the persistent tensors that some operation needs there in each of its modes; others may be on the host
     throughout. At the end the results are there too, if nothing goes to the host and no mode produces them
-    there. A mode that reads or writes host memory, or runs on the host, needs less. If the graph has only
-    one schedule, its peak counts.
+    there. A mode that reads or writes host memory, or runs on the host, needs less, if some schedule can run
+    it (variants.py). If the graph has only one schedule, its peak counts.
     """
-    machine = machine or graph.machine
-    if (machine is None or machine.links == Links()) and has_one_schedule(graph):
-        return _once_peak(graph, graph)
-    links = machine.links if machine else Links()
-    always = graph.resident & ~graph.persistent
-    if links.h2d is None:
-        always = graph.resident & ~graph.spread & (~graph.persistent | _needed(graph))
+    machine = machine or graph.machine or Machine()
+    graph, links = runnable(graph, machine), machine.links
+    if links == Links() and has_one_schedule(graph):
+        return _once_peak(graph, graph, machine)
+    always = _always_there(graph, machine)
     extra = np.where(always, 0, graph.tensors.bytes)
-    need = _needs(graph, extra, _Spans.none(graph))
-    below = {x for modes in graph.operations.modes.values() for mode in modes for x in mode.made_on_host}
+    need = _needs(graph, extra, _Spans.none(graph), brought=links.h2d is not None)
+    below = made_below(graph)
     stay = [] if links.d2h is not None else [x for x in graph.results if x not in below]
     results = int(extra[[x for x in stay if x not in graph.tensors.spread]].sum())
-    shares = Footprint(graph, (machine or Machine()).hierarchy).shares
+    shares = Footprint(graph, machine.hierarchy).shares
     for update in np.flatnonzero(graph.operations.phase == Phase.UPDATE).tolist() if shares else ():
         used = graph.on_peers(update)
         need[update] += sum(shares[x] for x in used if not graph.persistent[x]) - int(extra[list(used)].sum())
@@ -65,7 +64,8 @@ def minimum_memory_once(graph: Graph, machine: Machine | None = None) -> int | N
 
     These are device bytes below which no schedule exists that runs no backward operation and no update twice,
     and all operations for the first time in traced order. The bound is not stricter than `minimum_memory`, or
-    not known, without backward operations, with links, or if an operation has a variant that uses the host.
+    not known, without backward operations, with links, or if an operation can run in a variant that uses the
+    host.
 
     To what `minimum_memory` counts while operation o runs, add each tensor with a contribution that has been
     produced by then, cannot be recomputed, and is still to be used: its copy is resident, since nothing can
@@ -75,11 +75,12 @@ def minimum_memory_once(graph: Graph, machine: Machine | None = None) -> int | N
     The bound is memplan's own. For any order see solvers/bounds/residency, on `backward_once` of the
     graph.
     """
-    machine = machine or graph.machine
-    linked = bool(graph.tensors.spread) or (machine is not None and machine.links != Links())
-    if linked or uses_host(graph) or not (graph.operations.phase == Phase.BACKWARD).any():
+    machine = machine or graph.machine or Machine()
+    linked = bool(graph.tensors.spread) or machine.links != Links()
+    if linked or not (graph.operations.phase == Phase.BACKWARD).any():
         return None
-    return _once_peak(graph, backward_once(graph))
+    graph = runnable(graph, machine)
+    return None if uses_host(graph) else _once_peak(graph, backward_once(graph), machine)
 
 
 def has_one_schedule(graph: Graph) -> bool:
@@ -100,7 +101,7 @@ def has_one_schedule(graph: Graph) -> bool:
     return bool(follows[1:].all())
 
 
-def _once_peak(graph: Graph, once: Graph) -> int:
+def _once_peak(graph: Graph, once: Graph, machine: Machine) -> int:
     """Return the bound. once: the graph, with `recompute` false for excluded repeats."""
     sizes = np.where(graph.resident, 0, graph.tensors.bytes)
     spans = _Spans.of(once)
@@ -109,8 +110,7 @@ def _once_peak(graph: Graph, once: Graph) -> int:
     np.add.at(held, spans.first[spanning], sizes[spanning])
     np.subtract.at(held, spans.last[spanning] + 1, sizes[spanning])
     need = _needs(graph, sizes, spans) + held.cumsum()[:-1]
-    stays = graph.resident & (~graph.persistent | _needed(graph))
-    always = int(graph.tensors.bytes[stays].sum())
+    always = int(graph.tensors.bytes[_always_there(graph, machine)].sum())
     return always + max(int(need.max(initial=0)), int(sizes[list(graph.results)].sum()))
 
 
@@ -121,10 +121,15 @@ def backward_once(graph: Graph) -> Graph:
     return replace(graph, operations=replace(operations, recompute=recompute))
 
 
-def uses_host(graph: Graph) -> bool:
-    """Tell whether some operation has an execution variant that uses the host."""
-    variants = (mode for modes in graph.operations.modes.values() for mode in modes)
-    return any(mode.uses_host for mode in variants)
+def _always_there(graph: Graph, machine: Machine) -> NDArray[np.bool_]:
+    """Return per tensor whether its copy on the device is there all the time; of spread ones none is."""
+    stays = ~graph.persistent
+    if machine.links.h2d is None:
+        stays = stays | needed_on_device(graph)
+    capacities = [tier.capacity for tier in machine.hierarchy.tiers[Memory.HOST :]]
+    if None not in capacities:  # it fits nowhere else
+        stays = stays | (graph.tensors.bytes > max(size or 0 for size in capacities))
+    return graph.resident & ~graph.spread & stays
 
 
 class _Spans(NamedTuple):
@@ -179,11 +184,12 @@ def _final(graph: Graph) -> Ints:
     return final
 
 
-def _needs(graph: Graph, extra: Ints, spans: _Spans) -> Ints:
+def _needs(graph: Graph, extra: Ints, spans: _Spans, *, brought: bool = False) -> Ints:
     """Return per operation the bytes of workspace, inputs and outputs, in the variant in which they are
     least.
 
     extra: per tensor, the bytes to count; nothing is counted for tensors that the spans include.
+    brought: whether tensors come from the host; else what is needed on the device is produced there.
     """
     operations = graph.operations
 
@@ -195,25 +201,12 @@ def _needs(graph: Graph, extra: Ints, spans: _Spans) -> Ints:
     add(operations.writes.rows(), operations.writes.columns)
     add(*_changed_only(graph))
     columns = _Columns(extra.tolist(), spans.first.tolist(), spans.last.tolist())
+    needed = np.zeros(len(graph.tensors), np.bool_) if brought else needed_on_device(graph)
     for operation, modes in operations.modes.items():
-        variants = (_mode_need(graph, operation, mode, columns) for mode in modes)
-        need[operation] = min(int(need[operation]), *variants)
+        enough = (mode for mode in modes if not needed[[*mode.made_on_host]].any())
+        variants = (_mode_need(graph, operation, mode, columns) for mode in enough)
+        need[operation] = min([int(need[operation]), *variants])
     return need
-
-
-def _needed(graph: Graph) -> NDArray[np.bool_]:
-    """Return per tensor whether some operation reads or changes it on the device in each of its variants."""
-    operations = graph.operations
-    needed = np.zeros(len(graph.tensors), np.bool_)
-    for columns in (operations.reads, operations.mutates):
-        spared = np.zeros(len(columns.columns), np.bool_)
-        for operation, modes in operations.modes.items():
-            row = slice(columns.start[operation], columns.start[operation + 1])
-            for mode in modes:
-                if mode.on_host or mode.reads_host:
-                    spared[row] |= mode.on_host or np.isin(columns.columns[row], mode.reads_host)
-        needed[columns.columns[~spared]] = True
-    return needed
 
 
 class _Columns(NamedTuple):

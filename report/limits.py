@@ -13,6 +13,7 @@ from ..planner.bounds import time_bound
 from ..planner.schedule.schedule import Verb
 from ..planner.simulator.clock import Queue
 from ..planner.simulator.timeline import Timeline
+from ..planner.variants import runnable
 from ..solvers.bounds.lower_bounds import PROVEN, lower_bounds
 from ..solvers.problem import Problem
 from .memory_timeline import KINDS, by_kind
@@ -80,7 +81,7 @@ def time_parts(subject: Subject, line: Timeline) -> str:
     index = -1 if most is None or not waiting[most] else cause_index(most, subject.memories)
     parts.append((f"waiting, most of it for {causes[index]}" if index >= 0 else "waiting", idle))
     shown = [f"{part / line.period:.1%} {word}" for word, part in parts if part >= _LITTLE * line.period]
-    saved = max(0.0, 1 - time_bound(subject.graph) / line.period)
+    saved = max(0.0, 1 - time_bound(runnable(subject.graph, subject.machine)) / line.period)
     return f"Time of the device: {', '.join(shown)}. More memory can save at most {saved:.1%} of it."
 
 

@@ -4,8 +4,11 @@
       ──restrict──▶ the same graph and machine: no links, no variants that use the host ──▶ solver, bounds
       ◀─original── schedule
 
+Variants that no schedule on the machine can run are left out too, whatever is allowed (planner/variants.py).
+
 Solvers need not know of it: what they may not do is not there. Variants of operations that are left out would
-change the numbers of those after them, so `original` gives a schedule the numbers of the whole graph.
+change the numbers of those after them, so `original` gives a schedule the numbers of the whole graph, and
+`restricted` the other way round.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from ..graphs.graph import Mode
 from ..graphs.machine import Links, Machine
 from ..planner.bounds import minimum_memory
 from ..planner.schedule.schedule import DEFAULT_MODE, Schedule, Verb
+from ..planner.variants import keep_variants, runnable_variants
 from .problem import InfeasibleError, NotAcceptedError, Problem, Technique
 
 TECHNIQUES: tuple[Technique, ...] = get_args(Technique)
@@ -74,16 +78,25 @@ class Restriction:
     @property
     def changes(self) -> bool:
         """Tell whether the problem would have had more schedules."""
-        return self.problem is not self.whole
+        return self.problem.allow is not None
 
     def original(self, schedule: Schedule) -> Schedule:
         """Return a schedule of the restricted graph with the whole graph's numbers of variants."""
-        wheres = schedule.wheres.copy()
-        runs = (schedule.verbs == Verb.COMPUTE) & (wheres != DEFAULT_MODE)
-        for step in np.flatnonzero(runs).tolist():
-            if (numbers := self.kept.get(int(schedule.targets[step]))) is not None:
-                wheres[step] = numbers[wheres[step] - 1]
-        return replace(schedule, wheres=wheres)
+        return _renumbered(schedule, {o: dict(enumerate(row, 1)) for o, row in self.kept.items()})
+
+    def restricted(self, schedule: Schedule) -> Schedule:
+        """Return a schedule of the whole graph with the restricted graph's numbers of variants.
+
+        Raises InputError if it runs a variant that is left out.
+        """
+        numbers = {o: {number: k for k, number in enumerate(row, 1)} for o, row in self.kept.items()}
+        try:
+            return _renumbered(schedule, numbers)
+        except KeyError:
+            raise InputError(
+                "the start is no schedule of this graph and machine: it runs an operation in a variant that "
+                "it does not have there"
+            ) from None
 
     def explain(self, refusal: InfeasibleError) -> None:
         """Add to an error what is allowed, and which technique might find a schedule."""
@@ -127,23 +140,38 @@ def restrict(problem: Problem) -> Restriction:
     Raises InputError for an unknown one.
     """
     allowed = parse_allow(problem.allow)
-    if allowed is None:
-        return Restriction(problem, problem, {})
-    problem = replace(problem, allow=allowed)
-    machine, operations = _machine(problem), problem.graph.operations
-    if machine is not None:
+    if allowed != problem.allow:
+        problem = replace(problem, allow=allowed)
+    machine, graph = _machine(problem), problem.graph
+    if machine is not None and allowed is not None:
         machine = _restricted_machine(machine, allowed)
-    modes = {o: _kept(variants, allowed) for o, variants in operations.modes.items()}
-    kept = {o: numbers for o, numbers in modes.items() if len(numbers) < len(operations.modes[o])}
-    if kept:
-        left = {o: tuple(operations.modes[o][k - 1] for k in numbers) for o, numbers in modes.items()}
-        operations = replace(operations, modes={o: variants for o, variants in left.items() if variants})
-    if "recompute" not in allowed:
-        operations = replace(operations, recompute=np.zeros_like(operations.recompute))
-    graph = problem.graph
-    if operations is not graph.operations:
+    if allowed is not None and "recompute" not in allowed:
+        operations = replace(graph.operations, recompute=np.zeros_like(graph.operations.recompute))
         graph = replace(graph, operations=operations)
+    modes = graph.operations.modes
+    numbers = {o: _kept(variants, allowed) for o, variants in modes.items()}
+    runs = runnable_variants(keep_variants(graph, numbers), machine)
+    numbers = {o: tuple(row[k - 1] for k in runs.get(o, ())) for o, row in numbers.items()}
+    kept = {o: row for o, row in numbers.items() if len(row) < len(modes[o])}
+    graph = keep_variants(graph, numbers)
+    if allowed is None and graph is problem.graph:
+        return Restriction(problem, problem, {})
     return Restriction(problem, replace(problem, graph=graph, machine=machine), kept)
+
+
+def _renumbered(schedule: Schedule, numbers: Mapping[int, Mapping[int, int]]) -> Schedule:
+    """Return the schedule with other numbers of variants. Raises KeyError for one that has none.
+
+    numbers: per operation, the number of each of its variants.
+    """
+    if not numbers:
+        return schedule
+    wheres = schedule.wheres.copy()
+    runs = (schedule.verbs == Verb.COMPUTE) & (wheres != DEFAULT_MODE)
+    for step in np.flatnonzero(runs).tolist():
+        if (row := numbers.get(int(schedule.targets[step]))) is not None:
+            wheres[step] = row[int(wheres[step])]
+    return replace(schedule, wheres=wheres)
 
 
 def _machine(problem: Problem) -> Machine | None:
@@ -179,9 +207,11 @@ def _restricted_machine(machine: Machine, allowed: tuple[Technique, ...]) -> Mac
     return machine
 
 
-def _kept(variants: tuple[Mode, ...], allowed: tuple[Technique, ...]) -> tuple[int, ...]:
-    """Return the numbers (from 1) of the variants that are left."""
+def _kept(variants: tuple[Mode, ...], allowed: tuple[Technique, ...] | None) -> tuple[int, ...]:
+    """Return the numbers (from 1) of the variants that are allowed."""
     numbered = enumerate(variants, 1)
+    if allowed is None:
+        return tuple(range(1, len(variants) + 1))
     if "offload" not in allowed:
         return tuple(number for number, mode in numbered if not mode.uses_host)
     return tuple(number for number, mode in numbered if "host-updates" in allowed or not mode.on_host)

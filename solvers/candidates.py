@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from ..graphs.graph import Graph, Phase
 from ..graphs.machine import Links, Machine
 from ..planner.baseline import baseline, baseline_schedule
-from ..planner.bounds import minimum_memory, uses_host
+from ..planner.bounds import minimum_memory
 from ..planner.replay.runs import figures_of_runs
 from ..planner.schedule.schedule import Schedule
 from ..planner.schedule.sequence import Run, schedule_of
 from ..planner.simulator.simulate import simulate
+from ..planner.variants import uses_host
 from .problem import Bound, InfeasibleError, NotAcceptedError, OrderName, Problem
 
 

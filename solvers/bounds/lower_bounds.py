@@ -33,8 +33,9 @@ from weakref import WeakKeyDictionary
 from ...graphs.graph import Graph, Phase
 from ...graphs.machine import Links, Machine
 from ...graphs.transformations.one_queue import on_one_queue
-from ...planner.bounds import backward_once, minimum_memory_once, time_bound, uses_host
+from ...planner.bounds import backward_once, minimum_memory_once, time_bound
 from ...planner.schedule.schedule import Schedule, Verb
+from ...planner.variants import uses_host
 from ..candidates import device_limit
 from ..clock import Clock
 from ..problem import Bound, OrderName, Problem

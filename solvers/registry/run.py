@@ -33,10 +33,11 @@ from ...graphs.graph import Graph, Phase
 from ...graphs.machine import Machine
 from ...graphs.units import duration, format_bytes
 from ...planner.baseline import baseline_schedule
-from ...planner.bounds import minimum_memory, minimum_memory_once, uses_host
+from ...planner.bounds import minimum_memory, minimum_memory_once
 from ...planner.errors import InvalidScheduleError
 from ...planner.schedule.schedule import Schedule, Verb
 from ...planner.simulator.simulate import Figures, figures_of
+from ...planner.variants import uses_host
 from ..allowed import Restriction, restrict
 from ..bounds.lower_bounds import ALL_OPERATIONS, PROVEN, lower_bounds, proofs_of_none
 from ..candidates import device_limit
@@ -101,6 +102,7 @@ def solve(
     restriction = restrict(problem)
     if start is not None and restriction.changes:
         raise InputError("a start does not go with allow: it may use what is not allowed")
+    start = None if start is None else restriction.restricted(start)
     graph = problem.graph
     _log.info(
         "%s: solving %s, %s operations, within %s, %s",
@@ -136,7 +138,7 @@ def solve(
         *(name, duration(figures.time), format_bytes(figures.peak), duration(found.lower_bound or 0.0)),
         *(found.status.value, duration(found.seconds)),
     )
-    return _of_whole(restriction, found) if restriction.changes else found
+    return found if restriction.problem is restriction.whole else _of_whole(restriction, found)
 
 
 def _of_whole(restriction: Restriction, found: ValidatedSolution) -> ValidatedSolution:

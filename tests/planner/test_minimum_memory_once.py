@@ -140,7 +140,9 @@ def test_what_is_kept_counts_and_a_mode_that_needs_less() -> None:
 def test_graphs_that_have_none() -> None:
     assert minimum_memory_once(summed(phase=Phase.FORWARD)) is None, "nothing behind a loss"
     assert minimum_memory_once(summed(), Machine(links=Links(d2h=1.0))) is None, "tensors may leave"
-    assert minimum_memory_once(summed((Mode("cpu", 2, 0, (3,), on_host=True),))) is None
+    assert minimum_memory_once(summed((Mode("below", 2, 0, (3,), writes_host=(3,)),))) is None
+    unused = summed((Mode("cpu", 2, 0, (3,), on_host=True),))
+    assert minimum_memory_once(unused) == minimum_memory_once(summed()), "x gets to no host"
 
 
 def test_a_weight_that_nobody_touches_may_lie_on_the_host() -> None:

@@ -12,7 +12,7 @@ import pytest
 from memplan.graphs.draft import Draft
 from memplan.graphs.errors import InputError
 from memplan.graphs.graph import Graph, Mode
-from memplan.graphs.machine import Link, Machine, Memory
+from memplan.graphs.machine import Link, Links, Machine, Memory
 from memplan.planner.baseline import baseline
 from memplan.planner.bounds import minimum_memory
 from memplan.planner.schedule.schedule import Schedule, Verb, compute
@@ -171,9 +171,24 @@ def test_variants_keep_their_numbers() -> None:
 
 
 def test_all_techniques_are_no_restriction() -> None:
-    problem = Problem(with_variants(), 10, allow=TECHNIQUES)
+    problem = Problem(with_variants(), 10, Machine(links=Links(1.0, 1.0)), TECHNIQUES)
     assert not restrict(problem).changes
     assert restrict(problem).problem.graph is problem.graph
+
+
+def test_variants_that_cannot_run_are_left_out_and_a_start_keeps_its_meaning() -> None:
+    """Nothing gets to the host: of the CPU's variant and the fast one the second is left, as number 2."""
+    problem = Problem(with_variants(), 10)
+    found = registry.solve("search", problem)
+    assert not restrict(problem).changes
+    assert [mode.name for mode in restrict(problem).problem.graph.operations.modes[1]] == ["fast"]
+    start = Schedule.of([compute(0), compute(1, 2), compute(2)])
+    assert found.schedule.wheres[found.schedule.verbs == Verb.COMPUTE].tolist() == [0, 2, 0]
+    kept = registry.solve("store-all", problem, start=start)
+    assert kept.schedule.wheres.tolist() == [0, 2, 0]
+    assert kept.figures == simulate(problem.graph, start).figures
+    with pytest.raises(InputError, match="the start is no schedule of this graph and machine: it runs"):
+        registry.solve("search", problem, start=Schedule.of([compute(0), compute(1, 1), compute(2)]))
 
 
 def test_a_problem_restricted_twice_is_the_same() -> None:

@@ -29,9 +29,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ....graphs.arrays import Floats, Ints
-from ....planner.bounds import minimum_memory, time_bound, uses_host
+from ....planner.bounds import minimum_memory, time_bound
 from ....planner.replay.runs import RunFigures, figures_of_runs
 from ....planner.schedule.sequence import schedule_of
+from ....planner.variants import uses_host
 from ...bounds.residency.search import ResidencyBoundSearch
 from ...candidates import baseline_candidate, device_limit
 from ...problem import NotAcceptedError, NotFoundError, Options, Problem, SolverResult, Status

@@ -54,10 +54,19 @@ from torch._subclasses.fake_tensor import (
     run_fallback_kernel,
 )
 from torch.autograd.graph import _engine_run_backward
-from torch.optim.optimizer import _default_to_fused_or_foreach
+from torch.optim.optimizer import (
+    _default_to_fused_or_foreach,
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+)
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _pytree
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
 from torch.utils._pytree import (
     SUPPORTED_NODES,
     GetAttrKey,
@@ -613,6 +622,27 @@ def hooks_of_all_modules() -> list[int]:
     kinds = ("forward_pre", "forward", "backward_pre", "backward")
     registers = (getattr(torch.nn.modules.module, f"_global_{kind}_hooks") for kind in kinds)
     return [id(hook) for register in registers for hook in register.values()]
+
+
+def hooks_of_steps(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """Return the hooks on the steps of this optimizer, and those of others than PyTorch on all steps."""
+    every = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
+    others = [hook for hook in every if getattr(hook, "__module__", "") != "torch.profiler"]
+    return [*(hook for name in HOOKS_OF_STEPS for hook in getattr(optimizer, name).values()), *others]
+
+
+def modes_around() -> list[Any]:
+    """Return the function modes and dispatch modes that are active, without PyTorch's own and memplan's."""
+    if not (torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack()):
+        return []
+    modes = (*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack())
+    own = ("torch", __name__.partition(".")[0])
+    return [mode for mode in modes if type(mode).__module__.partition(".")[0] not in own]
+
+
+def hooks_of_saved_tensors() -> tuple[Any, Any] | None:
+    """Return the innermost `saved_tensors_hooks` that are active."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False)
 
 
 def applied(module: nn.Module, change: Callable[[Tensor], Tensor]) -> None:

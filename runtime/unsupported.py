@@ -156,9 +156,9 @@ def first_line(run: Callable[[], object], seen: Callable[[], bool]) -> str:
 
 
 def warn_user(text: str) -> None:
-    """Warn at the line outside of this package that has called."""
+    """Warn at the line outside of this package, and of PyTorch, that has called."""
     frame, level = inspect.currentframe(), 1
-    while frame is not None and not _OURS.isdisjoint(Path(frame.f_code.co_filename).parents):
+    while frame is not None and not {*_OURS, _TORCH}.isdisjoint(Path(frame.f_code.co_filename).parents):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, stacklevel=level)
 

@@ -81,7 +81,8 @@ class EagerBatches:
         left = outcome.gradients  # those of updates are used up
         if self._iteration.updates is not None:
             left = {name: gradient for name, gradient in left.items() if name in plan.program.gradients}
-        return outcome._replace(gradients=left, parameters=plan.parameters(left))
+        saved = plan.saved(dict(self._iteration.module.named_parameters()), tensors_in(inputs))
+        return outcome._replace(gradients=left, parameters=plan.parameters(left), saved=saved)
 
     def _weigh(self, peak: int, plan: PlannedStep) -> None:
         """Refuse further batches if this one has taken more than the budget. peak: bytes that it took."""

@@ -177,6 +177,14 @@ class LoopWatch:
         """Tell whether other parameters require a gradient than when `look_at_frozen` was called last."""
         return trained_parameters(self._module).keys() != self._trained
 
+    def unfrozen(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        """Return the parameters that required a gradient when `look_at_frozen` was called last, and those
+        that do in addition now.
+        """
+        now = trained_parameters(self._module)
+        before = [each for name, each in self._parameters.items() if name in self._trained]
+        return before, [each for name, each in now.items() if name not in self._trained]
+
     def look_at_frozen(self) -> LoopMemory | None:
         """Return the bytes that are counted from now on, None if they are as before.
 

@@ -4,6 +4,9 @@ The iteration has computed its gradients already. The loss keeps them, as eager 
 until `backward()`, which hands them to autograd, or until the loss is no longer referenced. Autograd then
 adds them to `.grad` as usual: it takes them over, without a copy, if there is none yet.
 
+The gradients are those of the weights and inputs of then, as in eager PyTorch: autograd saves what it would
+have saved, and raises its own error if one of these has changed in place before `backward()`.
+
 Gradients whose loss has gone without a `backward()` were computed for nobody. Those of a loss that is still
 there may yet be asked for, as in `(step(a) + step(b)).backward()`; meanwhile they take memory.
 """
@@ -13,6 +16,7 @@ there may yet be asked for, as in `(step(a) + step(b)).backward()`; meanwhile th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import frexp, isfinite
 from typing import Any
 from weakref import ref
 
@@ -24,21 +28,22 @@ from ..runtime.model.iteration import Inputs, refuse_gradients_of_inputs
 from ..runtime.model.processes import Processes
 from ..runtime.run.execute import Outcome, PlannedStep
 from ..runtime.storage.offloaded import bring_back
-from ..runtime.torch_internals import graph_is_kept
+from ..runtime.torch_internals import graph_is_kept, hooks_of_saved_tensors
 from ..runtime.unsupported import warn_user
 
 
 class Losses:
     """The losses of a step, one after the other."""
 
-    def __init__(self, *, updates: bool) -> None:
+    def __init__(self, *, updates: bool, moves: bool = False) -> None:
         """Set up a step's losses.
 
         updates: whether the step updates the weights; its gradients are then added to `.grad` at once.
+        moves: whether plans may move weights, so that their addresses say nothing.
         """
-        self._updates = updates
+        self._updates, self._moves = updates, moves
         self._waiting: dict[ref[_Pending], int] = {}
-        self._dropped = self._reported = False
+        self._dropped = self._reported = self._rounded = False
         self._used = torch.zeros((), requires_grad=True)
 
     @property
@@ -79,12 +84,27 @@ class Losses:
             step.accumulate(outcome)
             return _Used.apply([outcome.loss], self._used)
         gradients = list(outcome.gradients.values())
-        pending = _Pending(step.in_half, scale, processes, self._asked)
+        saved = [each for each in outcome.saved if not each.is_inference()]
+        if hooks_of_saved_tensors() is not None:  # which see copies, and autograd does not count then
+            saved = []
+        pending = _Pending(
+            step.in_half, scale, processes, self._asked, self._multiplied, [] if self._moves else saved
+        )
         self._waiting[ref(pending, self._gone)] = sum(gradient.nbytes for gradient in gradients)
-        return _Loss.apply([outcome.loss], pending, gradients, *outcome.parameters)
+        return _Loss.apply([outcome.loss], pending, gradients, saved, *outcome.parameters)
 
     def _asked(self, pending: _Pending) -> None:
         self._waiting.pop(ref(pending), None)
+
+    def _multiplied(self, factor: float) -> None:
+        """Warn once of a factor with which gradients are not eager PyTorch's to the bit."""
+        exact = factor == 0 or not isfinite(factor) or abs(frexp(factor)[0]) == 0.5  # a power of 2
+        if not (exact or self._rounded):
+            self._rounded = True
+            warn_user(
+                f"backward() of the loss times {factor:.6g}: its gradients round once more than eager "
+                "PyTorch's, as with any factor but a power of 2; multiply in loss_fn for the same bits"
+            )
 
     def _gone(self, pending: ref[_Pending]) -> None:
         """Note that a loss is gone: autograd has freed what it keeps."""
@@ -97,6 +117,8 @@ class _Pending:
     scale: scale of the gradients.
     processes: ranks that average them.
     asked: called with this object by `backward`.
+    multiplied: called with the factor by which the gradients are multiplied.
+    saved: tensors that backward reads, and that nothing moves.
     """
 
     def __init__(
@@ -105,9 +127,24 @@ class _Pending:
         scale: Tensor | None,
         processes: Processes | None,
         asked: Callable[[_Pending], None],
+        multiplied: Callable[[float], None],
+        saved: Sequence[Tensor],
     ) -> None:
         self.in_half, self.processes, self.asked = in_half, processes, asked
-        self._scale = scale
+        self._scale, self.multiplied = scale, multiplied
+        self._addresses = [each.data_ptr() for each in saved]
+
+    def check(self, saved: Sequence[Tensor]) -> None:
+        """Raise MismatchError if a tensor has other memory than in the iteration.
+
+        saved: as it was given, if it was. Autograd counts changes in place alone.
+        """
+        for tensor, address in zip(saved, self._addresses, strict=False):
+            if tensor.data_ptr() != address:
+                raise MismatchError(
+                    f"a tensor that backward needs, {list(tensor.shape)}, was given other memory after the "
+                    "step was called (tensor.data = …): call loss.backward() before, or the step after it"
+                )
 
     def factor(self, wanted: Tensor) -> float:
         """Return the factor that turns the planned gradients into those of the loss times `wanted`.
@@ -133,10 +170,15 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, loss: list[Tensor], pending: _Pending, gradients: list[Tensor], *parameters: Tensor
+        ctx: Any,
+        loss: list[Tensor],
+        pending: _Pending,
+        gradients: list[Tensor],
+        saved: list[Tensor],
+        *parameters: Tensor,
     ) -> Tensor:
         ctx.pending, ctx.parameters = pending, parameters
-        ctx.save_for_backward(*gradients)
+        ctx.save_for_backward(*gradients, *saved)
         return loss[0].detach()
 
     @staticmethod
@@ -144,13 +186,16 @@ class _Loss(torch.autograd.Function):
         """Return the gradients of the loss times `wanted`.
 
         After a backward without retain_graph autograd has freed them: a second call raises autograd's own
-        error.
+        error, as one does after a change in place of what is saved.
         """
         if torch.is_grad_enabled():
             raise MemplanError("a planned loss has no second derivative: leave create_graph=True out")
-        gradients: tuple[Tensor, ...] = ctx.saved_tensors
+        there: tuple[Tensor, ...] = ctx.saved_tensors
+        gradients, saved = there[: len(ctx.parameters)], there[len(ctx.parameters) :]
+        ctx.pending.check(saved)
         ctx.pending.asked(ctx.pending)
         factor, processes = ctx.pending.factor(wanted), ctx.pending.processes
+        ctx.pending.multiplied(factor)
         # With retain_graph=True the saved gradients are used once more: they must not change in place.
         if graph_is_kept() and (factor != 1 or processes is not None):
             gradients = tuple(gradient * factor for gradient in gradients)
@@ -160,8 +205,8 @@ class _Loss(torch.autograd.Function):
         bring_back(ctx.parameters)  # autograd looks at their form
         bring_back(each.grad for each in ctx.parameters if each.grad is not None)  # and adds to these
         if processes is None:
-            return (None, None, None, *gradients)
-        return (None, None, None, *_averaged(processes, ctx.parameters, gradients))
+            return (None, None, None, None, *gradients)
+        return (None, None, None, None, *_averaged(processes, ctx.parameters, gradients))
 
 
 def _averaged(

@@ -28,6 +28,7 @@ from ..runtime.run.execute import Outcome, PlannedStep
 from ..runtime.storage.host_access import at_home
 from ..runtime.unsupported import warn_user
 from ..runtime.updates.averaged import averages
+from ..runtime.updates.state import check_unfrozen
 from ..solvers.problem import InfeasibleError
 from . import checkpoint
 from .adapt import Adapter
@@ -96,7 +97,9 @@ class Step:
             if planner.outside.assumed:
                 warn_user(planner.outside.line)
         self._own = iteration.updates and iteration.updates.optimizer
-        self._losses = Losses(updates=iteration.updates is not None)
+        self._losses = Losses(
+            updates=iteration.updates is not None, moves=planner.options.machine is not None
+        )
         self._clipping = iteration.updates and iteration.updates.clipping
         self._iteration = iteration._replace(inputs=())  # a batch is not held
         self._eager = EagerBatches(self._iteration)
@@ -493,6 +496,8 @@ def _planned(planner: Planner, loop: LoopWatch, iteration: Iteration) -> Planned
     """
     if loop.others_train():
         _check_follows(iteration)
+        if iteration.updates is not None:
+            check_unfrozen(iteration.updates.optimizer, *loop.unfrozen())
         if (more := loop.look_at_frozen()) is not None:
             planner.leave_room(more)
     made = planner(iteration)

@@ -28,11 +28,15 @@ from ..storage.offloaded import Offloaded
 from ..torch_internals import (
     WRAPPERS,
     FakeTensor,
+    buffers_of,
     dispatches,
     has_hooks,
     hooks_of_all_modules,
+    hooks_of_saved_tensors,
+    modes_around,
     module_structure,
     no_torch_function,
+    parameters_of,
     wraps_others,
 )
 from .iteration import Iteration
@@ -158,6 +162,7 @@ class Guards:
         self._parts = self._walk()
         self._known = [_state(part) for _name, part in self._parts]
         self._global_hooks = hooks_of_all_modules()
+        self._around = modes_around()
         self._values = [_watched(part) for _name, part in self._parts]
         self._sizes = [len(part.__dict__) for _name, part in self._parts]
         parts = [part for _name, part in self._parts]
@@ -172,6 +177,7 @@ class Guards:
             for name, value in (*program.parameters.items(), *program.buffers.items())
         }
         self._parameters = {name for name, _parameter in iteration.module.named_parameters()}
+        _names, self._first = self._one_object()
         self._fixed = None if iteration.purpose == "part" else _whole(iteration.module)
         self._mode, self._trains = self._fixed is not None and self._fixed.training, iteration.trains
         self._modes = self._state.modes()
@@ -190,7 +196,7 @@ class Guards:
                 for what, there, then in zip(_DEFAULTS, now, self._defaults, strict=True)
                 if there != then
             )
-            return f"PyTorch's default {what} is {there}; the plan is for {then}"
+            return f"PyTorch's {what} is {there}; the plan is for {then}"
         if self._attributes.same():
             return None
         for (name, part), known, size in zip(self._parts, self._values, self._sizes, strict=True):
@@ -249,9 +255,24 @@ class Guards:
         return tensors
 
     def _check_surroundings(self) -> None:
-        """Check the hooks that run for all modules."""
+        """Check the hooks that run for all modules, and what a caller can have operators or autograd run."""
         if hooks_of_all_modules() != self._global_hooks:
             raise MismatchError(f"PyTorch's hooks for all modules changed after the plan was made: {_ANEW}")
+        if (now := modes_around()) != self._around:
+            mode = next(each for each in (*now, *self._around) if not (each in now and each in self._around))
+            where, way = "outside", "within it, or plan the module anew"
+            if mode in now:
+                where, way = "within", "outside, and do in forward what the mode does"
+            raise MismatchError(
+                f"the step is called {where} a {type(mode).__name__}, a mode for PyTorch's functions, and "
+                f"was not planned so: call it {way}"
+            )
+        hooks = hooks_of_saved_tensors() if self._trains else None
+        if hooks is not None and getattr(hooks[0], "__module__", "") != "torch.autograd.graph":
+            raise MismatchError(
+                "the step is called within torch.autograd.graph.saved_tensors_hooks, and what a plan keeps "
+                "for backward does not pass through them: call it outside; with machine= the plan offloads"
+            )
 
     def check_module(self, tensors: Mapping[str, Tensor]) -> None:
         """Check completely the guards on modules, and on their tensors, given by name.
@@ -261,12 +282,15 @@ class Guards:
         for (name, part), known in zip(self._parts, self._known, strict=True):
             if _state(part) != known:
                 raise MismatchError(f"{_difference(name, part, known)} {_ANEW}")
+        names, first = self._one_object()
+        for place, (now, then) in enumerate(zip(first, self._first, strict=True)):
+            if now != then:
+                both = f"{names[place]} and {names[now if now < place else then]}"
+                are = "one tensor now; the plan is for two" if now < place else "two now; the plan is for one"
+                raise MismatchError(f"{both} are {are}: {_ANEW}")
         with no_torch_function():
-            first: dict[int, str] = {}
             for name, tensor in tensors.items():
                 self._check_tensor(name, tensor)
-                if (same := first.setdefault(id(tensor), name)) != name:
-                    raise MismatchError(f"{name} and {same} are one tensor now; the plan is for two: {_ANEW}")
 
     def _check_tensor(self, name: str, tensor: Tensor) -> None:
         if name in self._parameters:
@@ -277,6 +301,20 @@ class Guards:
         form = self._forms[name]
         if (found := form_of(tensor, form)) != form:
             raise MismatchError(f"{name} is {described(found)}; the plan is for {described(form)}")
+
+    def _one_object(self) -> tuple[list[str], list[int]]:
+        """Return the names of all parameters and buffers, each with the place of the first one that is the
+        same object.
+        """
+        names: list[str] = []
+        first: dict[int, int] = {}
+        places: list[int] = []
+        for path, part in self._parts:
+            for key, tensor in (*parameters_of(part).items(), *buffers_of(part).items()):
+                if tensor is not None:
+                    places.append(first.setdefault(id(tensor), len(names)))
+                    names.append(f"{path}.{key}".lstrip("."))
+        return names, places
 
     def _walk(self) -> list[tuple[str, nn.Module]]:
         return [
@@ -307,12 +345,23 @@ def _whole(module: nn.Module) -> nn.Module:
     return module.module if isinstance(module, Around) else module
 
 
-_DEFAULTS = ("dtype", "device")
+_DEFAULTS = (
+    "default dtype",
+    "default device",
+    "switch torch.use_deterministic_algorithms",
+    "choice of attention kernels (flash, math, memory-efficient)",
+)
 
 
-def _defaults() -> tuple[torch.dtype, torch.device]:
-    """Return the default dtype and device, which `torch.zeros(3)` in forward takes."""
-    return torch.get_default_dtype(), torch.get_default_device()
+def _defaults() -> tuple[Any, ...]:
+    """Return settings by which PyTorch's functions choose their operators, whatever the code reads.
+
+    The default dtype and device are those of `torch.zeros(3)` in forward.
+    """
+    kernels = torch.backends.cuda
+    attention = kernels.flash_sdp_enabled(), kernels.math_sdp_enabled(), kernels.mem_efficient_sdp_enabled()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    return torch.get_default_dtype(), torch.get_default_device(), deterministic, attention
 
 
 def form_of(tensor: Tensor, like: Value) -> Value:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...graphs.errors import InputError
-from ...graphs.graph import Graph
+from ...graphs.graph import Graph, Phase
 from ...planner.schedule.schedule import Schedule
 from ..below_autograd import as_traced
 from ..codegen.codegen import generate, is_plain
@@ -36,6 +36,7 @@ from .captured_iteration import CapturedIteration, check_capturable
 from .cycle import Cycle, Terms
 from .inputs import Expected, OtherModeError, OtherValuesError, UsedValuesError
 from .over_plan import Watch
+from .overlaps import Overlaps
 from .owners import Owners
 from .ownership import Ownership
 from .recovery import Recovery
@@ -54,6 +55,7 @@ class Outcome(NamedTuple):
     parameters: those of the gradients, in their order.
     input_gradients: by name, those of inputs of an iteration that is part of a larger graph.
     of_host_part: tensors that the iteration's Python code asks about.
+    saved: the parameters, buffers and inputs that backward reads, which autograd would have saved.
     """
 
     loss: Tensor | None
@@ -64,6 +66,7 @@ class Outcome(NamedTuple):
     parameters: Sequence[Tensor] = ()
     input_gradients: Mapping[str, Tensor] = {}
     of_host_part: Mapping[str, Tensor] = MappingProxyType({})
+    saved: Sequence[Tensor] = ()
 
 
 class PlannedStep:
@@ -121,7 +124,10 @@ class PlannedStep:
         self._granted = Guards(iteration, program, self._owners.places)
         self.device = (terms and terms.device) or device_of(program.device)
         self._terms, self._schedule = terms, schedule
+        self._saved = _read_by_backward(program)
         self.in_half = any(value.dtype == torch.float16 for value in program.values)
+        own = () if self._optimizer is None else self._optimizer.own_masters
+        self._overlaps = Overlaps(program, _changed(program), own)
         self.output: Any = None
         self.grad_norm: Tensor | None = None
         changed = _changed(program) if undo else _changed_by_others(program)
@@ -304,6 +310,7 @@ class PlannedStep:
             if self._peers is not None:
                 residents = [*map(local_tensor, residents)]
             with self._recovery.around(residents):
+                self._overlaps.check(residents)
                 residents = self._ready(residents)
                 with self._running():
                     results = self._run(residents, settings)
@@ -312,7 +319,13 @@ class PlannedStep:
                     self._ownership.note()
                 if self._optimizer is not None:  # the last that can fail: from here on it is as after it
                     self._optimizer.end(skipped=outcome.infinite)
-        return outcome._replace(parameters=[tensors[name] for name in outcome.gradients])
+        saved = self.saved(tensors, dict(zip(self.program.inputs, given, strict=True)))
+        return outcome._replace(parameters=[tensors[name] for name in outcome.gradients], saved=saved)
+
+    def saved(self, tensors: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> list[Tensor]:
+        """Return the parameters, buffers and inputs, given by name, that autograd would save for backward."""
+        own, of_inputs = self._saved
+        return [*(tensors[name] for name in own), *(inputs[name] for name in of_inputs)]
 
     def _ready(self, residents: Sequence[Tensor]) -> Sequence[Tensor]:
         """Have residents in the memories in which the iteration starts, and return those that it takes."""
@@ -479,6 +492,23 @@ def _changed_by_others(program: Program) -> set[int]:
         if not (updates_weights(operation) or adds_up(operation))
         for x in program.residents_changed(operation)
     }
+
+
+def _read_by_backward(program: Program) -> tuple[list[str], list[str]]:
+    """Return the names of the parameters and buffers, then of the inputs, that operations of backward read.
+
+    Without buffers that iterations change: autograd does not count what a kernel such as batch norm's does
+    to them, and each iteration would have changed those of the one before.
+    """
+    backward = (operation for operation in program.operations if operation.phase == Phase.BACKWARD)
+    read = {storage for operation in backward for storage in operation.reads}
+    changed = _changed_by_others(program)
+    steady = {x: v for x, v in program.buffers.items() if program.values[v].storage not in changed}
+    own, inputs = (
+        [name for name, value in group.items() if program.values[value].storage in read]
+        for group in ({**program.parameters, **steady}, program.inputs)
+    )
+    return own, inputs
 
 
 def _changed(program: Program) -> set[int]:

@@ -134,6 +134,7 @@ class PlannedPart(PlannedStep):
         with deferred_signals():
             residents = (*tensors.values(), *given, *self._owners.constants.values())
             with self._recovery.around(residents):
+                self._overlaps.check(residents)
                 residents = self._ready(residents)
                 with self._running():
                     running: Any = self._run(residents, ())

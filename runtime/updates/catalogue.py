@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from ...graphs.errors import InputError, MismatchError
-from ..torch_internals import HOOKS_OF_STEPS
+from ..torch_internals import HOOKS_OF_STEPS, hooks_of_steps
 from . import optimizers
+from .elementwise import is_foreach
 from .planned_optimizer import Group, PlannedOptimizer, Rule, UpdateFunction
 
 OPTIMIZERS: dict[str, PlannedOptimizer] = {
@@ -63,13 +64,38 @@ def is_planned(optimizer: torch.optim.Optimizer) -> bool:
 
 def refuse_hooks(optimizer: torch.optim.Optimizer) -> None:
     """Raise InputError if code other than this package's is hooked to the optimizer's steps."""
-    for register in HOOKS_OF_STEPS:
-        for hook in getattr(optimizer, register).values():
-            if str(getattr(hook, "__module__", "")).partition(".")[0] != __name__.partition(".")[0]:
-                raise InputError(
-                    "the optimizer has a hook on its steps (register_step_pre_hook, …_post_hook), "
-                    "which planned updates do not run: do it before or after step(batch)"
-                )
+    for hook in hooks_of_steps(optimizer):
+        if str(getattr(hook, "__module__", "")).partition(".")[0] != __name__.partition(".")[0]:
+            raise InputError(
+                "the optimizer has a hook on its steps (register_step_pre_hook, …_post_hook), "
+                "which planned updates do not run: do it before or after step(batch)"
+            )
+
+
+def steps_of(optimizer: torch.optim.Optimizer) -> tuple[Any, ...]:
+    """Return the optimizer's class, the class's `step`, and the optimizer's own, None if it has none."""
+    kind = type(optimizer)
+    return kind, kind.step, vars(optimizer).get("step")
+
+
+def refuse_replaced_step(optimizer: torch.optim.Optimizer) -> None:
+    """Raise InputError if `optimizer.step` is not that of the class as its package wrote it.
+
+    PyTorch itself wraps it: when the first optimizer of a class is made, and for learning rate schedules.
+    """
+    kind, of_class, own = steps_of(optimizer)
+    packages = {"torch", kind.__module__.partition(".")[0]}
+    function: Any = of_class if own is None else own
+    while function is not None:
+        function = getattr(function, "__func__", function)
+        home = getattr(function, "__globals__", {}).get("__name__", "")
+        if home.partition(".")[0] not in packages:
+            name = getattr(function, "__qualname__", type(function).__name__)
+            raise InputError(
+                f"optimizer.step was replaced by {name}, which planned updates do not run: do what it does "
+                "before or after step(batch), or plan without optimizer="
+            )
+        function = getattr(function, "__wrapped__", None)
 
 
 def rules(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Rule]:
@@ -78,6 +104,7 @@ def rules(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Rule
     if described is None:
         raise InputError(f"{kind} can't be planned: use {titles()}")
     refuse_hooks(optimizer)
+    refuse_replaced_step(optimizer)
     by_parameter: dict[nn.Parameter, Rule] = {}
     for number, group in enumerate(optimizer.param_groups):
         if options := [option for option in described.refused if group.get(option)]:
@@ -101,6 +128,7 @@ def fixed(described: PlannedOptimizer, group: Group) -> dict[str, Any]:
         **switches,
         **zeros,
         "lr": _dtype(group["lr"]),
+        "foreach": group.get("foreach"),
         "params": [id(parameter) for parameter in group["params"]],
     }
 
@@ -111,6 +139,8 @@ def check_fixed(described: PlannedOptimizer, group: Group, number: int, then: Ma
     for name in (name for name in now if now[name] != then[name]):
         if name == "params":
             raise MismatchError(f"{where} has other parameters than in the plan")
+        if name == "foreach" and is_foreach(group) == is_foreach({**group, name: then[name]}):
+            continue  # said in other words
         current, planned = group.get(name), then[name]
         if name in described.zeros:
             planned = f"one {'above' if planned else 'of'} 0"

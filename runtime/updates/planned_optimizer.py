@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ...graphs.errors import InputError
 from ..program.program import Setting, Target
 from .elementwise import SINGLE, Elementwise, is_foreach
 
@@ -114,9 +116,13 @@ class PlannedOptimizer:
         return any(function.fused for function in self.functions)
 
     def values(self, group: Group) -> list[float]:
-        """Return a group's numbers in their order; 0 for one that the group lacks."""
+        """Return a group's numbers in their order; 0 for one that the group lacks.
+
+        Raises InputError for a number whose arithmetic is not Python's: PyTorch computes with it as it is.
+        """
         betas = dict(zip(("beta1", "beta2"), group.get("betas", ()), strict=False))
-        return [float({**group, **betas}.get(name, 0.0)) for name in self.numbers]
+        given = {**group, **betas}
+        return [_number(name, given.get(name, 0.0)) for name in self.numbers]
 
     def rule(self, group: Group, number: int) -> Rule:
         """Return how the parameters of the group with this number are updated."""
@@ -140,6 +146,21 @@ class PlannedOptimizer:
 
     def _setting(self, group: int, name: str, examples: Mapping[str, float]) -> Setting:
         return Setting(FIRST_NUMBER + len(self.numbers) * group + self.numbers.index(name), examples[name])
+
+
+def _number(name: str, number: Any) -> float:
+    """Return a number of a group as a float; of a tensor, which is a rate, its value."""
+    if not (type(number) in _NUMBERS or (name == "lr" and isinstance(number, Tensor))):
+        kind = type(number)
+        raise InputError(
+            f"{name} of the optimizer is a {kind.__module__}.{kind.__qualname__}, which rounds otherwise "
+            f"than the numbers of a plan: give float({name})"
+        )
+    return float(number)
+
+
+_NUMBERS = frozenset({float, int, bool, np.float64})
+"""Types of numbers that are computed with as Python's floats are."""
 
 
 def constant(passes: int, temporaries: int = 0) -> Callable[[Mapping[str, Any]], Effort]:

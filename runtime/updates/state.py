@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import Any
@@ -19,10 +19,10 @@ from ..program.program import Program, Value
 from ..sharded.local_tensors import local_state, planned_local
 from ..storage.host_access import at_home_value
 from ..storage.lazy_init import filled_with, unmade, zeros
-from ..storage.offloaded import Fill
-from ..torch_internals import count_as_stepped, kernel_for_lists
+from ..storage.offloaded import Fill, Offloaded
+from ..torch_internals import count_as_stepped, kernel_for_lists, no_torch_function
 from .averaged import AVERAGE
-from .catalogue import check_fixed, description, fixed, refuse_hooks
+from .catalogue import check_fixed, description, fixed, refuse_hooks, refuse_replaced_step, steps_of
 from .masters import MASTER, is_own_master
 from .planned_optimizer import FIRST_NUMBER
 from .sums import sums_of
@@ -40,6 +40,38 @@ _ANEW = (
     "trained from the start"
 )
 """Advice if some weights were updated more often than others; the second if ranks share them."""
+
+
+def check_unfrozen(
+    optimizer: torch.optim.Optimizer, before: Iterable[Tensor], since: Iterable[Tensor]
+) -> None:
+    """Raise MismatchError if planned updates can't go on with parameters that were not trained before.
+
+    before: the parameters that have been trained so far.
+    since: those that are trained from now on, in addition.
+    """
+    times = max((_times_updated(optimizer, each) for each in before), default=0.0)
+    later = list(since)
+    if any(_times_updated(optimizer, each) != times for each in later):
+        raise _uneven(later)
+
+
+def _times_updated(optimizer: torch.optim.Optimizer, weight: Tensor) -> float:
+    """Return how often the optimizer has updated a parameter; if it does not count, 1 for any number."""
+    row: dict[str, Any] = optimizer.state.get(weight, {})
+    described = description(optimizer)
+    if described is not None and described.counts:
+        return float(row.get(COUNT, 0))
+    return float(any(isinstance(x, Tensor) for name, x in row.items() if name not in OF_PLANS))
+
+
+def _uneven(tensors: Iterable[Tensor]) -> MismatchError:
+    """Return the error of parameters that were updated more often than others."""
+    way = _ANEW if any(isinstance(each, DTensor) for each in tensors) else _WITHOUT
+    return MismatchError(
+        "the optimizer has updated some parameters more often than others, as after a layer was frozen: "
+        f"planned updates count all equally. {way}"
+    )
 
 
 def count_bytes(optimizer: torch.optim.Optimizer, device: Device) -> int:
@@ -68,9 +100,11 @@ class OptimizerState:
         self._clipping = iteration.updates.clipping
         self._module = iteration.module
         self._program, self._states = program, list(program.states)
+        weight = self._module.get_parameter
+        self.own_masters = {key for key in program.states if is_own_master(weight(key[0]), key[1])}
         self._names: dict[str, list[str]] = {}
         for parameter, state in program.states:
-            if not is_own_master(self._module.get_parameter(parameter), state):
+            if (parameter, state) not in self.own_masters:
                 self._names.setdefault(parameter, []).append(state)
         given = {id(each) for group in self._optimizer.param_groups for each in group["params"]}
         self._updated = [n for n, each in self._module.named_parameters() if id(each) in given]
@@ -89,6 +123,7 @@ class OptimizerState:
         self._counts_now: list[Tensor] = []
         self._ends = False
         self._forms = {state: program.values[value] for state, value in program.states.items()}
+        self._own_step: tuple[Any, ...] = ()
         self._fixed = [fixed(self._described, group) for group in self._optimizer.param_groups]
 
     def refuse_steps(self) -> Callable[[], None]:
@@ -133,8 +168,8 @@ class OptimizerState:
         return {**({0: torch.float32} if self._counts else {}), **rates}
 
     def check(self, tensors: Mapping[str, Tensor]) -> None:
-        """Raise MismatchError if the optimizer's groups have changed in more than their numbers,
-        InputError if it has hooks.
+        """Raise MismatchError if the optimizer's groups have changed in more than their numbers, or if there
+        are gradients that planned updates do not take; InputError if it has hooks, or another `step`.
 
         tensors: the module's parameters as they are now, by name.
         """
@@ -144,12 +179,28 @@ class OptimizerState:
         for number, (group, then) in enumerate(zip(groups, self._fixed, strict=True)):
             check_fixed(self._described, group, number, then)
         refuse_hooks(self._optimizer)
+        if (now := steps_of(self._optimizer)) != self._own_step:
+            if description(self._optimizer) is not self._described:
+                raise MismatchError(
+                    f"the optimizer is a {now[0].__name__} now; the plan is for {self._described.title}"
+                )
+            refuse_replaced_step(self._optimizer)
+            self._own_step = now
         updated = {id(parameter) for group in groups for parameter in group["params"]}
         for name in self._updated:
             if id(tensors[name]) not in updated:
                 raise MismatchError(
                     f"{name} was replaced; the optimizer has the one before: load into that one (without "
                     "assign=True), or make optimizer and plan anew"
+                )
+        with no_torch_function():  # an offloaded tensor stays where it is
+            grads = [tensors[name].grad for name in self._updated]
+        for name, grad in zip(self._updated, grads, strict=True):
+            if grad is not None:
+                raise MismatchError(
+                    f"{name}.grad is there, and would be left out: planned updates are by the gradients of "
+                    "the step's own loss. Call zero_grad() before the step, compute the other loss in "
+                    "loss_fn, or plan without optimizer="
                 )
 
     def begin(self, tensors: Mapping[str, Tensor]) -> tuple[list[Tensor], list[float]]:
@@ -162,17 +213,22 @@ class OptimizerState:
         if the states are others than the plan's.
         """
         self._begun = self._accumulated()
-        rows = {name: self._optimizer.state[tensors[name]] for name in self._names}
         self._made, self._counted, self._ends = [], [], False
         try:
-            made = {self._make(name, row) for name, row in rows.items()}
+            return self._read(tensors)
         except BaseException:
             self.undo()
             raise
+
+    def _read(self, tensors: Mapping[str, Tensor]) -> tuple[list[Tensor], list[float]]:
+        """Return what `begin` does, with the missing states made."""
+        rows = {name: self._optimizer.state[tensors[name]] for name in self._names}
+        made = {self._make(name, row) for name, row in rows.items()}
         self._new = made == {True} if self._begun is None else self._begun.new
         counts = {float(not self._new)}
         if self._counts:
             self._counts_now = [row[COUNT] for row in rows.values()]
+            _check_counts(self._counts_now)
             counts = set(_numbers(self._counts_now))
         states = [
             weight
@@ -180,23 +236,27 @@ class OptimizerState:
             else planned_local(rows[parameter][state])
             for parameter, state in self._states
         ]
-        for tensor, (parameter, state) in zip(states, self._states, strict=True):
-            if tensor.dtype != self._forms[parameter, state].dtype:
-                raise MismatchError(
-                    f"{state} of {parameter} is {tensor.dtype} in the optimizer; the plan is "
-                    f"for {self._forms[parameter, state].dtype}"
-                )
+        self._check_forms(states)
         if len(made) > 1 or len(counts) > 1:
-            raise MismatchError(
-                "the optimizer has updated some parameters more often than others, as after a layer was "
-                "frozen: planned updates count all equally. "
-                + (_ANEW if any(isinstance(each, DTensor) for each in tensors.values()) else _WITHOUT)
-            )
+            raise _uneven(tensors.values())
         settings = [
             number for group in self._optimizer.param_groups for number in self._described.values(group)
         ]
         most = inf if self._clipping is None else self._clipping.max_norm
         return states, [1 + max(counts), most, float(self._begun is None), *settings]
+
+    def _check_forms(self, states: list[Tensor]) -> None:
+        """Raise MismatchError for a state of another form than the plan's."""
+        with no_torch_function():  # one that is offloaded is empty, and has the form that it is held in
+            found = [(each.dtype, each.device, each.shape) for each in states]
+        for now, tensor, key in zip(found, states, self._states, strict=True):
+            form = self._forms[key]
+            shape = form.shape if isinstance(tensor, Offloaded) else now[2]
+            if (*now[:2], shape) != (form.dtype, form.device, form.shape):
+                raise MismatchError(
+                    f"{key[1]} of {key[0]} is {now[0]} {list(shape)} on {now[1]} in the optimizer; the plan "
+                    f"is for {form.dtype} {list(form.shape)} on {form.device}"
+                )
 
     def undo(self) -> None:
         """Make the iteration as if it had not begun: the states that it made are removed."""
@@ -312,6 +372,17 @@ OF_PLANS = (MASTER, AVERAGE, SUM)
 def _as(tensor: Tensor, form: Value, bytes_: Tensor) -> None:
     """Fill bytes with a tensor's values, in whichever memory these are then."""
     filled_with(at_home_value(tensor), form, bytes_)
+
+
+def _check_counts(counts: Sequence[Any]) -> None:
+    """Raise MismatchError unless each weight has a step count of its own: plans count each one once."""
+    if not all(isinstance(count, Tensor) for count in counts):
+        raise MismatchError("a step count of the optimizer is no tensor: give torch.tensor(float(step))")
+    if len(set(map(Tensor.data_ptr, counts))) < len(counts):
+        raise MismatchError(
+            "two parameters of the optimizer share one step count, which planned updates would count twice: "
+            "give each its clone()"
+        )
 
 
 def _numbers(counts: list[Tensor]) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import memplan
@@ -156,6 +157,55 @@ def test_backward_without_its_gradients_is_autograds_own_error() -> None:
         loss.backward()
 
 
+def in_place(tensor: Tensor) -> None:
+    with torch.no_grad():
+        tensor.mul_(2)
+
+
+def test_what_backward_needs_has_changed() -> None:
+    """As in eager PyTorch, by its own error; what backward does not need may change."""
+    module = model()
+    step, (words, labels) = planned(module, cache=False), batch(1)
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    changes: dict[str, Callable[[Tensor], object]] = {
+        "an update": lambda _words: optimizer.step(),
+        "a weight": lambda _words: in_place(module.turned),
+        "a frozen weight": lambda _words: in_place(module.frozen.weight),
+        "a bias": lambda _words: in_place(module.last.bias),
+        "the batch": in_place,
+        "a checkpoint": lambda _words: module.load_state_dict(copy.deepcopy(module.state_dict())),
+        "nothing": lambda _words: step.evaluate(words, targets=labels),
+    }
+    before = copy.deepcopy(module.state_dict())
+    for name, change in changes.items():
+        found: list[Any] = []
+        for loss_of in (lambda x: loss_fn(module(x), labels), lambda x: step(x, targets=labels)):
+            module.load_state_dict(before)
+            module.zero_grad()
+            given = words.clone()
+            loss: Tensor = loss_of(given)
+            loss.backward(retain_graph=True)
+            change(given)
+            try:
+                loss.backward()
+            except RuntimeError as error:
+                found.append(str(error).split(":")[0])
+            else:
+                found.append([each.grad.clone() for each in module.parameters() if each.grad is not None])
+        one, other = found
+        assert isinstance(one, str) == (name not in ("a bias", "nothing")), name
+        assert one == other if isinstance(one, str) else all(map(torch.equal, one, other)), name
+
+
+def test_a_weight_with_other_memory_since_the_step_is_refused() -> None:
+    module = model()
+    step, (words, labels) = planned(module), batch(1)
+    loss = step(words, targets=labels)
+    module.turned.data = module.turned.data * 2
+    with pytest.raises(memplan.MismatchError, match=r"given other memory after the step .* call loss\.back"):
+        loss.backward()
+
+
 def test_backward_twice_where_the_graph_is_kept() -> None:
     module = model()
     baseline = copy.deepcopy(module)
@@ -193,7 +243,14 @@ def test_a_third_is_rounded_once_more() -> None:
     module = model()
     baseline = copy.deepcopy(module)
     words, labels = batch(1)
-    (planned(module)(words, targets=labels) / 3).backward()
+    step = planned(module)
+    with pytest.warns(UserWarning, match=r"loss times 0\.333333: its gradients round once more") as caught:
+        (step(words, targets=labels) / 3).backward()
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        module.zero_grad()
+        (step(words, targets=labels) / 3).backward()
     (loss_fn(baseline(words), labels) / 3).backward()
     for name, gradient in gradients(baseline).items():
         if gradient is not None:

@@ -15,6 +15,7 @@ import memplan
 import pytest
 import torch
 from memplan.graphs.machine import Links, Machine
+from memplan.training.plan import Planner
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -204,14 +205,20 @@ def test_gradients_and_states_of_what_is_unfrozen_count_in_the_budget() -> None:
     assert step.plans[1].budget - step.plans[0].budget >= more
 
 
-def test_planned_updates_do_not_go_on_after_a_freeze_and_the_call_that_helps_does() -> None:
+def test_planned_updates_do_not_go_on_after_a_freeze_and_the_call_that_helps_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, planning = list[float](), Planner._made_step
+    monkeypatch.setattr(Planner, "_made_step", lambda *given: made.append(1) or planning(*given))
     for make in (sgd, adamw):
+        made.clear()
         change = unfrozen if make is sgd else frozen
         with pytest.raises(
             memplan.MismatchError,
             match=r"more often than others, as after a layer was frozen: .* Plan anew without optimizer=",
         ):
             trained("frozen", change, make, within=True)
+        assert len(made) == (1 if make is sgd else 2)  # none is made for what is refused
         assert_same("frozen", change, "own loop" if make is sgd else "own loop, AdamW")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..torch_internals import UNCHECKED_INDEX
+from ..torch_internals import UNCHECKED_INDEX, schema_of
 
 aten: Any = torch.ops.aten
 
@@ -30,6 +30,12 @@ def in_range(target: Any, arguments: tuple[Any, ...], known: Sequence[bool]) -> 
         if place < len(found) and not known[place]:
             found[place] = _wrapped(found[place], size)
     return tuple(found)
+
+
+def picks(target: Any) -> bool:
+    """Tell whether an operator, in place or not, has an index among its arguments."""
+    name = schema_of(target).name.removesuffix("_")
+    return name in {str(packet).replace(".", "::") for packet in _RULES}
 
 
 def _wrapped(index: Any, size: int | Sequence[int]) -> Any:

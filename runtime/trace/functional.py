@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from ..below_autograd import without_autocast
 from ..calls.batch_norm import FUNCTIONAL, batch_norm
 from ..calls.fused import dropout_masks
-from ..calls.in_layout import changes_first, in_layout, splits
+from ..calls.in_layout import changes_first, in_layout, loses_layout, splits
 from ..torch_internals import (
     OpOverload,
     change_functional,
@@ -143,8 +143,8 @@ class _Rewriting(fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target in FUNCTIONAL:
             return batch_norm(target, args)
-        if args and id(args[0]) in self._parts and changes_first(target, args):
-            return change_functional(args[0], in_layout(target)(*args, **kwargs))
+        if changes_first(target, args) and (id(args[0]) in self._parts or loses_layout(target, args, kwargs)):
+            return change_functional(args[0], in_layout(target, args)(*args, **kwargs))
         made = super().call_function(target, args, kwargs)
         if splits(target):
             self._parts.update((id(part), part) for part in made)

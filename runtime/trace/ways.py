@@ -30,9 +30,9 @@ class TracePath(NamedTuple):
 WAYS = (
     TracePath(),
     TracePath(host_part=True),
-    TracePath(compiling=True),
     TracePath(values=True, host_part=True),
     TracePath(values=True),
+    TracePath(compiling=True),
     TracePath(host_part="any"),
     TracePath(host_part="any", guess=0.0),
     TracePath(drops=True),

@@ -158,6 +158,39 @@ def test_changes_in_place_of_parts_of_a_block():
     assert len(estimate_program(program, find_preset("rtx3060").gpu)) == len(program.operations)
 
 
+def pinball(y):
+    """Quantile loss; the gradient of `torch.maximum` is filled in place."""
+    return torch.maximum(0.3 * y, -0.7 * y).mean()
+
+
+def every_second(y):
+    y = y * 1.0
+    picked = y[:, ::2]
+    picked.add_(1.5)
+    return picked.sum((1, 2)).square().sum()
+
+
+def masked(y):
+    y = (2.0 * y).masked_fill_(y > 0, 0.5)
+    return y.sum((0, 2)).square().sum()
+
+
+@pytest.mark.parametrize("loss", [pinball, every_second, masked])
+def test_changes_in_place_of_a_transposed_tensor(loss):
+    """The weight's gradient is a sum over them, in the order of their memory."""
+    torch.manual_seed(0)
+    module = nn.Linear(36, 36)
+    module.scale = nn.Parameter(torch.rand(12) + 0.5)
+
+    def scaled(output):
+        return loss(output.view(8, 36, 12).transpose(1, 2) / module.scale[:, None])
+
+    iteration = Iteration(module, (torch.randn(96, 36),), scaled)
+    program = trace_real_layouts(iteration)
+    graph = graph_of(program, [Cost(1.0)] * len(program.operations))
+    assert compare(iteration, PlannedStep(iteration, program, baseline_schedule(graph))).equal
+
+
 def test_a_view_of_one_image_has_the_strides_of_the_kernel():
     torch.manual_seed(0)
     iteration = patches()

@@ -5,7 +5,7 @@ says.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -14,7 +14,7 @@ class _Hint(NamedTuple):
 
     file, line: parts of a file's name and of its line, on the way to the error.
     text: part of the error.
-    advice: what to do about it.
+    advice: what to do about it; for values that decide, by what they follow from.
     reason: simple words that replace the error's.
     outside: only if no line of the user's is on the way.
     """
@@ -22,7 +22,7 @@ class _Hint(NamedTuple):
     file: str
     line: str
     text: str
-    advice: str
+    advice: str | Mapping[str, str]
     reason: str = ""
     outside: bool = False
 
@@ -47,24 +47,34 @@ NESTED = "nested tensors can't be traced: pad instead, and mask the loss"
 NO_FAKE_KERNEL = "has no kernel for fake tensors, by which a trace knows the shapes of its results"
 """The reason for a refusal of an operator that PyTorch can't trace."""
 
+WEIGHTS, NUMBERS, CHANCE = "the model's weights", "real numbers of the batch", "random numbers"
+"""What values may follow from that decide what is computed: the first of these that has a part in them."""
+
 _LAYERDROP = "layers are dropped by chance: set layerdrop to 0, or layer_dropout"
 _BATCHED = 'call model.set_experts_implementation("batched_mm")'
 _OPERATOR = (
     "put the native code into an operator: torch.library.custom_op, register_fake, register_autograd; a "
     "Triton kernel: torch.library.triton_op, wrap_triton, register_autograd"
 )
-_PICKED = (
-    "rows that weights pick, like those of an expert: compute all of them and multiply by weights of "
-    "zero, or "
-    "give each expert a fixed number by topk; a mask that is known beforehand: make it an input or a "
-    "target, of "
-    "bits or whole numbers"
+_PART = (
+    "or leave such code out of the plan: memplan.optimize_module plans the network, and the loss stays eager "
+    "PyTorch's"
 )
-_COUNTED = (
-    "sizes must follow from inputs or targets of whole numbers; for those of experts, compute all of "
-    "them and "
-    "multiply by weights of zero, or give each expert a fixed number of rows by topk"
-)
+_PICKED = {
+    WEIGHTS: "compute all rows and choose by torch.where, or multiply by zeros and ones; give each expert a "
+    f"fixed number of rows by topk; {_PART}",
+    NUMBERS: f"give the mask or the indices as an input or a target, of bits or whole numbers; {_PART}",
+    CHANCE: f"draw the mask before the step, and give it as an input of bits; {_PART}",
+    "": "compute all rows and choose by torch.where, or give the mask as an input or a target, of bits or "
+    f"whole numbers; {_PART}",
+}
+_COUNTED = {
+    WEIGHTS: "compute all rows and multiply by zeros and ones, or give each expert a fixed number of rows by "
+    f"topk; {_PART}",
+    NUMBERS: f"give the sizes as an input or a target of whole numbers; {_PART}",
+    CHANCE: f"draw the sizes before the step, and give them as an input of whole numbers; {_PART}",
+    "": f"sizes must follow from inputs or targets of whole numbers; {_PART}",
+}
 _CUSTOM = (
     "put it into an operator, which a plan calls with the values (torch.library.custom_op, register_fake)"
 )
@@ -72,6 +82,13 @@ _BEFOREHAND = (
     f"{_CUSTOM}; or do it before the iteration, and give what comes of it as an input or a target: a "
     "matching of predictions with labels follows from a forward under torch.no_grad()"
 )
+_ASKED = {
+    WEIGHTS: f"use torch.where, or {_CUSTOM}; {_PART}",
+    NUMBERS: "use torch.where, or give what is decided as an input or a target, of bits or whole numbers; "
+    f"{_PART}",
+    CHANCE: f"use torch.where, or draw before the step and give what comes of it as an input; {_PART}",
+    "": f"use torch.where, or {_CUSTOM}; {_PART}",
+}
 _FAKE_KERNEL = (
     "give it one: @torch.library.register_fake(…) over a function that returns empty tensors of the results' "
     "shapes"
@@ -98,6 +115,9 @@ _ARGUMENTS = "inputs are what forward takes; what the loss function alone takes 
 _LABELS = (
     "without targets= a loss function of two arguments is given the batch: give the labels as targets=y, to "
     "the step too, step(x, targets=y)"
+)
+_LEAF = (
+    "for derivatives with respect to an input, make it a leaf in forward: x = x.detach().requires_grad_(True)"
 )
 _FUNCTIONS = "use torch.where, or branch in Python"
 
@@ -185,19 +205,19 @@ _HINTS = (
     _Hint("", "", "unique", _COUNTED),
     _Hint("", "", "higher_order", _FUNCTIONS),
     _Hint("", "", "HigherOrder", _FUNCTIONS),
-    _Hint(
-        "",
-        "",
-        "DataDependentOutputException",
-        f"where it follows from weights, real numbers or chance, use torch.where, or {_CUSTOM}",
-    ),
+    _Hint("", "", "DataDependentOutputException", _ASKED),
+    _Hint("", "", "does not require grad", _LEAF),
+    _Hint("", "", "appears to not have been used in the graph", _LEAF),
 )
 
 
-def hint(frames: Sequence[traceback.FrameSummary], text: str, *, outside: bool = False) -> tuple[str, str]:
+def hint(
+    frames: Sequence[traceback.FrameSummary], text: str, *, outside: bool = False, origin: str = ""
+) -> tuple[str, str]:
     """Return `; advice`, and the reason in simple words; empty if nothing is known.
 
     outside: no line of the user's is among the frames.
+    origin: what the values follow from that the code asks for, "" if that is not known.
     """
     for one in _HINTS:
         anywhere = not one.file and not one.line
@@ -205,5 +225,6 @@ def hint(frames: Sequence[traceback.FrameSummary], text: str, *, outside: bool =
             one.file in frame.filename and one.line in (frame.line or "") for frame in frames
         )
         if on_the_way and one.text in text and (outside or not one.outside):
-            return f"; {one.advice}", one.reason
+            advice = one.advice if isinstance(one.advice, str) else one.advice[origin]
+            return f"; {advice}", one.reason
     return "", ""

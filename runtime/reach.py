@@ -129,7 +129,9 @@ def follow(root: Any, path: Path) -> Any:
 
 def spelled(path: Path) -> str:
     """Return the path as a user would write it: `layers.0.mask`."""
-    return ".".join(str(key) for key in path if key not in ("", *MODULE_REGISTERS))
+    shown = (key for key in path if not (isinstance(key, str) and key in ("", *MODULE_REGISTERS)))
+    # A tensor's text would be its values, a user's object's may be anything.
+    return ".".join(str(key) if isinstance(key, str | int) else f"<{type(key).__name__}>" for key in shown)
 
 
 def cell_contents(cell: CellType) -> tuple[Any, ...]:

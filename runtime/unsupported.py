@@ -36,6 +36,8 @@ _SHOWN = ("passed to FakeTensor.__format__", ".numpy() is not supported")
 _FRAMES = "memplan_frames"
 _LAYER = "memplan_layer"
 """The attribute of an error that holds the layer."""
+_ORIGIN = "memplan_origin"
+"""The attribute that holds what the values follow from."""
 _LIBRARIES = ("site-packages", "dist-packages")
 
 
@@ -58,37 +60,31 @@ def asks_for_values(error: Exception) -> bool:
     return is_value_dependent(error) or any(text in str(error) for text in _SHOWN)
 
 
-def refusal(error: Exception, compiled: Exception | None = None) -> MemplanError:
-    """Return the error to raise instead of `error`.
-
-    compiled: the error of the path for `torch.compile`, to be named too.
-    """
+def refusal(error: Exception) -> MemplanError:
+    """Return the error to raise instead of `error`: with its place, the reason and advice."""
     if isinstance(error, MemplanError):
         return error
-    place, reason, advice = _parts(error)
-    line = f"the model can't be traced: {place}{reason}{advice}"
-    if compiled is not None and not isinstance(compiled, MemplanError):
-        there, why, _advice = _parts(compiled)
-        if there != place:
-            line = f"{line}; on the path for torch.compile: {there}{why}"
-    return TraceError(line)
-
-
-def _parts(error: Exception) -> tuple[str, str, str]:
-    """Return place, reason and advice."""
     frames = getattr(error, _FRAMES, None) or traceback.extract_tb(error.__traceback__)
     users = _place(frames)
     place = users or getattr(error, _LAYER, "")
     text = f"{type(error).__name__}: {error}"
     if operator_without_fake_kernel(error) is not None:
         text = NO_FAKE_KERNEL
-    advice, reason = hint(frames, text, outside=not users)
-    return place, reason or _reason(error), advice
+    origin = getattr(error, _ORIGIN, "")
+    advice, reason = hint(frames, text, outside=not users, origin=origin)
+    follows = f" that follow from {origin}" if origin else ""
+    reason = reason or _reason(error).replace(_VALUES, f"{_VALUES}{follows}", 1)
+    return TraceError(f"the model can't be traced: {place}{reason}{advice}")
 
 
 def note_layer(error: Exception, layer: str) -> None:
     """Keep the layer in which the error was raised: its place, if no line of the user's is on the way."""
     setattr(error, _LAYER, f"in {layer}: ")
+
+
+def note_origin(error: Exception, origin: str) -> None:
+    """Keep what the values follow from that, as an error says, the code asks for."""
+    setattr(error, _ORIGIN, origin)
 
 
 def note_frames(error: Exception) -> None:
@@ -123,7 +119,14 @@ def at_line(filename: str, line: int | None) -> str:
     """Return `model.py:12: `; in a library, `moe.py:379 of transformers: `."""
     path = Path(filename)
     package = next((after for before, after in pairwise(path.parts) if before in _LIBRARIES), None)
-    return f"{path.name}:{line}{f' of {package}' if package else ''}: "
+    of = "" if package is None else f" of {package.removesuffix('.py')}"
+    return f"{path.name}:{line}{of}: "
+
+
+def library_of(place: str) -> str | None:
+    """Return the name of the library whose line `at_line` has written."""
+    _line, of, package = place.removesuffix(": ").partition(" of ")
+    return package if of else None
 
 
 def first_line(run: Callable[[], object], seen: Callable[[], bool]) -> str:

@@ -26,6 +26,10 @@ instead.
 """
 
 
+MOST_DECIDED = 256
+"""Elements of a decision that follows from real numbers: what is larger is data, other in every batch."""
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """Placeholder for a tensor among a call's arguments."""
@@ -71,7 +75,9 @@ class Tape:
 
     tensors: the real ones, by slot.
     named: the slots of inputs and buffers.
-    follows: memory whose values follow from these.
+    _follows: memory whose values follow from these.
+    _real: memory whose values follow from inputs of real numbers.
+    _rounded: the part of it that arithmetic with real numbers has led to, which rounds otherwise elsewhere.
     """
 
     def __init__(self) -> None:
@@ -79,6 +85,8 @@ class Tape:
         self.named: dict[int, str] = {}
         self._first: dict[int, Tensor] = {}
         self._follows: set[int] = set()
+        self._real: set[int] = set()
+        self._rounded: set[int] = set()
         self._items: list[_Call | _Told] = []
 
     def given(self, name: str, tensor: Tensor) -> Slot:
@@ -86,6 +94,8 @@ class Tape:
         self.named[slot.number] = name
         self._first[slot.number] = tensor.clone()
         self._follows.add(memory_of(tensor))
+        if name.startswith(INPUTS) and is_real(tensor):
+            self._real.add(memory_of(tensor))
         return slot
 
     def call(
@@ -101,6 +111,12 @@ class Tape:
         if any(self.follows(Slot(number)) for number in made.read):
             touched = (*results, *(self.tensors[number] for number in made.read if changes))
             self._follows.update(map(memory_of, touched))
+            read = {self._memory(number) for number in made.read}
+            if not read.isdisjoint(self._real):
+                new = {memory_of(tensor) for tensor in touched if is_real(tensor)} - read
+                self._real.update(map(memory_of, touched))
+                if new or not read.isdisjoint(self._rounded):
+                    self._rounded.update(map(memory_of, touched))
         return slots
 
     def tell(self, slot: Slot, place: str) -> None:
@@ -109,7 +125,19 @@ class Tape:
             self._items.append(_Told(slot.number, self.tensors[slot.number].clone(), place))
 
     def follows(self, slot: Slot) -> bool:
-        return memory_of(self.tensors[slot.number]) in self._follows
+        return self._memory(slot.number) in self._follows
+
+    def decides(self, slot: Slot, *, elsewhere: bool) -> bool:
+        """Tell whether code may be answered by the slot's value: unless it follows from real numbers and is
+        no decision.
+
+        elsewhere: the iteration computes it on another device than the tape does.
+        """
+        value, memory = self.tensors[slot.number], self._memory(slot.number)
+        if memory not in self._real:
+            return True
+        rounded = elsewhere and memory in self._rounded
+        return not (is_real(value) or value.numel() > MOST_DECIDED or rounded)
 
     def used(self) -> ValuesUsed | None:
         """Return the used values; None if none that follows from inputs or buffers was used."""
@@ -178,6 +206,11 @@ class ValuesUsed:
                     )
         return None
 
+    @property
+    def of_inputs(self) -> bool:
+        """Whether they follow from inputs alone."""
+        return all(name.startswith(INPUTS) for name in self.names)
+
     def texts(self) -> list[str]:
         """Return the answers, as text."""
         texts = (item for item in self._items if isinstance(item, _Told))
@@ -200,6 +233,11 @@ class ValuesUsed:
         results = [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
         found.update(zip(item.outputs, results, strict=True))
         return True
+
+
+def is_real(tensor: Tensor) -> bool:
+    """Tell whether a tensor holds real or complex numbers."""
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _slots(item: _Call | _Told) -> set[int]:

@@ -84,7 +84,8 @@ class Verification:
         whole = updates is None or not iteration.accumulates or not (updates.ema or iteration.scaler)
         simple = plan.compiled is None and not self.options.cuda_graph and step.cycle is None
         # Values that decide, or that code keeps, may be others in the next iteration: it is tried before.
-        fixed = program.used is None and program.host_part is None
+        # Those of a batch are compared before each iteration anyway, and none changes it.
+        fixed = (program.used is None or program.used.of_inputs) and program.host_part is None
         return self.options.verify is None and alone and whole and simple and fixed
 
     def wait(

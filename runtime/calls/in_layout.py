@@ -1,9 +1,9 @@
 """In-place operations as operations with a separate result that has its input's layout in memory.
 
 PyTorch's functional counterpart of an in-place operation may return another layout: `masked_fill` of a
-transposed tensor is contiguous, a change in place of every third number of a block becomes a new block without
-gaps. What reads it next may then take another path through its kernel, with other last bits: a sum over the
-gradient of `torch.maximum`, a GRU's gates.
+transposed tensor is contiguous, a change in place of every third number of a block becomes a new block
+without gaps. What reads it next may then take another path through its kernel, with other last bits: a sum
+over the gradient of `torch.maximum`, a GRU's gates.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def changes_first(target: Any, arguments: tuple[Any, ...]) -> bool:
 
 
 def loses_layout(target: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-    """Tell whether PyTorch's functional counterpart of this call returns another layout than that of its first
-    argument, a functional tensor, which the call changes in place.
+    """Tell whether PyTorch's functional counterpart of this call returns another layout than that of its
+    first argument, a functional tensor, which the call changes in place.
     """
     first = arguments[0]
     if first.is_contiguous() or _UNSUITED.intersection(target.tags) or target is _COPY or picks(target):

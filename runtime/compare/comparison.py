@@ -46,6 +46,7 @@ class Comparison(NamedTuple):
     largest: the largest difference of any element in `first`.
     compared: how many tensors.
     compiling: eager took the path on which `torch.compiler.is_compiling()` is true, as the trace did.
+    apart: how the two differ if eager takes its own path, None if it was not asked to take another.
     checkpoints_off: eager ran the functions of the model's own checkpoints once, as the trace did.
     spreads: the tensors in which eager differs from itself when the same iteration is repeated, and by how
         much at most; the largest first.
@@ -64,6 +65,7 @@ class Comparison(NamedTuple):
     largest: float
     compared: int
     compiling: bool = False
+    apart: str | None = None
     checkpoints_off: bool = False
     spreads: tuple[tuple[str, float], ...] = ()
     suspects: tuple[str, ...] = ()
@@ -83,11 +85,14 @@ class Comparison(NamedTuple):
         return self.spreads[0][1] if self.spreads else 0.0
 
     @property
+    def by(self) -> str:
+        return f"by up to {self.largest:.3g}" if isfinite(self.largest) else "beyond measure"
+
+    @property
     def difference(self) -> str:
         """Describe the difference: `loss differs from eager by up to 0.1 (suspects: …)`."""
-        by = f"by up to {self.largest:.3g}" if isfinite(self.largest) else "beyond measure"
         why = f" (suspects: {'; '.join(self.suspects)})" if self.suspects else ""
-        return f"{self.first} differs from eager {by}{why}"
+        return f"{self.first} differs from eager {self.by}{why}"
 
     def __str__(self) -> str:
         if self.first is not None:
@@ -143,11 +148,13 @@ def compare(
     measuring = EagerCost(step.program) if set(iterations) == {step} else None
     found: Comparison | None = None
     for flag in (False, True) if step.program.compiling else (False,):
+        apart = f"{found.first} {found.by}" if flag and found is not None else None
         for checkpoints_off in (False, True):
             with compiling(flag), without_checkpoints() if checkpoints_off else nullcontext():
                 eager, changes, steady = plainly(None if flag or checkpoints_off else measuring)
             comparison = difference(eager, planned)._replace(
                 compiling=flag,
+                apart=apart,
                 checkpoints_off=checkpoints_off,
                 steady=steady,
                 eager=measuring and measuring.cost,
@@ -160,7 +167,7 @@ def compare(
                 found = _within_its_own(lambda: plainly()[0], eager, planned, of_updates) or found
                 if found.equal:
                     cost = measuring and measuring.cost
-                    return found._replace(compiling=flag, steady=steady, eager=cost)
+                    return found._replace(compiling=flag, apart=apart, steady=steady, eager=cost)
     assert found is not None
     if on_host and set(iterations) == {step}:
         return _rounded(iteration, step, on_host, found._replace(steady=False, on_host=elsewhere))
@@ -257,7 +264,7 @@ def _eager(
         found = everything(iteration, step.program, outcomes, before.changed())
         found |= copies({f"{name}.{SUM}": x for name, x in sums.items()})
         steady = since is not None and not since.changes() and not before.state.drawn()
-        return found, before.state.changes(), steady
+        return found, before.state.changes_of_code(), steady
 
 
 @contextmanager
@@ -383,7 +390,9 @@ def everything(
     parameters = dict(iteration.module.named_parameters())
     of_forward = {name: parameters[name] for name in (*changed_by(program), *changed) if name in parameters}
     named = {f"{name}{_GRADIENT}": tensor for name, tensor in last.gradients.items()}
-    named |= {f"input {name}{_GRADIENT}": tensor for name, tensor in last.input_gradients.items()}
+    # Forward that calls `x.requires_grad_()` on the batch has eager write `.grad` there, which no step does.
+    of_inputs = last.input_gradients if iteration.purpose == "part" else {}
+    named |= {f"input {name}{_GRADIENT}": tensor for name, tensor in of_inputs.items()}
     outputs = {f"output {name}".strip(): tensor for name, tensor in last.outputs.items()}
     return losses | outputs | named | buffers | copies(of_forward | changing(iteration))
 

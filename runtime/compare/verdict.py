@@ -40,7 +40,7 @@ def as_source(comparison: Comparison | None) -> dict[str, Any]:
 
     equal: see `verdict`; None if memory did not suffice to compare.
     spread: largest difference of two iterations of eager PyTorch; only if they differ.
-    compiling, checkpoints_off: see `Comparison`; only if true.
+    compiling, apart, checkpoints_off: see `Comparison`; only if true.
     peak, seconds: cost of an iteration of eager PyTorch.
     """
     if comparison is None:
@@ -51,6 +51,8 @@ def as_source(comparison: Comparison | None) -> dict[str, Any]:
     for key, holds in (("compiling", comparison.compiling), ("checkpoints_off", comparison.checkpoints_off)):
         if holds:
             found[key] = True
+    if comparison.apart is not None:
+        found["apart"] = comparison.apart
     if comparison.eager is not None:
         found |= {"peak": comparison.eager.peak_bytes, "seconds": comparison.eager.seconds}
     return found
@@ -130,7 +132,11 @@ def warning(eager: Mapping[str, Any]) -> str | None:
     if eager.get("equal") is None:
         return NOT_COMPARED
     if eager.get("compiling"):
-        return "equal to eager PyTorch only under torch.compiler.is_compiling(), which the model asks for"
+        apart = f" ({eager['apart']})" if "apart" in eager else ""
+        return (
+            "the model computes something else under torch.compile, and only that can be planned: results "
+            f"are those, bit for bit, and differ from eager PyTorch's{apart}"
+        )
     if eager.get("checkpoints_off") or eager.get("plain"):  # "plain" in files of older versions
         return "equal to eager PyTorch only without the model's own checkpoints, which change its results"
     if eager.get("spread"):

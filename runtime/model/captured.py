@@ -1,14 +1,16 @@
 """Tensors that a traced iteration uses without being given them: a closure's, a global's, an attribute's.
 
 The trace would hold them as they were: labels in a closure would be the first batch's for ever. One that an
-attribute of the module holds (a table of masks, say) is taken, and every step looks whether it is still
-there, unchanged. Any other is refused. What the code makes itself each time (`torch.tensor(3.0)`, an index
-from a list) is part of the code, like its numbers.
+attribute of the module holds (a table of masks, say), or the library whose code uses it (a solver's
+coefficients), is taken, and every step looks whether it is still there, unchanged. Any other is refused. What
+the code makes itself each time (`torch.tensor(3.0)`, an index from a list) is part of the code, like its
+numbers.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import MethodType
 from typing import Any
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 
 from ...graphs.errors import MismatchError
 from ..hints import SPARSE
-from ..reach import Path, follow, parts_with_code, reachable, spelled
+from ..reach import Parts, Path, follow, parts_of, parts_with_code, reachable, spelled
 from ..reads.contents import is_plain
 from ..torch_internals import (
     DispatchMode,
@@ -31,8 +33,11 @@ from ..torch_internals import (
     version_of,
     wraps_others,
 )
-from ..unsupported import TraceError, at_line, is_users, is_value_dependent
+from ..unsupported import TraceError, at_line, is_users, is_value_dependent, library_of
 from .iteration import Iteration, others_in
+
+_LIBRARY = "libraries"
+"""The root of the paths to a library's constants."""
 
 aten: Any = torch.ops.aten
 _MAKES_IT_HERE = {aten.lift_fresh.default, aten.lift_fresh_copy.default}
@@ -80,8 +85,10 @@ class Captured(DispatchMode):
         try:
             made = func(*args, **kwargs)
         except Exception as error:
-            if outside and is_value_dependent(error) and not self._is_held(outside[0]):
-                raise TraceError(_refusal(outside[0], users_line(), self._iteration)) from None
+            if outside and is_value_dependent(error):
+                first, place = outside[0], self._found[id(outside[0])][1]
+                if not self._is_held(first) and _path_in_library(first, place) is None:
+                    raise TraceError(_refusal(first, users_line(), self._iteration)) from None
             raise
         next(self._calls)  # only now: a call that fails is not counted as progress
         for leaf in (leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)):
@@ -104,6 +111,8 @@ class Captured(DispatchMode):
             id(thing): path for path, thing in reachable(roots_of(iteration)) if isinstance(thing, Tensor)
         }
         for key, (tensor, place) in self._found.items():
+            if key not in held and (path := _path_in_library(tensor, place)) is not None:
+                held[key] = path
             if key not in held or tensor.requires_grad:
                 raise TraceError(_refusal(tensor, place, iteration))
         return {key: held[key] for key in self._found}
@@ -134,7 +143,8 @@ class Attributes:
     def __init__(
         self, iteration: Iteration, held: Mapping[Path, Tensor], generators: Mapping[Path, torch.Generator]
     ) -> None:
-        self._roots = roots_of(iteration)
+        libraries = {path[1]: vars(sys.modules[str(path[1])]) for path in held if path[0] == _LIBRARY}
+        self._roots = {**roots_of(iteration), _LIBRARY: libraries}
         self._known = {path: (tensor, version_of(tensor)) for path, tensor in held.items()}
         self._generators = generators
 
@@ -186,6 +196,22 @@ def _refusal(tensor: Tensor, place: str, iteration: Iteration) -> str:
         "of now; give labels, masks and indices as targets, for loss_fn(output, targets), or make it a "
         "buffer or an input"
     )
+
+
+def _path_in_library(tensor: Tensor, place: str) -> Path | None:
+    """Return the path to a constant of the library whose code uses it; None if it is none.
+
+    place: the line, as `at_line` writes it.
+    """
+    package = library_of(place)
+    names = [name for name in sys.modules if package and f"{name}.".startswith(f"{package}.")]
+    tables = {_LIBRARY: {name: vars(sys.modules[name]) for name in names}}
+    return next((path for path, thing in reachable(tables, _data_of) if thing is tensor), None)
+
+
+def _data_of(thing: Any) -> Parts:
+    """Yield what `parts_of` yields, and the attributes of a library's classes."""
+    return iter(vars(thing).items()) if isinstance(thing, type) else parts_of(thing)
 
 
 def _module_with(tensor: Tensor, iteration: Iteration) -> Path | None:

@@ -62,12 +62,14 @@ class _Noted(NamedTuple):
 
     changes: returns what of it is different now, as parts of a path; none if nothing is.
     draws: whose numbers it draws, if it is a random generator.
+    of_optimizer: it is an optimizer's, or reached through one: its step changes it.
     """
 
     path: Path
     changes: Callable[[], list[object]]
     put_back: Callable[[], None]
     draws: str | None = None
+    of_optimizer: bool = False
 
 
 class PythonState:
@@ -83,8 +85,12 @@ class PythonState:
         modules: set[str] = set()
         roots = dict(zip(_ROOTS, (iteration.module, iteration.loss_fn, iteration.inputs), strict=True))
         reached = list(reachable(roots, parts_with_code))
+        optimizers = {path for path, thing in reached if isinstance(thing, torch.optim.Optimizer)}
         for path, thing in reached:
-            self._things += _of(path, thing)
+            within = (
+                any(path[:length] in optimizers for length in range(len(path) + 1)) if optimizers else False
+            )
+            self._things += (noted._replace(of_optimizer=within) for noted in _of(path, thing))
             for kind in {*type(thing).__mro__} - classes:
                 classes.add(kind)
                 if methods_of_user(kind):
@@ -101,6 +107,11 @@ class PythonState:
     def changes(self) -> list[str]:
         """Return the paths of what is different now."""
         return [spelled((*kept.path, part)) for kept in self._things for part in kept.changes()]
+
+    def changes_of_code(self) -> list[str]:
+        """Return the paths of what forward, loss and backward have changed."""
+        things = (kept for kept in self._things if not kept.of_optimizer)
+        return [spelled((*kept.path, part)) for kept in things for part in kept.changes()]
 
     def changes_of_objects(self) -> list[str]:
         """Return the paths of what is different now in the module, the loss and what they hold."""

@@ -22,7 +22,7 @@ from ..torch_internals import (
     memory_of,
 )
 from ..unsupported import TraceError
-from ..values_used import BUFFERS, INPUTS
+from ..values_used import BUFFERS, INPUTS, is_real
 from .api_calls import Recorder
 from .given import given_replaced
 from .gradients import check_leaves, other_gradients_refused
@@ -31,6 +31,7 @@ from .known_functions import KnownFunctions
 from .known_values import KnownValues
 from .layer_calls import LayerCalls
 from .layers import OWN_RECOMPUTATION, Marks
+from .origins import origin_of
 from .replaced import Replaced
 from .ways import TracePath
 
@@ -79,8 +80,8 @@ class ForwardBackward:
         self.wanted_inputs = {name: tensor for name, tensor in handed if tensor.requires_grad}
         self.cotangents: list[Tensor] = []
         lines = deciding if way.host_part else None
-        usable = self._usable(given) if way.values else ()
-        self.values = None if way.compiling else KnownValues(usable, lines, before)
+        usable = self._usable(given, reals=way.values == "real") if way.values else ()
+        self.values = None if way.compiling else KnownValues(usable, lines, before, self._origin)
         self.recorder = Recorder(way.guess) if way.host_part else None
         self.expected: Any = ()
         self.results_of_gradients: list[str] = []
@@ -241,14 +242,20 @@ class ForwardBackward:
                 taken.append(_span(tensors[name]))
         return output._replace(tensors=tensors)
 
-    def _usable(self, given: Sequence[Named]) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield the buffers, and the inputs of whole numbers or bits, whose values are there."""
+    def _origin(self, tensors: Sequence[Tensor]) -> str:
+        # Of a call like x[mask] those that pick decide, not those that are picked.
+        deciding = [tensor for tensor in tensors if not is_real(tensor)] or tensors
+        return origin_of(deciding, [*self.parameters.values()], self.inputs.values())
+
+    def _usable(self, given: Sequence[Named], *, reals: bool) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Yield the buffers, and the inputs of whole numbers or bits, whose values are there.
+
+        reals: yield the inputs of real numbers too.
+        """
         _parameters, buffers, inputs = given
-        whole = {
-            name: real for name, real in inputs.items() if not (real.is_floating_point() or real.is_complex())
-        }
-        for group, fakes, reals in ((BUFFERS, self.buffers, buffers), (INPUTS, self.inputs, whole)):
-            for name, real in reals.items():
+        used = {name: tensor for name, tensor in inputs.items() if reals or not is_real(tensor)}
+        for group, fakes, tensors in ((BUFFERS, self.buffers, buffers), (INPUTS, self.inputs, used)):
+            for name, real in tensors.items():
                 if not isinstance(real, FakeTensor):
                     yield f"{group}{name}", fakes[name], real
 

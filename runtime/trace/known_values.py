@@ -3,9 +3,10 @@
 What follows from shapes alone (positions, causal masks, buckets) is the same in every iteration. Models
 branch on such values (`if (positions == 0).all():`), and the trace may follow, as eager does. What follows
 from buffers and from inputs of whole numbers or bits (lengths, indices, masks) is known too if the trace is
-to use it: then each answer is noted, and checked before every iteration (values_used.py). What parameters or
-inputs of real numbers have a part in stays unknown, and code that asks for it is refused: it could take
-another branch in the next iteration. Small tensors from outside, an attribute's, are constants of the plan,
+to use it: then each answer is noted, and checked before every iteration (values_used.py). From inputs of real
+numbers only decisions follow: a few bits or whole numbers, like which images of a batch are empty. What
+parameters have a part in stays unknown, and code that asks for it is refused: it could take another branch in
+the next iteration. Small tensors from outside, an attribute's, are constants of the plan,
 compared before each iteration by reads/reads.py: they are known.
 
 For each fake tensor made of nothing but known values and numbers, the real one is kept too.
@@ -13,7 +14,7 @@ For each fake tensor made of nothing but known values and numbers, the real one 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from ..absent_gpu.devices import is_absent_gpu
 from ..calls.randomness import draws
+from ..hints import NUMBERS
 from ..model.captured import users_line
 from ..reads.contents import LARGEST_TENSOR
 from ..torch_internals import (
@@ -39,6 +41,7 @@ from ..torch_internals import (
     tree_map,
     written_tensors,
 )
+from ..unsupported import is_value_dependent, note_origin
 from ..values_used import Blank, Tape
 
 MOST_ELEMENTS = 2**22
@@ -76,6 +79,7 @@ class KnownValues(DispatchMode):
         given: Iterable[tuple[str, Tensor, Tensor]] = (),
         lines: Collection[str] | None = None,
         before: KnownValues | None = None,
+        origin: Callable[[Sequence[Tensor]], str] = lambda _tensors: "",
     ) -> None:
         """Start with the values of small inputs and buffers known.
 
@@ -83,9 +87,10 @@ class KnownValues(DispatchMode):
         lines: of the user's code, that get answers which follow from these; None for all.
         before: of the iteration before this one: what it knew of tensors that are still there (a mask that
             an attribute holds) is known here too, unless it followed from inputs or buffers.
+        origin: returns what unknown values follow from.
         """
         super().__init__()
-        self._lines = lines
+        self._lines, self._origin = lines, origin
         self.tape = Tape()
         self._known: Any = WeakIdKeyDictionary()
         self._spoilt: dict[int, torch.UntypedStorage] = {}
@@ -145,7 +150,12 @@ class KnownValues(DispatchMode):
             return self._really(func, args, kwargs)
         if known and func in _SHAPED_BY_VALUES:
             return self._constants(func, args, kwargs)
-        made = func(*args, **kwargs)
+        try:
+            made = func(*args, **kwargs)
+        except Exception as error:
+            if is_value_dependent(error):
+                note_origin(error, self._origin(tensors))
+            raise
         if schema_of(func).is_mutable and not known:
             self._spoilt.update(
                 (memory_of(tensor), tensor.untyped_storage())
@@ -182,6 +192,10 @@ class KnownValues(DispatchMode):
             slot, place = self._known[tensor], users_line()
             if self._lines is not None and place not in self._lines and self.tape.follows(slot):
                 raise DataDependentOutputException(ASKS_FOR_A_NUMBER)
+            if not self.tape.decides(slot, elsewhere=tensor.device.type != "cpu"):
+                error = DataDependentOutputException(ASKS_FOR_A_NUMBER)
+                note_origin(error, NUMBERS)
+                raise error
             self.tape.tell(slot, place)
 
     def _as_numbers(self, indices: Sequence[Tensor | None]) -> list[Tensor | None]:

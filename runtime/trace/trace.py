@@ -27,7 +27,7 @@ from ..program.program import Program
 from ..reads.carried import StateError
 from ..sharded.gradients import with_spread_gradients
 from ..storage.offloaded import bring_back, hold_of
-from ..unsupported import TraceError, asks_for_values, is_value_dependent, refusal, warn_user
+from ..unsupported import TraceError, asks_for_values, refusal, warn_user
 from ..updates.averaged import with_average
 from ..updates.averages import check_summed, with_averages
 from ..updates.catalogue import rules
@@ -36,6 +36,7 @@ from ..updates.norm_sums import norm_sums
 from ..updates.order import check_order, check_overlaps
 from ..updates.scaling import check_scaled, divided
 from ..updates.updates import with_sums, with_updates
+from ..values_used import is_real
 from .gradient_sums import with_sums_in_place
 from .handed_over import with_handover
 from .joint import forward_calls, joint_graph
@@ -54,10 +55,10 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
     mode.
 
     Tracing neither computes nor allocates: real and fake modules (made under a FakeTensorMode) are traced in
-    the same way. A model whose code asks for the values of its tensors is traced a second time with
-    `torch.compiler.is_compiling()` true, since many models then don't ask, and a third time with the values
-    of its buffers and of its inputs of whole numbers or bits: then the program holds for those with the same
-    answers (values_used.py).
+    the same way. A model whose code asks for the values of its tensors is traced a second time with the
+    values of its buffers and inputs: then the program holds for those with the same answers (values_used.py).
+    If that fails too, it is traced with `torch.compiler.is_compiling()` true: many models then don't ask, but
+    may compute something else than eager PyTorch.
 
     forms: of results that PyTorch's fake kernels have wrong, see output_layouts.py.
 
@@ -78,6 +79,8 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
     for way in (*([] if before is None else [before]), *WAYS):  # also for layouts and for other shapes
         if way.host_part and iteration.purpose == "part":
             continue  # the code of a part of a larger graph runs between the caller's own
+        if way.values == "real" and not any(map(is_real, tensors_in(iteration.inputs).values())):
+            continue
         dropped = [str(each.error) for each in failed if isinstance(each.error, UnrepeatedError)]
         if way.drops and not dropped:
             continue
@@ -123,16 +126,14 @@ class _Failed(NamedTuple):
 def _furthest(failed: Sequence[_Failed]) -> MemplanError:
     """Return the refusal of the attempt that came furthest.
 
-    The path for torch.compile counts if values stopped it there too: else that is another program's trouble.
+    The path for torch.compile does not count: that is another program's trouble.
     """
     failed = [each for each in failed if not isinstance(each.error, UnrepeatedError)]
-    able = [each for each in failed if not each.way.compiling or is_value_dependent(each.error)]
+    able = [each for each in failed if not each.way.compiling]
     # State that the code keeps is the reason whichever way was tried for it.
     kept = [each for each in failed if isinstance(each.error, UnkeptError | StateError)]
     last = kept[0] if kept else max(reversed(able), key=lambda each: each.calls)
-    both = not last.way.compiling and is_value_dependent(last.error)
-    compiled = next(each.error for each in failed if each.way.compiling)
-    made = refusal(last.error, compiled if both else None)
+    made = refusal(last.error)
     made.__cause__ = None if made is last.error else last.error
     return made
 

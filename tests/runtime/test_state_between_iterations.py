@@ -21,6 +21,7 @@ from memplan.runtime.model.python_state import PythonState
 from memplan.runtime.reads.recorder import Recording
 from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.trace.trace import trace
+from memplan.runtime.unsupported import TraceError
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -266,3 +267,54 @@ def test_differences_of_eager_with_itself_count_as_equal(monkeypatch, own, ours,
     if equal:
         assert comparison.spread == pytest.approx(own, rel=0.3)
         assert "within its own differences from run to run" in str(comparison)
+
+
+TRAINING: dict[str, torch.optim.Optimizer] = {}
+
+
+class Global(Stateful):
+    """Its script's optimizer is a global of its code's."""
+
+    def forward(self, x):
+        return super().forward(x) * (2.0 if len(TRAINING) > 1 else 1.0)
+
+
+@pytest.mark.usefixtures("unseen")
+def test_an_optimizer_that_code_reaches_is_no_suspect(monkeypatch):
+    """Its step has changed it, and the keys of its states are the weights, whose text is long."""
+    module = Global()
+    optimizer = torch.optim.AdamW(module.parameters(), foreach=False)
+    monkeypatch.setitem(TRAINING, "optimizer", optimizer)
+    iteration = Iteration(module, (torch.randn(2, 4),), updates=Updates(optimizer, "after"))
+    found = compare(iteration, planned(iteration))
+    assert found.suspects == ("it changes module.h",)
+    state = PythonState(iteration, tensors=True)
+    optimizer.state[next(module.parameters())] = {}
+    assert any(change.endswith(".state.<Parameter>") for change in state.changes())
+
+
+class Physics(nn.Module):
+    """A network that solves an equation: its loss has derivatives with respect to the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, x):
+        x = x.requires_grad_(True)
+        return (torch.autograd.grad(self.layers(x).sum(), x, create_graph=True)[0].sum(1) - 1).square().mean()
+
+
+def test_a_batch_that_forward_makes_require_a_gradient():
+    """Eager PyTorch writes `.grad` of the batch, a plan does not; the batch is afterwards as before."""
+    x = torch.randn(8, 2)
+    iteration = Iteration(Physics(), (x,))
+    assert compare(iteration, planned(iteration)).equal
+    assert (x.requires_grad, x.grad) == (False, None)
+
+
+def test_derivatives_of_a_batch_that_requires_no_gradient_have_advice():
+    module = Physics()
+    module.forward = lambda x: torch.autograd.grad(module.layers(x).sum(), x, create_graph=True)[0].mean()
+    with pytest.raises(TraceError, match=r"does not require grad.*x = x.detach\(\).requires_grad_\(True\)"):
+        planned(Iteration(module, (torch.randn(8, 2),)))

@@ -154,38 +154,81 @@ def test_many_answers_need_equal_inputs():
         step(torch.randn(3, 8), torch.arange(200).clamp(max=198))
 
 
-def test_real_numbers_and_what_follows_from_weights_decide_nothing():
-    def run(model, x):
-        return model.layer(x)[x[:, 0] > 0]
-
-    def by_scores(model, x, ids):
+def test_what_follows_from_weights_decides_nothing():
+    def run(model, x, ids):
         return model.layer(x)[(model.layer(x) + ids)[:, 0] > 0]
 
-    for model, inputs in (
-        (run, (torch.randn(5, 8),)),
-        (by_scores, (torch.randn(5, 8), torch.ones(5, 1).long())),
-    ):
-        with pytest.raises(TraceError, match="decide a shape"):
-            trace(Iteration(Model(model), inputs, mean_square))
+    with pytest.raises(TraceError, match="decide a shape"):
+        trace(Iteration(Model(run), (torch.randn(5, 8), torch.ones(5, 1).long()), mean_square))
 
 
 def test_a_value_overwritten_by_something_unknown_is_forgotten():
     def run(model, x, ids):
         ids = ids.clone()
-        ids[0] = x[0, 0].long()
+        ids[0] = model.layer(x)[0, 0].long()
         return model.layer(x) * int(ids.sum())
 
     with pytest.raises(TraceError, match="depends on the values"):
         trace(Iteration(Model(run), (torch.randn(5, 8), ROWS), mean_square))
 
 
-def test_what_needs_no_value_is_planned_for_any():
-    def run(model, x, ids):
-        if not torch.compiler.is_compiling() and ids.max() > 3:
-            return model.layer(x)
-        return model.layer(x) * ids.max()
+def hidden(model, x, mask):
+    """As transformers: eager PyTorch leaves out a mask that hides nothing, which a tracer is not asked."""
+    y = model.layer(x)
+    if not torch.compiler.is_compiling() and mask.all():
+        return y.sum(0)
+    return (y * mask[:, None]).flip(0).sum(0)
 
-    program = trace(Iteration(Model(run), (torch.randn(5, 8), torch.arange(3)), mean_square))
+
+def test_a_value_by_which_eager_takes_another_path_than_a_tracer():
+    """Eager PyTorch's path is planned, for the batches that take it."""
+    masks = [torch.arange(12) < 7, torch.ones(12, dtype=torch.bool)]
+    model, step = step_of(hidden, torch.randn(12, 8), masks[0])
+    assert step.program.used is not None
+    assert not step.program.compiling
+    x = torch.randn(12, 8)
+    assert torch.equal(step(x, torch.arange(12) > 3), mean_square(model(x, torch.arange(12) > 3)))
+    with pytest.raises(OtherShapeError, match="follow from the input 1"):
+        step(x, masks[1])
+
+
+def empty(model, x, images):
+    """As SmolVLM: images that are zero are left out."""
+    kept = (images == 0).sum((1, 2)) != 9
+    return model.layer(x) + images[kept].sum()
+
+
+def test_real_numbers_of_an_input_decide():
+    images = torch.randn(4, 3, 3)
+    images[2] = 0
+    model, step = step_of(empty, torch.randn(5, 8), images)
+    x, others = torch.randn(5, 8), images * 2
+    assert torch.equal(step(x, others), mean_square(model(x, others)))
+    with pytest.raises(OtherShapeError, match="follow from the input 1"):
+        step(x, images + 1)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda model, x: model.layer(x) * float(x.abs().max()),
+        lambda model, x: model.layer(x)[x[:, 0] > 0],
+    ],
+    ids=["a real number", "more rows than are a decision"],
+)
+def test_real_numbers_of_an_input_that_are_data(run):
+    with pytest.raises(TraceError, match="depends on the values"):
+        trace(Iteration(Model(run), (torch.randn(1024, 8),), mean_square))
+
+
+def test_what_no_value_answers_is_planned_as_under_compile():
+    def run(model, x):
+        y = model.layer(x)
+        if not torch.compiler.is_compiling() and y.sum() > 0:
+            return y * 2
+        return y
+
+    program = trace(Iteration(Model(run), (torch.randn(5, 8),), mean_square))
     assert program.used is None
     assert program.compiling
 

@@ -120,10 +120,13 @@ def parts_with_code(thing: Any) -> Parts:
             yield from ((each.__name__, each) for each in methods_of_user(kind))
 
 
-def follow(root: Any, path: Path) -> Any:
-    """Return the object at the path now; None if there is none."""
+def follow(root: Any, path: Path, parts: Callable[[Any], Parts] | None = None) -> Any:
+    """Return the object at the path now; None if there is none.
+
+    parts: see `reachable`.
+    """
     for key in path:
-        root = next((part for name, part in parts_of(root) if name == key), None)
+        root = next((part for name, part in (parts or parts_of)(root) if name == key), None)
     return root
 
 

@@ -158,7 +158,7 @@ class Attributes:
                     "manual_seed, or plan the module anew"
                 )
         for path, (tensor, version) in self._known.items():
-            if follow(self._roots, path) is not tensor or version_of(tensor) != version:
+            if follow(self._roots, path, _data_of) is not tensor or version_of(tensor) != version:
                 raise MismatchError(
                     f"the tensor {spelled(path)} has changed since the plan was made, which holds it as it "
                     "was: make it a buffer of the module, or an input"

@@ -688,7 +688,9 @@ def test_cause_place_and_way_on(name):
     with pytest.raises(MemplanError, match=case.line) as caught:
         case.make(False).planned()
     assert "\n" not in str(caught.value)
-    assert "memplan" not in str(caught.value)
+    assert "memplan" not in str(caught.value).replace(
+        "memplan.optimize_module", ""
+    )  # advice, no frame of ours
 
 
 @pytest.mark.sampled(5)

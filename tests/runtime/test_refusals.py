@@ -63,7 +63,7 @@ def test_a_refusal_says_what_to_do(module, inputs, words):
     with pytest.raises(TraceError, match=rf"test_refusals.py:\d+: .*{words}") as caught:
         trace(Iteration(module, (inputs,), torch.sum))
     assert "\n" not in str(caught.value)
-    assert "memplan/" not in str(caught.value)
+    assert "memplan" not in str(caught.value).replace("memplan.optimize_module", "")
 
 
 PICKS = "def run(x):\n    return x[x[:, 0] > 0]"

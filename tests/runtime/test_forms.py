@@ -180,10 +180,10 @@ def test_changes_in_place_of_a_transposed_tensor(loss):
     """The weight's gradient is a sum over them, in the order of their memory."""
     torch.manual_seed(0)
     module = nn.Linear(36, 36)
-    module.scale = nn.Parameter(torch.rand(12) + 0.5)
+    scale = module.scale = nn.Parameter(torch.rand(12) + 0.5)
 
     def scaled(output):
-        return loss(output.view(8, 36, 12).transpose(1, 2) / module.scale[:, None])
+        return loss(output.view(8, 36, 12).transpose(1, 2) / scale[:, None])
 
     iteration = Iteration(module, (torch.randn(96, 36),), scaled)
     program = trace_real_layouts(iteration)

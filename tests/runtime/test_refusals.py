@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import runpy
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ class PickingRows(nn.Linear):
 
 class Packed(nn.GRU):
     def forward(self, x):
-        lengths = torch.arange(x.shape[0], 0, -1) + self.bias_hh_l0[0].long()
+        lengths = torch.arange(x.shape[0], 0, -1) + self.all_weights[0][3][0].long()
         return super().forward(nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True))[0].data
 
 
@@ -173,6 +174,8 @@ def test_a_constant_of_a_library_is_no_label(tmp_path, monkeypatch):
     library = importlib.import_module("odesolvers")
 
     class Solved(nn.Linear):
+        solve: Any
+
         def forward(self, x):
             return self.solve(super().forward(x))
 

@@ -14,7 +14,7 @@ from ..comparison.trial import warm_up
 from ..graphs.files.files import graph_digest, load_graph
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
-from ..graphs.units import duration, format_bytes
+from ..graphs.units import counted, duration, format_bytes
 from ..planner.budget import Budget, spelled
 from ..planner.report import Report
 from ..planner.schedule.schedule import Schedule
@@ -210,7 +210,8 @@ def _lines(
     for name, listed in alone.items():
         yield Text("")
         seconds = sum(float(row["recompute_seconds"]) for row in listed)
-        yield Text(f"{len(listed):,} operations recomputed by {name} alone, {duration(seconds)}", "bold")
+        number = counted(len(listed), "operation")
+        yield Text(f"{number} recomputed by {name} alone, {duration(seconds)}", "bold")
         yield from (
             table(
                 [],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import cache
@@ -88,6 +89,8 @@ class Plan(click.Group):
             quiet = ctx.params.get("quiet") or {"-q", "--quiet"} & {*rest}
             for line in () if quiet else unknown_variables(command, all_commands):
                 say(line)
+            if quiet:
+                warnings.filterwarnings("ignore", category=UserWarning, module=f"{_OF_NO_LINE}$")
         return found, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -103,6 +106,7 @@ class Plan(click.Group):
                 stream.reconfigure(errors="backslashreplace")  # pyright: ignore
         # What transformers remarks on a config would come before each result, once per process that traces.
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+        warnings.formatwarning = _one_line
         sweep()
         output = sys.stdout
         with interruptible() as interruption:
@@ -131,6 +135,20 @@ class Plan(click.Group):
             if args is None and isinstance(code, int):  # run as a command, not called from Python
                 leave(code)
             sys.exit(code)
+
+
+_OF_NO_LINE = "memplan"
+"""The file that warnings name that are of no line of code."""
+_formatted = warnings.formatwarning
+
+
+def _one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Return the text of a warning; of one of memplan's own a line like the command's others."""
+    if filename == _OF_NO_LINE:
+        return f"plan: warning: {message}\n"
+    return _formatted(message, category, filename, lineno, line)
 
 
 @click.command(cls=Plan, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

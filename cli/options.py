@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import wraps
 from math import inf
@@ -14,7 +15,7 @@ from ..graphs.errors import InputError
 from ..graphs.files.documents import document_suffix
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
-from ..planner.budget import Budget, parse_budget, parse_reserve
+from ..planner.budget import Budget, parse_budget, parse_reserve, spelled
 from ..solvers.allowed import parse_allow
 from ..solvers.problem import Technique
 from .known_names import completing, machines_here, solvers
@@ -77,10 +78,21 @@ def _writable(
         raise click.BadParameter(str(error), ctx, param) from None
 
 
+NOTES = "memplan.notes"
+"""Key of a command's notes about its arguments in click's `meta`: they are printed when it begins."""
+
+
 def budget_argument(ctx: click.Context, param: click.Parameter, text: str | None) -> Budget | None:
     """Parse a budget; a callback for click."""
     try:
-        return None if text is None else parse_budget(text)
+        if text is None:
+            return None
+        budget = parse_budget(text)
+        if budget.size is not None and re.search(r"[KMGTP]i?b\s*$", text):  # as bits are written
+            ctx.meta.setdefault(NOTES, []).append(
+                f"{text.strip()} is taken for bytes: {spelled(budget.size)}"
+            )
+        return budget
     except InputError as error:
         raise click.BadParameter(str(error), ctx, param) from None
 
@@ -131,14 +143,15 @@ def settings_argument(ctx: click.Context, param: click.Parameter, texts: tuple[s
 def seconds_argument(ctx: click.Context, param: click.Parameter, seconds: float | None) -> float | None:
     """Validate --time-limit; a callback for click."""
     if seconds is not None and not (0 < seconds < inf):
-        raise click.BadParameter(f"{seconds} is no time: it must be above 0 and finite", ctx, param)
+        raise click.BadParameter(f"the time must be above 0 seconds and finite, not {seconds:g}", ctx, param)
     return seconds
 
 
 def allowance_argument(ctx: click.Context, param: click.Parameter, seconds: float) -> float:
     """Validate --bound-time; a callback for click."""
     if not (0 <= seconds < inf):
-        raise click.BadParameter(f"{seconds} is no time: it must be 0 or above and finite", ctx, param)
+        text = f"the time must be 0 seconds or more and finite, not {seconds:g}"
+        raise click.BadParameter(text, ctx, param)
     return seconds
 
 
@@ -231,6 +244,8 @@ def output_options(function: Callable[..., None]) -> Callable[..., None]:
         output = Output(as_json or before.get("as_json", False), quiet or before.get("quiet", False), aside)
         if aside and output.as_json:
             raise click.UsageError("--json and -o - both print on standard output: give one")
+        for line in click.get_current_context().meta.get(NOTES, ()):
+            output.note(line)
         with logged(max(verbose, before.get("verbose", 0))):
             function(*args, output=output, **options)
 

@@ -11,7 +11,7 @@ import click
 from rich.text import Text
 
 from ..graphs.graph import Phase
-from ..graphs.units import format_bytes
+from ..graphs.units import counted, format_bytes
 from ..planner.addresses.lifetimes import lifetimes
 from ..planner.budget import spelled
 from ..planner.report import Report
@@ -130,9 +130,10 @@ def _lines(held: Held, report: Report, accounts: dict[str, Any], width: int) -> 
     if any(copied[name]["steps"] for name in copied):
         yield Text("")
         for name, row in copied.items():
-            yield Text(f"{row['steps']:,} {name}, {spelled(row['bytes'])}")
+            number = counted(row["steps"], "offload" if name == "offloads" else "prefetch")
+            yield Text(f"{number}, {spelled(row['bytes'])}")
     if found := accounts.get("collectives"):
-        yield Text(f"{found['steps']:,} collectives, {duration(found['time'])} on the network")
+        yield Text(f"{counted(found['steps'], 'collective')}, {duration(found['time'])} on the network")
     if accounts["peak_at"]:
         yield from _peak(accounts["peak_at"], width)
 
@@ -140,7 +141,8 @@ def _lines(held: Held, report: Report, accounts: dict[str, Any], width: int) -> 
 def _repeats(recomputed: list[dict[str, Any]]) -> Iterator[Text]:
     yield Text("")
     seconds = sum(float(row["recompute_seconds"]) for row in recomputed)
-    yield Text(f"{len(recomputed):,} operations recomputed, {duration(seconds)} in all", style="bold")
+    number = counted(len(recomputed), "operation")
+    yield Text(f"{number} recomputed, {duration(seconds)} in all", style="bold")
     listed = recomputed[:_LISTED]
     yield from table(
         [],

@@ -47,9 +47,9 @@ def solve(
     """
     race, phases = Incumbent(), Phases()
     to = destination_of(destination, graph, ".schedule.json")
-    check_spared(to, graph, search.machine_path)
     with phases.of("reading the graph"):
         loaded = load_graph(graph)
+    check_spared(to, graph, search.machine_path)
     machine = chosen_machine(search.machine_path, output) or loaded.machine
     try:
         found = solve_graph(loaded, graph, search, machine, race, phases, output)

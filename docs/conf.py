@@ -9,6 +9,8 @@ import memplan
 from sphinx.application import Sphinx
 
 project = "memplan"
+author = "memplan contributors"
+copyright = f"2026, {author}"
 release = memplan.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click", "sphinx_copybutton"]
 html_theme = "furo"

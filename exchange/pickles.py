@@ -89,6 +89,8 @@ def unpickled(path: Path, packages: Collection[str] | None = ()) -> Any:
     Raises InputError or ValueError.
     """
     data = read_bytes(path, MOST_BYTES)
+    if what := _other_kind(data):
+        raise ValueError(f"is not a pickle{what}")
     try:
         return pickle.loads(data) if is_plain(data) else _Unpickler(data, packages).load()
     except _RefusedError as refused:
@@ -100,6 +102,20 @@ def unpickled(path: Path, packages: Collection[str] | None = ()) -> Any:
     except Exception as error:  # broken pickles raise what their opcodes stumble over
         said = "it ends too early" if isinstance(error, EOFError) else str(error)
         raise ValueError(f"is not a pickle that can be read: {said[:200]}") from None
+
+
+def _other_kind(data: bytes) -> str:
+    """Say what bytes that can't be a pickle are, as far as that is known; empty for what may be one.
+
+    A pickle of protocol 2 or later begins with that, an older one ends with its last opcode.
+    """
+    if data.startswith(b"SQLite format 3\0"):
+        return ": it is an SQLite database"
+    if data.lstrip()[:1] in (b"{", b"["):  # no opcodes of older protocols
+        return ": it is JSON, or looks like it"
+    if data.startswith(pickle.PROTO) or data.rstrip(b"\r\n").endswith(pickle.STOP):
+        return ""
+    return "" if data.startswith((b"\x1f\x8b", b"PK")) or not data else ": it does not begin or end like one"
 
 
 def text_of(value: object) -> str:

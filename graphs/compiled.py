@@ -5,8 +5,9 @@ functions that it calls. Here each module has a folder, in the user's cache or i
 the hash of all sources that its compiled code is made of, found by imports. So nothing stale is run, other
 copies of the same sources share the code, and a package that is installed read-only compiles once as well.
 
-Code is read from that folder and run, so it is one that only this user can write; without such a folder
-nothing is kept. What is broken there, by a full disk or a process that was killed, is recompiled.
+Numba's files are pickles, and reading one runs code: so they are only in a folder that nobody else can write
+(folders/private.py); without such a folder nothing is kept. What is broken there, by a full disk or a process
+that was killed, is recompiled.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -15,18 +16,21 @@ nothing is kept. What is broken there, by a full disk or a process that was kill
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
-from contextlib import suppress
+import pickle
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
 from numba import config, njit
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
 from numba.extending import register_jitable
 
-from .folders.cache import cache_folder, private_folder
+from .folders.cache import user_cache
+from .folders.private import PrivateFolder
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -39,8 +43,7 @@ def compiled(function: Function) -> Function:
     crashes.
     """
     compiler: Any = njit(nogil=True)(function)
-    with suppress(RuntimeError):  # no folder can be had: nothing is kept
-        compiler._cache = _Cache(function)
+    compiler._cache = _Cache(function)
     return cast("Function", compiler)
 
 
@@ -60,26 +63,28 @@ def is_compiled(function: Callable[..., Any]) -> bool:
     compiler: Any = function
     if compiler.signatures:
         return True
-    folder = compiler._cache.cache_path  # None if nothing is kept
-    return folder is not None and any(Path(folder).glob(f"*.{function.__name__}-*.nbc"))
+    folder = compiler._cache.folder.existing()
+    return folder is not None and any(folder.glob(f"*.{function.__name__}-*.nbc"))
 
 
 class _Locator(_CacheLocator):
     """The folder of a module's compiled code, and what names a function in it."""
 
-    def __init__(self, function: Any, folder: Path) -> None:
-        self._line, self._folder = function.__code__.co_firstlineno, folder
+    def __init__(self, function: Any, folder: PrivateFolder) -> None:
+        self._line, self.folder = function.__code__.co_firstlineno, folder
 
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> _Locator | None:
-        folder = _folder(Path(py_file))
-        return folder and cls(py_func, folder)
+        return cls(py_func, _folder(Path(py_file)))
+
+    def ensure_cache_path(self) -> None:
+        """Do nothing: the folder is made when a file is written to it."""
 
     def get_cache_path(self) -> Any:
-        return str(self._folder)
+        return str(self.folder.path or "")
 
     def get_source_stamp(self) -> Any:
-        return self._folder.name  # the hash of the sources
+        return self.folder.path and self.folder.path.name  # the hash of the sources
 
     def get_disambiguator(self) -> Any:
         return str(self._line)
@@ -89,10 +94,44 @@ class _CompileResults(CompileResultCacheImpl):
     _locator_classes: ClassVar = [_Locator]
 
 
+class _Files(IndexDataCacheFile):
+    """Numba's files of one function, read and written through a private folder."""
+
+    def __init__(self, folder: PrivateFolder, filename_base: str, source_stamp: Any) -> None:
+        super().__init__(str(folder.path or ""), filename_base, source_stamp)
+        self._folder = folder
+
+    def _load_index(self) -> Any:
+        stream = BytesIO(self._folder.read(self._index_name) or b"")
+        if not stream.getvalue() or pickle.load(stream) != self._version:
+            return {}
+        stamp, overloads = pickle.load(stream)
+        return overloads if stamp == self._source_stamp else {}
+
+    def _load_data(self, name: str) -> Any:
+        found = self._folder.read(name)
+        if found is None:
+            raise FileNotFoundError(name)
+        return pickle.loads(found)
+
+    @contextmanager
+    def _open_for_write(self, filepath: str) -> Generator[Any]:
+        stream = BytesIO()
+        yield stream
+        self._folder.write(Path(filepath).name, stream.getvalue())
+
+
 class _Cache(FunctionCache):
     """Numba's cache of one function. A fault of the cache does not stop the program."""
 
     _impl_class = _CompileResults
+
+    def __init__(self, py_func: Any) -> None:
+        super().__init__(py_func)
+        own = cast("Any", self._impl)
+        locator: _Locator = own.locator
+        self.folder = locator.folder
+        self._cache_file = _Files(self.folder, str(own.filename_base), locator.get_source_stamp())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the code kept for the signature.
@@ -115,15 +154,19 @@ class _Cache(FunctionCache):
 
 
 @cache
-def _folder(module: Path) -> Path | None:
-    """Return the folder of a module's compiled code, created if needed; None if there cannot be one.
+def _folder(module: Path) -> PrivateFolder:
+    """Return the folder of a module's compiled code.
 
     Its name is the hash of the module's name and of all sources that its compiled code is made of.
     """
-    chosen: str = cast("Any", config).CACHE_DIR
-    kept = Path(chosen) if chosen else cache_folder()
     text = b"".join([module.name.encode(), *(path.read_bytes() for path in sources(module))])
-    return kept and private_folder(kept / f"compiled-{sha256(text).hexdigest()[:16]}")
+    return code_folder() / f"compiled-{sha256(text).hexdigest()[:16]}"
+
+
+def code_folder() -> PrivateFolder:
+    """Return the folder of all compiled code."""
+    chosen: str = cast("Any", config).CACHE_DIR
+    return PrivateFolder(Path(chosen)) if chosen else user_cache()
 
 
 def sources(module: Path) -> list[Path]:

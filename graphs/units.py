@@ -144,6 +144,11 @@ def _in_range(count: Decimal, value: object) -> Decimal:
     return count
 
 
+def counted(count: int, noun: str) -> str:
+    """Return '1 operation', '2 operations', '2 prefetches'."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("ch") else "s")
+
+
 def duration(seconds: float) -> str:
     """Return '1.20 ms': three digits, in the unit that fits."""
     for unit, factor in (("s", 1.0), ("ms", 1e-3)):

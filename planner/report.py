@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ..graphs.graph import Graph
+from ..graphs.units import duration
+from .baseline import baseline
 from .simulator.simulate import Figures
 
 
 def optimality_gap(seconds: float, lower_bound: float) -> float:
     """Return (seconds - lower bound) / seconds: 0 proves that nothing is faster."""
     return (seconds - lower_bound) / seconds if seconds else 0.0
+
+
+def compared(graph: Graph, seconds: float) -> str:
+    """Return a schedule's time beside the baseline's, as all lines about it have it: `57.6 ms, +26.4% vs.
+    baseline`."""
+    figures = baseline(graph)
+    over = Report(replace(figures, time=seconds), figures).overhead
+    return f"{duration(seconds)}, {over + 0.0:+.1%} vs. baseline"
 
 
 @dataclass(frozen=True)

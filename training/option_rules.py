@@ -30,6 +30,7 @@ def validate_options(
     planned: whether the optimizer's updates are part of the plan.
     sharded: whether weights are spread over ranks.
     """
+    _validate_batch(inputs)
     _validate_autocast(options)
     _validate_updates(options, planned=planned)
     if not sharded:  # sharded.py has another way out
@@ -40,6 +41,15 @@ def validate_options(
         validate_average(module, planned=planned, masters=options.master_weights)
     if options.compile:
         _validate_compiler(inputs, processes)
+
+
+def _validate_batch(inputs: Inputs) -> None:
+    on_meta = next((name for name, tensor in tensors_in(inputs).items() if tensor.is_meta), None)
+    if on_meta is not None:
+        raise InputError(
+            f"the batch is on meta, without values ({on_meta or 'the input'}): give one that the module can "
+            "run, such as torch.zeros_like(batch, device='cpu'); only the module may be on meta"
+        )
 
 
 def _validate_autocast(options: Options) -> None:

@@ -13,7 +13,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from ..graphs.errors import InputError
-from ..graphs.folders.cache import cache_folder
+from ..graphs.folders.cache import user_cache
+from ..graphs.folders.private import PrivateFolder
 from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
 from ..graphs.transformations.updates import When
@@ -191,15 +192,14 @@ def _path(path: str | Path | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def _cache(cache: bool | str | Path) -> Path | None:
+def _cache(cache: bool | str | Path) -> PrivateFolder | None:
     if isinstance(cache, bool):
-        user = cache_folder() if cache else None  # not every user has one
-        return user and user / "plans"
+        return user_cache() / "plans" if cache else None
     if not isinstance(cache, str | Path):  # pyright: ignore
         raise UnfitError("give a folder for plans, True or False")
     if Path(cache).exists() and not Path(cache).is_dir():
         raise UnfitError("plans are kept in a folder, and this is a file")
-    return Path(cache)
+    return PrivateFolder(Path(cache))
 
 
 def parse_outputs(outputs: bool | str | Sequence[str]) -> Wanted:
@@ -282,7 +282,7 @@ class PlanningOptions(OptionsBase):
         ),
         default=8,
     )
-    cache: Path | None = option(
+    cache: PrivateFolder | None = option(
         converter=_cache,
         text=(
             "Folder of plans on disk: True for one in the user's cache, False for none. A process with "

@@ -8,6 +8,9 @@ One that was found is compared with eager PyTorch like any other plan, once: com
 under which it was found equal (runtime/compare/signature.py). If this signature still holds, with this very
 plan, the comparison is skipped.
 
+The folder is private, like all caches (graphs/folders/private.py): a plan that another user could have
+written is not used.
+
 If the plans of a folder exceed `MOST` bytes, the least recently used are removed. None that was used in the
 last hour is removed: another process may be using it.
 """
@@ -28,12 +31,15 @@ from typing import Any, NamedTuple
 import torch
 
 from ..graphs.errors import InputError, MemplanError
-from ..graphs.files.documents import read_document, write_document
-from ..graphs.files.files import graph_digest, load_graph, save_graph
+from ..graphs.files.documents import MOST_BYTES, document_bytes, parse_document
+from ..graphs.files.files import graph_digest, save_graph
+from ..graphs.files.read import graph_from_document
+from ..graphs.files.write import graph_to_document
+from ..graphs.folders.private import PrivateFolder
 from ..graphs.folders.sources import sources_digest
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
-from ..planner.schedule.file import load_schedule, save_schedule
+from ..planner.schedule.file import save_schedule, schedule_from_document, schedule_to_document
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import simulate
 from ..runtime.compare.compiled import Compiled
@@ -49,7 +55,8 @@ MOST = 2**30
 """Limit of the bytes of all plans in a folder."""
 
 _IN_USE = 3600.0
-_FILES = ("graph.json", "schedule.json", "compared.json")
+_GRAPH, _SCHEDULE, _COMPARED = "graph.json", "schedule.json", "compared.json"
+_FILES = (_GRAPH, _SCHEDULE, _COMPARED)
 
 
 class Plan(NamedTuple):
@@ -74,7 +81,9 @@ class Plan(NamedTuple):
         return self.program if self.compiled is None else self.compiled.uncompiled
 
 
-def find(folder: Path, program: Program, machine: Machine | None, asked: tuple[Any, ...]) -> Plan | None:
+def find(
+    folder: PrivateFolder, program: Program, machine: Machine | None, asked: tuple[Any, ...]
+) -> Plan | None:
     """Return the plan on disk for this program, None if there is no valid one.
 
     machine: the machine, if the plan's graph names none.
@@ -82,23 +91,27 @@ def find(folder: Path, program: Program, machine: Machine | None, asked: tuple[A
     """
     final = _found(_place(folder, program, asked), program, machine)
     if final is not None:
-        _log.info("plan cache %s: a plan of this program, options and machine is there", folder)
+        _log.info("plan cache %s: a plan of this program, options and machine is there", folder.path)
         return final
     improvable = _found(_place(folder, program, asked, improvable=True), program, machine)
     what = "no plan" if improvable is None else "a plan whose search was not ended"
-    _log.info("plan cache %s: %s of this program, options and machine is there", folder, what)
+    _log.info("plan cache %s: %s of this program, options and machine is there", folder.path, what)
     return improvable and improvable._replace(improvable=True)
 
 
-def _found(place: Path, program: Program, machine: Machine | None) -> Plan | None:
+def _found(place: PrivateFolder, program: Program, machine: Machine | None) -> Plan | None:
     with suppress(MemplanError, OSError):
-        graph = load_graph(place / "graph.json")
-        held = load_schedule(place / "schedule.json", graph)
+        graph_row, schedule_row = _read(place, _GRAPH), _read(place, _SCHEDULE)
+        if graph_row is None or schedule_row is None:
+            return None
+        graph = graph_from_document(graph_row, _GRAPH)
+        held = schedule_from_document(schedule_row, graph, _SCHEDULE)
         if held.budget is not None and held.graph_sha256 == graph_digest(graph):
             # Raises InvalidScheduleError for a file that was damaged or edited: the plan is made anew.
             simulate(graph, held.schedule, budget=held.budget, machine=graph.machine or machine)
-            with suppress(OSError):  # a folder that is only read
-                os.utime(place)
+            if (used := place.existing()) is not None:
+                with suppress(OSError):  # a folder that is only read
+                    os.utime(used)
             made = as_in(graph, program)
             compiled = Compiled(program, made.kernels) if made.kernels else None
             ordered = aligned(made.program, graph)
@@ -107,35 +120,47 @@ def _found(place: Path, program: Program, machine: Machine | None) -> Plan | Non
     return None
 
 
-def keep(folder: Path, plan: Plan, machine: Machine | None, asked: tuple[Any, ...]) -> None:
+def keep(folder: PrivateFolder, plan: Plan, machine: Machine | None, asked: tuple[Any, ...]) -> None:
     """Save a plan on disk. Errors are ignored: a full or read-only disk costs the copy, not the plan."""
+    place = _place(folder, plan.program, asked, improvable=plan.improvable)
     with suppress(MemplanError, OSError):
-        place = _place(folder, plan.program, asked, improvable=plan.improvable)
-        save(place, plan, machine)
-        os.utime(place)
-        _log.info("plan cache %s: the plan is in %s", folder, place.name)
-        _trim(folder)
+        schedule = schedule_to_document(plan.graph, plan.schedule, budget=plan.budget, machine=machine)
+        rows = {_GRAPH: graph_to_document(plan.graph), _SCHEDULE: schedule}
+        if all(_write(place, name, row) for name, row in rows.items()):
+            _log.info("plan cache %s: the plan is in %s", folder.path, place.path and place.path.name)
+            _trim(folder)
 
 
-def vouch(folder: Path, plan: Plan, asked: tuple[Any, ...], grounds: str) -> None:
+def _read(place: PrivateFolder, name: str) -> object:
+    """Return a document of a plan, None if there is none. Raises InputError."""
+    raw = place.read(name, MOST_BYTES[".json"])
+    return None if raw is None else parse_document(raw, Path(name))
+
+
+def _write(place: PrivateFolder, name: str, row: object) -> bool:
+    return place.write(name, document_bytes(row, Path(name)))
+
+
+def vouch(folder: PrivateFolder, plan: Plan, asked: tuple[Any, ...], grounds: str) -> None:
     """Note on disk that this plan was compared with eager PyTorch, under this signature, and found equal."""
     place = _place(folder, plan.program, asked, improvable=plan.improvable)
     with suppress(MemplanError):
-        write_document({"grounds": _of(plan, grounds)}, place / "compared.json")
+        _write(place, _COMPARED, {"grounds": _of(plan, grounds)})
 
 
-def vouched(folder: Path, plan: Plan, asked: tuple[Any, ...], grounds: str) -> bool:
+def vouched(folder: PrivateFolder, plan: Plan, asked: tuple[Any, ...], grounds: str) -> bool:
     """Tell whether the plan was found equal under the same signature."""
     place = _place(folder, plan.program, asked, improvable=plan.improvable)
     with suppress(MemplanError):
-        return read_document(place / "compared.json") == {"grounds": _of(plan, grounds)}
+        return _read(place, _COMPARED) == {"grounds": _of(plan, grounds)}
     return False
 
 
-def _trim(folder: Path) -> None:
+def _trim(private: PrivateFolder) -> None:
     """Remove the least recently used plans above MOST; other files in the folder are left as they are."""
     plans: list[tuple[float, int, Path]] = []
-    for place in folder.iterdir():
+    folder = private.existing()
+    for place in () if folder is None else folder.iterdir():
         with suppress(OSError):  # another process trims too
             if re.fullmatch("[0-9a-f]{32}", place.name):
                 size = sum((place / name).stat().st_size for name in _FILES if (place / name).exists())
@@ -174,7 +199,9 @@ def save(place: Path, plan: Plan, machine: Machine | None) -> None:
     save_schedule(place / "schedule.json", plan.graph, plan.schedule, budget=plan.budget, machine=machine)
 
 
-def _place(folder: Path, program: Program, asked: tuple[Any, ...], *, improvable: bool = False) -> Path:
+def _place(
+    folder: PrivateFolder, program: Program, asked: tuple[Any, ...], *, improvable: bool = False
+) -> PrivateFolder:
     """Return the folder of a plan. One that is improvable has its own: a final one replaces it."""
     device = device_of(program.device)
     surroundings = (

@@ -26,6 +26,7 @@ from ...comparison.tables import (
 from ...comparison.trials import Row
 from ...graphs.errors import InputError
 from ...graphs.files.documents import write_whole
+from ...graphs.units import counted
 from ...report.comparison import Comparison, html, markdown
 from ...report.origin import made, packages, this_machine
 
@@ -33,9 +34,12 @@ PAGES = {".html": html, ".md": markdown}
 
 
 def plots_argument(ctx: click.Context, param: click.Parameter, folder: Path | None) -> Path | None:
-    """Validate --plots; a callback for click."""
-    if folder is not None and not folder.is_dir():
-        raise click.BadParameter(f"{folder}: no such folder", ctx, param)
+    """Make the folder of --plots before the work begins; a callback for click."""
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.BadParameter(f"{folder}: cannot be made: {error.strerror}", ctx, param) from None
     return folder
 
 
@@ -56,12 +60,12 @@ def write_page(
     graphs, solvers = (len({key(row) for row in rows}) for key in (_graph, _solver))
     commit = revision()
     found = Comparison(
-        f"{_several(solvers, 'solver')} on {_several(graphs, 'graph')}",
+        f"{counted(solvers, 'solver')} on {counted(graphs, 'graph')}",
         [
             *made(sys.argv[1:]),
             packages() + (f", memplan at {commit}" if commit else ""),
             this_machine(),
-            f"{fresh} of {_several(len(rows), 'row')} solved by this run"
+            f"{fresh} of {counted(len(rows), 'row')} solved by this run"
             + ("" if fresh == len(rows) else "; the others, maybe elsewhere, before"),
         ],
         [
@@ -86,10 +90,6 @@ def _graph(row: Row) -> str:
 
 def _solver(row: Row) -> str:
     return row.solver
-
-
-def _several(count: int, what: str) -> str:
-    return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 def _write(text: str, path: Path) -> Path:

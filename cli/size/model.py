@@ -14,7 +14,6 @@ from ...graphs.transformations.updates import When
 from .loop_options import LoopOptions
 
 if TYPE_CHECKING:
-    from ...runtime.model.hugging_face import Configured
     from ...runtime.profile.estimates import Estimates
 
 
@@ -45,7 +44,12 @@ def open_subject(
     disk, and taken from there. Raises MemplanError, one line.
     """
     from ...runtime.model.file import ModelFile, load_model_file, path_and_entry
-    from ...runtime.model.hugging_face import configuration_file, is_configuration, load_configuration
+    from ...runtime.model.hugging_face import (
+        Configured,
+        configuration_file,
+        is_configuration,
+        load_configuration,
+    )
     from ...runtime.model.lora import parse_low_rank
     from ...runtime.model.variant import Variant
     from ...runtime.profile.estimates import Estimates
@@ -65,13 +69,15 @@ def open_subject(
     if is_config:
         load = cache(lambda: load_configuration(model, length, dtype))
 
-        def described() -> tuple[str | None, Configured]:
-            return load()[0].label, load()[1]
+        def described() -> list[Any]:
+            return [load()[0].label, *load()[1]]
 
         def build(batch: int = 1) -> Any:
             return load()[0].function(batch)  # transformers is imported when the first trace needs it
 
-        label, made = described() if kept is None else kept.value(described, "configuration")
+        as_it_is: Any = list  # what JSON can carry
+        found = described() if kept is None else kept.value(described, as_it_is, as_it_is, "configuration")
+        label, made = found[0], Configured(*found[1:])
         file = ModelFile(model, "build", build, label=label)
         tokens = "" if made.length is None else f", {made.length:,} tokens a sample"
         what = f"{made.model}, weights in {made.dtype}{tokens}"

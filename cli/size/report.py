@@ -175,7 +175,6 @@ def lines_of(found: SizeResult, subject: Subject) -> Iterator[Text]:
             *loop_rows(found, subject),
             ("budget", f"{spelled(room.limit)}{left}"),
             *host_rows(found.preset.machine),
-            *([] if found.tokens else [("tokens/s", "none: no input has tokens, batch by length")]),
         ]
     )
     yield from table(*batch_table(found))

@@ -39,12 +39,15 @@ MOST_UNPACKED = 50
 
 def read_document(path: Path) -> object:
     """Return the data in a file. Raises InputError with one line: the file and what is wrong with it."""
-    suffix = _suffix_to_read(path)
-    raw = read_bytes(path, MOST_BYTES[suffix])
+    return parse_document(read_bytes(path, MOST_BYTES[_suffix_to_read(path)]), path)
+
+
+def parse_document(raw: bytes, path: Path) -> object:
+    """Return the data in a file's unpacked bytes. Raises InputError like `read_document`."""
     try:
         text = raw.decode("utf-8")
         del raw
-        document = _load_json(text) if suffix == ".json" else load_yaml(text)
+        document = _load_json(text) if document_suffix(path) == ".json" else load_yaml(text)
         if _HALF_CHARACTER.search(text):
             _refuse_half_characters(document)
         return document
@@ -62,34 +65,44 @@ def read_document(path: Path) -> object:
 
 def write_document(document: object, path: Path) -> None:
     """Write `document` whole or not at all. Raises InputError if the path cannot be written."""
-    suffix = document_suffix(path)
-    buffer = io.StringIO()
-    try:
-        if suffix == ".json":
-            json.dump(document, buffer, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-            buffer.write("\n")
-        else:
-            dump_yaml(document, buffer)
-        data = buffer.getvalue().encode()
-    except ValueError as error:  # infinite, or half a character: a graph that was made in memory
-        raise InputError(f"{path}: cannot be written: {error}") from None
+    data = document_bytes(document, path)
     try:
         write_whole(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data, path)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def write_whole(data: bytes, path: Path) -> None:
+def document_bytes(document: object, path: Path) -> bytes:
+    """Return the unpacked bytes of a document in the format of the path's suffix. Raises InputError."""
+    buffer = io.StringIO()
+    suffix = document_suffix(path)
+    try:
+        if suffix == ".json":
+            json.dump(document, buffer, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+            buffer.write("\n")
+        else:
+            dump_yaml(document, buffer)
+        return buffer.getvalue().encode()
+    except ValueError as error:  # infinite, or half a character: a graph that was made in memory
+        raise InputError(f"{path}: cannot be written: {error}") from None
+
+
+def write_whole(data: bytes, path: Path, mode: int | None = None) -> None:
     """Write the data to a file in the same folder, then rename it: readers see the old file or the new
-    one."""
+    one.
+
+    mode: the file's permissions, by default those of new files.
+    """
     _sweep(path.parent)
     handle, temporary = tempfile.mkstemp(prefix=_BESIDE, dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
+        if mode is None:
+            umask = os.umask(0)
+            os.umask(umask)
+            mode = 0o666 & ~umask
+        os.chmod(temporary, mode)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
@@ -166,7 +179,8 @@ def _close_name(path: Path) -> str:
         meant: dict[str, list[str]] = {name: [name] for name in names}
         if not path.suffix:  # it may be the part of a name before its first dot
             for name in names:
-                meant.setdefault(name.partition(".")[0], []).append(name)
+                if "." in name:
+                    meant.setdefault(name.partition(".")[0], []).append(name)
         same = [part for part in meant if part.endswith(path.suffix)]
         if path.name and (close := get_close_matches(path.name, same or meant, n=1, cutoff=0.8)):
             return f": is it {' or '.join(str(path.with_name(one)) for one in meant[close[0]][:_NAMED])}?"
@@ -190,7 +204,19 @@ def regular_size(path: Path) -> int:
     if not S_ISREG(about.st_mode):
         what = next((what for is_one, what in _KINDS if is_one(about.st_mode)), "not a regular file")
         raise InputError(f"{path}: cannot be read: it is {what}")
+    if about.st_size <= _LARGEST_POINTER:
+        _refuse_pointer(path)
     return about.st_size
+
+
+_POINTER, _LARGEST_POINTER = b"version https://git-lfs.github.com/spec/", 1024
+"""The first bytes of the file that Git LFS leaves in the place of a large one; its size, at most."""
+
+
+def _refuse_pointer(path: Path) -> None:
+    with suppress(OSError), path.open("rb") as file:  # who opens it next says why it can't be read
+        if file.read(len(_POINTER)) == _POINTER:
+            raise InputError(f"{path}: is a Git LFS pointer, not the file itself: git lfs pull fetches it")
 
 
 _KINDS = (

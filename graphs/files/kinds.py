@@ -21,18 +21,21 @@ _BY_FIELD = {
 """Fields of documents that name no format -> the same."""
 
 
+def kind_of(row: Row) -> str | None:
+    """Return what a document is and what to do with it, if that is known."""
+    named: Any = row.get("format")
+    if named is None:
+        return next((what for field, what in _BY_FIELD.items() if field in row), None)
+    return _KINDS.get(str(named).partition("/")[0])
+
+
 def check_format(row: Row, *wanted: str) -> None:
     """Raise ValueError if a document is not of one of the formats `wanted`, versions of one kind; says what
     it is, if that is known."""
     named: Any = row.get("format")
     if named in wanted:
         return
-    kind = str(named).partition("/")[0]
-    if kind == wanted[0].partition("/")[0]:  # of another version
-        what = None
-    elif named is None:
-        what = next((what for field, what in _BY_FIELD.items() if field in row), None)
-    else:
-        what = _KINDS.get(kind)
+    is_other_version = str(named).partition("/")[0] == wanted[0].partition("/")[0]
+    what = None if is_other_version else kind_of(row)
     formats = " or ".join(map(repr, wanted))
     raise ValueError(f"format is {named!r}, not {formats}{f'; it is {what}' if what else ''}")

@@ -1,4 +1,4 @@
 """Folders of this user's: caches, and temporary files.
 
-Public modules: cache, scratch, sources.
+Public modules: cache, private, scratch, sources.
 """

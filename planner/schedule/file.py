@@ -99,6 +99,29 @@ def save_schedule(
     addresses: Addresses | None = None,
 ) -> None:
     """Write a plan-schedule/1, whole or not at all. machine: it names the memories, or the graph's."""
+    document = schedule_to_document(
+        graph,
+        schedule,
+        budget=budget,
+        machine=machine,
+        solver=solver,
+        predicted=predicted,
+        addresses=addresses,
+    )
+    write_document(document, Path(path))
+
+
+def schedule_to_document(
+    graph: Graph,
+    schedule: Schedule,
+    *,
+    budget: int | None = None,
+    machine: Machine | None = None,
+    solver: Mapping[str, Any] | None = None,
+    predicted: Mapping[str, Any] | None = None,
+    addresses: Addresses | None = None,
+) -> dict[str, Any]:
+    """Return the document that schedule_from_document reads back."""
     names = _names(machine, graph)
     document = {
         "format": SHARDED_FORMAT if graph.communicates else FORMAT,
@@ -113,7 +136,7 @@ def save_schedule(
         if addresses is None
         else {"arena": addresses.arena, "offsets": list(addresses.offsets)},
     }
-    write_document({key: value for key, value in document.items() if value is not None}, Path(path))
+    return {key: value for key, value in document.items() if value is not None}
 
 
 def _addresses(row: Any) -> Addresses | None:

@@ -16,8 +16,9 @@ from time import perf_counter
 from typing import NamedTuple
 
 from ...graphs.errors import InputError
-from ...graphs.files.machine import load_machine, save_machine
-from ...graphs.folders.cache import cache_folder
+from ...graphs.files.documents import document_bytes, parse_document
+from ...graphs.files.machine import machine_file, machine_from_document
+from ...graphs.folders.cache import user_cache
 from ...graphs.machine import Machine
 from ...graphs.units import duration
 from ..device.choice import best_device, device_of
@@ -58,34 +59,27 @@ def kept_machine(device: str, report: Callable[[str], None] = lambda _line: None
     report: called with a line before each measurement.
     """
     where = device_of(device)
-    file = _file(where)
-    if file is not None:
-        with suppress(InputError, OSError):
-            machine, day = load_machine(file), date.fromtimestamp(file.stat().st_mtime)
-            line = f"machine auto: {where.name()}, measured on {day}, kept in {file}"
+    folder, file = user_cache() / "machines", _file(where)
+    with suppress(InputError, ValueError, OSError):
+        if (raw := folder.read(file.name)) is not None and folder.path is not None:
+            machine = machine_from_document(parse_document(raw, file))
+            place = folder.path / file
+            day = date.fromtimestamp(place.stat().st_mtime)
+            line = f"machine auto: {where.name()}, measured on {day}, kept in {place}"
             return Kept(_with_memory(machine, where), line, is_new=False)
     start = perf_counter()
     machine = measure_machine(device, report=report).machine
     line = f"machine auto: {where.name()}, measured in {duration(perf_counter() - start)}"
-    return Kept(_with_memory(machine, where), f"{line}, {_keep(machine, file)}", is_new=True)
+    is_kept = folder.write(file.name, document_bytes(machine_file(machine), file))
+    where_kept = f"kept in {folder.path and folder.path / file}" if is_kept else "not kept"
+    return Kept(_with_memory(machine, where), f"{line}, {where_kept}", is_new=True)
 
 
-def _file(device: Device) -> Path | None:
-    """Return the machine's file; None for a user without a cache."""
-    folder, driver = cache_folder(), device.surroundings().get("driver", "")
+def _file(device: Device) -> Path:
+    """Return the name of the machine's file."""
+    driver = device.surroundings().get("driver", "")
     words = (platform.node(), device.name(), str(driver))
-    name = "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", word) for word in words if word)
-    return folder and folder / "machines" / f"{name}.yaml"
-
-
-def _keep(machine: Machine, file: Path | None) -> str:
-    """Write the file. Returns words that say so: a disk that is full or read-only costs only the copy."""
-    if file is not None:
-        with suppress(InputError, OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            save_machine(machine, file)
-            return f"kept in {file}"
-    return "not kept: the cache folder can't be written"
+    return Path("-".join(re.sub(r"[^A-Za-z0-9.]+", "-", word) for word in words if word) + ".yaml")
 
 
 def _with_memory(machine: Machine, device: Device) -> Machine:

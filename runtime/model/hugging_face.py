@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
 from ...graphs.errors import InputError, MissingPackageError
 from ...graphs.files.documents import read_bytes
+from ...graphs.files.kinds import kind_of
 from .file import ModelFile
 
 NAME = "config.json"
@@ -96,7 +97,9 @@ def _read(path: Path) -> Any:
     except ValueError as error:
         raise InputError(f"{path}: is not JSON: {_line(error)}") from None
     if not isinstance(document, dict) or "model_type" not in document:
-        raise InputError(f"{path}: is not a Hugging Face configuration: it has no model_type")
+        what = kind_of(cast("dict[str, Any]", document)) if isinstance(document, dict) else None
+        why = f"it is {what}" if what else "it has no model_type"
+        raise InputError(f"{path}: is not a Hugging Face configuration: {why}")
     try:
         from transformers import AutoConfig
     except ModuleNotFoundError as error:

@@ -8,9 +8,9 @@ variables that it has read, with the hash of each: it holds as long as these are
 from elsewhere (the clock, the network, random numbers for its own shape) is not seen.
 
     traces/1f0c…   {"digest": …, "files": {"/…/layers.py": [4711, 1764…]}, "variables": {"LAYERS": "9f86…"},
-                   "environment": null}  newline  a pickle
+                   "environment": null}  newline  the program as JSON (saved_program.py)
 
-Only this user can write there (graphs/folders/cache.py), or nothing is kept. An entry that is damaged is
+Only this user can write there (graphs/folders/private.py), or nothing is kept. An entry that is damaged is
 made anew; above `MOST` bytes the least recently used ones are removed.
 """
 
@@ -19,26 +19,23 @@ from __future__ import annotations
 import json
 import logging
 import os
-import pickle
 import sys
 import sysconfig
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
-from io import BytesIO
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any, TypeVar
 
 import torch
 
 from ...graphs.errors import InputError
 from ...graphs.files.documents import regular_size
-from ...graphs.folders.cache import cache_folder, private_folder
+from ...graphs.folders.cache import user_cache
 from ...graphs.folders.sources import sources_digest
 from ..program.program import Program
-from ..torch_internals import OpOverload
+from .saved_program import UnsavableError, program_from_document, program_to_document
 from .watched_reads import Reads, watched
 
 _log = logging.getLogger(__name__)
@@ -63,8 +60,7 @@ class KeptTraces:
     """Traces of one model that are kept on disk. path: its file. asked: all options that it depends on."""
 
     def __init__(self, path: Path, *asked: object) -> None:
-        user = cache_folder()
-        self._folder = None if user is None else private_folder(user / "traces")
+        self._folder = user_cache() / "traces"
         # MEMPLAN_*: options, of which `asked` has those that matter
         self._environment = {
             name: value
@@ -79,7 +75,7 @@ class KeptTraces:
                 (path.resolve(), path.read_bytes(), asked, variables, sys.version, torch.__version__)
             )
             return
-        self._folder = None  # the next reader says why it can't be read
+        self._key = None  # it can't be read: the next reader says why
 
     @contextmanager
     def watching(self) -> Generator[None]:
@@ -94,56 +90,71 @@ class KeptTraces:
         def lean() -> Program:
             return replace(trace(), reads=None, used=None, host_part=None)
 
-        return self.value(lean, "program", *asked)
+        return self.value(lean, program_to_document, program_from_document, "program", *asked)
 
-    def value(self, make: Callable[[], T], *asked: object) -> T:
-        """Return what `make` returns, or has returned before: what can be pickled, and is never None."""
-        if self._folder is None:
+    def value(
+        self, make: Callable[[], T], written: Callable[[T], Any], read: Callable[[Any], T], *asked: object
+    ) -> T:
+        """Return what `make` returns, or has returned before.
+
+        written, read: to what JSON can carry, and back.
+        """
+        if self._key is None:
             return make()
-        text = repr((self._key, sources_digest(), asked))
-        place = self._folder / sha256(text.encode()).hexdigest()[:32]
-        found = self._read(place)
-        _log.debug("kept traces: %s %s", place, "is not there" if found is None else "is used")
+        name = sha256(repr((self._key, sources_digest(), asked)).encode()).hexdigest()[:32]
+        found = self._read(name, read)
+        _log.debug("kept traces: %s %s", name, "is not there" if found is None else "is used")
         if found is not None:
             return found
         with self.watching():  # an earlier trace's reads count too: what it imported is not imported twice
             made = make()
-        with suppress(OSError, pickle.PicklingError, RuntimeError, TypeError, AttributeError):
-            self._write(place, made)
-            _trim(self._folder)
+        with suppress(OSError, UnsavableError, ValueError):
+            self._write(name, written(made))
+            self._trim()
         return made
 
-    def _read(self, place: Path) -> Any:
+    def _read(self, name: str, read: Callable[[Any], T]) -> T | None:
         """Return what an entry holds, None if there is none that holds."""
         try:
-            head, _newline, body = place.read_bytes().partition(b"\n")
-            about = json.loads(head)
+            head, _newline, body = (self._folder.read(name) or b"").partition(b"\n")
+            about = json.loads(head or "null")
             if (
-                about["digest"] != sha256(body).hexdigest()
+                about is None
+                or about["name"] != name
+                or about["digest"] != sha256(body).hexdigest()
                 or about["files"] != _states(about["files"])
                 or about["variables"] != self._values(about["variables"])
                 or about["environment"] not in (None, _hash(repr(sorted(self._environment.items()))))
             ):
                 return None
-            made = pickle.loads(body)
-            os.utime(place)
+            made = read(json.loads(body))
+            if (folder := self._folder.existing()) is not None:
+                os.utime(folder / name)
         except Exception:  # damaged, or of operators that are not here
             return None
         return made
 
-    def _write(self, place: Path, made: object) -> None:
-        stream, reads = BytesIO(), self._reads
-        _Pickler(stream, pickle.HIGHEST_PROTOCOL).dump(made)
-        body = stream.getvalue()
+    def _write(self, name: str, document: Any) -> None:
+        body, reads = json.dumps(document, separators=(",", ":")).encode(), self._reads
         about = {
+            "name": name,
             "digest": sha256(body).hexdigest(),
             "files": _states({*map(os.path.abspath, reads.files), *_imported()}),
             "variables": self._values(reads.variables),
             "environment": _hash(repr(sorted(self._environment.items()))) if reads.every_variable else None,
         }
-        with NamedTemporaryFile(dir=place.parent, prefix=".", delete=False) as file:
-            file.write(json.dumps(about).encode() + b"\n" + body)
-        os.replace(file.name, place)  # at once: another process may be reading it
+        self._folder.write(name, json.dumps(about).encode() + b"\n" + body)
+
+    def _trim(self) -> None:
+        folder = self._folder.existing()
+        paths = () if folder is None else folder.iterdir()
+        entries = [(about.st_mtime, about.st_size, path) for path in paths if (about := path.stat())]
+        left = sum(size for _used, size, _path in entries)
+        for _used, size, path in sorted(entries):
+            if left <= MOST:
+                return
+            path.unlink(missing_ok=True)
+            left -= size
 
     def _values(self, names: Iterable[str]) -> Mapping[str, str | None]:
         """Return the hashes of variables as they were before any code of the model ran, None if unset.
@@ -176,27 +187,6 @@ def _imported() -> set[str]:
         and not file.startswith(own)
         and (file.startswith(packages) or not file.startswith(python))
     }
-
-
-class _Pickler(pickle.Pickler):
-    """Pickler that names PyTorch's operators, by namespace, name and overload."""
-
-    def reducer_override(self, obj: Any) -> Any:
-        return (_operator, tuple(str(obj).split("."))) if isinstance(obj, OpOverload) else NotImplemented
-
-
-def _operator(namespace: str, name: str, overload: str) -> Any:
-    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
-
-
-def _trim(folder: Path) -> None:
-    entries = [(about.st_mtime, about.st_size, path) for path in folder.iterdir() if (about := path.stat())]
-    left = sum(size for _used, size, _path in entries)
-    for _used, size, path in sorted(entries):
-        if left <= MOST:
-            return
-        path.unlink(missing_ok=True)
-        left -= size
 
 
 def _hash(text: str) -> str:

@@ -95,6 +95,7 @@ def solve(
 
     Raises InputError (name, settings, allow, start), InfeasibleError, NotAcceptedError.
     """
+    _check_problem(problem)
     try:
         index(problem.budget)
     except TypeError:
@@ -232,6 +233,15 @@ def _solve(
         problem.machine,
         answer.effort,
     )
+
+
+def _check_problem(problem: object) -> None:
+    """Raise InputError for anything but a problem with a graph, such as a file's name."""
+    wanted = "memplan.solve('auto', memplan.Problem(memplan.load_graph('g.json'), budget)), budget in bytes"
+    if not isinstance(problem, Problem):
+        raise InputError(f"the problem is {problem!r:.60}: {wanted}")
+    if not isinstance(problem.graph, Graph):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InputError(f"the problem's graph is {problem.graph!r:.60}: {wanted}")
 
 
 def solve_or_unpin(

@@ -14,12 +14,12 @@ from time import sleep
 
 from joblib import cpu_count
 
-from ...graphs.folders.cache import cache_folder
+from ...graphs.compiled import code_folder
 from .messages import Kind
 from .serve import Call, resolve
 from .worker import Worker
 
-COMPILING = "compiling the search: some seconds, once on a machine"
+COMPILING = "compiling this solver's code: some seconds, once on this machine"
 
 _LOOK_SECONDS = 0.05
 
@@ -44,7 +44,7 @@ def precompile(codes: Iterable[Code], report: Callable[[str], None], enough: Cal
     If nothing can be kept, or a worker fails, nothing is done: the code is then compiled at its first use.
     """
     missing = [code for code in codes if not code.available()]
-    if not missing or cache_folder() is None:
+    if not missing or code_folder().made() is None:
         return
     report(COMPILING)
     with ExitStack() as stack:

@@ -13,6 +13,7 @@ To compare schedulers there are `load_graph`, `solve`, `simulate`, `load_schedul
 from __future__ import annotations
 
 import logging
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -92,9 +93,13 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # an application 
 
 def __getattr__(name: str) -> Any:
     if name not in _FROM:
-        raise AttributeError(f"module 'memplan' has no attribute {name!r}")
+        close = import_module("difflib").get_close_matches(name, __all__, n=1)
+        meant = f". Did you mean {close[0]!r}?" if close else ""
+        raise AttributeError(f"module 'memplan' has no attribute {name!r}{meant}")
     return getattr(import_module(_FROM[name], __name__), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """Return the public API, Python's own names, and the subpackages that are imported."""
+    own = {name for name in globals() if name.startswith("__") or f"{__name__}.{name}" in sys.modules}
+    return sorted({*own, *__all__})

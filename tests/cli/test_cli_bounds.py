@@ -56,7 +56,7 @@ def test_no_time_for_bounds() -> None:
 def test_a_bound_time_that_is_none(seconds: str) -> None:
     result = solve("--bound-time", seconds)
     assert result.exit_code == 2
-    assert "is no time" in result.stderr
+    assert "the time must be 0 seconds or more and finite, not " in result.stderr
 
 
 def test_the_minimum_memory_with_backward_once() -> None:

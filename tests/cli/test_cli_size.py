@@ -213,7 +213,7 @@ def test_the_table(plan: Plan) -> None:
     assert sum(line.endswith(marked) for line in lines) == 1
     assert lines[0].startswith("yes: batch 2 fits an RTX 3060 12 GB as it is: ")
     assert re.search(r"MiB expected, up to [\d.]+, of 22.9; [\d,]+ samples/s \([\d,]+ to [\d,]+\)$", lines[0])
-    assert "tokens/s   none: no input has tokens, batch by length" in lines
+    assert "tokens/s" not in result.stdout  # no input has tokens
     assert any("16,384" in line and line.endswith("no: below the minimum") for line in lines)
     assert any(line.startswith("smallest budget  batch 1 within") for line in lines)
     assert any(line.startswith("train with       batch 2: ") for line in lines)
@@ -420,7 +420,7 @@ def test_ctrl_c_at_the_first_batch_is_no_answer(
         (["model.py", "--gpu", "a100", "--budget", "60%"], "a percentage is of the baseline's peak"),
         (["model.py", "--gpu", "a100", "--solver", "magic"], "magic"),
         (["model.py", "--gpu", "a100", "--set", "speed=1"], "speed"),
-        (["model.py", "--gpu", "a100", "--time-limit", "0"], "is no time"),
+        (["model.py", "--gpu", "a100", "--time-limit", "0"], "must be above 0 seconds and finite, not 0"),
         (["model.py", "--gpu", "a100", "--optimizer", "muon"], "'muon' is not one of"),
         (["model.py", "--gpu", "a100", "--machine", "no.yaml"], "no.yaml: no such file"),
         (["model.py", "--gpu", "a100", "--machine", "typo.yaml"], "unknown field 'linsk': is it 'links'?"),

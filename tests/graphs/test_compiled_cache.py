@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from memplan.graphs import compiled as room
-from memplan.graphs.folders.cache import cache_folder, private_folder
+from memplan.graphs.folders.cache import cache_folder
+from memplan.graphs.folders.private import PrivateFolder
 from memplan.planner.simulator import simulate
 from memplan.solvers.recomputation.search import anneal as search_anneal
 from memplan.solvers.recomputation.search import tree as search_tree
@@ -26,7 +27,7 @@ SOURCE = "from memplan.graphs.compiled import compiled\n@compiled\ndef twice(x):
 @pytest.fixture
 def twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
     """A small compiled function, as a new process would see it; its cache lies in tmp_path / kept."""
-    monkeypatch.setattr(room, "_folder", lambda _module: private_folder(tmp_path / "kept"))
+    monkeypatch.setattr(room, "_folder", lambda _module: PrivateFolder(tmp_path / "kept"))
     (tmp_path / "small.py").write_text(SOURCE)
 
     def load() -> Any:
@@ -122,45 +123,19 @@ def test_what_compiled_code_alone_calls_is_compiled_once_for_all_numbers() -> No
 
 
 @posix
-def test_a_folder_that_others_can_write_is_not_read(tmp_path: Path) -> None:
-    own = tmp_path / "a" / "b"
-    assert private_folder(own) == own.resolve()
-    assert own.stat().st_mode & 0o777 == 0o700
-    for place in (own, own.parent):
-        for mode in (0o777, 0o722, 0o720):
-            place.chmod(mode)
-            assert private_folder(own) is None
-        place.chmod(0o755)
-    own.parent.chmod(0o1777)  # like /tmp
-    assert private_folder(own) == own.resolve()
-
-
-@posix
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give a folder away")
-def test_a_folder_of_somebody_else_is_not_read(tmp_path: Path) -> None:
-    theirs = tmp_path / "theirs"
-    theirs.mkdir(mode=0o700)
-    os.chown(theirs, 12345, -1)
-    assert private_folder(theirs) is None
-    assert private_folder(theirs / "below") is None
-
-
-def test_a_file_in_the_way_is_no_folder(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert private_folder(tmp_path / "file") is None
-    assert private_folder(tmp_path / "file" / "below") is None
-
-
-@posix
-def test_without_a_private_folder_nothing_is_kept_or_read(
-    twice: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("ending", [".nbi", ".nbc"])
+@pytest.mark.parametrize("opened", ["folder", "file"])
+def test_code_that_others_can_have_written_is_not_read(
+    twice: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, opened: str
 ) -> None:
+    """A pickle that Python's reader would run: it makes a folder."""
     assert twice()(21) == 42
     monkeypatch.setenv("PLANTED", str(tmp_path / "planted"))
-    kept(tmp_path, ".nbi").write_bytes(pickle.dumps(Planted()))
-    (tmp_path / "kept").chmod(0o777)
-    monkeypatch.setattr(room, "_folder", lambda _module: private_folder(tmp_path / "kept"))
-    assert twice()(21) == 42
+    file = kept(tmp_path, ending)
+    file.write_bytes(pickle.dumps(Planted()))
+    (tmp_path / "kept" if opened == "folder" else file).chmod(0o777)
+    with pytest.warns(UserWarning, match="other users can write to"):
+        assert twice()(21) == 42
     assert not (tmp_path / "planted").exists()
 
 
@@ -194,7 +169,7 @@ def test_a_change_in_what_code_is_made_of_gives_it_another_folder(
 ) -> None:
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
 
-    def folder(name: str) -> Path | None:
+    def folder(name: str) -> PrivateFolder:
         written = tmp_path / name
         written.mkdir()
         for file, text in PACKAGE.items():
@@ -202,8 +177,6 @@ def test_a_change_in_what_code_is_made_of_gives_it_another_folder(
         return room._folder(written / "top.py")
 
     before, after = folder("before"), folder("after")
-    assert before is not None
-    assert after is not None
     assert (before != after) == (changed not in ("words.py", "apart.py"))
 
 

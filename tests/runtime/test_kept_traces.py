@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from memplan.graphs.files.files import graph_digest
 from memplan.graphs.folders.cache import cache_folder
 from memplan.graphs.machines.presets import find_preset
@@ -70,7 +76,7 @@ def traces(model: Path) -> Count:
 def entries() -> list[Path]:
     folder = cache_folder()
     assert folder is not None
-    return sorted((folder / "traces").iterdir())
+    return sorted((folder / "traces").glob("*"))
 
 
 def test_a_trace_is_made_once(traces: Count) -> None:
@@ -163,13 +169,51 @@ def test_the_least_recently_used_are_removed(traces: Count, monkeypatch: pytest.
 def test_nothing_is_kept_where_others_can_write(traces: Count, tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache").chmod(0o777)
-    assert [traces(), traces()] == [1, 1]
+    with pytest.warns(UserWarning, match=r"nothing is cached in .*memplan: other users can write to"):
+        assert [traces(), traces()] == [1, 1]
 
 
-def test_what_can_not_be_pickled_is_not_kept(model: Path) -> None:
-    kept = KeptTraces(model)
-    assert kept.value(lambda: lambda: 7, "function")() == 7
-    assert entries() == []
+def test_what_json_can_not_hold_is_not_kept(model: Path) -> None:
     program = traced(load_model_file("model.py"), 2, UPDATES, PRESET.gpu)
+    kept = KeptTraces(model)
+    held = replace(program, generators={("noise",): torch.Generator()})
+    assert kept.program(lambda: held, 2).generators == held.generators
+    assert entries() == []
     assert kept.program(lambda: program, 2).reads is None
     assert len(entries()) == 1
+
+
+@pytest.mark.parametrize("forge", ["pickle", "operator", "another's"])
+def test_a_forged_entry_is_traced_anew_and_runs_nothing(
+    traces: Count, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forge: str
+) -> None:
+    """Also one of this user's own, with the right head."""
+    monkeypatch.setenv("PLANTED", str(tmp_path / "planted"))
+    assert [traces(), traces(batch=3)] == [1, 1]
+    entry, other = entries()
+    head, _newline, body = entry.read_bytes().partition(b"\n")
+    if forge == "pickle":
+        body = pickle.dumps(Planted())
+    elif forge == "operator":
+        body = body.replace(b'"operator","aten"', b'"operator","load_library"')
+    else:
+        head, _newline, body = other.read_bytes().partition(b"\n")
+    about = {**json.loads(head), "digest": sha256(body).hexdigest()}
+    entry.write_bytes(json.dumps(about).encode() + b"\n" + body)
+    assert sorted([traces(), traces(batch=3)]) == [0, 1]
+    assert not (tmp_path / "planted").exists()
+
+
+class Planted:
+    """Makes a folder where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (os.environ["PLANTED"],)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give a file away")
+def test_a_trace_of_another_user_is_not_read(traces: Count) -> None:
+    assert traces() == 1
+    os.chown(entries()[0], 12345, -1)
+    with pytest.warns(UserWarning, match="belongs to another user"):
+        assert traces() == 1

@@ -161,8 +161,10 @@ def test_plans_that_were_not_used_for_longest_go_where_a_folder_is_full(
 
 def test_a_folder_that_takes_nothing_costs_the_copy_alone(tmp_path: Path, counted: list[str]) -> None:
     (tmp_path / "taken").write_text("")
-    step(tmp_path / "taken" / "below")
+    with pytest.warns(UserWarning, match=r"nothing is cached in .*: Not a directory") as reported:
+        step(tmp_path / "taken" / "below")
     assert counted == ["measure_program", "solve"]
+    assert len([one for one in reported if "cached" in str(one.message)]) == 1
 
 
 def test_the_default_is_the_users_cache_and_false_is_nowhere(

@@ -13,6 +13,7 @@ from time import monotonic
 import numpy as np
 
 from ....graphs.arrays import Ints
+from ....graphs.units import duration
 from ...problem import Options
 from ...workers.precompile import COMPILING
 from ..cycles.cycle import Cycle
@@ -114,8 +115,8 @@ class OrderSearch:
             seconds = float(orders.seconds[0])
             if seconds < self.seconds:
                 self.best, self.seconds = orders.best[: orders.best_length[0]].copy(), seconds
-                over = 100 * (seconds / self.min_memory - 1) if self.min_memory else 0.0
-                self.options.report(f"{seconds:.6g} s, {over:.2f} % above the time of all operations")
+                over = seconds / self.min_memory - 1 if self.min_memory else 0.0
+                self.options.report(f"best {duration(seconds)}, {over:+.1%} vs. the time of all operations")
             now = monotonic()
             progress = max(following, (now - begin) / max(self.clock.end - begin, 1e-9))
             pace = chunk / max(now - chunk_begin, 1e-9)

@@ -21,8 +21,8 @@ from typing import Any
 from joblib import Parallel, delayed
 
 from ....graphs.errors import InputError
-from ....graphs.files.documents import regular_size, write_whole
-from ....graphs.folders.cache import cache_folder
+from ....graphs.folders.cache import user_cache
+from ....graphs.folders.private import PrivateFolder
 from ...skipped import add_note, collecting
 from ...workers.cluster import check_backend, connected
 from ...workers.process import end_with
@@ -53,16 +53,14 @@ class Job:
 class Cache:
     """A folder of answers. version: what the answers depend on besides their content."""
 
-    folder: Path
+    folder: PrivateFolder
     version: str
 
     def read(self, job: Job) -> Any:
         """Return the stored answer; None if there is none as good as the job's seconds would give."""
-        path = self._path(job)
-        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, InputError):
-            if regular_size(path) > MOST_BYTES:
-                return None
-            entry = json.loads(path.read_text())
+        folder, name = self._place(job)
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
+            entry = json.loads(folder.read(name, MOST_BYTES) or "null")
             enough = entry["complete"] is True or float(entry["seconds"]) >= ENOUGH * job.seconds
             if enough and entry["sha256"] == _digest(entry["answer"]):
                 return entry["answer"]
@@ -71,15 +69,13 @@ class Cache:
     def write(self, job: Job, solved: Solved) -> None:
         """Store an answer. A disk that is full or read-only costs the entry, not the solve."""
         answer, complete = solved
-        path = self._path(job)
+        folder, name = self._place(job)
         entry = {"complete": complete, "seconds": job.seconds, "sha256": _digest(answer), "answer": answer}
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(json.dumps(entry).encode(), path)
+        folder.write(name, json.dumps(entry).encode())
 
-    def _path(self, job: Job) -> Path:
+    def _place(self, job: Job) -> tuple[PrivateFolder, str]:
         digest = sha256(f"{self.version}\n{job.content!r}".encode()).hexdigest()
-        return self.folder / digest[:2] / f"{digest}.json"
+        return self.folder / digest[:2], f"{digest}.json"
 
 
 def _digest(answer: Any) -> str:
@@ -92,13 +88,14 @@ def cache_of(setting: str, version: str) -> Cache | None:
     setting: a folder, `off`, or empty for the user's cache folder.
     version: as in `Cache`.
     """
-    own = cache_folder()
-    if setting.lower() == "off" or not (setting or own):
+    if setting.lower() == "off":
         return None
-    folder = Path(os.path.expanduser(setting)) if setting else Path(own or "", "subproblems")
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"the cache {folder} is not a folder")
-    return Cache(folder, version)
+    chosen = Path(os.path.expanduser(setting))
+    if setting and chosen.exists() and not chosen.is_dir():
+        raise InputError(f"the cache {chosen} is not a folder")
+    folder = PrivateFolder(chosen) if setting else user_cache() / "subproblems"
+    # Made here, so that a folder that is refused is named once, not by each worker process.
+    return None if folder.made() is None else Cache(folder, version)
 
 
 def solve_all(

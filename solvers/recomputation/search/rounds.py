@@ -26,6 +26,7 @@ from ....graphs.compiled import is_compiled
 from ....graphs.generators import chain
 from ....graphs.graph import Graph
 from ....planner.bounds import time_bound
+from ....planner.report import compared
 from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import Run, schedule_of
 from ...problem import Options
@@ -195,7 +196,7 @@ class Rounds:
     def _tell(self) -> None:
         if self.fits:
             self.options.race.found(self.seconds, NAME)
-            over = 100 * (self.seconds / self.total - 1)
-            self.options.report(f"{self.seconds:.6g} s, {over:.2f} % above the baseline's time")
+            self.options.report(f"{NAME}: best {compared(self.graph, self.seconds)}")
         else:
-            self.options.report(f"peak {self.peak / max(1, self.limit) - 1:.1%} above the budget")
+            over = self.peak / max(1, self.limit) - 1
+            self.options.report(f"{NAME}: no schedule yet, the best has a peak {over:.1%} above the budget")

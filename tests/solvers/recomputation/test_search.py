@@ -18,6 +18,7 @@ from memplan.graphs.generators import chain, layered, unet
 from memplan.graphs.graph import Graph, Kind, Mode, Phase
 from memplan.planner.baseline import baseline
 from memplan.planner.bounds import minimum_memory
+from memplan.planner.report import compared
 from memplan.planner.schedule.sequence import Run, in_default_mode, prune, runs_of, schedule_of
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import InfeasibleError, Options, Problem, SolverResult, Status
@@ -297,14 +298,17 @@ def test_interrupted_it_gives_its_best(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def report(line: str) -> None:
         reported.append(line)
-        if "above the baseline's time" in line:
+        if "vs. baseline" in line:
             raise KeyboardInterrupt
 
     answer = solve(problem, Options(report=report))
     assert answer.interrupted
     assert answer.status == Status.FEASIBLE
-    assert simulate(graph, answer.schedule, budget=problem.budget).figures.peak <= problem.budget
-    assert reported
+    figures = simulate(graph, answer.schedule, budget=problem.budget).figures
+    assert figures.peak <= problem.budget
+    over = figures.time / baseline(graph).time - 1  # as the result has it
+    assert reported[-1] == f"search: best {compared(graph, figures.time)}"
+    assert reported[-1].endswith(f", {over:+.1%} vs. baseline")
 
 
 def test_an_interruption_while_rotor_finds_a_start_ends_the_search_with_that(

@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 from memplan.graphs.errors import InputError, MissingPackageError
+from memplan.graphs.folders.private import PrivateFolder
 from memplan.solvers.recomputation.hiremate.subproblems import Cache, Job, Solved, cache_of, solve_all
 from memplan.solvers.workers import cluster
 
 SLOW = """
 import sys, time
 from pathlib import Path
+from memplan.graphs.folders.private import PrivateFolder
 from memplan.solvers.recomputation.hiremate.subproblems import Cache, Job, solve_all
 
 def square(content, seconds):
@@ -26,7 +28,7 @@ def square(content, seconds):
     time.sleep(0.3)
     return content * content, True
 
-print(solve_all(square, [Job(i, 1.0) for i in range(6)], cache=Cache(Path(sys.argv[1]), "1")))
+print(solve_all(square, [Job(i, 1.0) for i in range(6)], cache=Cache(PrivateFolder(Path(sys.argv[1])), "1")))
 """
 
 
@@ -59,15 +61,15 @@ def test_equal_subproblems_are_solved_once_and_answers_come_in_order() -> None:
 def test_solved_subproblems_are_not_solved_again(tmp_path: Path) -> None:
     first, second, other = Counting(), Counting(), Counting()
     jobs = [Job(n, 1.0) for n in range(4)]
-    answers = solve_all(first, jobs, cache=Cache(tmp_path, "1"))
-    assert solve_all(second, jobs, cache=Cache(tmp_path, "1")) == answers
+    answers = solve_all(first, jobs, cache=Cache(PrivateFolder(tmp_path), "1"))
+    assert solve_all(second, jobs, cache=Cache(PrivateFolder(tmp_path), "1")) == answers
     assert not second.calls
-    solve_all(other, jobs, cache=Cache(tmp_path, "2"))
+    solve_all(other, jobs, cache=Cache(PrivateFolder(tmp_path), "2"))
     assert other.calls == [0, 1, 2, 3], "another version's answers were taken"
 
 
 def test_more_seconds_solve_again_what_was_not_complete(tmp_path: Path) -> None:
-    cache = Cache(tmp_path, "1")
+    cache = Cache(PrivateFolder(tmp_path), "1")
     hasty, patient = Counting(complete=False), Counting()
     solve_all(hasty, [Job(7, 5.0)], cache=cache)
     for seconds, calls in ((1.0, 0), (5.0, 0), (9.0, 1), (99.0, 1)):
@@ -84,7 +86,7 @@ def test_more_seconds_solve_again_what_was_not_complete(tmp_path: Path) -> None:
     ],
 )
 def test_a_corrupted_entry_is_solved_again(tmp_path: Path, text: str) -> None:
-    cache, function = Cache(tmp_path, "1"), Counting()
+    cache, function = Cache(PrivateFolder(tmp_path), "1"), Counting()
     solve_all(function, [Job(5, 1.0)], cache=cache)
     (entry,) = tmp_path.rglob("*.json")
     good = entry.read_text()
@@ -98,7 +100,9 @@ def test_a_corrupted_entry_is_solved_again(tmp_path: Path, text: str) -> None:
 def test_a_folder_that_cannot_be_written_costs_the_entry_alone(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    assert squares(solve_all(Counting(), [Job(2, 1.0)], cache=Cache(blocked / "below", "1"))) == [4]
+    cache = Cache(PrivateFolder(blocked / "below"), "1")
+    with pytest.warns(UserWarning, match=r"nothing is cached in .*: Not a directory"):
+        assert squares(solve_all(Counting(), [Job(2, 1.0)], cache=cache)) == [4]
     with pytest.raises(InputError, match="is not a folder"):
         cache_of(str(blocked), "1")
 
@@ -122,19 +126,21 @@ def test_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cache = cache_of("", "1")
     assert cache is not None
-    assert cache.folder == tmp_path / "memplan" / "subproblems"
+    assert cache.folder.path == tmp_path / "memplan" / "subproblems"
     monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     cache = cache_of("", "1")
     assert cache is not None
-    assert cache.folder == Path.home() / ".cache" / "memplan" / "subproblems"
+    assert cache.folder.path == tmp_path / "home" / ".cache" / "memplan" / "subproblems"
     assert cache_of("off", "1") is None
     monkeypatch.setenv("HOME", "nowhere")
-    assert cache_of("", "1") is None
+    with pytest.warns(UserWarning, match="neither XDG_CACHE_HOME nor HOME is an absolute path"):
+        assert cache_of("", "1") is None
 
 
 def test_workers_give_the_same_answers(tmp_path: Path) -> None:
     jobs = [Job(n, 1.0) for n in range(5)]
-    answers = solve_all(square, jobs, workers=2, cache=Cache(tmp_path, "1"))
+    answers = solve_all(square, jobs, workers=2, cache=Cache(PrivateFolder(tmp_path), "1"))
     assert [answer[0] for answer in answers] == [0, 1, 4, 9, 16]
     assert os.getpid() not in {answer[1] for answer in answers}
     assert len(list(tmp_path.rglob("*.json"))) == 5

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
+from memplan.graphs.folders.private import PrivateFolder
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Link, Links, Machine, Peers
 from memplan.graphs.transformations.sharding import sharded
@@ -86,7 +87,7 @@ def test_who_has_enough_does_not_wait(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_without_a_place_to_keep_it_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "cache_folder", lambda: None)
+    monkeypatch.setattr(compiling, "code_folder", lambda: PrivateFolder(None))
     monkeypatch.setattr(compiling, "Worker", lambda *_: pytest.fail("started"))
     precompile([MISSING], lambda line: pytest.fail(line), lambda: False)
 

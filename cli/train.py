@@ -56,8 +56,9 @@ def train(
 ) -> None:
     """Train the model of a file by SCHEDULE, which updates its weights, and save checkpoints.
 
-    Batches are those of the file's `data()`. If there is a checkpoint, training continues from it: the same
-    command goes on after Ctrl-C or a crash, or with a larger --steps, with the same losses bit by bit.
+    Batches are those of the file's `data()`, or its example batch if it has none. If there is a checkpoint,
+    training continues from it: the same command goes on after Ctrl-C or a crash, or with a larger --steps,
+    with the same losses bit by bit.
 
     \b
     plan profile model.py --optimizer adamw -o graph.yaml
@@ -81,7 +82,13 @@ def _trained(
 
     reporter = _Lines(steps, made.say, output, predicted)
     batches = Batches(lambda: _on_device(made.file.epoch(made.iteration.inputs), made.step))
-    found = train(made.iteration, made.step, batches, steps, folder, every, reporter)
+    if made.file.data is None:
+        output.note(f"{made.file.path} has no data(): each iteration trains on the example batch")
+    try:
+        found = train(made.iteration, made.step, batches, steps, folder, every, reporter)
+    except KeyboardInterrupt:
+        output.note(f"{reporter.saved_line(folder)}; the same command goes on from there")
+        raise
     seconds = median(found.seconds) if found.seconds else None
     losses = [loss if isfinite(loss) else None for loss in found.losses]
     document = {"steps": len(losses), "resumed": found.before, "time": seconds, "losses": losses}
@@ -98,9 +105,17 @@ class _Lines:
         host = predicted.get("host_peak") or 0
         self._plan = f"device {spelled(predicted['peak'])}" + (f", host {spelled(host)}" if host else "")
         self._last = monotonic()
+        self._saved: int | None = None
+
+    def saved_line(self, folder: Path) -> str:
+        """Say which checkpoint there is."""
+        if self._saved is None:
+            return f"{folder} has the checkpoint with which this began"
+        return f"{folder} has the checkpoint of iteration {self._saved:,}"
 
     def __call__(self, so_far: Trained, saved: bool) -> None:
         number = so_far.before + len(so_far.seconds)
+        self._saved = number if saved else self._saved
         rate = 1.0 / max(1e-9, median(so_far.seconds[-50:]))
         loss = f", loss {so_far.losses[-1]:.6g}" if so_far.losses else ""
         line = f"iteration {number} of {self._steps}{loss}, {rate:.3g} a second"

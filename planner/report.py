@@ -17,7 +17,7 @@ def optimality_gap(seconds: float, lower_bound: float) -> float:
 
 
 def compared(graph: Graph, seconds: float) -> str:
-    """Return a schedule's time beside the baseline's, as all lines about it have it: `57.6 ms, +26.4% vs.
+    """Return a schedule's time and the baseline's, as all lines about it have it: `57.6 ms, +26.4% vs.
     baseline`."""
     figures = baseline(graph)
     over = Report(replace(figures, time=seconds), figures).overhead

@@ -72,10 +72,32 @@ def test_figures_for_the_choice_of_a_technique_are_in_the_results() -> None:
     page = DOCS / "choose.md"
     cited = 0
     for section in re.split(r"^## ", page.read_text(), flags=re.M):
-        links = {link.partition("#")[0] for link in LINK.findall(section) if "results/" in link}
+        found = {link.partition("#")[0] for link in LINK.findall(section)}
+        links = {link for link in found if "results/" in link or link == "comparisons.md"}
         results = "".join((page.parent / link).read_text() for link in links)
         known = set(FIGURE.findall(results))
         figures = set(FIGURE.findall(LINK.sub("", section)))
         assert figures <= known, figures - known
         cited += len(figures)
     assert cited
+
+
+def test_figures_that_several_pages_have_are_the_same_on_all() -> None:
+    """Of checkpoints around each layer, and of estimates; the latter are the results page's."""
+    readme, choose = (DOCS.parent / "README.md").read_text(), (DOCS / "choose.md").read_text()
+    rows = [_slowdowns(text) for text in (readme, (DOCS / "comparisons.md").read_text(), choose)]
+    assert len(rows[0]) == 4
+    assert rows[0] == rows[1] == rows[2]
+    results = (DOCS.parent / "benchmarks" / "results" / "published.md").read_text()
+    row = r"^\| half judge \| (\d+) \|.*\| (\d+)% \| [\d.]+ \|$"
+    (memory, _share), times = re.findall(row, results, re.M)
+    for text in (readme, choose, (DOCS / "how-to" / "another-gpu.md").read_text()):
+        assert re.findall(r"f (\d+) times that nothing was fitted to, (\d+) %", text) == [times]
+        assert re.findall(r"f (\d+) peaks", text) == [memory]
+
+
+def _slowdowns(page: str) -> dict[str, list[str]]:
+    """Return both slowdowns of each row of the table of checkpoints around each layer, by the model."""
+    rows = re.findall(r"^\| (GPT-2|BERT|ViT|T5)\b[^|]*((?:\|[^|\n]*)+)\|$", page, re.M)
+    figures = [(model, re.findall(r"\+\d+\.\d %", cells)[:2]) for model, cells in rows]
+    return dict(reversed([(model, pair) for model, pair in figures if len(pair) == 2]))  # the first table

@@ -210,7 +210,7 @@ def regular_size(path: Path) -> int:
 
 
 _POINTER, _LARGEST_POINTER = b"version https://git-lfs.github.com/spec/", 1024
-"""The first bytes of the file that Git LFS leaves in the place of a large one; its size, at most."""
+"""The first bytes of the file that Git LFS leaves for a large one; its size, at most."""
 
 
 def _refuse_pointer(path: Path) -> None:

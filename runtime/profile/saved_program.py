@@ -1,9 +1,9 @@
-"""Programs as plain data: JSON can carry them, and reading one back runs no code.
+"""Programs as data: JSON can hold them, and reading one back runs no code.
 
 A call is a list: the target, then its arguments. An operator is named by namespace, name and overload, an
 update function by its name; a name stands for what is registered already, and nothing is imported for it. A
 program that holds anything else (a random generator, a result of the module's own class, a tensor of a GPU)
-can't be written, and whoever would keep it traces anew.
+can't be written, and a caller that would keep it traces anew.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ..program.program import Call, Operation, Program, Ref, Setting, Storage, V
 from ..torch_internals import OpOverload
 from ..updates.rules import RULES
 
-_PLAIN = (type(None), bool, int, float, str)
+_SIMPLE = (type(None), bool, int, float, str)
 _CONSTANTS = (torch.dtype, torch.layout, torch.memory_format)
 
 
 class UnsavableError(Exception):
-    """A program has a part that plain data can't hold."""
+    """A program has a part that JSON can't hold."""
 
 
 def program_to_document(program: Program) -> dict[str, Any]:
@@ -91,9 +91,9 @@ def _call(target: Any, arguments: Any, keywords: Any, outputs: list[int | None],
 
 
 def _written(value: Any) -> Any:
-    """Return a value as JSON has it: plain ones as they are, others as lists that begin with their kind."""
+    """Return a value as JSON has it: simple ones as they are, others as lists that begin with their kind."""
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in _SIMPLE:
         return value
     if kind is Ref:
         return ["value", value.value]

@@ -25,12 +25,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
-from numba import config, njit
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
-from numba.extending import register_jitable
-
 from .folders.cache import user_cache
 from .folders.private import PrivateFolder
+from .undisturbed import undisturbed
+
+with undisturbed():
+    from numba import config, njit
+    from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
+    from numba.extending import register_jitable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -44,6 +46,8 @@ def compiled(function: Function) -> Function:
     """
     compiler: Any = njit(nogil=True)(function)
     compiler._cache = _Cache(function)
+    # Numba imports more of itself when it compiles, or loads compiled code, for the first time.
+    compiler._compile_for_args = undisturbed()(compiler._compile_for_args)
     return cast("Function", compiler)
 
 

@@ -7,6 +7,7 @@ own function names.
 
 from __future__ import annotations
 
+import dis
 import os
 import sys
 from collections import OrderedDict, deque
@@ -42,6 +43,8 @@ _PASSED_BY = (str, bytes, int, float, complex, bool, type(None), *ProxyTypes)
 """Simple values, and weak proxies: what they refer to may be gone, and then any use of them fails."""
 _CONTAINERS = (OrderedDict, dict, list, tuple, deque, set, frozenset)
 _HELD = (Tensor, list, dict, tuple, set)
+_READS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")  # the second in bodies of classes
+_USES_GLOBAL = (*_READS_GLOBAL, "STORE_GLOBAL", "DELETE_GLOBAL")
 _LIBRARIES = ("site-packages", "dist-packages")
 _OURS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 """This package's folder: a library, installed from its sources too."""
@@ -107,7 +110,7 @@ def parts_with_code(thing: Any) -> Parts:
         yield from enumerate(thing.__defaults__ or ())
         yield from zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True)
         if is_of_user(thing):
-            named = (name for name in names_in(thing.__code__) if name in thing.__globals__)
+            named = (name for name in globals_in(thing.__code__) if name in thing.__globals__)
             yield from ((name, thing.__globals__[name]) for name in named)
     elif isinstance(thing, CellType) and (held := cell_contents(thing)):
         yield "", held[0]
@@ -151,9 +154,21 @@ def is_of_python(kind: type) -> bool:
 
 @cache
 def names_in(code: CodeType) -> tuple[str, ...]:
-    """Return the globals (and attributes) that a function and those inside of it name."""
+    """Return the globals and attributes that a function and those inside of it name."""
     inner = (name for part in code.co_consts if isinstance(part, CodeType) for name in names_in(part))
     return (*code.co_names, *inner)
+
+
+@cache
+def globals_in(code: CodeType, *, stored: bool = False) -> tuple[str, ...]:
+    """Return the globals that a function and those inside of it read, or also those that they store.
+
+    Not all that they name: an attribute may have the name of a global of the script that they do not use.
+    """
+    uses = _USES_GLOBAL if stored else _READS_GLOBAL
+    own = (each.argval for each in dis.get_instructions(code) if each.opname in uses)
+    parts = (part for part in code.co_consts if isinstance(part, CodeType))
+    return tuple(dict.fromkeys((*own, *(name for part in parts for name in globals_in(part, stored=stored)))))
 
 
 @cache

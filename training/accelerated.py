@@ -1,14 +1,38 @@
-"""Optimizers that accelerate has wrapped: of sharded training, whose updates are in the plan."""
+"""What accelerate has wrapped: optimizers of sharded training, whose updates are in the plan, and modules
+that its hooks offload.
+"""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
+from torch import nn
 from torch.optim import Optimizer
 
 from ..graphs.errors import InputError
 from .options import Options
+
+
+def refuse_offloading_hooks(module: nn.Module) -> None:
+    """Raise InputError if accelerate's hooks bring weights when they are needed: device_map, cpu_offload,
+    disk_offload.
+
+    The weights themselves are on meta, and get no gradients in eager PyTorch either.
+    """
+    for name, part in module.named_modules():
+        hook: Any = getattr(part, "_hf_hook", None)
+        for each in getattr(hook, "hooks", (hook,)):
+            if not getattr(each, "offload", False):
+                continue
+            before = getattr(each, "original_devices", {}).values()
+            way = "load the model without device_map="
+            if all(device.type != "meta" for device in before):  # the hooks bring the weights back
+                way = "call accelerate.hooks.remove_hook_from_module(model, recurse=True) first"
+            raise InputError(
+                f"accelerate's hooks offload {name or 'the module'} (device_map=, cpu_offload or "
+                f"disk_offload), and its weights get no gradients: {way}; memplan offloads it by machine="
+            )
 
 
 def inside_accelerated(options: Options) -> Optimizer | None:

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from ..graphs.errors import MemplanError
 from ..planner.card import Card, Entry
-from ..runtime.model.iteration import TARGETS, Iteration
+from ..runtime.model.iteration import TARGETS, Iteration, joined
+from ..runtime.model.reading import has_targets
 from .options import Options
 from .step import Step
 
@@ -48,7 +49,7 @@ class DeferredStep(Step):
         with self._alone:
             if type(self) is not DeferredStep:  # another thread's call has planned it meanwhile
                 return self(*arguments, **keywords)
-            inputs, options = _example(arguments, keywords, self._options)
+            inputs, options = _example(self._iteration.module, arguments, keywords, self._options)
             step = self._planning(self._iteration.module, inputs, options)
             # The user holds this object: it becomes the planned step, with which it shares all attributes.
             self.__class__, self.__dict__ = type(step), step.__dict__  # pyright: ignore
@@ -63,11 +64,13 @@ class DeferredStep(Step):
         return Card(f"Step of {type(self._iteration.module).__name__}", (Entry("plans", "0", NOT_PLANNED),))
 
 
-def _example(arguments: tuple[Any, ...], keywords: dict[str, Any], options: Options) -> tuple[Any, Options]:
+def _example(
+    module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], options: Options
+) -> tuple[Any, Options]:
     """Return a call's batch as `optimize` takes it, and the options with the call's targets."""
-    if TARGETS in keywords and options.loss_fn is not None:
+    if TARGETS in keywords and has_targets(module, options.loss_fn):
         keywords = dict(keywords)
         options = options.replaced(targets=keywords.pop(TARGETS))
     if keywords:
-        return keywords, options
+        return joined(arguments, keywords), options
     return arguments[0] if len(arguments) == 1 else arguments, options

@@ -26,11 +26,12 @@ from torch import Tensor, nn
 
 from ..graphs.errors import InputError
 from ..runtime.model.processes import Around
-from ..runtime.reach import parts_with_code, reachable
+from ..runtime.reach import cell_contents, globals_in, parts_with_code, reachable
 from .deferred import Planning
 from .options import Options
 from .report import Report
 from .step import Step
+from .trace_watch import TraceWatch
 
 _READ_NAMES = {"locals", "vars", "dir", "eval", "exec"}
 """Functions of Python that read variables by their names."""
@@ -56,6 +57,7 @@ class PlannedFunction:
         options = options.replaced(return_outputs=options.return_outputs or True)
         self._function, self._options, self._plan = function, options, plan
         self._steps: list[tuple[_Call, Step]] = []
+        self._watch = TraceWatch()
         self._signature = inspect.signature(function)
         self._unused = _unused(function)
         self._alone = RLock()
@@ -100,7 +102,10 @@ class PlannedFunction:
     def _step(self, call: _Call, inputs: dict[str, Any]) -> Step:
         """Return the step for a call's modules, made if need be; as many are kept as `max_plans` says."""
         step = next((step for known, step in self._steps if known.is_same(call)), None)
-        if step is None:
+        if step is not None:
+            self._watch.note(None)
+        else:
+            self._watch.note(call.difference(self._steps[0][0]) if self._steps else "there was no plan yet")
             step = self._plan(call.module(self._function, _name(self._function)), inputs, self._options)
         others = [(known, other) for known, other in self._steps if other is not step]
         self._steps = [(call, step), *others][: self._options.max_plans]
@@ -146,6 +151,17 @@ class _Call(NamedTuple):
         )
         return mine == others and self.kept.keys() == other.kept.keys()
 
+    def difference(self, other: _Call) -> str:
+        """Return in words what is not the other call's. Call it if `is_same` is False."""
+        for name, thing in self.held.items():
+            if other.held.get(name) is not thing:
+                return f"{name} is another {type(thing).__name__} object than in the call before"
+        known = {id(module) for module in other.reached}
+        module = next((each for each in self.reached if id(each) not in known), None)
+        if module is None:
+            return "the call reaches other modules, or in another order, than the one before"
+        return f"the call reaches another {type(module).__name__} object than the one before"
+
     def module(self, function: Callable[..., Any], name: str) -> Around:
         """Return the function as a module. Raises InputError if it reaches none."""
         if not self.reached:
@@ -181,8 +197,10 @@ def _named(function: Callable[..., Any]) -> dict[str, Any]:
     inner: Any = _innermost(function)
     if not isinstance(inner, FunctionType):
         return {}
-    found = inspect.getclosurevars(inner)
-    return {**found.nonlocals, **found.globals}
+    cells = zip(inner.__code__.co_freevars, inner.__closure__ or (), strict=True)
+    closure = {name: held[0] for name, cell in cells if (held := cell_contents(cell))}
+    read = {name: inner.__globals__[name] for name in globals_in(inner.__code__) if name in inner.__globals__}
+    return {**read, **closure}
 
 
 def _may_hold(thing: Any) -> bool:

@@ -28,6 +28,7 @@ from ..runtime.program.outputs import Wanted
 from ..runtime.run.execute import PlannedStep
 from ..runtime.run.part import Begun, PlannedPart
 from . import checkpoint
+from .accelerated import refuse_offloading_hooks
 from .evaluation import Forward
 from .loop_memory import LoopMemory
 from .option import option, takes
@@ -94,6 +95,7 @@ def optimize_module(module: Any, inputs: Any, options: ModuleOptions) -> Planned
     """
     validate_module(module)
     module, processes = inside(module)
+    refuse_offloading_hooks(module)
     if processes is not None:
         raise InputError(
             "a DistributedDataParallel can't be planned as part of a larger graph: plan the module inside "

@@ -10,13 +10,24 @@ from typing import Any, ParamSpec, Protocol, cast, overload
 
 from torch import nn
 
+from ..graphs.errors import InputError
 from ..runtime.interrupts import deferred_signals, open_to_signals
-from ..runtime.model.arguments import parse_inputs, validate_module
-from ..runtime.model.iteration import Iteration, Updates, tensors_in, with_targets
+from ..runtime.model.arguments import parse_inputs, takes_argument, validate_module
+from ..runtime.model.iteration import (
+    TARGETS,
+    Arguments,
+    Inputs,
+    Iteration,
+    Updates,
+    apart,
+    joined,
+    tensors_in,
+    with_targets,
+)
 from ..runtime.model.processes import Processes, inside
 from ..runtime.torch_fsdp import fsdp_units
 from ..runtime.updates.catalogue import is_planned
-from .accelerated import inside_accelerated
+from .accelerated import inside_accelerated, refuse_offloading_hooks
 from .accumulating import AccumulatingStep
 from .buckets import Buckets, check_ignored, parse_buckets
 from .collectives import collective_step, joint_ranks
@@ -120,12 +131,13 @@ def optimize_with(module: Any, inputs: Any, options: Options) -> Step:
     """Do what `optimize` does, with options that have been read."""
     validate_module(module)
     module, processes = inside(module)
+    refuse_offloading_hooks(module)
     if not options.train:
         processes = None
     sharded = options.shard is not None or bool(fsdp_units(module))
     if sharded:
         options = options.replaced(optimizer=inside_accelerated(options))
-    given = with_targets(parse_inputs(inputs), options.targets)
+    given = _with_targets(module, parse_inputs(inputs), options)
     optimizer, steps = options.optimizer, options.gradient_accumulation_steps
     planned = optimizer is not None and is_planned(optimizer)
     validate_options(options, module, given, processes, planned=planned, sharded=sharded)
@@ -159,6 +171,16 @@ def optimize_with(module: Any, inputs: Any, options: Options) -> Step:
                 return collective_step(iteration, options, processes, buckets, ranks, planned=planned)
         except CollectivesFoundError as found:
             ranks = joint_ranks(module, found.groups)
+
+
+def _with_targets(module: nn.Module, inputs: Arguments, options: Options) -> Inputs:
+    """Return the inputs with the targets, which are forward's if it has an argument of this name."""
+    if options.targets is None or not takes_argument(module, TARGETS):
+        return with_targets(inputs, options.targets)
+    positional, named = apart(inputs)
+    if TARGETS in named:
+        raise InputError("targets are given twice: among the inputs and as targets=")
+    return joined(positional, {**named, TARGETS: options.targets})
 
 
 def _alone(

@@ -381,7 +381,7 @@ class Options(PlanningOptions):
         converter=_anything,
         text=(
             "Labels that the module does not take, a tensor or a pytree; each step is then called with "
-            "its own, step(x, targets=y)."
+            "its own, step(x, targets=y). A forward with an argument of this name gets them itself."
         ),
         default=None,
     )

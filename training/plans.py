@@ -15,6 +15,7 @@ from ..runtime.torch_internals import fake_results_forgotten
 from ..runtime.unsupported import warn_user
 from .agreement import Agreement, Found, SharedCall
 from .buckets import Buckets
+from .trace_watch import TraceWatch
 
 
 class Plans:
@@ -36,6 +37,7 @@ class Plans:
     ) -> None:
         self.steps: list[PlannedStep] = []
         self._said: set[str] = set()
+        self._watch = TraceWatch()
         self._plan, self._giving_up, self._most, self._buckets = plan, giving_up, most, buckets
         self._iteration = iteration._replace(inputs=())  # a batch is not held
         ranks, shards = iteration.ranks, iteration.shards
@@ -69,8 +71,10 @@ class Plans:
         if step is not None:
             # At once: a signal in between would leave a list without the step.
             self.steps[:] = [step, *(other for other in self.steps if other is not step)]
+            self._watch.note(None)
             return step, given
         before_new(inputs)
+        self._watch.note(str(refused or "there was no plan yet"))
         if isinstance(refused, OtherValuesError):
             self._say("values", f"{refused}; another plan is made. {_GIVE_TENSORS}")
         if isinstance(refused, OtherModeError) and self._iteration.purpose != "part":  # there it is usual

@@ -6,7 +6,7 @@ import mmap
 import os
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -102,7 +102,7 @@ def progress_callback(progress: bool | Progress | None) -> Progress:
     if progress is None:
         return PlanningLine()
     if isinstance(progress, bool):
-        return Line() if progress and sys.stderr is not None and sys.stderr.isatty() else _nothing
+        return Line() if progress and _is_terminal(sys.stderr) else _nothing
     if not callable(cast(object, progress)):
         raise InputError(f"progress={progress!r}: give a function, True or False")
     return progress
@@ -164,15 +164,15 @@ class PlanningLine:
         if total >= PATIENCE and stream is not None:
             phases = ", ".join(f"{name} {duration(seconds)}" for name, seconds in self._seconds.items())
             text = f"planned in {duration(total)} ({phases}): {result}"
-            if stream.isatty():
+            if _is_terminal(stream):
                 _overwrite(stream, text, stays=True)
             else:
-                print(f"memplan: {text}", file=stream, flush=True)
+                _write(stream, f"memplan: {text}\n")
         self._seconds = {}
 
     def _report(self, stream: TextIO, ended: Event) -> None:
         """Write lines until the phase has ended."""
-        terminal = stream.isatty()
+        terminal = _is_terminal(stream)
         first, between = (PATIENCE, SECONDS_BETWEEN) if terminal else (SECONDS_BETWEEN_LINES,) * 2
         before = sum(self._seconds.values())
         # Elsewhere a line is due at each ten seconds of all phases together.
@@ -182,15 +182,30 @@ class PlanningLine:
             if terminal:
                 _overwrite(stream, text, stays=False)
             else:
-                print(f"memplan: {text}", file=stream, flush=True)
+                _write(stream, f"memplan: {text}\n")
             wait = between
 
 
-def _overwrite(stream: TextIO, text: str, *, stays: bool) -> None:
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except Exception:  # closed, or an object of the script's own
+        return False
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    """Write a text, not by `print`, which scripts replace. A stream that refuses does not end a training."""
+    if stream is not None:
+        with suppress(Exception):
+            stream.write(text)
+            stream.flush()
+
+
+def _overwrite(stream: TextIO | None, text: str, *, stays: bool) -> None:
     """Write a line over the one before. stays: the next one does not overwrite it."""
     line = "".join(letter for letter in text if letter.isprintable())
     line, end = (line, "\n") if stays else (line[:110], "")
-    print(f"\r\x1b[2Kmemplan: {line}", end=end, file=stream, flush=True)
+    _write(stream, f"\r\x1b[2Kmemplan: {line}{end}")
 
 
 def _shared_stderr() -> TextIO | None:

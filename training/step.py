@@ -115,7 +115,7 @@ class Step:
 
         Args:
             arguments: the module's positional arguments.
-            keywords: the module's keyword arguments, and `targets` if the loss function takes them.
+            keywords: the module's keyword arguments, and `targets` for the loss function if forward has none.
 
         Returns:
             The loss (Tensor).
@@ -238,7 +238,7 @@ class Step:
 
         Args:
             arguments: the module's positional arguments.
-            keywords: the module's keyword arguments, and `targets` if the loss function takes them.
+            keywords: the module's keyword arguments, and `targets` for the loss function if forward has none.
 
         Returns:
             An Evaluation: `loss` (Tensor) and `output`, the module's output as in `Step.output`.

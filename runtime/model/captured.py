@@ -182,8 +182,11 @@ def _refusal(tensor: Tensor, place: str, iteration: Iteration) -> str:
     what = f"{place}uses {_form(tensor)}"
     if tensor.requires_grad:
         return f"{what} that needs a gradient and is no parameter of the module"
+    empty = (tuple, list, Mapping)
     opaque = (
-        (name, x) for name, x in others_in(iteration.inputs).items() if not is_plain(x) and not callable(x)
+        (name, x)
+        for name, x in others_in(iteration.inputs).items()
+        if not is_plain(x) and not callable(x) and not isinstance(x, empty)
     )
     if (found := next(opaque, None)) is not None:
         return (

@@ -18,15 +18,27 @@ from ..device.choice import device_of
 from ..program.outputs import Output, Wanted, output_of
 from ..sharded.ranks import Ranks
 from ..sharded.shards import Shards
+from .arguments import by_name
 from .batch_objects import object_parts, with_parts
 from .clipping import Clipping
 from .processes import Processes
 
 
+class Called(NamedTuple):
+    """Inputs of a call with positional and keyword arguments together."""
+
+    positional: tuple[Any, ...]
+    named: dict[str, Any]
+
+
+Arguments = tuple[Any, ...] | dict[str, Any] | Called
+"""The module's inputs: positional, by name, or both."""
+
+
 class Labelled(NamedTuple):
     """The module's inputs together with what only the loss function takes: any nest of tensors."""
 
-    inputs: tuple[Any, ...] | dict[str, Any]
+    inputs: Arguments
     targets: Any
 
 
@@ -35,11 +47,11 @@ class Scaled(NamedTuple):
     GradScaler's.
     """
 
-    inputs: tuple[Any, ...] | dict[str, Any] | Labelled
+    inputs: Arguments | Labelled
     scale: Tensor
 
 
-Inputs = tuple[Any, ...] | dict[str, Any] | Labelled | Scaled
+Inputs = Arguments | Labelled | Scaled
 LossFunction = Callable[..., Tensor]
 
 Purpose = Literal["train", "part", "evaluate", "predict"]
@@ -76,7 +88,7 @@ class Updates(NamedTuple):
 class Iteration(NamedTuple):
     """One training iteration.
 
-    inputs: positional (a tuple) or by keyword (a dict), with targets or without.
+    inputs: positional (a tuple), by keyword (a dict) or both, with targets or without.
     loss_fn: from the module's output to the loss, see `loss_of`; None if the output has a `.loss` or is the
         loss.
     updates: None if the gradients are the result.
@@ -149,14 +161,14 @@ def on_device(iteration: Iteration, device: str | torch.device) -> Iteration:
     return iteration._replace(module=iteration.module.to(device), inputs=inputs)
 
 
-def with_targets(inputs: tuple[Any, ...] | dict[str, Any], targets: Any) -> Inputs:
+def with_targets(inputs: Arguments, targets: Any) -> Inputs:
     """Return the inputs with targets, if there are some. Raises InputError if an input has their name.
 
     targets: None if there are none.
     """
     if targets is None:
         return inputs
-    if isinstance(inputs, dict) and TARGETS in inputs:
+    if TARGETS in apart(inputs)[1]:
         raise InputError("targets are given twice: as an input of the module and for the loss function")
     return Labelled(inputs, targets)
 
@@ -175,7 +187,19 @@ def scale_of(inputs: Inputs) -> Tensor | None:
     return inputs.scale if isinstance(inputs, Scaled) else None
 
 
-def unscaled(inputs: Inputs) -> tuple[Any, ...] | dict[str, Any] | Labelled:
+def apart(inputs: Arguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the positional and the keyword arguments of a call with these inputs."""
+    if isinstance(inputs, Called):
+        return inputs.positional, inputs.named
+    return ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+
+
+def joined(positional: tuple[Any, ...], named: dict[str, Any]) -> Arguments:
+    """Return the inputs of a call with these positional and keyword arguments."""
+    return Called(positional, named) if positional and named else named or positional
+
+
+def unscaled(inputs: Inputs) -> Arguments | Labelled:
     return inputs.inputs if isinstance(inputs, Scaled) else inputs
 
 
@@ -191,7 +215,8 @@ def call(module: Callable[..., Any], inputs: Inputs) -> Any:
     inputs = unscaled(inputs)
     if isinstance(inputs, Labelled):
         inputs = inputs.inputs
-    return module(**inputs) if isinstance(inputs, dict) else module(*inputs)
+    positional, named = apart(inputs)
+    return module(*positional, **named)
 
 
 def forward(iteration: Iteration, module: Callable[..., Any], inputs: Inputs) -> tuple[Tensor | None, Output]:
@@ -201,7 +226,8 @@ def forward(iteration: Iteration, module: Callable[..., Any], inputs: Inputs) ->
         returned = call(module, inputs)
         if not iteration.has_loss:
             return None, output_of(returned, iteration.outputs, None)
-        loss = loss_of(returned, iteration.loss_fn, inputs, trains=iteration.trains)
+        known = by_name(iteration.module, *inputs) if isinstance(inputs, Called) else inputs
+        loss = loss_of(returned, iteration.loss_fn, known, trains=iteration.trains)
         return loss, output_of(returned, iteration.outputs, loss)
 
 
@@ -283,11 +309,12 @@ def with_tensors(inputs: Any, tensors: Mapping[str, Tensor], name: str = "") -> 
         return tensors[name] if isinstance(inputs, Tensor) else inputs
     if isinstance(inputs, Scaled):
         return Scaled(with_tensors(inputs.inputs, tensors, name), tensors[_place(name, SCALE)])
-    made = {key: with_tensors(part, tensors, _place(name, key)) for key, part in parts}
     if isinstance(inputs, Labelled):
-        targets = made.pop(TARGETS)
-        positional = isinstance(inputs.inputs, tuple)
-        return Labelled(tuple(made.values()) if positional else made, targets)
+        targets = with_tensors(inputs.targets, tensors, _place(name, TARGETS))
+        return Labelled(with_tensors(inputs.inputs, tensors, name), targets)
+    made = {key: with_tensors(part, tensors, _place(name, key)) for key, part in parts}
+    if isinstance(inputs, Called):
+        return Called(tuple(made.pop(i) for i in range(len(inputs.positional))), made)
     if isinstance(inputs, Mapping):
         return made
     if not isinstance(inputs, tuple | list):
@@ -296,15 +323,15 @@ def with_tensors(inputs: Any, tensors: Mapping[str, Tensor], name: str = "") -> 
 
 
 def others_in(inputs: Any, name: str = "") -> dict[str, Any]:
-    """Return the leaves of nested inputs that are not tensors, by their path: the trace holds them as they
-    were.
+    """Return the leaves of nested inputs that are not tensors, and the empty containers, by their path: the
+    trace holds them as they were.
     """
     return {path: leaf for path, leaf in _leaves(inputs, name) if not isinstance(leaf, Tensor)}
 
 
 def _leaves(inputs: Any, name: str) -> Iterator[tuple[str, Any]]:
     parts = _parts(inputs)
-    if parts is None:
+    if parts is None or (not parts and name):  # an argument that is empty is given all the same
         yield name, inputs
         return
     for key, part in parts:
@@ -324,6 +351,8 @@ def _parts(inputs: Any) -> list[tuple[Any, Any]] | None:
         return [*(_parts(inputs.inputs) or ()), (SCALE, inputs.scale)]
     if isinstance(inputs, Labelled):
         return [*(_parts(inputs.inputs) or ()), (TARGETS, inputs.targets)]
+    if isinstance(inputs, Called):
+        return [*enumerate(inputs.positional), *inputs.named.items()]
     if isinstance(inputs, Mapping):
         return list(inputs.items())
     return list(enumerate(inputs)) if isinstance(inputs, tuple | list) else object_parts(inputs)

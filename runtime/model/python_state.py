@@ -29,11 +29,11 @@ from ..reach import (
     cell_contents,
     container_of,
     entries_of,
+    globals_in,
     is_of_python,
     is_of_user,
     is_of_user_class,
     methods_of_user,
-    names_in,
     own_attributes,
     parts_with_code,
     reachable,
@@ -238,7 +238,7 @@ def _of(path: Path, thing: Any) -> Iterable[_Noted]:
         yield _of_array(path, thing)
     elif isinstance(thing, FunctionType):
         if is_of_user(thing):
-            yield _of_names(path, thing.__globals__, names_in(thing.__code__))
+            yield _of_names(path, thing.__globals__, globals_in(thing.__code__, stored=True))
     elif (state := _state_of(thing)) is not None:
         yield _of_state(path, *state)
     own = None if isinstance(thing, FunctionType) else own_attributes(thing)

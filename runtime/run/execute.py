@@ -114,7 +114,7 @@ class PlannedStep:
         self._peers = iteration.peers
         alone = self._processes is None
         self._expected = Expected(program, iteration.inputs)
-        self._reading = Reading(iteration.inputs)
+        self._reading = Reading(iteration)
         held = {path: program.constants[value] for value, path in program.held.items()}
         self._attributes = Attributes(iteration, held, program.generators)
         self._optimizer = None if iteration.updates is None else OptimizerState(program, iteration)

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from ...graphs.errors import MismatchError
 from ..model.guards import described, form_of
-from ..model.iteration import Inputs, others_in, tensors_in
+from ..model.iteration import Inputs, Labelled, others_in, tensors_in, unscaled
 from ..program.program import Program, Value
 
 
 class OtherShapeError(MismatchError):
-    """Error of inputs that differ from the plan's in their shapes, strides or dtypes alone, or in values
-    that the trace has used.
+    """Error of inputs that differ from the plan's in their shapes, strides or dtypes alone, in the arguments
+    that are given, or in values that the trace has used.
 
     Another plan can be made for them.
     """
@@ -47,6 +47,7 @@ class Expected:
     def __init__(self, program: Program, inputs: Inputs) -> None:
         self._forms = {name: program.values[value] for name, value in program.inputs.items()}
         self._others = others_in(inputs)
+        self._labelled = isinstance(unscaled(inputs), Labelled)
 
     def read(self, inputs: Inputs) -> dict[str, Tensor]:
         """Return the input tensors in the program's order.
@@ -54,11 +55,13 @@ class Expected:
         Raises OtherShapeError if only their shapes or dtypes differ from the plan's, else MismatchError.
         """
         tensors = tensors_in(inputs)
-        _same_names(tensors, self._forms, inputs)
         others = others_in(inputs)
+        if self._labelled and not isinstance(unscaled(inputs), Labelled):
+            raise MismatchError("input targets is missing: give labels by name, step(…, targets=…)")
+        _same_names(tensors, self._forms, inputs)
         _same_names(others, self._others, inputs)
         for name, other in self._others.items():
-            if others[name] is not other and others[name] != other:
+            if not _equal(others[name], other):
                 raise OtherValuesError(f"input {name} is {others[name]!r}; the plan is for {other!r}")
         found = [(name, form_of(tensors[name], form), form) for name, form in self._forms.items()]
         for name, there, form in found:
@@ -71,21 +74,38 @@ class Expected:
 
 
 def _same_names(given: Mapping[str, Any], expected: Mapping[str, Any], inputs: Inputs) -> None:
+    """Raise OtherShapeError if other leaves are given than the plan's, which the module may well take, and
+    MismatchError if one is of a kind of its own.
+    """
     if missing := [name for name in expected if name not in given]:
-        raise MismatchError(f"input {missing[0]} is {_instead(missing[0], inputs)}")
+        raise _missing(missing[0], inputs)
     if extra := [name for name in given if name not in expected]:
-        raise MismatchError(f"input {extra[0]} is not among the inputs that the plan was made for")
+        raise OtherShapeError(f"input {extra[0]} is not among the inputs that the plan was made for")
+
+
+def _equal(there: Any, other: Any) -> bool:
+    """Tell whether a leaf is the plan's: 1 is not True, since tensors and code tell them apart."""
+    if there is other:
+        return True
+    if type(there) is not type(other):
+        return False
+    found = there == other
+    nans = isinstance(other, float) and there != there and other != other
+    return bool(found.all() if hasattr(found, "all") else found) or nans  # an array's answer is an array
 
 
 def _other_form(name: str, there: Value, form: Value) -> str:
     return f"input {name} is {described(there)}; the plan is for {described(form)}"
 
 
-def _instead(name: str, inputs: Inputs) -> str:
-    """Describe what the inputs have instead of a tensor that is missing."""
+def _missing(name: str, inputs: Inputs) -> MismatchError:
+    """Return the error of a leaf that is missing, which says what there is instead."""
     there = {**others_in(inputs), **tensors_in(inputs)}
     if name in there:
-        return f"of type {type(there[name]).__name__}; the plan is for a tensor"
+        found, kind = there[name], type(there[name]).__name__
+        if not isinstance(found, Tensor | bool | int | float | complex | str | None):
+            return MismatchError(f"input {name} is of type {kind}; the plan is for a tensor")
+        return OtherShapeError(f"input {name} is of type {kind}; the plan is for another")
     if any(other.startswith(f"{name}.") for other in there):
-        return "a list or another nest; the plan is for a tensor"
-    return "missing"
+        return MismatchError(f"input {name} is a list or another nest; the plan is for a tensor")
+    return OtherShapeError(f"input {name} is missing")

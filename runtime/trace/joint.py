@@ -11,6 +11,7 @@ Parameters come in once even if they are tied, so their gradients are summed onc
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, redirect_stdout
 from functools import partial
@@ -21,6 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
+from ...graphs.undisturbed import undisturbed
 from ..absent_gpu.devices import is_absent_gpu, on_absent_gpu
 from ..below_autograd import autocast_cache
 from ..model.captured import Captured
@@ -338,7 +340,9 @@ def _distinct(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor
 def _fake_mode(tensors: Sequence[Tensor], forms: Forms) -> FakeTensorMode:
     """Return the mode of a model that is fake already, else a new one."""
     modes = (tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor))
-    return next(modes, None) or TrueFakes(forms)
+    first = "torch._dynamo" not in sys.modules  # the first mode imports it
+    with undisturbed() if first else nullcontext():
+        return next(modes, None) or TrueFakes(forms)
 
 
 def _resident(mode: FakeTensorMode, tensor: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from ...graphs.errors import InputError, MissingPackageError
+from ...graphs.undisturbed import undisturbed
 
 GROUP = "memplan.solvers"
 """Group of entry points of plug-ins."""
@@ -310,9 +311,10 @@ def _foreign(point: EntryPoint) -> Entry:
 
 def module_of(entry: Entry) -> Any:
     """Return the solver's module. Raises MissingPackageError."""
-    if entry.module.startswith("."):
-        return import_module(entry.module, SOLVERS)
-    try:
-        return EntryPoint(entry.name, entry.module, GROUP).load()
-    except (ImportError, AttributeError) as error:
-        raise MissingPackageError(f"the solver {entry.name} can't be loaded: {error}") from error
+    with undisturbed():
+        if entry.module.startswith("."):
+            return import_module(entry.module, SOLVERS)
+        try:
+            return EntryPoint(entry.name, entry.module, GROUP).load()
+        except (ImportError, AttributeError) as error:
+            raise MissingPackageError(f"the solver {entry.name} can't be loaded: {error}") from error

@@ -17,6 +17,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .graphs.undisturbed import undisturbed
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -96,7 +97,8 @@ def __getattr__(name: str) -> Any:
         close = import_module("difflib").get_close_matches(name, __all__, n=1)
         meant = f". Did you mean {close[0]!r}?" if close else ""
         raise AttributeError(f"module 'memplan' has no attribute {name!r}{meant}")
-    return getattr(import_module(_FROM[name], __name__), name)
+    with undisturbed():  # a script may have replaced builtins by now
+        return getattr(import_module(_FROM[name], __name__), name)
 
 
 def __dir__() -> list[str]:

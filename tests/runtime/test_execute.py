@@ -238,7 +238,7 @@ def test_a_difference_is_named():
         ({"x": torch.zeros(4, 8).double()}, "input x is torch.float64"),
         ({"x": torch.zeros(8, 4).t()}, r"strides \[1, 4\]"),
         ({"scale": 4.0}, "input scale is 4.0; the plan is for 2.0"),
-        ({"other": torch.zeros(1)}, "input other is not among the inputs"),
+        ({"other": torch.zeros(1)}, r"the batch can't be given to .*forward.* keyword argument 'other'"),
     ],
 )
 def test_inputs_of_another_form_are_refused(change, message):
@@ -248,7 +248,7 @@ def test_inputs_of_another_form_are_refused(change, message):
     assert isinstance(iteration.inputs, dict)
     with pytest.raises(MismatchError, match=message):
         step(**{**iteration.inputs, **change})
-    with pytest.raises(MismatchError, match="input mask is missing"):
+    with pytest.raises(MismatchError, match=r"the batch can't be given to .* argument: 'mask'"):
         step(**{name: value for name, value in iteration.inputs.items() if name != "mask"})
 
 

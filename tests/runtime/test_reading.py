@@ -8,7 +8,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from memplan.runtime.model.iteration import Labelled
+from memplan.runtime.model.iteration import Called, Iteration, Labelled
 from memplan.runtime.model.reading import Reading
 from torch import nn
 
@@ -18,8 +18,15 @@ Pair = namedtuple("Pair", "first second")
 NAMED = {"a": X, "b": Y}
 
 
+class Anything(nn.Module):
+    """Takes whatever it is given."""
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        return arguments, keywords
+
+
 def read(plan: Any, *arguments: Any, **keywords: Any) -> Any:
-    return Reading(plan).read(arguments, keywords)
+    return Reading(Iteration(Anything(), plan, torch.sum)).read(arguments, keywords)
 
 
 @pytest.mark.parametrize("batch", [NAMED, UserDict(NAMED)])
@@ -47,18 +54,17 @@ def test_an_only_input_that_is_a_nest_is_no_batch() -> None:
     assert read((NAMED,), NAMED) == (NAMED,) == read((NAMED,), (NAMED,))
 
 
-@pytest.mark.parametrize(
-    ("plan", "given", "line"),
-    [
-        (NAMED, X, "given a Tensor; the plan's inputs have names, a, b: give a dict"),
-        (NAMED, [X, Y], "given a list; the plan's inputs have names"),
-        ((X, Y), NAMED, "the batch is a dict; the plan's inputs stand by position: give a tuple"),
-        (Labelled((X,), Z), (X, Z), "the last of the batch has no place: give targets by name"),
-    ],
-)
-def test_a_batch_of_another_form_is_refused(plan: Any, given: Any, line: str) -> None:
-    with pytest.raises(memplan.MismatchError, match=line):
-        read(plan, given)
+@pytest.mark.parametrize("plan", [NAMED, (X, Y), Called((X,), {"b": Y})])
+def test_a_call_of_another_form_than_the_plans_is_read_as_the_module_takes_it(plan: Any) -> None:
+    assert read(plan, X, Y) == (X, Y) == read(plan, (X, Y))
+    assert read(plan, a=X, b=Y) == NAMED == read(plan, NAMED)
+    assert read(plan, X, b=Y) == Called((X,), {"b": Y})
+    assert read(plan, X, b=Y, targets=Z) == Labelled(Called((X,), {"b": Y}), Z)
+
+
+def test_labels_without_a_name_are_refused() -> None:
+    with pytest.raises(memplan.MismatchError, match="the last of the batch has no place: give targets"):
+        read(Labelled((X,), Z), (X, Z))
 
 
 @pytest.mark.filterwarnings("ignore:the gradients of the step before")

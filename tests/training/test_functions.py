@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import gc
+import re
+import warnings
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import memplan
+import numpy as np
 import pytest
 import torch
 from memplan.graphs.errors import InputError
@@ -293,3 +296,44 @@ def test_updates_in_the_plan() -> None:
         optimizers[1].step()
         assert torch.equal(loss(models[0], x), eager)
     assert all(map(torch.equal, models[0].state_dict().values(), models[1].state_dict().values()))
+
+
+class Samples(NamedTuple):
+    observations: Tensor
+    actions: Tensor
+
+
+def test_an_attribute_with_the_name_of_a_global_is_no_part_of_the_function() -> None:
+    """TD3's script: `data.actions` in the loss, and a global `actions` that each iteration makes anew."""
+    q, names = encoder(), dict[str, Any]()
+    code = "def loss(data):\n    return q(data.observations + data.actions).square().mean()\n"
+    exec(compile(code, __file__, "exec"), names)  # the globals of a script
+    names["q"] = q
+    planned = memplan.optimize(names["loss"], budget="100%", solver="store-all", cache=False)
+    steps = set[int]()
+    for _iteration in range(3):
+        names["actions"] = np.zeros(3)
+        planned(Samples(torch.randn(4, 8), torch.randn(4, 8)))
+        steps.add(id(planned.step))
+    assert len(steps) == 1
+
+
+@pytest.mark.parametrize("what", ["object", "value"])
+def test_calls_that_are_traced_time_and_again_are_warned_of_once(what: str) -> None:
+    model, measure, x, share = encoder(), nn.MSELoss(), torch.randn(4, 8), 1.0
+
+    def loss(x: Tensor) -> Tensor:
+        return measure(model(x), x) * share
+
+    options: dict[str, Any] = {"budget": "100%", "solver": "store-all", "cache": False, "verify": False}
+    planned = memplan.optimize(loss, **options)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for number in range(5):
+            measure = nn.MSELoss() if what == "object" else measure
+            share = share + (number % 2 if what == "value" else 0)
+            planned(x).backward()
+    lines = [str(each.message) for each in found if "had no plan" in str(each.message)]
+    why = "another MSELoss object" if what == "object" else r"share is 3\.0; the plan is for 2\.0"
+    assert len(lines) == 1, lines
+    assert re.search(rf"^3 of the last {3 if what == 'object' else 5} calls .*{why}", lines[0]), lines

@@ -109,8 +109,8 @@ def test_batches_of_other_shapes_on_other_ranks_are_refused_on_all(tmp_path: Pat
     line = f"ranks 0 and 1 have batches of different forms, {' and '.join(both)}: give all ranks one form"
     assert first[0] == second[0]
     assert first[0].startswith(line)
-    assert first[1] == "rank 1 of 2 refuses its batch: input labels is missing"
-    assert second[1] == "input labels is missing"
+    line = "have batches of different forms, input_ids int64 [4, 16], labels int64 [4, 16] and input_ids"
+    assert line in first[1] == second[1]
     assert first[2:] == second[2:] == [""]
 
 

@@ -235,3 +235,29 @@ def test_typos_in_weights_are_refused(tmp_path: Path) -> None:
     for given, weights, line in cases:
         with pytest.raises(InputError, match=line):
             memplan.optimize(given, x, budget="100%", weights=weights, cache=False)
+
+
+@pytest.mark.parametrize("how", ["cpu", "disk"])
+@pytest.mark.parametrize("options", [{}, {"weights": "folder"}])
+def test_accelerates_offloading_hooks_are_refused_with_the_line_that_undoes_them(
+    how: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    module, x = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4)), torch.randn(2, 4)
+    values = {name: each.clone() for name, each in module.state_dict().items()}
+    device = torch.device("cpu")
+    if how == "cpu":
+        accelerate.cpu_offload(module, execution_device=device)
+    else:
+        accelerate.disk_offload(module, str(tmp_path), execution_device=device)
+    given: dict[str, Any] = {"budget": "100%", "solver": "store-all", "cache": False, "states": 0}
+    line = r"hooks offload 0 .*no gradients: call accelerate\.hooks\.remove_hook_from_module\(model, recurse"
+    with pytest.raises(InputError, match=line):
+        memplan.optimize(module, x, loss_fn=torch.sum, **given, **options)
+    with pytest.raises(InputError, match=line):
+        memplan.optimize_module(module, x, budget="100%")
+    if not options:
+        accelerate.hooks.remove_hook_from_module(module, recurse=True)
+        assert all(map(torch.equal, values.values(), module.state_dict().values()))
+        if how == "cpu":
+            assert memplan.optimize(module, x, loss_fn=torch.sum, **given)(x).isfinite()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import wraps
 from math import inf
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from ..graphs.errors import InputError
+from ..graphs.folders.cache import cache_folder, private_folder
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..graphs.units import format_bytes
@@ -33,6 +34,9 @@ from ..solvers.problem import (
     ValidatedSolution,
 )
 from ..solvers.registry import run as registry
+from ..solvers.registry.kept import keep_for_retry, kept_schedule
+from ..solvers.registry.warm_start import without_start
+from .next_command import command_within
 from .options import (
     FILE,
     Decorator,
@@ -274,14 +278,45 @@ def solve_graph(
                 solution = _solved(problem, search, start, report, race)
             log.close()
         phases.divide(_SOLVING, solution.seconds, "validating and bounding the schedule")
-    except InfeasibleError as error:
-        for line in error.notes:
+    except InfeasibleError as refusal:
+        for line in refusal.notes:
             output.note(line)
         phases.tell(search.time_limit, output)
-        raise
+        raise _answered(refusal, problem, search, wanted, reference.peak, free) from None
     return Found(
         search, problem, solution, Report(solution.figures, reference, solution.lower_bound), wanted, free
     )
+
+
+def _answered(
+    refusal: InfeasibleError, problem: Problem, search: Search, budget: Budget, peak: int, free: int
+) -> InfeasibleError:
+    """Return the error in the terms of the command's budget, with the command to try next if one suffices.
+
+    peak: of the baseline. free: bytes of the budget that are left free.
+    """
+    keep_for_retry(search.solver, problem, refusal, _refused_folder())
+    error = refusal.with_extra_bytes(free)
+    if budget.size is None and not free:
+        error.state_shares(peak)
+    suffices = refusal.schedule is not None and not _in_arena(problem.graph, search)
+    if suffices and (line := command_within(error.percent or f"{error.smallest}B")):
+        again = "the measured graph is kept, so only the solver runs; " if " optimize " in line else ""
+        error.advise(f"{again}try: {line}")
+    return error
+
+
+def _refused_folder() -> Path | None:
+    """Return the folder of schedules of budgets that refusals named; None if others could write there."""
+    folder = cache_folder()
+    return None if folder is None else private_folder(folder / "refused")
+
+
+def _in_arena(graph: Graph, search: Search) -> bool:
+    """Tell whether the budget holds the arena with all copies' addresses."""
+    if search.addresses is not None:
+        return search.addresses
+    return str(graph.source.get("device", "cpu")) != "cpu" and not graph.communicates
 
 
 def _mixed_times(graph: Graph, machine_path: Path | None, machine: Machine | None) -> str | None:
@@ -313,12 +348,12 @@ def _solved(
     report: Callable[[str], None],
     race: Incumbent,
 ) -> ValidatedSolution:
-    addresses = search.addresses
-    if addresses is None:
-        on_device = str(problem.graph.source.get("device", "cpu")) != "cpu"
-        addresses = on_device and not problem.graph.communicates
+    addresses = _in_arena(problem.graph, search)
+    kept = (
+        None if start is not None or addresses else kept_schedule(search.solver, problem, _refused_folder())
+    )
     try:
-        return registry.solve_or_unpin(
+        found = registry.solve_or_unpin(
             search.solver,
             problem,
             search.time_limit,
@@ -327,8 +362,9 @@ def _solved(
             search.bound_time,
             addresses=addresses,
             race=race,
-            start=start,
+            start=start or kept,
         )
+        return found if kept is None else replace(found, notes=without_start(found.notes))
     except NotAcceptedError as error:
         takes_any = (e for e in registry.entries() if e.accepts.startswith("any graph") and not e.needs_links)
         others = [entry.name for entry in takes_any]

@@ -95,7 +95,7 @@ class Restriction:
         except KeyError:
             raise InputError(
                 "the start is no schedule of this graph and machine: it runs an operation in a variant that "
-                "it does not have there"
+                "can't run there"
             ) from None
 
     def explain(self, refusal: InfeasibleError) -> None:

@@ -79,14 +79,16 @@ def require_backward(solver: str, graph: Graph) -> None:
         raise NotAcceptedError(f"{solver} takes training graphs; {graph.name} has no backward operations")
 
 
-def infeasible(solver: str, problem: Problem, least: int | None) -> InfeasibleError:
+def infeasible(
+    solver: str, problem: Problem, least: int | None, schedule: Schedule | None = None
+) -> InfeasibleError:
     """Return the error that no schedule is within the budget.
 
     least: the smallest budget, in bytes, that the solver can reach; None if it can't tell.
+    schedule: one within it.
     """
-    return InfeasibleError(
-        solver, device_limit(problem), least, minimum_memory(problem.graph, problem.machine)
-    )
+    min_memory = minimum_memory(problem.graph, problem.machine)
+    return InfeasibleError(solver, device_limit(problem), least, min_memory).holding(schedule)
 
 
 def own_bound(name: str, problem: Problem, seconds: float, order: OrderName, form: str) -> tuple[Bound, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from ..graphs.errors import MemplanError
 from ..graphs.graph import Graph
@@ -223,6 +223,11 @@ class ValidatedSolution:
         return self._card().html()
 
 
+def percent(size: int, peak: int) -> str:
+    """Return a share that suffices as a budget: rounded up, exactly."""
+    return f"{-(-100 * size // peak)}%"
+
+
 WAY = "add --machine NAME (plan machine --list), in Python machine="
 """Advice on how to offload."""
 
@@ -231,6 +236,8 @@ class InfeasibleError(MemplanError):
     """No schedule is within the budget.
 
     least: the smallest budget (bytes) for which this solver found a schedule, None if it can't tell.
+    schedule: one that holds within the smallest budget found, None if it was not kept.
+    peak: bytes of the baseline, if budgets are stated as shares of it.
     min_memory: minimum memory, bytes: below it no solver has a schedule on the problem's machine.
     min_memory_once: bytes below which none is in traced order unless a backward operation runs twice.
     bounds: infinite ones, each a proof that no schedule of its kind exists.
@@ -242,6 +249,8 @@ class InfeasibleError(MemplanError):
     allow: the problem's techniques, if more could have schedules; None if all were allowed.
     """
 
+    schedule: Schedule | None = None
+    peak: int | None = None
     min_memory_once: int | None = None
     bounds: tuple[Bound, ...] = ()
     seconds: float | None = None
@@ -255,6 +264,19 @@ class InfeasibleError(MemplanError):
     def proven_infeasible(self) -> bool:
         """No schedule of any solver is within it, on this machine."""
         return self.budget < self.min_memory
+
+    @property
+    def smallest(self) -> int | None:
+        """Return the smallest budget found, in bytes; None if there is none."""
+        return self.least
+
+    @property
+    def percent(self) -> str | None:
+        """Return the smallest budget found as a share of the baseline's peak, one that suffices: rounded up.
+
+        None if budgets are not stated as shares, or none is known to suffice.
+        """
+        return None if self.peak is None or self.smallest is None else percent(self.smallest, self.peak)
 
     def __init__(self, solver: str, budget: int, least: int | None, min_memory: int) -> None:
         self.solver, self.budget, self.least, self.min_memory = solver, budget, least, min_memory
@@ -272,8 +294,20 @@ class InfeasibleError(MemplanError):
         if problem is not None:
             machine = problem.machine or problem.graph.machine or Machine()
             self.offloads = offloads(machine)
-            if not self.offloads and not problem.graph.spread.any():  # shares are not offloaded to the host
+            on_cpu = problem.graph.source.get("device") == "cpu"  # no memory is below its own
+            spread = problem.graph.spread.any()  # shares are not offloaded to the host
+            if not (self.offloads or on_cpu or spread):
                 self.min_memory_offloading = least_memory(problem.graph)
+        self._say()
+
+    def holding(self, schedule: Schedule | None) -> Self:
+        """Return this error with a schedule that holds within the smallest budget found."""
+        self.schedule = schedule
+        return self
+
+    def state_shares(self, peak: int) -> None:
+        """State the smallest budget as a share of the baseline's peak too, in bytes."""
+        self.peak = peak
         self._say()
 
     def advise(self, clause: str) -> None:
@@ -298,17 +332,24 @@ class InfeasibleError(MemplanError):
         self.args = ("; ".join(clauses),)
 
     def _verdict(self) -> str:
-        found = (
-            f"the smallest budget found by {self.solver} is {spelled(self.least)}"
-            if self.least is not None
-            else f"{self.solver} can't tell its smallest budget"
-        )
         minimum = (
             f"the budget is below the minimum memory of {spelled(self.min_memory)}{self._class}"
             if self.proven_infeasible
-            else f"the minimum memory{self._class} is {spelled(self.min_memory)}: another solver may do it"
+            else f"the minimum memory{self._class} is {spelled(self.min_memory)}"
         )
-        return f"no schedule within {spelled(self.budget)}: {found}; {minimum}"
+        return f"no schedule within {spelled(self.budget)}: {'; '.join([*self._found(), minimum])}"
+
+    def _share(self) -> Iterator[str]:
+        """Yield what suffices as a share, if budgets are stated so."""
+        if self.percent is not None and self.peak is not None:
+            saves_nothing = ": recomputation saves nothing" if self.percent == "100%" else ""
+            yield f"{self.percent} of the baseline's peak ({spelled(self.peak)}) is needed{saves_nothing}"
+
+    def _found(self) -> Iterator[str]:
+        """Yield what suffices, as a share first."""
+        yield from self._share()
+        if self.smallest is not None:
+            yield f"the smallest budget found by {self.solver} is {spelled(self.smallest)}"
 
     def _proofs(self) -> Iterator[str]:
         """Yield what is proven of schedules without offloading: nothing, if the machine has links."""
@@ -332,17 +373,22 @@ class InfeasibleError(MemplanError):
 
     def with_extra_bytes(self, others: int) -> InfeasibleError:
         """Return the same error for budgets that also hold `others` bytes."""
-        least = None if self.least is None else self.least + others
-        refusal = type(self)(self.solver, self.budget + others, least, self.min_memory + others)
-        return self._known_to(refusal, others)
+        return self.for_budgets(lambda size: size + others)
 
-    def _known_to(self, refusal: InfeasibleError, others: int) -> InfeasibleError:
+    def for_budgets(self, whole: Callable[[int], int]) -> InfeasibleError:
+        """Return the same error for budgets that hold more. whole: the bytes of one, of those of the plan."""
+        least = None if self.least is None else whole(self.least)
+        refusal = type(self)(self.solver, whole(self.budget), least, whole(self.min_memory))
+        return self._known_to(refusal, whole)
+
+    def _known_to(self, refusal: InfeasibleError, whole: Callable[[int], int]) -> InfeasibleError:
         refusal.seconds, refusal.notes, refusal.offloads = self.seconds, self.notes, self.offloads
         refusal.advice, refusal.allow = self.advice, self.allow
+        refusal.schedule, refusal.peak = self.schedule, self.peak
         if self.min_memory_offloading is not None:
-            refusal.min_memory_offloading = self.min_memory_offloading + others
+            refusal.min_memory_offloading = whole(self.min_memory_offloading)
         refusal.add_details(
-            None if self.min_memory_once is None else self.min_memory_once + others, self.bounds
+            None if self.min_memory_once is None else whole(self.min_memory_once), self.bounds
         )
         return refusal
 
@@ -357,18 +403,25 @@ class NotFoundError(InfeasibleError):
         self.found = found
         super().__init__(solver, budget, None, min_memory)
 
+    @property
+    def smallest(self) -> int | None:
+        return self.found
+
     def _verdict(self) -> str:
-        nearest = "" if self.found is None else f"; the smallest budget found is {spelled(self.found)}"
+        clauses = [*self._found(), f"the minimum memory{self._class} is {spelled(self.min_memory)}"]
         return (
-            f"{self.solver} found no schedule within {self.budget:,} B in its time, nor that there is none: "
-            "it needs more time or a larger budget "
-            f"(the minimum memory{self._class} is {self.min_memory:,} B){nearest}"
+            f"{self.solver} found no schedule within {self.budget:,} B in its time, nor that there is "
+            f"none: it needs more time or a larger budget; {'; '.join(clauses)}"
         )
 
-    def with_extra_bytes(self, others: int) -> InfeasibleError:
-        found = None if self.found is None else self.found + others
-        refusal = NotFoundError(self.solver, self.budget + others, self.min_memory + others, found)
-        return self._known_to(refusal, others)
+    def _found(self) -> Iterator[str]:
+        for clause in super()._found():
+            yield clause.replace(f"found by {self.solver} is", "found is").replace("is needed", "is enough")
+
+    def for_budgets(self, whole: Callable[[int], int]) -> InfeasibleError:
+        found = None if self.found is None else whole(self.found)
+        refusal = NotFoundError(self.solver, whole(self.budget), whole(self.min_memory), found)
+        return self._known_to(refusal, whole)
 
 
 class NotAcceptedError(MemplanError):

@@ -29,9 +29,10 @@ from ..runtime.updates.averages import with_talks
 from ..runtime.updates.state import count_bytes
 from ..solvers.incumbent import Incumbent, gap
 from ..solvers.problem import InfeasibleError, Problem, Status
+from ..solvers.registry.kept import keep_for_retry, kept_schedule
 from ..solvers.registry.run import solve_or_unpin as solve
-from .infeasible import explain
-from .loop_memory import LoopMemory
+from .infeasible import explain, name_smallest
+from .loop_memory import LoopMemory, StepInfeasibleError
 from .old_gradients import machine_for, may_pay, pays
 from .options import Options
 from .plan_cache import Plan
@@ -51,6 +52,9 @@ MOST_PATIENCE = 60.0
 
 IMPROVED_PATIENCE = 10.0
 """Seconds after which it is enough if a better schedule may replace it while it trains."""
+
+REFUSED = "refused"
+"""Folder in that of the plan cache: schedules of budgets that refusals name."""
 
 IMPROVED_MEASURING = 5.0
 """Seconds of measuring after the first round, if iterations that drift are timed anew while they train."""
@@ -105,11 +109,27 @@ class BudgetedPlanner:
         try:
             return self._roomier(iteration, choose, budget)
         except InfeasibleError as error:
-            shares = self.options.budget.size is None and iteration.trains
-            peak = self._whole_peak(graph, program) if shares else None
-            problem = Problem(graph, budget, self.options.machine, self.options.allow)
-            explain(error, problem, self.outside, self.outside.needed(program), peak)
-            raise
+            raise self._explained(error, iteration, program, graph) from None
+
+    def _explained(
+        self, error: InfeasibleError, iteration: Iteration, program: Program, graph: Graph
+    ) -> InfeasibleError:
+        """Return the error of a plan for budgets of a call, without the bytes outside of plans."""
+        problem = Problem(graph, error.budget, self.options.machine, self.options.allow)
+        if isinstance(error, StepInfeasibleError):
+            name_smallest(error, problem)
+            self._keep_for_retry(self._solver(iteration), problem, error)
+        resident, kept = graph.resident_bytes, self._kept_by_libraries(iteration, program)
+        error = error.for_budgets(lambda size: size + (self.calls - 1) * (size - resident) + kept)
+        if self.options.budget.size is None and iteration.trains:
+            error.state_shares(self._whole_peak(graph, program))
+        if iteration.trains and self.calls == 1:
+            explain(error, problem, self.outside, iteration, self.options)
+        return error
+
+    def _keep_for_retry(self, solver: str, problem: Problem, error: InfeasibleError) -> None:
+        folder = self.options.cache
+        keep_for_retry(solver, problem, error, None if folder is None else folder / REFUSED)
 
     def _roomier(self, iteration: Iteration, choose: Callable[[int], Plan], budget: int) -> Plan:
         """Return the plan, with old gradients on the host if that is faster. Raises InfeasibleError.
@@ -169,16 +189,20 @@ class BudgetedPlanner:
         states. The baseline's peak, to which a share refers, does not: it is that of the whole loop, with
         what is outside of plans, and with the optimizer's step.
         """
-        kept, device = 0, device_of(program.device)
-        if self.options.budget.size is not None:
-            updates = iteration.updates
-            kept = device.constant_bytes() + (count_bytes(updates.optimizer, device) if updates else 0)
+        kept = self._kept_by_libraries(iteration, program)
         extra, resident = self.outside.bytes, graph.resident_bytes
         budget = self.options.budget.bytes_of(self._whole_peak(graph, program), resident + extra) - extra
         if 0 < budget <= kept:
             raise InputError(f"of {budget:,} B libraries keep {kept:,} B: nothing is left to plan in")
         # What is resident is there once; all else, of each of the calls.
         return resident + (budget - kept - resident) // self.calls
+
+    def _kept_by_libraries(self, iteration: Iteration, program: Program) -> int:
+        """Return the bytes of a budget in bytes that no plan has."""
+        if self.options.budget.size is None:
+            return 0
+        updates, device = iteration.updates, device_of(program.device)
+        return device.constant_bytes() + (count_bytes(updates.optimizer, device) if updates else 0)
 
     def _whole_peak(self, graph: Graph, program: Program) -> int:
         """Return the peak of the loop whose plan keeps everything."""
@@ -201,18 +225,27 @@ class BudgetedPlanner:
         machine = self.machine_of(plan)
         within = budget if machine is None else budget - plan.program.handed_over_bytes
         problem, tell = Problem(plan.graph, within, machine, self.options.allow), self.book.solving
+        folder = self.options.cache
+        folder = None if folder is None else folder / REFUSED
+        # Ranks solve alike, each for itself: what one of them has kept, the others may not have.
+        start = None if iteration.processes is not None else kept_schedule(solver, problem, folder)
         hurried = solver == AUTO and self.options.time_limit is None and self.options.gap is None
         race = Incumbent(self._patience(improves=improves) if hurried else inf)
-        with self.book.phase("solve"):  # no lower bound is reported, so none is computed
-            solution = solve(
-                solver,
-                problem,
-                self.options.time_limit,
-                self.options.settings,
-                report=tell,
-                bound_seconds=0,
-                race=race,
-            )
+        try:
+            with self.book.phase("solve"):  # no lower bound is reported, so none is computed
+                solution = solve(
+                    solver,
+                    problem,
+                    self.options.time_limit,
+                    self.options.settings,
+                    report=tell,
+                    bound_seconds=0,
+                    race=race,
+                    start=start,
+                )
+        except InfeasibleError as error:
+            self._keep_for_retry(solver, problem, error)
+            raise
         stopped = hurried and solution.status not in (Status.OPTIMAL, Status.WITHIN_GAP)
         if stopped:
             self.book.remark("solve", _stopped(race, improves=improves))

@@ -1,6 +1,8 @@
-"""What a refused budget says in addition: shares, and the minimum memory with `optimizer=` and `machine=`.
+"""What a refused budget says in addition: its share, and bytes with `optimizer=` and `machine=`.
 
-The minimum with updates is estimated on the graph with one update per weight added, not traced.
+Figures are those of schedules that are found, in a moment, so that what is advised can be followed. Only what
+fits the loop is tried: an optimizer whose updates are planned, a device that has a host below it. The graph
+with updates is estimated, one update per weight added, not traced: hence "about".
 """
 
 from __future__ import annotations
@@ -8,69 +10,120 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from ..graphs.errors import InputError
+from torch.optim import Optimizer
+
+from ..graphs.errors import InputError, MemplanError
 from ..graphs.graph import Graph, Kind
+from ..graphs.machine import Links, Machine
 from ..graphs.transformations.updates import ADAMW, with_updates
-from ..planner.bounds import least_memory, minimum_memory, offloads
+from ..planner.bounds import offloads
 from ..planner.budget import spelled
-from ..solvers.allowed import restrict
-from ..solvers.problem import InfeasibleError, Problem
-from .loop_memory import LoopMemory
+from ..planner.schedule.schedule import Schedule
+from ..runtime.model.iteration import Iteration
+from ..runtime.model.processes import Around
+from ..runtime.updates.catalogue import OPTIMIZERS, is_planned
+from ..solvers.problem import InfeasibleError, Problem, percent
+from ..solvers.registry.run import solve
+from .loop_memory import LoopMemory, StepInfeasibleError, optimizers_of, trained_parameters
+from .options import Options
 
 _ANY_RATE = 1.0
 """Bytes per second of updates whose time does not matter."""
 
+_WORKSPACE = 1.0
+"""Bytes of an update's temporaries per byte of its gradient."""
+
+_SECONDS = 1.0
+"""The most to spend on each way out."""
+
+_ABOUT = 1.02
+"""Factor on the bytes of a graph that is estimated."""
+
+_LINKED = Machine(links=Links(1e10, 1e10))
+"""A machine with a host: which bytes suffice does not depend on rates."""
+
 
 def explain(
-    error: InfeasibleError, problem: Problem, outside: LoopMemory, step: int, peak: int | None
+    error: InfeasibleError, problem: Problem, outside: LoopMemory, iteration: Iteration, options: Options
 ) -> None:
-    """Add clauses to an error whose bytes do not include those outside of the plan.
-
-    step: bytes that the optimizer's step after the plan needs, 0 if there is none.
-    peak: of the whole loop's baseline, bytes, if the budget is a share of it.
-    """
-    if error.min_memory_offloading is not None:
-        error.min_memory_offloading = max(error.min_memory_offloading, step - outside.bytes)
-    for clause in _clauses(error, problem, outside, step, peak):
+    """Add the ways out that were tried to an error whose bytes do not include those outside of the plan."""
+    for clause in _clauses(error, problem, outside, iteration, options):
         error.advise(clause)
 
 
-def percent(size: int, peak: int) -> str:
-    """Return a share that suffices as a budget: rounded up."""
-    return f"{ceil(100 * size / peak)}%"
+def name_smallest(error: StepInfeasibleError, problem: Problem) -> None:
+    """Let the error of an optimizer's step name bytes that suffice for the plan too."""
+    found = _smallest(problem.graph, problem.machine, problem)
+    if found is not None:
+        error.least = max(found[0], error.min_memory)
+        error.holding(found[1])
 
 
 def _clauses(
-    error: InfeasibleError, problem: Problem, outside: LoopMemory, step: int, peak: int | None
+    error: InfeasibleError, problem: Problem, outside: LoopMemory, iteration: Iteration, options: Options
 ) -> Iterator[str]:
-    extra, problem = outside.bytes, restrict(problem).problem
-
-    def share(size: int) -> str:
-        return "" if peak is None else f" ({percent(size, peak)})"
-
-    if peak is not None:
-        least = minimum_memory(problem.graph, problem.machine)  # the step's error does not know it
-        found = max(error.min_memory if error.least is None else error.least, least) + extra
-        all_of_it = ": recomputation saves nothing" if percent(found, peak) == "100%" else ""
-        yield f"{percent(found, peak)} of the baseline's peak ({spelled(peak)}) is needed{all_of_it}"
-    known = min(error.min_memory, error.least or error.min_memory) + extra
-    machine = problem.machine or problem.graph.machine
-    planned = None if not extra else _with_updates(problem.graph, outside)
-    links = not offloads(machine) and problem.allows("offload")
+    extra, graph = outside.bytes, problem.graph
+    machine = problem.machine or graph.machine
+    known = (error.min_memory if error.smallest is None else error.smallest) + extra
+    planned = _with_updates(graph, outside) if _may_plan_updates(iteration, options) else None
+    linked = None if offloads(machine) or not _has_host(graph, problem, iteration) else _LINKED
     ways = [
-        ("optimizer=", planned and minimum_memory(planned, machine)),
-        ("machine=", max(least_memory(problem.graph) + extra, step) if links else None),
-        ("optimizer= and machine=", least_memory(planned) if links and planned else None),
+        ("optimizer=", planned, machine, 0),
+        ("machine=", graph, linked, extra),
+        ("optimizer= and machine=", planned, linked, 0),
     ]
-    needs = [
-        f"with {way} from about {spelled(size)}{share(size)}" for way, size in ways if size and size < known
-    ]
+    needs = list[str]()
+    for way, tried, on, more in ways:
+        if tried is None or (on is None and "machine=" in way):
+            continue
+        found = _smallest(tried, on, problem)
+        size = 0 if found is None else ceil(_ABOUT * found[0]) + more
+        if 0 < size < known:
+            share = "" if error.peak is None else f" ({percent(size, error.peak)})"
+            needs.append(f"with {way} from about {spelled(size)}{share}")
     if needs:
         yield f"less suffices {', '.join(needs)}"
 
 
+def _smallest(graph: Graph, machine: Machine | None, problem: Problem) -> tuple[int, Schedule] | None:
+    """Return the smallest budget found in a moment, in bytes, and a schedule. problem: what it allows.
+
+    Below the minimum memory `auto` looks for the least at once, and waits for no compiler.
+    """
+    try:
+        solve("auto", Problem(graph, 1, machine, problem.allow), _SECONDS, bound_seconds=0)
+    except InfeasibleError as refusal:
+        if refusal.smallest is not None and refusal.schedule is not None:
+            return refusal.smallest, refusal.schedule
+    except MemplanError:
+        return None
+    return None
+
+
+def _has_host(graph: Graph, problem: Problem, iteration: Iteration) -> bool:
+    """Tell whether tensors of this loop could be offloaded: a CPU has no memory below its own."""
+    return graph.source.get("device") != "cpu" and problem.allows("offload") and iteration.processes is None
+
+
+def _may_plan_updates(iteration: Iteration, options: Options) -> bool:
+    """Tell whether this very loop could give its optimizer to the plan."""
+    if iteration.updates is not None or options.optimizer is not None or not iteration.trains:
+        return False
+    if isinstance(iteration.module, Around) or iteration.processes is not None:
+        return False
+    states = options.states
+    if isinstance(states, Optimizer):
+        return is_planned(states)
+    if states is not None:
+        return states in {described.make for described in OPTIMIZERS.values()}
+    found = optimizers_of(trained_parameters(iteration.module).values())
+    return len(found) <= 1 and all(map(is_planned, found))
+
+
 def _with_updates(graph: Graph, outside: LoopMemory) -> Graph | None:
     """Return the graph with updates of as many bytes of states; None if they can't be added."""
+    if not outside.bytes:
+        return None
     weights = sum(graph.tensors.bytes[x] for x in _gradients(graph))
     try:
         return with_updates(
@@ -78,6 +131,7 @@ def _with_updates(graph: Graph, outside: LoopMemory) -> Graph | None:
             optimizer=ADAMW,
             when="in-backward",
             device_rate=_ANY_RATE,
+            workspace_scale=_WORKSPACE,
             state_scale=outside.states / max(1, weights * len(ADAMW.states)),
         )
     except InputError:

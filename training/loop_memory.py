@@ -36,7 +36,6 @@ from ..runtime.program.program import Program
 from ..runtime.storage.offloaded import hold_of
 from ..runtime.torch_internals import no_torch_function
 from ..runtime.unsupported import warn_user
-from ..runtime.updates.catalogue import titles
 from ..runtime.updates.optimizer_memory import Taken, counted, counted_of_kind
 from ..solvers.problem import InfeasibleError
 from .options import Options, States
@@ -55,10 +54,10 @@ class StepInfeasibleError(InfeasibleError):
     """The budget is below what an optimizer's step needs after the plan. solver: the optimizer's name."""
 
     def _verdict(self) -> str:
-        return (
-            f"no schedule within {spelled(self.budget)}: with weights, gradients and states the step of "
-            f"{self.solver} needs {spelled(self.min_memory)}"
+        needs = (
+            f"with weights, gradients and states the step of {self.solver} needs {spelled(self.min_memory)}"
         )
+        return f"no schedule within {spelled(self.budget)}: {'; '.join([*self._share(), needs])}"
 
 
 class LoopMemory(NamedTuple):
@@ -108,7 +107,7 @@ class LoopMemory(NamedTuple):
         if not self.bytes:
             return error
         more = error.with_extra_bytes(self.bytes)
-        more.advise(f"{self.counted_line}; the states of {titles('and')} are planned, with optimizer=")
+        more.advise(self.counted_line)
         return more
 
     @property

@@ -77,6 +77,7 @@ from ..workers.precompile import precompile
 from . import members as portfolio
 from . import with_transfers as auto_moving
 from .members import Awaited, Cancelled, Found, Member, Outcomes
+from .smallest import refusal_of
 
 NAME = "auto"
 
@@ -133,8 +134,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     machine = problem.machine or problem.graph.machine or Machine()
     min_memory = minimum_memory(problem.graph, machine)
     if device_limit(problem) < min_memory:
-        least = None if moves(machine) else _least(problem, options, settings)
-        raise InfeasibleError(NAME, device_limit(problem), least, min_memory)
+        raise refusal_of(NAME, problem, _least(problem, options, settings))
     if moves(machine):
         own = settings.moves, settings.seed, settings.gap
         return auto_moving.solve(problem, options, NAME, workers, *own)
@@ -187,7 +187,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     if not outcomes.answers:
         outcomes = run(lines, have_it_loaded)
     if not outcomes.answers:
-        raise _refusal(problem, outcomes)
+        raise refusal_of(NAME, problem, outcomes.refusals, outcomes.faults)
     cut_short = any(answer.status == Status.FEASIBLE for answer, _figures in outcomes.answers)
     status = Status.FEASIBLE if cut_short else Status.HEURISTIC
     if race.enough(outcomes.seconds, settings.gap):
@@ -210,39 +210,27 @@ def _known(problem: Problem, options: Options) -> list[Found]:
     return [(SolverResult(options.start, Status.FEASIBLE), figures)]
 
 
-def _least(problem: Problem, options: Options, settings: Settings) -> int | None:
-    """Return the least bytes that annealing reaches in a moment, or rk-rotor if that is not compiled."""
-    if len(problem.graph.operations) > _RESIDENCY_OPERATIONS:
-        return None
-    seconds = min(_LOOK_SECONDS, inf if options.time_limit is None else options.time_limit)
-    chosen = search.Settings(settings.moves, settings.seed) if at_hand() else None
-    solver = search.solve if at_hand() else rk_rotor.solve
-    try:
-        solver(problem, replace(options, settings=chosen, time_limit=seconds))
-    except InfeasibleError as refusal:
-        return refusal.least
-    except NotAcceptedError:  # no chain
-        return None
-    return None
+def _least(problem: Problem, options: Options, settings: Settings) -> list[InfeasibleError]:
+    """Return errors with the schedule of least memory found in a moment.
 
-
-def _refusal(problem: Problem, outcomes: Outcomes) -> InfeasibleError:
-    """Return the error that names the smallest budget, else the one that proves most.
-
-    Members that were cut off at the time limit have none.
+    With links joint finds it, else annealing, or rk-rotor if that is not compiled.
     """
-    cut_off = NotFoundError(NAME, device_limit(problem), minimum_memory(problem.graph, problem.machine))
-    refusals = outcomes.refusals or [cut_off]
-    best = min(refusals, key=lambda refusal: (refusal.least is None, refusal.least or 0))
-    if isinstance(best, NotFoundError):
-        found = [
-            each.found for each in refusals if isinstance(each, NotFoundError) and each.found is not None
-        ]
-        refusal = NotFoundError(NAME, best.budget, best.min_memory, min(found, default=None))
-    else:
-        refusal = InfeasibleError(NAME, best.budget, best.least, best.min_memory)
-    refusal.notes = tuple(outcomes.faults)
-    return refusal
+    if len(problem.graph.operations) > _RESIDENCY_OPERATIONS:
+        return []
+    seconds = min(_LOOK_SECONDS, inf if options.time_limit is None else options.time_limit)
+    own = replace(options, settings=None, time_limit=seconds)
+    try:
+        if moves(problem.machine or problem.graph.machine or Machine()):
+            joint.solve(problem, own)
+        elif at_hand():
+            search.solve(problem, replace(own, settings=search.Settings(settings.moves, settings.seed)))
+        else:
+            rk_rotor.solve(problem, own)
+    except InfeasibleError as refusal:
+        return [refusal]
+    except NotAcceptedError:  # no chain
+        return []
+    return []
 
 
 def _lines(

@@ -31,13 +31,14 @@ from ..clock import Clock
 from ..incumbent import Incumbent
 from ..offloading.joint import compiling, joint
 from ..offloading.weight_offload import compiling as greedy_compiling
-from ..problem import Bound, InfeasibleError, NotFoundError, Options, Problem, SolverResult, Status
+from ..problem import Bound, Options, Problem, SolverResult, Status
 from ..recomputation.search import compiling as search_compiling
 from ..registry.catalogue import entry, module_of
 from ..settings import parse_settings
 from ..workers.precompile import precompile
 from . import members as portfolio
 from .members import Awaited, Cancelled, Found, Member, Outcomes
+from .smallest import refusal_of
 from .workers import SolverWorkers
 
 OTHERS = {
@@ -127,7 +128,7 @@ def solve(
             clock=options.clock().part(_JOINT_SHARE),
         )
     if not outcomes.answers:
-        raise _refusal(problem, name, outcomes)
+        raise refusal_of(name, problem, outcomes.refusals, outcomes.faults)
     cut_short = any(answer.status == Status.FEASIBLE for answer, _figures in outcomes.answers)
     status = Status.FEASIBLE if cut_short else Status.HEURISTIC
     fastest = outcomes.fastest
@@ -230,17 +231,3 @@ def _run(
 
 def _notes(outcomes: Outcomes) -> tuple[str, ...]:
     return (*(note for answer, _figures in outcomes.answers for note in answer.notes), *outcomes.faults)
-
-
-def _refusal(problem: Problem, name: str, outcomes: Outcomes) -> InfeasibleError:
-    """Return the error that names the smallest budget; NotFoundError if a member did not finish."""
-    min_memory, limit = minimum_memory(problem.graph, problem.machine), device_limit(problem)
-    least = min((refusal.least for refusal in outcomes.refusals if refusal.least is not None), default=None)
-    unproven = [each.found for each in outcomes.refusals if isinstance(each, NotFoundError)]
-    found = min((each for each in (least, *unproven) if each is not None and each > limit), default=None)
-    if least is None or least <= limit:
-        refusal = NotFoundError(name, limit, min_memory, found)
-    else:
-        refusal = InfeasibleError(name, limit, least, min_memory)
-    refusal.notes = tuple(outcomes.faults)
-    return refusal

@@ -101,9 +101,7 @@ def solve(
     except TypeError:
         raise InputError(f"budget {problem.budget!r} is not a whole number of bytes") from None
     restriction = restrict(problem)
-    if start is not None and restriction.changes:
-        raise InputError("a start does not go with allow: it may use what is not allowed")
-    start = None if start is None else restriction.restricted(start)
+    start = None if start is None else _restricted(restriction, start)
     graph = problem.graph
     _log.info(
         "%s: solving %s, %s operations, within %s, %s",
@@ -128,6 +126,8 @@ def solve(
         except InfeasibleError as refusal:
             _log.info("%s: %s", name, refusal)
             refusal.notes = (*refusal.notes, *skipped)
+            if refusal.schedule is not None:
+                refusal.schedule = restriction.original(refusal.schedule)
             restriction.explain(refusal)
             raise
         except NotAcceptedError as error:
@@ -140,6 +140,18 @@ def solve(
         *(found.status.value, duration(found.seconds)),
     )
     return found if restriction.problem is restriction.whole else _of_whole(restriction, found)
+
+
+def _restricted(restriction: Restriction, start: Schedule) -> Schedule:
+    """Return a start as a schedule of the restricted problem. Raises InputError if it uses more than that."""
+    try:
+        start = restriction.restricted(start)
+        if restriction.changes:
+            start_figures(restriction.problem, start)
+    except InputError as error:
+        left_out = "it does not go with allow, which leaves out what it uses: " if restriction.changes else ""
+        raise InputError(f"{left_out}{error}") from None
+    return start
 
 
 def _of_whole(restriction: Restriction, found: ValidatedSolution) -> ValidatedSolution:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ...graphs.errors import InputError
@@ -15,7 +15,12 @@ from ..candidates import device_limit
 from ..incumbent import Incumbent
 from ..problem import InfeasibleError, Problem, SolverResult, Status
 
-_UNIMPROVED = "nothing faster than the start was found: the answer is the start"
+UNIMPROVED = "nothing faster than the start was found: the answer is the start"
+
+
+def without_start(notes: Sequence[str]) -> tuple[str, ...]:
+    """Return the notes of a solution whose start the user did not give."""
+    return tuple(note for note in notes if note != UNIMPROVED)
 
 
 def start_figures(problem: Problem, start: Schedule) -> Figures:
@@ -50,11 +55,11 @@ def solve_from(
     except (InfeasibleError, KeyboardInterrupt) as ending:
         status = Status.WITHIN_GAP if race.enough(figures.time, gap) else Status.FEASIBLE
         stopped = isinstance(ending, KeyboardInterrupt)
-        notes = (_UNIMPROVED,) if not isinstance(ending, InfeasibleError) else (*ending.notes, _UNIMPROVED)
+        notes = (UNIMPROVED,) if not isinstance(ending, InfeasibleError) else (*ending.notes, UNIMPROVED)
         return SolverResult(start, status, race.bound or None, stopped, notes=notes), figures
     if found.time <= figures.time:
         return answer, found
     # a proof of the solver is of its own formulation, which the start does not keep
     status = answer.status if answer.status is Status.WITHIN_GAP else Status.FEASIBLE
-    notes = (*answer.notes, _UNIMPROVED)
+    notes = (*answer.notes, UNIMPROVED)
     return replace(answer, schedule=start, status=status, effort=None, notes=notes), figures

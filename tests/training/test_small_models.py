@@ -8,7 +8,9 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from memplan.solvers.problem import InfeasibleError
+from memplan.solvers.auto import auto
+from memplan.solvers.problem import InfeasibleError, NotFoundError, Problem, SolverResult
+from memplan.solvers.registry import kept
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -55,22 +57,66 @@ def test_a_refusal_says_the_share_and_what_goes_below(make: Any) -> None:
     text = str(refusal.value)
     needed = re.search(r"(\d+)% of the baseline's peak \(([\d,]+) B", text)
     planned = re.search(r"less suffices with optimizer= from about ([\d,]+) B = [^(]* \((\d+)%\)", text)
-    both = re.search(r"with optimizer= and machine= from about ([\d,]+) B = [^(]* \((\d+)%\)", text)
+    assert re.match(
+        r"no schedule within [\d,]+ B[^:]*: \d+% of the baseline's peak \([^)]*\) is needed", text
+    )
     assert needed is not None
     assert planned is not None
-    assert both is not None
-    share, peak = int(needed[1]), int(needed[2].replace(",", ""))
-    least, with_links = (int(found[1].replace(",", "")) for found in (planned, both))
-    assert with_links <= least < peak
+    assert "machine" not in text, "a CPU has no memory below its own"
+    share, peak, least = (int(each.replace(",", "")) for each in (needed[1], needed[2], planned[1]))
+    assert least < peak
     assert int(planned[2]) < share <= 100
+    assert memplan.optimize(module, x, budget=f"{share}%", **options, **OPTIONS).plan.figures.peak <= peak
     with pytest.raises(InfeasibleError):
         memplan.optimize(module, x, budget=f"{share - 2}%", **options, **OPTIONS)
-    assert memplan.optimize(module, x, budget="100%", **options, **OPTIONS).plan.figures.peak <= peak
-    with pytest.raises(InfeasibleError) as other:
-        memplan.optimize(module, x, budget=2000, optimizer=optimizer, **options, **OPTIONS)
-    assert other.value.least is not None
-    assert 0.8 * other.value.least < least < 1.05 * other.value.least
-    assert other.value.least < share / 100 * peak
+    trained = memplan.optimize(module, x, budget=least, optimizer=optimizer, **options, **OPTIONS)
+    assert trained.plan.figures.peak <= least
+
+
+def lbfgs(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.LBFGS(parameters)
+
+
+@pytest.mark.parametrize("make", [torch.optim.RMSprop, lbfgs])
+def test_what_this_optimizer_or_device_can_not_is_not_advised(make: Any) -> None:
+    """States that no plan has, and a CPU: the line says what suffices, which then does, and nothing else."""
+    module, x, options = dense()
+    optimizer = make(module.parameters())
+    with pytest.raises(InfeasibleError) as refusal:
+        memplan.optimize(module, x, budget="20%", **options, **OPTIONS)
+    text = str(refusal.value)
+    assert "optimizer=" not in text
+    assert "machine" not in text
+    needed = re.search(r"(\d+)% of the baseline's peak", text)
+    assert needed is not None
+    assert memplan.optimize(module, x, budget=f"{needed[1]}%", **options, **OPTIONS)
+    assert optimizer.param_groups
+
+
+def test_the_schedule_of_a_named_budget_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """A solver that finds nothing the second time: what it named is met, here and after a restart."""
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(32, 32), nn.GELU()) for _ in range(4)]
+    module, x = nn.Sequential(*layers), torch.randn(256, 32)
+    given: dict[str, Any] = {"loss_fn": lambda y: y.square().mean(), "time_limit": 1, "states": 0}
+    options = OPTIONS | {"solver": "auto", "cache": tmp_path} | given
+    with pytest.raises(InfeasibleError) as refusal:
+        memplan.optimize(module, x, budget="5%", **options)
+    named = refusal.value.percent
+    assert named is not None
+    assert int(named[:-1]) < 100
+
+    def nothing(problem: Problem, _options: object) -> SolverResult:
+        raise NotFoundError("auto", problem.budget, 0)
+
+    monkeypatch.setattr(auto, "solve", nothing)
+    assert memplan.optimize(module, x, budget=named, **options).plan
+    kept._here.clear()  # pyright: ignore[reportPrivateUsage]
+    (file,) = (tmp_path / "refused").iterdir()
+    assert file.stat().st_mode & 0o077 == 0
+    assert memplan.optimize(module, x, budget="99%", **options).plan, "by the file"
+    with pytest.raises(NotFoundError):
+        memplan.optimize(module, x, budget=f"{int(named[:-1]) - 2}%", **options)
 
 
 def test_bytes_are_answered_in_bytes() -> None:

@@ -216,6 +216,7 @@ def _seconds(problem: Problem, schedule: Schedule) -> float:
 
 def _refusal(problem: Problem, limit: int, starts: Starts) -> InfeasibleError:
     min_memory = minimum_memory(problem.graph, problem.machine)
+    least = None if starts.least == inf else int(starts.least)
     if starts.least <= limit or not starts.complete:
-        return NotFoundError(NAME, limit, min_memory, None if starts.least == inf else int(starts.least))
-    return InfeasibleError(NAME, limit, None if starts.least == inf else int(starts.least), min_memory)
+        return NotFoundError(NAME, limit, min_memory, least).holding(starts.leanest)
+    return InfeasibleError(NAME, limit, least, min_memory).holding(starts.leanest)

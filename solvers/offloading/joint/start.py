@@ -13,7 +13,7 @@ import numpy as np
 from ....graphs.graph import Graph, Phase
 from ....graphs.machine import Machine, Memory
 from ....planner.residency.residency import Residency, TensorUse
-from ....planner.schedule.schedule import DEFAULT_MODE
+from ....planner.schedule.schedule import DEFAULT_MODE, Schedule
 from ...links import worth_moving
 from ..layers.host_variants import variants_on_host
 from .disk_spill import spill
@@ -73,7 +73,7 @@ class Starts:
     """A search for the best starts.
 
     advised, best: of the choices that the program advises, and of the others that were tried.
-    least: the smallest budget with which one of them holds, in bytes.
+    least: the smallest budget with which one of them holds, in bytes. leanest: a schedule within it.
     complete: no choice was left out because time was over. proceed: false once it is.
     """
 
@@ -96,6 +96,7 @@ class Starts:
         self.advised: Start | None = None
         self.best: Start | None = None
         self.least = inf
+        self.leanest: Schedule | None = None
         self.complete = True
         self._tried: set[Choice] = set()
 
@@ -250,7 +251,10 @@ class Starts:
         limits = state.instance.limits
         before, limits[Memory.DEVICE] = limits[Memory.DEVICE], state.demand
         spill(state)
-        holds = not state.evaluate(LOOK_AHEADS[0]).excess
+        outcome = state.evaluate(LOOK_AHEADS[0])
+        holds = not outcome.excess
+        if holds and state.demand < self.least:
+            self.leanest = state.schedule(outcome)
         limits[Memory.DEVICE] = before
         return state.demand if holds else inf
 

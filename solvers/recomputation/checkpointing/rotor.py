@@ -172,8 +172,8 @@ class _RotorSearch:
         fitting = [candidate for candidate in found if candidate.peak <= self.chained.limit]
         if not fitting:
             self.clock.raise_if_interrupted()
-            peaks = [candidate.peak for candidate in (self.baseline, *found)]
-            raise infeasible(NAME, self.problem, min(peaks))
+            leanest = min((self.baseline, *found), key=lambda candidate: candidate.peak)
+            raise infeasible(NAME, self.problem, leanest.peak, leanest.schedule)
         return fitting
 
     def _candidate(self, moves: Iterable[OptionMove]) -> Candidate:

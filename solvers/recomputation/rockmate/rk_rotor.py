@@ -35,7 +35,7 @@ Reference: Zhao et al., Rockmate, ICML 2023, arXiv:2307.01236; Zhao, thesis, 202
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -43,6 +43,7 @@ from math import inf
 import numpy as np
 
 from ....planner.bounds import minimum_memory, time_bound
+from ....planner.schedule.schedule import Schedule
 from ...candidates import Candidate, baseline_candidate, candidate_of_runs, infeasible, simulate_candidate
 from ...chains.least import LeastMemory
 from ...chains.options import OptionMove
@@ -117,7 +118,7 @@ class ChainSearch:
     segments: its blocks, and neighbours joined.
     identical: groups of identical segments.
     best: so far.
-    least: the smallest peak seen above the budget, bytes.
+    least: the smallest peak seen above the budget, bytes. leanest: a function that makes its schedule.
     """
 
     def __init__(self, name: str, problem: Problem, options: Options, blocks: int) -> None:
@@ -126,13 +127,15 @@ class ChainSearch:
         self.chained: ChainProblem = chain_problem(name, problem, blocks)
         self.best: Candidate | None = None
         self.least = inf
+        self.leanest: Callable[[], Schedule | None] = lambda: None
 
     def start(self) -> None:
         """Start from Rotor's answer."""
         try:
             answer = rotor.solve(self.problem, Options(self.clock.limit))
         except InfeasibleError as refusal:
-            self.least = refusal.least or inf
+            if refusal.least is not None:
+                self._saw(refusal.least, lambda schedule=refusal.schedule: schedule)
         else:
             with skipping(self.name):
                 self._take(simulate_candidate(self.problem.graph, answer.schedule))
@@ -215,8 +218,12 @@ class ChainSearch:
                 if self.best is None or candidate.time < self.best.time:
                     self._take(candidate)
                 return True
-            self.least = min(self.least, candidate.peak)
+            self._saw(candidate.peak, lambda: candidate.schedule)
         return False
+
+    def _saw(self, peak: int, schedule: Callable[[], Schedule | None]) -> None:
+        if peak < self.least:
+            self.least, self.leanest = peak, schedule
 
     def _take(self, candidate: Candidate) -> None:
         self.best = candidate
@@ -229,8 +236,9 @@ class ChainSearch:
             least = None if self.least == inf else int(self.least)
             if least is None or not self.proceed():
                 min_memory = minimum_memory(self.problem.graph, self.problem.machine)
-                raise NotFoundError(self.name, self.chained.limit, min_memory, least)
-            raise infeasible(self.name, self.problem, least)
+                refusal = NotFoundError(self.name, self.chained.limit, min_memory, least)
+                raise refusal.holding(self.leanest())
+            raise infeasible(self.name, self.problem, least, self.leanest())
         return SolverResult.of_heuristic(self.best.schedule, self.clock, time_bound(self.problem.graph))
 
     def proceed(self) -> bool:

@@ -29,8 +29,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ....graphs.arrays import Floats, Ints
+from ....graphs.graph import Graph
 from ....planner.bounds import minimum_memory, time_bound
 from ....planner.replay.runs import RunFigures, figures_of_runs
+from ....planner.schedule.schedule import Schedule
 from ....planner.schedule.sequence import schedule_of
 from ....planner.variants import uses_host
 from ...bounds.residency.search import ResidencyBoundSearch
@@ -69,9 +71,10 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     del rounds.program  # large, and it knows the rounds: a circle
     if rounds.best is None:
         min_memory = minimum_memory(graph, problem.machine)
-        raise NotFoundError(NAME, limit, min_memory, None if rounds.least == inf else int(rounds.least))
-    runs = [(operation, 0) for operation in rounds.best.runs.tolist()]
-    return SolverResult(schedule_of(graph, runs), Status.HEURISTIC)
+        least = rounds.leanest
+        refusal = NotFoundError(NAME, limit, min_memory, None if least is None else least.figures.peak)
+        raise refusal.holding(None if least is None else least.schedule(graph))
+    return SolverResult(rounds.best.schedule(graph), Status.HEURISTIC)
 
 
 class _Trial(NamedTuple):
@@ -86,6 +89,9 @@ class _Trial(NamedTuple):
     @property
     def recomputed(self) -> Ints:
         return np.bincount(self.runs) - 1
+
+    def schedule(self, graph: Graph) -> Schedule:
+        return schedule_of(graph, [(operation, 0) for operation in self.runs.tolist()])
 
 
 class _Rounds:
@@ -108,7 +114,7 @@ class _Rounds:
         self.place = 0, 0
         self.weights = np.ones(len(self.graph.operations))
         self.best: _Trial | None = None
-        self.least = inf
+        self.leanest: _Trial | None = None
 
     def run(self) -> None:
         self.program.run(whole=False)
@@ -174,7 +180,8 @@ class _Rounds:
                 break
         found = filter(None, known.values())
         nearest = min(found, key=lambda trial: trial.figures.peak, default=None)
-        self.least = min(self.least, nearest.figures.peak if nearest else inf)
+        if nearest and (self.leanest is None or nearest.figures.peak < self.leanest.figures.peak):
+            self.leanest = nearest
         return nearest
 
     def _trial(self, fractions: Floats, moments: Ints, pieces: int, reach: int) -> _Trial | None:

@@ -154,7 +154,7 @@ def _least_memory(problem: Problem, settings: Settings, rounds: Rounds) -> None:
     the user ended the search before it found anything.
     """
     graph, limit = problem.graph, device_limit(problem)
-    min_memory, nearest = minimum_memory(graph, problem.machine), None
+    min_memory, nearest, schedule = minimum_memory(graph, problem.machine), None, None
     if rounds.proceed():
         alone = replace(rounds.rest(), race=Incumbent())  # what it finds may be above the budget
         least = Rounds(graph, min_memory, settings.moves, settings.seed, alone)
@@ -165,13 +165,13 @@ def _least_memory(problem: Problem, settings: Settings, rounds: Rounds) -> None:
         rounds.clock.interrupted |= least.clock.interrupted
         if least.peak <= limit:
             rounds.anneal(least.runs())
-        elif least.proceed() and not least.cut_short:
-            raise InfeasibleError(NAME, limit, least.peak, min_memory)
         else:
-            nearest = least.peak
+            nearest, schedule = least.peak, least.schedule()
+            if least.proceed() and not least.cut_short:
+                raise InfeasibleError(NAME, limit, nearest, min_memory).holding(schedule)
     if not rounds.fits:
         rounds.clock.raise_if_interrupted()
     if limit < min_memory:
-        raise InfeasibleError(NAME, limit, nearest, min_memory)
+        raise InfeasibleError(NAME, limit, nearest, min_memory).holding(schedule)
     if not rounds.fits:
-        raise NotFoundError(NAME, limit, min_memory, nearest)
+        raise NotFoundError(NAME, limit, min_memory, nearest).holding(schedule)

@@ -49,17 +49,18 @@ def solve(problem: Problem, options: Options) -> SolverResult:
     """Solve in two passes. Raises NotAcceptedError if the graph is not a chain, NotFoundError."""
     graph, limit = problem.graph, device_limit(problem)
     base = _leanest(problem, options)
-    within, least = list[Candidate](), list[int]()
+    tried = list[Candidate]()
     for last in _choices(graph):
         if options.cancelled():
             break
         with suppress(InvalidScheduleError):
-            found = simulate_candidate(graph, schedule_of(graph, in_two_passes(graph, base, last)))
-            least.append(found.peak)
-            within += [found] if found.peak <= limit else []
+            tried.append(simulate_candidate(graph, schedule_of(graph, in_two_passes(graph, base, last))))
+    within = [found for found in tried if found.peak <= limit]
     if not within:
         min_memory = minimum_memory(graph, problem.machine)
-        raise NotFoundError(NAME, limit, min_memory, min(least, default=None))
+        least = min(tried, key=lambda found: found.peak, default=None)
+        refusal = NotFoundError(NAME, limit, min_memory, None if least is None else least.peak)
+        raise refusal.holding(None if least is None else least.schedule)
     return SolverResult(min(within, key=lambda found: found.time).schedule, Status.HEURISTIC)
 
 

@@ -124,6 +124,8 @@ def test_what_is_no_start_is_refused() -> None:
     with pytest.raises(InputError, match="the start is no schedule of this graph and machine"):
         registry.solve("rotor", problem, start=baseline_schedule(chain(4)))
     machine = Machine(links=Links(d2h=Link(1e9), h2d=Link(1e9)))
-    limited = Problem(graph, baseline(graph).peak, machine, allow=("recompute",))
-    with pytest.raises(InputError, match="a start does not go with allow"):
-        registry.solve("rotor", limited, start=everything)
+    limited = Problem(graph, baseline(graph).peak, machine, allow=("offload",))
+    assert registry.solve("store-all", limited, start=everything).figures.peak == limited.budget
+    recomputed = registry.solve("rotor", problem).schedule
+    with pytest.raises(InputError, match="it does not go with allow, which leaves out what it uses: the st"):
+        registry.solve("store-all", limited, start=recomputed)

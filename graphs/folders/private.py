@@ -52,7 +52,8 @@ class PrivateFolder:
 
     def __truediv__(self, name: str) -> PrivateFolder:
         """Return a folder in this one."""
-        return PrivateFolder(self.path and self.path / _single(name), self.root or self.path, self.own)
+        whole = self.path and self.path.absolute()  # the working folder may change before it is used
+        return PrivateFolder(whole and whole / _single(name), self.root or whole, self.own)
 
     def existing(self) -> Path | None:
         """Return the folder, without links; None if there is none, or it is refused."""
@@ -65,8 +66,8 @@ class PrivateFolder:
             self._close(folder)
         except FileNotFoundError:
             return None
-        except OSError as error:
-            return self._refuse(error.strerror or str(error))
+        except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
+            return self._refuse(getattr(error, "strerror", "") or str(error))
         return folder
 
     def made(self) -> Path | None:
@@ -81,8 +82,8 @@ class PrivateFolder:
                 if fault := _fault_above([above, *above.parents]):
                     return self._refuse(fault)
                 _make(folder)
-        except OSError as error:
-            return self._refuse(error.strerror or str(error))
+        except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
+            return self._refuse(getattr(error, "strerror", "") or str(error))
         return self.existing()
 
     def read(self, name: str, most: int | None = None) -> bytes | None:

@@ -17,6 +17,7 @@ from killed_training import MODEL, STEPS, Killed
 from memplan.cli.main import main
 from memplan.runtime.model.file import load_model_file
 from memplan.runtime.model.iteration import Labelled
+from memplan.runtime.run.execute import PlannedStep
 from memplan.training.batches import Batches
 from memplan.training.tensor_file import open_tensors
 
@@ -105,6 +106,28 @@ def test_batches_that_are_no_batches_are_refused(line: str, place: Killed, tmp_p
     assert ended.exit_code == code, ended.stderr
     assert len(ended.stderr.splitlines()) == 1
     assert re.search(words, ended.stderr), ended.stderr
+
+
+def test_without_data_it_trains_on_the_example_and_ctrl_c_names_the_checkpoint(
+    place: Killed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, calls = tmp_path / "m.py", list[None]()
+    model.write_text((place.folder / "m.py").read_text().replace("def data(", "def no_data("))
+    iterate = PlannedStep.iterate
+
+    def interrupted(*given: Any) -> Any:
+        calls.append(None)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return iterate(*given)
+
+    monkeypatch.setattr(PlannedStep, "iterate", interrupted)
+    words = ["--model", str(model), "--steps", "9", "--save-every", "2", "--checkpoint", str(tmp_path / "c")]
+    ended = run(place, *words)
+    assert ended.exit_code == 130
+    assert f"{model} has no data(): each iteration trains on the example batch" in ended.stderr
+    assert f"{tmp_path / 'c'} has the checkpoint of iteration 2; the same command goes on" in ended.stderr
+    assert run(place, *words, "--json").exit_code == 0
 
 
 def test_bad_usage(place: Killed, tmp_path: Path) -> None:

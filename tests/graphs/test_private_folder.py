@@ -173,6 +173,21 @@ def test_a_folder_that_can_not_be_made_is_named_once(tmp_path: Path) -> None:
     assert len(reported) == 1
 
 
+def test_a_link_to_itself_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.warns(UserWarning, match=r"nothing is cached in .*loop"):
+        assert not (PrivateFolder(tmp_path / "loop") / "below").write("entry", b"")
+
+
+def test_a_relative_folder_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = PrivateFolder(Path("kept")) / "plans"
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert folder.write("entry", b"")
+    assert (tmp_path / "kept" / "plans" / "entry").exists()
+
+
 def test_a_full_disk_costs_the_copy(kept: PrivateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_given: object, **_more: object) -> None:
         raise OSError(28, "No space left on device")

@@ -1,8 +1,9 @@
 """The plan of a batch, agreed between the ranks of sharded training: all run the same one, or none does.
 
 Before each iteration every rank tells which plan its batch needs, or the form of a batch that has none yet.
-That is one gather of a few numbers between CPUs. If ranks differ, or one refuses its batch, all raise one
-line, and the training can go on.
+That is one gather of a few numbers between CPUs. If ranks differ they look for a plan that takes the batches
+of all, and make one if there is none: layouts may differ. If their batches have other shapes, or one refuses
+its batch, all raise one line, and the training can go on.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _REFUSED = -1
 
 _SHARED: dict[SharedCall, int] = {"update": -2, "save": -3, "load": -4}
 
+_NO_BATCH = (_REFUSED, *_SHARED.values())
+
 _PURPOSES: dict[Purpose, int] = {"train": 0, "part": 1, "evaluate": 2, "predict": 3}
 _CALLS = ("__call__", "__call__", "evaluate", "predict")
 
@@ -36,15 +39,17 @@ class Found(NamedTuple):
     step: None if there is none yet.
     inputs: as the step takes them, or is to be made for.
     refused: why other steps do not take them.
+    differs: which ranks need a new plan, and why, if others do not.
     """
 
     step: PlannedStep | None
     inputs: Inputs
     refused: OtherShapeError | None = None
+    differs: str = ""
 
 
-Find = Callable[[Sequence[Inputs]], Found]
-"""Finds the plan for inputs that may be padded in several ways, the shortest first."""
+Find = Callable[[Sequence[Inputs], Sequence[PlannedStep]], Found]
+"""Finds, among plans, that for inputs that may be padded in several ways, the shortest first."""
 
 
 class Agreement:
@@ -56,22 +61,32 @@ class Agreement:
     def find(
         self, steps: Sequence[PlannedStep], buckets: Buckets | None, inputs: Inputs, find: Find
     ) -> Found:
-        """Return what `find` finds on each rank. Raises MismatchError on all if it differs.
+        """Return what `find` finds, the same plan on all ranks, or none on all.
 
         steps: the plans, in one order on all ranks.
+        Raises MismatchError, on all ranks, if one refuses its batch, or makes another call.
         """
-        found, failed = None, None
+        options, found, failed = list[Inputs](), None, None
         try:
-            found = find(self._options(buckets, inputs))
+            options = self._options(buckets, inputs)
+            found = find(options, steps)
         except MemplanError as error:
             failed = error
         number = _REFUSED
         if found is not None:
             form = crc32(_form(found.inputs).encode()) if self._one_form else 0
             number = -5 - form if found.step is None else steps.index(found.step)
-        self._compare(number, found, failed)
+        if self._compare(number, found, failed):
+            assert found is not None
+            return found
+        taking = [place for place, step in enumerate(steps) if find(options, [step]).step is not None]
+        all_taking = self._ranks.gathered(taking)
+        if common := sorted(set(all_taking[0]).intersection(*all_taking[1:])):
+            return find(options, [steps[common[0]]])
         assert found is not None
-        return found
+        all_refused = self._ranks.gathered(None if found.refused is None else str(found.refused))
+        rank, why = next(((n, each) for n, each in enumerate(all_refused) if each is not None), (0, ""))
+        return Found(None, options[0], found.refused, f"rank {rank} needs another plan than others: {why}")
 
     def call(self, buckets: Buckets | None, call: SharedCall) -> None:
         """Agree on a call without a batch. Raises MismatchError on all ranks if one makes another."""
@@ -81,12 +96,30 @@ class Agreement:
 
     def _compare(
         self, number: int, found: Found | None, failed: MemplanError | None, call: SharedCall | None = None
-    ) -> None:
-        """Raise MismatchError unless all ranks have this number, which is none of a refusal."""
+    ) -> bool:
+        """Tell whether all ranks have this number. Raises MismatchError if one refuses its batch, or has one
+        of another shape, or makes another call.
+        """
         mine = [self._purpose, number]
         others = self._ranks.numbers(*mine)  # one that refuses takes part: the others wait for it
-        if number == _REFUSED or any(each != mine for each in others):
+        if number != _REFUSED and all(each == mine for each in others):
+            return True
+        # Ranks see the same rows: all of them refuse, or none.
+        if any(there != self._purpose or number in _NO_BATCH for there, number in others):
             self._refuse(found, failed, call)
+        assert found is not None
+        if self._one_form:
+            self._check_forms(self._ranks.gathered(_form(found.inputs)))
+        return False
+
+    def _check_forms(self, forms: Sequence[str]) -> None:
+        for rank, form in enumerate(forms):
+            if form != forms[0]:
+                raise MismatchError(
+                    f"ranks 0 and {rank} have batches of different forms, {forms[0]} and {form}: give all "
+                    "ranks one form, by padding (pad_values=, pad_to_lengths=) or by dropping smaller last "
+                    "batches (drop_last=True)"
+                )
 
     def _options(self, buckets: Buckets | None, inputs: Inputs) -> list[Inputs]:
         """Return the inputs as they may be padded: to lengths that fit the batches of all ranks."""
@@ -104,38 +137,25 @@ class Agreement:
         return buckets.options(inputs, {group: longest[group] for group in own})
 
     def _refuse(self, found: Found | None, failed: MemplanError | None, call: SharedCall | None) -> None:
-        """Raise one line about the ranks whose batches, or calls, do not go together."""
+        """Raise one line about the ranks whose calls do not go together, or one that refuses its batch."""
         why = None if failed is None else str(failed)
-        if found is None:
-            mine = (why, "", call or "")
-        else:
-            needs = str(found.refused or "one that is made")
-            mine = (why, _form(found.inputs), f"step.{_CALLS[self._purpose]}, {needs}")
+        mine = (why, call or f"{_CALLS[self._purpose]}")
         others = self._ranks.gathered(mine)
         if failed is not None:
             raise failed
-        for rank, (why, _form_there, needs) in enumerate(others):
-            if needs in _SHARED:
+        for rank, (why, name) in enumerate(others):
+            if name in _SHARED:
                 raise MismatchError(
-                    f"rank {rank} of {len(others)} calls step.{needs}, and not all ranks do: call it on all "
+                    f"rank {rank} of {len(others)} calls step.{name}, and not all ranks do: call it on all "
                     "ranks together, or on none"
                 )
             if why is not None:
                 raise MismatchError(f"rank {rank} of {len(others)} refuses its batch: {why}")
-        (_why, first, needs), one_form = others[0], self._one_form
-        rank, (_why, form, other) = next(
-            (rank, each)
-            for rank, each in enumerate(others)
-            if each[2] != needs or (one_form and each[1] != first)
-        )
-        if one_form and form != first:
-            raise MismatchError(
-                f"ranks 0 and {rank} have batches of different forms, {first} and {form}: give all ranks one "
-                "form, by padding (pad_values=, pad_to_lengths=) or by dropping smaller last batches "
-                "(drop_last=True)"
-            )
+        first = others[0][1]
+        rank, name = next((rank, name) for rank, (_why, name) in enumerate(others) if name != first)
         raise MismatchError(
-            f"ranks 0 and {rank} need different plans, and must run the same one: {needs}; {other}"
+            f"ranks 0 and {rank} make different calls, step.{first} and step.{name}: all ranks make each "
+            "call together"
         )
 
 
@@ -144,9 +164,8 @@ def _groups(buckets: Buckets) -> list[str]:
 
 
 def _form(inputs: Inputs) -> str:
-    """Describe the tensors of a batch: `input_ids int64 [4, 16]`."""
+    """Describe the tensors of a batch, but for their layouts: `input_ids int64 [4, 16]`."""
     return ", ".join(
         f"{name} {str(each.dtype).removeprefix('torch.')} {list(each.shape)}"
-        + ("" if each.is_contiguous() else f" with strides {list(each.stride())}")
         for name, each in tensors_in(inputs).items()
     )

@@ -18,7 +18,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from ..graphs.errors import InputError, MismatchError
-from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..runtime.calls.collectives import collectives_in, groups_of, overlapping
 from ..runtime.model.iteration import Iteration, tensors_in
@@ -27,11 +26,9 @@ from ..runtime.profile.collectives import measure_around, measure_collectives
 from ..runtime.profile.profile import costs_of, with_true_sizes
 from ..runtime.program.graph import graph_of
 from ..runtime.program.program import Program
-from ..runtime.program.structure import graph_form
 from ..runtime.sharded.meshes import RankGroups, default_group
 from ..runtime.sharded.ranks import Ranks
 from ..runtime.torch_collectives import root_mesh
-from ..runtime.trace.align import aligned
 from ..runtime.trace.output_layouts import residents, trace_real_layouts
 from ..runtime.trace.trace import trace
 from .buckets import Buckets
@@ -39,18 +36,18 @@ from .holding import Holding
 from .options import Options
 from .placed_holding import PlacedHolding, check_placements
 from .plan import CollectivesFoundError
+from .rank_checks import check_options
 from .report import TrainingLog
 from .together import (
     FirstPlan,
     TogetherAccumulatingStep,
     TogetherPlanner,
     TogetherStep,
-    check_form,
-    check_options,
     made_ranks,
     part_of_this_node,
     ranks_of,
     validate_together,
+    with_sizes,
 )
 
 WORD = "a module that communicates"
@@ -63,32 +60,17 @@ class CollectivePlanner(TogetherPlanner):
     """
 
     machine: Machine | None = None
-    _reordered = False
 
     def _traced(self, iteration: Iteration) -> Program:
         ranks = ranks_of(iteration)
         program = ranks.together(partial(_program, iteration))
-        check_form(ranks, self._form(ranks, program))
+        self._check_form(iteration, program)
         self._check_groups(ranks, program)
         ranks.open(groups_of(program))
         with ranks.in_order():  # kernels run here, collectives among them: equally many on all ranks
             program = trace_real_layouts(iteration, program)
-        check_form(ranks, self._form(ranks, program))
+        self._check_form(iteration, program)
         return program
-
-    def _form(self, ranks: Ranks, program: Program) -> str:
-        """Return what must be equal of the ranks' programs: their graphs, but for bytes.
-
-        A rank may have fewer rows than another, take another part of a tensor, or begin with another word. If
-        one has traced independent operations in another order, it must have the same ones, with the same
-        numbers.
-        """
-        own = graph_form(program)
-        self._reordered = any(other != own for other in ranks.gathered(own))
-        if not self._reordered:
-            return own
-        order = [program.operations[place].name for place in collectives_in(program)]
-        return f"{program.fingerprint} {order}"
 
     def _check_groups(self, ranks: Ranks, program: Program) -> None:
         """Raise MismatchError, on all ranks, if the members of a collective's group call another's there.
@@ -124,26 +106,13 @@ class CollectivePlanner(TogetherPlanner):
             with self.book.phase("measure"):
                 measured = measure_around(program, tensors, collectives, self.book.measured)
             true = with_true_sizes(program, measured)
-            both = zip(true.storages, sizes, strict=True)
-            largest = replace(true, storages=[one._replace(bytes=max(one.bytes, size)) for one, size in both])
+            largest = with_sizes(true, sizes)
             graph = graph_of(largest, costs_of(true, measured), machine=self.machine)
             operations = replace(graph.operations, comm=overlapping(program))
             graph = replace(graph, operations=operations).share_structure(graph)
             return self._solved_by_first(iteration, largest, graph, size)
 
         return ranks.together(plan)
-
-    def _sizes(self, ranks: Ranks, program: Program) -> list[int]:
-        """Return the bytes of each of rank 0's storages, the most that they take on any rank."""
-        names = ranks.from_first([storage.name for storage in program.storages])
-        own = [storage.bytes for storage in program.storages]
-        if self._reordered:
-            by_name = {storage.name: storage.bytes for storage in program.storages}
-            own = [by_name[name] for name in names]
-        return [*map(max, zip(*ranks.gathered(own), strict=True))]
-
-    def _in_order_of(self, program: Program, graph: Graph) -> Program:
-        return aligned(program, graph) if self._reordered else program
 
 
 class CollectiveStep(TogetherStep):

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+from ..graphs.errors import MismatchError
 from ..runtime.interrupts import deferred_signals, open_to_signals
 from ..runtime.model.iteration import Inputs, Iteration
 from ..runtime.run.execute import PlannedStep
@@ -66,8 +67,9 @@ class Plans:
         if self._agreement is not None:
             found = self._agreement.find(self.steps, self._buckets, inputs, self._find)
         else:
-            found = self._find([inputs] if self._buckets is None else self._buckets.options(inputs))
-        step, given, refused = found
+            options = [inputs] if self._buckets is None else self._buckets.options(inputs)
+            found = self._find(options, self.steps)
+        step, given, refused, differs = found
         if step is not None:
             # At once: a signal in between would leave a list without the step.
             self.steps[:] = [step, *(other for other in self.steps if other is not step)]
@@ -79,18 +81,23 @@ class Plans:
             self._say("values", f"{refused}; another plan is made. {_GIVE_TENSORS}")
         if isinstance(refused, OtherModeError) and self._iteration.purpose != "part":  # there it is usual
             self._say("modes", f"{refused}; another plan is made")
-        return self._made(given), given
+        try:
+            return self._made(given), given
+        except MismatchError as error:
+            if differs:
+                raise MismatchError(f"{error}. {differs}") from None
+            raise
 
     def agree_on(self, call: SharedCall) -> None:
         """Agree with other ranks, if there are any, on a call without a batch. Raises MismatchError."""
         if self._agreement is not None:
             self._agreement.call(self._buckets, call)
 
-    def _find(self, options: Sequence[Inputs]) -> Found:
+    def _find(self, options: Sequence[Inputs], steps: Sequence[PlannedStep]) -> Found:
         """Find the step for the inputs, which may be padded in several ways, the shortest first."""
         full, refused = len(self.steps) >= self._most, None
         for given in options if full else options[:1]:
-            for step in self.steps:
+            for step in steps:
                 try:
                     step.check(given)
                 except OtherShapeError as error:

@@ -11,6 +11,7 @@ of a module that fully_shard has wrapped, from the first plan on.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
@@ -41,6 +42,7 @@ from .buckets import Buckets, check_ignored
 from .holding import Holding
 from .options import Options
 from .plan_cache import Plan
+from .rank_checks import check_options
 from .report import TrainingLog
 from .sharded_gathers import gathering_step
 from .sharded_holding import ShardedHolding
@@ -50,11 +52,10 @@ from .together import (
     TogetherAccumulatingStep,
     TogetherPlanner,
     TogetherStep,
-    check_form,
-    check_options,
     made_ranks,
     part_of_this_node,
     validate_together,
+    with_sizes,
 )
 from .weights import check_weights
 
@@ -77,29 +78,30 @@ class ShardedPlanner(TogetherPlanner):
     def _traced(self, iteration: Iteration) -> Program:
         shards = shards_of(iteration)
         program = shards.ranks.together(partial(_program, iteration, shards))
-        if not shards.are_spread:
-            _check_values(shards.ranks, iteration.module)
-        check_form(shards.ranks, program.fingerprint)
+        _check_values(shards, iteration.module)
+        self._check_form(iteration, program)
         return program
 
     def _first_plan(self, iteration: Iteration, program: Program, size: int | None) -> FirstPlan | None:
         ranks = shards_of(iteration).ranks
         with self.book.phase("measure"):
             network = self._network = self._network or measure_network(ranks)
-        plan = ranks.together(partial(self._plan_of_first, iteration, program, network, size))
+        sizes = self._sizes(ranks, program)
+        plan = ranks.together(partial(self._plan_of_first, iteration, program, network, sizes, size))
         if (budget := ranks.from_first(self._too_small)) is not None:
             raise _TooSmallError(budget)
         return plan
 
     def _plan_of_first(
-        self, iteration: Iteration, program: Program, network: Peers, size: int | None
+        self, iteration: Iteration, program: Program, network: Peers, sizes: Sequence[int], size: int | None
     ) -> FirstPlan | None:
+        """Plan on rank 0. sizes: bytes per storage, the most of all ranks. size: the budget, if known."""
         shards = shards_of(iteration)
         if shards.ranks.rank:
             return None
         with self.book.phase("measure"):
             measured = measure_program(program, residents(program, iteration), self.book.measured, ran=True)
-        true = with_true_sizes(program, measured)
+        true = with_sizes(with_true_sizes(program, measured), sizes)
         costs = [
             cost._replace(seconds=cost.seconds + network.latency) if one.call.target is clip else cost
             for one, cost in zip(true.operations, costs_of(true, measured), strict=True)
@@ -260,14 +262,24 @@ def _program(iteration: Iteration, shards: Shards) -> Program:
     return with_padding(program, shards)
 
 
-def _check_values(ranks: Ranks, module: nn.Module) -> None:
-    """Raise MismatchError, on all ranks, if one has another module, or other values in it, than rank 0."""
-    found = ranks.gathered(dict(checksums(module)))
-    for rank, values in enumerate(found):
-        if values.keys() != found[0].keys():
+def _check_values(shards: Shards, module: nn.Module) -> None:
+    """Raise MismatchError, on all ranks, if one has another module than rank 0, or other values in it.
+
+    Values of weights that are spread can't differ: each rank has its own rows.
+    """
+    shapes = {name: list(each.shape) for name, each in module.named_parameters()}
+    found = shards.ranks.gathered((shapes, None if shards.are_spread else dict(checksums(module))))
+    first, known = found[0]
+    for rank, (others, values) in enumerate(found):
+        if others.keys() != first.keys():
             raise MismatchError(f"ranks 0 and {rank} have different parameters: make the same model on each")
-        for name, known in found[0].items():
-            if values[name] != known:
+        for name, shape in first.items():
+            if others[name] != shape:
+                raise MismatchError(
+                    f"ranks 0 and {rank} differ in the shape of {name}, {shape} and {others[name]}: make the "
+                    "same model on each"
+                )
+            if known is not None and values[name] != known[name]:
                 raise MismatchError(
                     f"ranks 0 and {rank} have different values of {name}: make the model from one seed, load "
                     "the same weights on each rank, or broadcast them from rank 0"

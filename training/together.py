@@ -14,14 +14,15 @@ from __future__ import annotations
 import atexit
 import sys
 from abc import abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..graphs.errors import InputError, MemplanError, MismatchError
 from ..graphs.graph import Graph
@@ -29,21 +30,26 @@ from ..graphs.machine import Machine
 from ..graphs.machines.nodes import part_of_node
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import simulate
+from ..runtime.calls.collectives import collectives_in
 from ..runtime.collector import collector_off
 from ..runtime.device.host_capacity import available_bytes
 from ..runtime.model.iteration import Inputs, Iteration
 from ..runtime.program.program import Program
+from ..runtime.program.structure import graph_form
 from ..runtime.run.execute import Outcome, PlannedStep
 from ..runtime.run.queues import end_all
 from ..runtime.sharded.arrival import leave
 from ..runtime.sharded.meshes import Mesh, RankGroups
 from ..runtime.sharded.ranks import Ranks
+from ..runtime.sharded.store import StoreLostError
+from ..runtime.trace.align import aligned
 from ..runtime.updates.catalogue import titles
 from .accumulating import AccumulatingStep
 from .agreement import SharedCall
 from .options import Options
 from .plan import Planner
 from .plan_cache import Plan
+from .rank_checks import check_operations
 from .step import Step
 
 _made: list[Ranks] = []
@@ -72,10 +78,12 @@ def made_ranks(mesh: Mesh | RankGroups, device: torch.device) -> Ranks:
     """
     try:
         ranks = Ranks(mesh, device)
+    except StoreLostError as error:
+        raise MemplanError(str(error)) from None
     except (RuntimeError, ValueError) as error:
         raise MemplanError(
-            f"the ranks can't plan together ({first_words(error)}): call memplan.optimize on all ranks at "
-            "once, with equal modules"
+            f"the ranks can't plan together ({first_words(error)}): one has ended, or does not call "
+            "memplan.optimize"
         ) from error
     _made.append(ranks)
     return ranks
@@ -100,7 +108,12 @@ FirstPlan = tuple[Graph, Schedule, int]
 
 
 class TogetherPlanner(Planner):
-    """Factory of the plans of ranks that run the same plan. All ranks call it together."""
+    """Factory of the plans of ranks that run the same plan. All ranks call it together.
+
+    _reordered: whether a rank has traced independent operations in another order than others.
+    """
+
+    _reordered = False
 
     def _made_step(self, iteration: Iteration, less: int) -> PlannedStep:
         with ranks_of(iteration).beating():
@@ -140,7 +153,30 @@ class TogetherPlanner(Planner):
 
     def _in_order_of(self, program: Program, graph: Graph) -> Program:
         """Return this rank's program in the order of rank 0's, of which the graph is."""
-        return program
+        return aligned(program, graph, same_bytes=False) if self._reordered else program
+
+    def _check_form(self, iteration: Iteration, program: Program) -> None:
+        """Raise MismatchError, on all ranks, unless their programs have one graph, but for bytes.
+
+        A rank may have a batch with other strides than another, take another part of a tensor, or begin with
+        another word: each runs its own operations. If one has traced independent operations in another order,
+        it must have the same ones, with the same numbers.
+        """
+        ranks = ranks_of(iteration)
+        forms = ranks.gathered(graph_form(program))
+        self._reordered = any(form != forms[0] for form in forms)
+        if self._reordered:
+            order = [program.operations[place].name for place in collectives_in(program)]
+            check_operations(ranks, f"{program.fingerprint} {order}", iteration.inputs, program)
+
+    def _sizes(self, ranks: Ranks, program: Program) -> list[int]:
+        """Return the bytes of each of rank 0's storages, the most that they take on any rank."""
+        names = ranks.from_first([storage.name for storage in program.storages])
+        own = [storage.bytes for storage in program.storages]
+        if self._reordered:
+            by_name = {storage.name: storage.bytes for storage in program.storages}
+            own = [by_name[name] for name in names]
+        return [*map(max, zip(*ranks.gathered(own), strict=True))]
 
     def _planned_first(self, iteration: Iteration) -> None:
         """Do what follows the first plan, before its step is made."""
@@ -272,49 +308,7 @@ def validate_together(options: Options, word: str, *, planned: bool) -> None:
         )
 
 
-def check_options(ranks: Ranks, options: Options, module: nn.Module) -> None:
-    """Raise MismatchError, on all ranks, if one has other options, or another optimizer, than rank 0, or if
-    a parameter of the module has another dtype or requires_grad there.
-    """
-    own = {f"{name}=": repr(value) for name, value in vars(options).items() if name not in _OF_RANK}
-    if (optimizer := options.optimizer) is not None:
-        own["optimizer="] = type(optimizer).__name__
-        own["the optimizer's settings"] = repr(
-            [{name: value for name, value in x.items() if name != "params"} for x in optimizer.param_groups]
-        )
-    for name, each in module.named_parameters():
-        own[f"the dtype of {name}"] = repr(each.dtype)
-        own[f"requires_grad of {name}"] = repr(each.requires_grad)
-    _check_equal(ranks, own)
-
-
-_OF_RANK = {
-    "machine",
-    "shard",
-    "states",
-    "cache",
-    "progress",
-    "loss_fn",
-    "targets",
-    "optimizer",
-    "scaler",
-    "weights",
-}
-"""Options whose values are a rank's own, or are compared elsewhere."""
-
-
-def check_form(ranks: Ranks, form: str) -> None:
-    """Raise MismatchError, on all ranks, if one has another iteration than rank 0.
-
-    form: what must be equal of their programs.
-    """
-    _check_equal(ranks, {"the operations of an iteration": form})
-
-
-def _check_equal(ranks: Ranks, own: Mapping[str, str]) -> None:
-    """Raise MismatchError, on all ranks, for the first text that differs, by its name in the line."""
-    first, *others = ranks.gathered(own)
-    for rank, row in enumerate(others, 1):
-        for name, known in first.items():
-            if row.get(name, known) != known:
-                raise MismatchError(f"ranks 0 and {rank} differ in {name}: they must run the same plan")
+def with_sizes(program: Program, sizes: Sequence[int]) -> Program:
+    """Return the program with storages of these sizes at least, in bytes."""
+    both = zip(program.storages, sizes, strict=True)
+    return replace(program, storages=[one._replace(bytes=max(one.bytes, size)) for one, size in both])

@@ -15,6 +15,7 @@ def fingerprint(program: Program) -> str:
     """Return `sha256:…` over calls, argument structure, shapes, strides, dtypes, devices and parameter
     names.
 
+    Offsets of inputs do not count: batches are slices that begin anywhere in their memory.
     Constants that the code makes count by their values: they are part of it, like its numbers. Those that
     attributes of the module hold count by their form alone, like weights. Names stand for operations and
     storages: they do not depend on the order in which they were traced (canonical.py), except that of
@@ -60,4 +61,5 @@ def _lines(program: Program) -> Iterator[str]:
 def _value(program: Program, index: int) -> str:
     """Describe a value by the name of its storage and its position in that."""
     storage, shape, strides, offset, dtype, device = program.values[index]
+    offset -= program.input_begins.get(storage, 0)
     return f"{program.storages[storage].name} {shape} {strides} {offset} {dtype} {device.type}"

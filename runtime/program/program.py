@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -184,6 +185,15 @@ class Program:
     host_part: HostPart | None = field(default=None, compare=False)
     fingerprint: str = ""
     trace_seconds: float = field(default=0.0, compare=False)
+
+    @cached_property
+    def input_begins(self) -> dict[int, int]:
+        """Return per storage of inputs the offset, in elements, of the input that begins first in it."""
+        found: dict[int, int] = {}
+        for value in self.inputs.values():
+            form = self.values[value]
+            found[form.storage] = min(form.offset, found.get(form.storage, form.offset))
+        return found
 
     @property
     def random_sources(self) -> tuple[torch.device | torch.Generator, ...]:

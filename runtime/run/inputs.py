@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from ...graphs.errors import MismatchError
+from ..codegen.views import AS_STRIDED
 from ..model.guards import described, form_of
 from ..model.iteration import Inputs, Labelled, others_in, tensors_in, unscaled
-from ..program.program import Program, Value
+from ..program.program import Program, Value, values_read
 
 
 class OtherShapeError(MismatchError):
@@ -46,6 +47,8 @@ class Expected:
 
     def __init__(self, program: Program, inputs: Inputs) -> None:
         self._forms = {name: program.values[value] for name, value in program.inputs.items()}
+        placed = {program.values[value].storage for value in _placed(program)}
+        self._placed = {name for name, form in self._forms.items() if form.storage in placed}
         self._others = others_in(inputs)
         self._labelled = isinstance(unscaled(inputs), Labelled)
 
@@ -64,6 +67,12 @@ class Expected:
             if not _equal(others[name], other):
                 raise OtherValuesError(f"input {name} is {others[name]!r}; the plan is for {other!r}")
         found = [(name, form_of(tensors[name], form), form) for name, form in self._forms.items()]
+        for name in self._placed:
+            if (offset := int(tensors[name].storage_offset())) != self._forms[name].offset:
+                raise OtherShapeError(
+                    f"input {name} begins at element {offset} of its memory; the plan is for one that begins "
+                    f"at {self._forms[name].offset}, since the code calls as_strided with a place in it"
+                )
         for name, there, form in found:
             if there.device != form.device:
                 raise MismatchError(_other_form(name, there, form))
@@ -71,6 +80,15 @@ class Expected:
             if there != form:
                 raise OtherShapeError(_other_form(name, there, form))
         return {name: tensors[name] for name in self._forms}
+
+
+def _placed(program: Program) -> Iterator[int]:
+    """Yield the values of which as_strided takes a part at a place in their memory, which the trace has as a
+    number.
+    """
+    for call in program.views.values():
+        if call.target is AS_STRIDED and len(call.arguments) > 3 and call.arguments[3] is not None:
+            yield from values_read(call)
 
 
 def _same_names(given: Mapping[str, Any], expected: Mapping[str, Any], inputs: Inputs) -> None:

@@ -16,8 +16,11 @@ from ..device.device import StreamDevice
 from ..program.program import Operation, Program
 
 
-def aligned(program: Program, graph: Graph) -> Program:
+def aligned(program: Program, graph: Graph, *, same_bytes: bool = True) -> Program:
     """Return the program with its storages and operations under the graph's indices.
+
+    same_bytes: whether the graph must have this program's bytes. That of several ranks has the most that any
+        of them needs.
 
     Raises MismatchError if the graph has other operations or tensors, or other bytes for them.
     """
@@ -41,7 +44,8 @@ def aligned(program: Program, graph: Graph) -> Program:
         operations=[moved(program.operations[before]) for before in operations],
     )
     _check_operations(program, graph, drawn)
-    _check_bytes(program, graph)
+    if same_bytes:
+        _check_bytes(program, graph)
     return program
 
 

@@ -341,6 +341,15 @@ def timeout_of(group: dist.ProcessGroup, device: torch.device) -> timedelta:
     return group._get_backend(device).options._timeout
 
 
+def connects_processes(group: dist.ProcessGroup) -> bool:
+    """Tell whether the group's processes are connected by gloo, for tensors on the CPU."""
+    try:
+        backend = group._get_backend(torch.device("cpu"))
+    except RuntimeError:  # NCCL alone
+        return False
+    return type(backend).__name__ == "ProcessGroupGloo"
+
+
 def coalesced(group: dist.ProcessGroup | None) -> AbstractContextManager[Any]:
     """Return a context whose collectives of the group, all of one kind, run as one when it ends."""
     return dist.distributed_c10d._coalescing_manager(group)

@@ -51,6 +51,11 @@ LOST = (
     "optimize(…, rollback_on_error=True) takes such an iteration back"
 )
 
+LOST_AMONG_RANKS = (
+    "an iteration failed on this rank, and its collectives with it, so that all ranks end: start them anew, "
+    "from a checkpoint"
+)
+
 
 BETWEEN = (
     "a planned module that offloads weights was called, and its backward has not run: call backward() before "
@@ -94,6 +99,7 @@ class Cycle:
         an iteration notes here at once which copies it makes and deletes, so that none is known to it alone.
     lost: storages that a failure has left in between.
     when_lost: called after such a failure, to drop them.
+    lost_line: what is then said.
     """
 
     def __init__(
@@ -141,6 +147,7 @@ class Cycle:
             else Queues(ranks=ranks)
         )
         self._shards = shards
+        self.lost_line = LOST
         self.sources: list[str] = []
         self._rehearsal = DryRun(
             graph,
@@ -421,7 +428,7 @@ class Cycle:
             self.salvage()
         if self.lost:
             self.when_lost()
-            raise MemplanError(LOST)
+            raise MemplanError(self.lost_line)
         self._begin()
 
     def _begin(self) -> None:

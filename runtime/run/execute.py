@@ -154,7 +154,14 @@ class PlannedStep:
                 self._graphs = self._replaying()
             self._run = self._graphs or self._code.compile(**self._tools)
             self._recovery = Recovery(
-                program, self._owners, self._optimizer, self.device, self.journal, None, alone=alone
+                program,
+                self._owners,
+                self._optimizer,
+                self.device,
+                self.journal,
+                None,
+                alone=alone,
+                ranks=iteration.ranks is not None,
             )
             self._watch = Watch(schedule, terms, self.device, None)
             return
@@ -176,6 +183,7 @@ class PlannedStep:
             self.journal,
             (self.cycle, self._ownership),
             alone=alone,
+            ranks=iteration.ranks is not None,
         )
         self._watch = Watch(schedule, terms, self.device, self.cycle)
         self._moving = [program.values[value].storage in self._moved for value in program.residents]

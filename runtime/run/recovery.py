@@ -13,6 +13,7 @@ import sys
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NoReturn
 
 from torch import Tensor
@@ -28,7 +29,7 @@ from ..storage.offloaded import give_up
 from ..updates.state import OptimizerState
 from ..updates.sums import sums_of
 from ..updates.updates import updates_weights
-from .cycle import LOST, Cycle
+from .cycle import LOST, LOST_AMONG_RANKS, Cycle
 from .owners import Owners
 from .ownership import Ownership
 from .queues import forget_frames
@@ -62,11 +63,13 @@ class Recovery:
         moved: tuple[Cycle, Ownership | SpreadOwnership] | None,
         *,
         alone: bool = True,
+        ranks: bool = False,
     ) -> None:
         """Prepare the recovery.
 
-        alone: this is the only process.
+        alone: this is the only process. ranks: others run the same schedule, and end with this one.
         """
+        self._ranks, self._lost_line = ranks, LOST_AMONG_RANKS if ranks else LOST
         self._program, self._owners, self._optimizer = program, owners, optimizer
         self._device, self._journal = device, journal
         self._cycle, self._ownership = moved or (None, None)
@@ -75,6 +78,7 @@ class Recovery:
         self._random = any(operation.random for operation in program.operations)
         if self._cycle is not None:
             self._cycle.when_lost = _weakly(self._give_up)
+            self._cycle.lost_line = self._lost_line
 
     @contextmanager
     def around(self, residents: Sequence[Tensor]) -> Generator[None]:
@@ -97,10 +101,11 @@ class Recovery:
                     restore_generator(source, state)
                 if lost:
                     self._forget_sums()
-                error.add_note(BEGINS_ANEW if lost else UNDONE)
+                kept = BEGINS_ANEW if lost else UNDONE
+                error.add_note(self._lost_line if self._ranks else kept)
             else:
                 self._give_up()
-                error.add_note(LOST)
+                error.add_note(self._lost_line)
             if self._optimizer is not None:
                 self._optimizer.undo()
             raise
@@ -152,12 +157,15 @@ class Recovery:
         if self._cycle is not None:
             updated -= self._cycle.moved
         for value, (_name, owner) in self._owners.of(updated).items():
-            give_up(local_tensor(owner()), self._program.values[value], _refuse)
+            give_up(local_tensor(owner()), self._program.values[value], self._refusal())
+
+    def _refusal(self) -> Callable[[], NoReturn]:
+        return partial(_refuse, self._lost_line)
 
     def _drop(self, storages: set[int]) -> None:
         """Mark the moved ones of these storages as lost: they have a value nowhere any more."""
         if self._cycle is not None and self._ownership is not None:
-            self._ownership.give_up(storages, _refuse)
+            self._ownership.give_up(storages, self._refusal())
             self._cycle.lost.clear()
 
 
@@ -172,5 +180,5 @@ def _weakly(method: Callable[[], None]) -> Callable[[], None]:
     return call
 
 
-def _refuse() -> NoReturn:
-    raise MemplanError(LOST)
+def _refuse(line: str) -> NoReturn:
+    raise MemplanError(line)

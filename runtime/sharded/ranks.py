@@ -14,6 +14,7 @@ from datetime import timedelta
 from itertools import count
 from platform import node
 from threading import Lock
+from time import perf_counter
 from traceback import clear_frames
 from typing import Any, TypeVar
 
@@ -27,11 +28,12 @@ from torch.distributed.tensor import Placement
 from ...graphs.errors import InputError, MemplanError, MismatchError
 from ..device.choice import device_of
 from ..torch_collectives import name_of_group, new_group, ranks_of_group
-from ..torch_internals import default_store, timeout_of
-from .arrival import meet
+from ..torch_internals import timeout_of
+from .arrival import Meeting
 from .communicator import Communicator, unowned
 from .meshes import PLACEMENTS, Mesh, RankGroups, default_group, rank_groups
 from .signs import Signs, SilentError, keep, line_of
+from .store import SharedStore
 
 _PLANNING = timedelta(hours=6)
 """For how long ranks wait for a plan."""
@@ -68,10 +70,13 @@ class Ranks:
         # Groups of a mesh's dimensions have PyTorch's default, not what init_process_group was given.
         self._timeout = min(timeout_of(each, device) for each in (groups.users, default_group()))
         self._communicators = list[Communicator]()
-        store = dist.PrefixStore(f"memplan/{next(_numbers)}", default_store())
-        meet(store, own, self.members, self._timeout)
+        number = next(_numbers)
+        store = SharedStore(f"memplan/{number}")
+        meeting = Meeting(store, self.members, self._timeout, number)
+        meeting.wait()
         # Others wait while rank 0 measures and solves, however long that takes.
-        self._control = new_group(groups.all, "gloo", max(self._timeout, _PLANNING))
+        planning = max(self._timeout, _PLANNING)
+        self._control = meeting.create(lambda: new_group(groups.all, "gloo", planning))
         # Between iterations: collectives of the one before may still be under way in the first group.
         self._steps = new_group(groups.all, "gloo", self._timeout)
         self._column, self._saving = None, self._control
@@ -80,19 +85,22 @@ class Ranks:
         self._signs = Signs(store, self.rank, self.size, self._timeout)
         self._finding = Lock()  # of the thread that finds out which rank is lost; others wait for its word
         self._known: BaseException | None = None  # error of this rank, known to all
+        self._came = perf_counter()  # to the last collective
         self.lost = ""
         try:
             self._check_meshes()
             self._row = self._communicator(groups.row)
             if self.replicas > 1:
                 self._column = self._communicator(groups.column)
-                self._saving = new_group(groups.row, "gloo", max(self._timeout, _PLANNING))
+                self._saving = new_group(groups.row, "gloo", planning)
             self.on_node = max(Counter(self.gathered(node())).values())
             self._check_versions()
             self._check_devices()
         except BaseException:
             self.end()
             raise
+        finally:
+            meeting.end()
 
     def _check_meshes(self) -> None:
         """Check that all ranks have one mesh: else they would make different groups."""
@@ -357,8 +365,10 @@ class Ranks:
         if self.lost:
             with self._finding:
                 raise MemplanError(self.lost)
+        pause = perf_counter() - self._came
         try:
             yield
+            self._came = perf_counter()
         except (RuntimeError, ValueError) as error:
             # A thread whose group another one has ended meanwhile gets a ValueError.
             if isinstance(error, ValueError) and not self.lost:
@@ -371,7 +381,9 @@ class Ranks:
                     if self._signs.end_waits() or isinstance(error, SilentError):
                         keep(self._control, self._saving)
                     self._end_groups()  # at once: ranks that wait for this one look for the lost one too
-                    self.lost = f"{self._signs.find_lost(error)}; start all ranks anew, from a checkpoint"
+                    self.lost = (
+                        f"{self._signs.find_lost(error, pause)}; start all ranks anew, from a checkpoint"
+                    )
             raise MemplanError(self.lost) from None
 
     def _end_groups(self) -> None:

@@ -21,7 +21,8 @@ from time import perf_counter, sleep
 from typing import Any, TypeVar
 
 from torch import Tensor
-from torch import distributed as dist
+
+from .store import LOST, SharedStore
 
 _PATIENCE = 10.0
 """Seconds in which ranks answer once they have lost one."""
@@ -43,10 +44,11 @@ _CPP_PLACE = re.compile(r"^\[(enforce fail at )?\S+:\d+\] (err == 0\. )?")
 class Signs:
     """The signs that this rank leaves, and those of the others. timeout: of the ranks' collectives."""
 
-    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
+    def __init__(self, store: SharedStore, rank: int, size: int, timeout: timedelta) -> None:
         self._store, self._rank, self._size = store, rank, size
-        self._waited = f"{timeout.total_seconds():g} s"
-        self._silence = max(timeout.total_seconds(), _SILENCE)
+        self._seconds = timeout.total_seconds()
+        self._waited = f"{self._seconds:g} s"
+        self._silence = max(self._seconds, _SILENCE)
         self._has_failed = False
         self._beats, self._beating, self._changing = count(), 0, Lock()
         self._ended = Event()
@@ -75,16 +77,16 @@ class Signs:
             while perf_counter() < end and not all(self._is_there(x) or self._error(x) for x in others):
                 sleep(0.05)
 
-    def find_lost(self, error: Exception) -> str:
+    def find_lost(self, error: Exception, pause: float) -> str:
         """Return which rank has failed, by its own note, or by its silence while the others answer.
 
-        error: of a collective.
+        error: of a collective. pause: seconds in which this rank came to none before.
         """
-        search, self._is_late = partial(self._search, error), "imed out" in str(error)
+        search, self._is_late = partial(self._search, error, pause), "imed out" in str(error)
         try:
             found = in_time(search, 2 * _PATIENCE)
-        except RuntimeError:  # the store is a process's too: the first one's
-            found = [0]
+        except RuntimeError:
+            found = self._without_store(pause)
         if isinstance(found, str):
             return found
         names = " and ".join(f"rank {rank}" for rank in found) + f" of {self._size}"
@@ -97,9 +99,23 @@ class Signs:
             "the others"
         )
 
-    def _search(self, error: Exception) -> str | list[int]:
+    def _without_store(self, pause: float) -> str:
+        """Return what is known if the process with the store, rank 0 or torchrun's, does not answer."""
+        if pause > self._seconds:
+            return f"{self._came_late(pause)}: they have ended"
+        return LOST
+
+    def _came_late(self, pause: float) -> str:
+        return (
+            f"this rank came to a collective {pause:.0f} s after its last one, and the others wait for "
+            f"{self._waited}"
+        )
+
+    def _search(self, error: Exception, pause: float) -> str | list[int]:
         """Return which rank has failed, and how, or the silent ones."""
         others, silent = [rank for rank in range(self._size) if rank != self._rank], list[int]()
+        if pause > self._seconds and any(self._answer(rank) == b"late" for rank in others):
+            return f"{self._came_late(pause)}: they have given up"
         self._store.set(f"here/{self._rank}", "late" if self._is_late else "")
         end = perf_counter() + _PATIENCE
         while perf_counter() < end:
@@ -192,8 +208,8 @@ class Signs:
 
     def _look(self, watched: str) -> tuple[bytes, bool]:
         """Return a rank's last sign of life, and whether some rank has found another silent."""
-        beat = self._store.get(watched) if self._store.check([watched]) else b""
-        return beat, self._store.check(["silent"])
+        beat = self._store.get(watched) if self._store.has(watched) else b""
+        return beat, self._store.has("silent")
 
     # ── the store ───────────────────────────────────────────────────────────────────────────────────
 
@@ -202,10 +218,13 @@ class Signs:
             self._store.set(f"{what}/{self._rank}", text)
 
     def _is_there(self, rank: int) -> bool:
-        return self._store.check([f"here/{rank}"])
+        return self._store.has(f"here/{rank}")
+
+    def _answer(self, rank: int) -> bytes:
+        return self._store.get(f"here/{rank}") if self._is_there(rank) else b""
 
     def _error(self, rank: int) -> str:
-        return self._store.get(f"failed/{rank}").decode() if self._store.check([f"failed/{rank}"]) else ""
+        return self._store.get(f"failed/{rank}").decode() if self._store.has(f"failed/{rank}") else ""
 
 
 class SilentError(RuntimeError):

@@ -20,12 +20,14 @@ import memplan
 import pytest
 import torch
 from memplan import version
-from memplan.runtime.sharded import signs
+from memplan.runtime.run.cycle import LOST_AMONG_RANKS
+from memplan.runtime.sharded import signs, store
 from memplan.runtime.sharded.ranks import Ranks
 from memplan.training.together import end_groups
 from ranks import ranks
 from sharded_training import Size, mesh_of
 from torch import Tensor, nn
+from torch import distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 pytestmark = pytest.mark.scripts
@@ -100,7 +102,7 @@ def train(rank: int, fault: str, size: Size) -> tuple[str, float]:
             step.save("nothing is written")
         step(x)
     except (memplan.MemplanError, OSError) as error:
-        return str(error), perf_counter() - begun
+        return "; ".join([str(error), *getattr(error, "__notes__", ())]), perf_counter() - begun
     except RuntimeError:
         time.sleep(LIVES)  # the program has caught its error, and goes on
     return "nothing", 0.0
@@ -131,8 +133,10 @@ def lines(folder: Path, fault: str, timeout: float = 150, size: Size = SIZE) -> 
 
 
 def test_a_rank_that_raises_is_named_with_its_error(tmp_path: Path) -> None:
+    first, own, last = ranks(train, tmp_path, "raises", SIZE, size=SIZE)
     line = "rank 1 of 3 has failed: no room on the device; start all ranks anew, from a checkpoint"
-    assert lines(tmp_path, "raises") == [line, line]
+    assert first[0] == last[0] == line
+    assert own[0] == f"no room on the device; {LOST_AMONG_RANKS}"
 
 
 @pytest.mark.parametrize("call", ["", " to plan"])
@@ -153,8 +157,13 @@ def test_a_rank_that_dies_is_named(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_hangs_is_named_after_the_timeout(tmp_path: Path) -> None:
+    found = ranks(train, tmp_path, "hangs", SIZE, size=SIZE, timeout=4)
     line = "rank 1 of 3 did not come to a collective within 4 s: it hangs, or waits; start all ranks anew"
-    assert [each.startswith(line) for each in lines(tmp_path, "hangs", timeout=4)] == [True, True]
+    assert [found[rank][0].startswith(line) and found[rank][1] < 30 for rank in (0, 2)] == [True, True]
+    late = (
+        f"this rank came to a collective {HANGS:.0f} s after its last one, and the others wait for 4 s: they"
+    )
+    assert found[LOST][0].startswith(f"{late} have given up; start all ranks anew")
 
 
 def test_the_error_that_ends_a_program_is_named(tmp_path: Path) -> None:
@@ -308,15 +317,28 @@ def test_what_differs_between_ranks_is_named(tmp_path: Path) -> None:
             assert line.startswith(f"ranks 0 and 1 differ in {name}: "), line
 
 
+KILLED = (
+    "rank 1 has ended, or left the process group, before it came to memplan.optimize: killed, out of "
+    "memory, or by an error that its own output shows"
+)
+
+
 def come_late(rank: int, fault: str) -> tuple[str, float]:
     """Plan on rank 0 alone: the other has ended, by an error or without one, or does other things."""
     if rank and fault != "absent":
+        if fault == "is killed there":
+            Thread(target=Ranks, args=(True, torch.device("cpu")), daemon=True).start()
+            time.sleep(2)
+        if fault.startswith("is killed"):
+            os.kill(os.getpid(), signal.SIGKILL)
         if fault == "raises":
             sys.last_value = OSError("no such\nfile")  # as the interpreter does before the program ends
         end_groups()
     if rank:
         time.sleep(LIVES)
         return "", 0.0
+    if fault == "is killed there":
+        time.sleep(3)
     begun, module = perf_counter(), model()
     try:
         memplan.optimize(
@@ -339,12 +361,32 @@ def come_late(rank: int, fault: str) -> tuple[str, float]:
         ("ends", "rank 1 has ended before it came to memplan.optimize; call it on all ranks at once"),
         (
             "absent",
-            "rank 1 did not come to memplan.optimize within 3 s: call it on all ranks at once, with equal "
-            "modules",
+            "rank 1 did not come to memplan.optimize within 3 s: it hangs, is still at something else, or "
+            "does not call it",
         ),
+        ("is killed", KILLED),
+        ("is killed there", KILLED),
     ],
 )
 def test_a_rank_that_never_comes_is_named(tmp_path: Path, fault: str, line: str) -> None:
-    text, seconds = ranks(come_late, tmp_path, fault, timeout=3)[0]
+    text, seconds = ranks(come_late, tmp_path, fault, timeout=3 if fault == "absent" else 150)[0]
     assert text == line
     assert seconds < LIVES
+
+
+def test_a_store_whose_process_has_ended_says_so_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """PyTorch's client would write some twenty lines of C++ frames at each call."""
+    server: Any = cast("Any", dist).TCPStore("localhost", 0, 2, is_master=True, wait_for_workers=False)
+    client = cast("Any", dist).TCPStore("localhost", server.port, 2, is_master=False, wait_for_workers=False)
+    monkeypatch.setattr(store, "default_store", lambda: client)
+    shared = store.SharedStore("a")
+    shared.set("known", "1")
+    assert (shared.get("known"), shared.has("other")) == (b"1", False)
+    del server
+    late = store.SharedStore("b")  # its connection is refused
+    for call in (partial(shared.get, "known"), partial(shared.set, "x", ""), partial(late.has, "known")):
+        with pytest.raises(store.StoreLostError, match=r"rank 0, or torchrun's process .* has ended: killed"):
+            call()
+    assert capfd.readouterr().err == ""

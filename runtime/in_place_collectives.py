@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from .unsupported import is_users
+from .unsupported import TraceError, is_users
 
 _FUNCTIONAL = {
     "all_reduce": "all_reduce(x, 'sum', group)",
@@ -22,15 +22,39 @@ _FUNCTIONAL = {
 """Functional calls that take the place of functions which change tensors in place, by their names."""
 
 
-def refusal_of(operator: Any) -> str:
-    """Return why a call of torch.distributed, which has come to this operator, can't be planned."""
-    name = _function_called() or operator.overloadpacket.__name__
+IN_DDP = (
+    "collectives of the module's own code are not planned in DistributedDataParallel: call it after "
+    "the step, on step.output (return_outputs=True)"
+)
+
+
+class CommunicatesError(TraceError):
+    """Error of a call of torch.distributed that no plan sees.
+
+    in_ddp: what is said of it in DistributedDataParallel, where the functional form is not planned either.
+    """
+
+    def __init__(self, line: str, operator: Any) -> None:
+        """line: the user's."""
+        name = _function_called() or operator.overloadpacket.__name__
+        super().__init__(f"{line}{_refusal(name)}")
+        self.in_ddp = f"{line}calls {name}, and {IN_DDP}"
+
+
+def _refusal(name: str) -> str:
+    """Return why a call of a function of torch.distributed can't be planned, and what can."""
     functional = _FUNCTIONAL.get(name.rpartition(".")[2])
     if functional is None:
         return (
             f"calls {name}, which is between single ranks, or waits for all, where no plan sees it: call it "
             "outside of the module, or exchange tensors by y = all_to_all_single(x, None, None, group) of "
             "torch.distributed._functional_collectives, and plan on all ranks"
+        )
+    if name.startswith("torch.distributed.nn."):
+        return (
+            f"calls {name}, whose autograd.Function communicates where no plan sees it: call y = "
+            f"{functional} of torch.distributed._functional_collectives in an autograd.Function of your own, "
+            "whose backward does so too, and plan on all ranks"
         )
     return (
         f"calls {name}, which changes a tensor in place where no plan sees it: call y = {functional} of "

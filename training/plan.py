@@ -15,6 +15,7 @@ from ..runtime.calls.collectives import groups_of
 from ..runtime.collector import collector_off
 from ..runtime.compare.signature import grounds
 from ..runtime.fusion.choice import COMPILED
+from ..runtime.in_place_collectives import IN_DDP, CommunicatesError
 from ..runtime.measuring.live_bytes import check_profiler
 from ..runtime.model.iteration import Iteration
 from ..runtime.profile.fused_updates import fused_hint
@@ -116,7 +117,7 @@ class Planner(BudgetedPlanner):
     def _made_step(self, iteration: Iteration, less: int) -> PlannedStep:
         size = self.bytes and max(0, self.bytes - less)
         with self.book.phase("trace"), collector_off():
-            program = trace(iteration)
+            program = self._traced_alone(iteration)
             if groups := groups_of(program):  # before anything runs: the others would have to run it too
                 raise CollectivesFoundError(
                     f"{next(iter(groups.values()))} communicates with other ranks, which must all run the "
@@ -161,6 +162,19 @@ class Planner(BudgetedPlanner):
             if line := fused_hint(plan.program, plan.graph, plan.schedule, optimizer):
                 self.book.note(step, line)
         return step
+
+    def _traced_alone(self, iteration: Iteration) -> Program:
+        """Trace an iteration of one process. Raises InputError if others would have to communicate in it."""
+        in_ddp = iteration.processes is not None
+        try:
+            program = trace(iteration)
+        except CommunicatesError as error:
+            if in_ddp:
+                raise InputError(error.in_ddp) from None
+            raise
+        if in_ddp and (groups := groups_of(program)):
+            raise InputError(f"the module calls {next(iter(groups.values()))}, and {IN_DDP}")
+        return program
 
     def _like(self, program: Program) -> list[PlannedStep]:
         """Return the steps whose programs have the same structure, the last one the latest."""

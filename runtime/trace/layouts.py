@@ -19,7 +19,7 @@ from ..calls.batch_norm import planned_target
 from ..calls.fake_kernels import CTC
 from ..calls.grouped import grouped_product, is_grouped
 from ..calls.scatters import SCATTERS
-from ..in_place_collectives import refusal_of
+from ..in_place_collectives import CommunicatesError
 from ..measuring.synthetic_inputs import elements_spanned
 from ..model.captured import users_line
 from ..program.program import Call, Program, Ref
@@ -33,7 +33,6 @@ from ..torch_internals import (
     memory_of,
     tree_map,
 )
-from ..unsupported import TraceError
 
 aten: Any = torch.ops.aten
 
@@ -145,7 +144,7 @@ class TrueFakes(FakeTensorMode):
             with self:
                 return grouped_product(*args)
         if communicates_otherwise(func):
-            raise TraceError(f"{users_line()}{refusal_of(func)}")
+            raise CommunicatesError(users_line(), func)
         if func in SCATTERS:
             return self._call(aten.clone.default, args[0])
         if func in CTC:

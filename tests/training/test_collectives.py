@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -25,7 +26,7 @@ from memplan.runtime.sharded.local_tensors import local_tensor
 from memplan.runtime.storage.offloaded import hold_of
 from memplan.training import checkpoint
 from not_none import not_none
-from ranks import ranks
+from ranks import RANKS, ranks
 from sharded_training import COUNT, adamw, error, whole
 from torch import Tensor, nn
 from torch import distributed as dist
@@ -459,6 +460,82 @@ def test_functional_ones_are_planned_instead(tmp_path: Path) -> None:
         assert found[0] == found[1]
 
 
+class Centred(nn.Module):
+    """A student that is compared with a centre, the average of all ranks' outputs so far, as DINO has it.
+
+    by: what forward averages with; None to leave that to the loop.
+    """
+
+    def __init__(self, by: Callable[[Tensor], Tensor] | None) -> None:
+        super().__init__()
+        self.layers, self.by = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4)), by
+        self.centre: Tensor
+        self.register_buffer("centre", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        y = self.layers(x)
+        loss = (y - self.centre).square().mean()
+        if self.by is not None:
+            self.move(y, self.by)
+        return {"loss": loss, "y": y}
+
+    @torch.no_grad()
+    def move(self, y: Tensor, by: Callable[[Tensor], Tensor]) -> None:
+        self.centre.mul_(0.9).add_(by(y.detach().sum(0)), alpha=0.1 / (RANKS * len(y)))
+
+
+def changed(total: Tensor) -> Tensor:
+    dist.all_reduce(total)
+    return total
+
+
+def functionally(total: Tensor) -> Tensor:
+    return functional.all_reduce(total, "sum", cast("Any", dist.group.WORLD))
+
+
+def centred(rank: int) -> tuple[list[str], list[bool]]:
+    """Return the refusals of a module that communicates under DistributedDataParallel, and whether it trains
+    as by eager PyTorch if that is done after the step.
+    """
+    lines, runs = list[str](), list[list[Tensor]]()
+    for by in (changed, functionally):
+        module = nn.parallel.DistributedDataParallel(Centred(by))
+        with pytest.raises(memplan.InputError) as refused:
+            memplan.optimize(module, {"x": torch.ones(3, 6)}, budget="100%", cache=False)
+        lines.append(str(refused.value))
+    for plans in (False, True):
+        torch.manual_seed(2)
+        own = Centred(None if plans else changed)
+        module = nn.parallel.DistributedDataParallel(own)
+        optimizer, losses, step = adamw(module), list[Tensor](), None
+        for number in range(3):
+            x = torch.randn(3, 6, generator=torch.Generator().manual_seed(10 * rank + number))
+            if plans:
+                chosen: dict[str, Any] = {"budget": "100%", "cache": False, "solver": "store-all"}
+                step = step or memplan.optimize(module, {"x": x}, return_outputs=True, **chosen)
+            loss = module(x)["loss"] if step is None else step(x=x)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step is not None:
+                own.move(step.output["y"], changed)
+            losses.append(loss.detach())
+        runs.append([*losses, *(each.detach() for each in own.state_dict().values())])
+    return lines, [torch.equal(one, other) for one, other in zip(*runs, strict=True)]
+
+
+def test_a_collective_of_a_buffer_under_ddp_is_refused_with_what_works(tmp_path: Path) -> None:
+    for found in ranks(centred, tmp_path):
+        (line, other), equal = found
+        end = (
+            ", and collectives of the module's own code are not planned in DistributedDataParallel: call it "
+            "after the step, on step.output (return_outputs=True)"
+        )
+        assert line.endswith(f"calls torch.distributed.all_reduce{end}"), found
+        assert other.endswith(f"the module calls all_reduce{end}"), found
+        assert equal == [True] * len(equal)
+
+
 class TwoSums(nn.Module):
     """Sums over two groups, of which a rank has chosen the second."""
 
@@ -492,7 +569,7 @@ def refused(rank: int, what: str) -> Any:
 
 REFUSALS = {
     "groups": "ranks 0 and 1 differ in the ranks of a collective, [0, 1] and [1]: they must run the same",
-    "models": "ranks 0 and 1 differ in the operations of an iteration: they must run the same plan",
+    "models": "ranks 0 and 1 differ in the operations of an iteration, ",
     "compile": "a module that communicates and compile are not supported together: leave compile out",
     "budget": "ranks 0 and 1 differ in budget=: they must run the same plan",
     "optimizer": "a module that communicates needs the optimizer, whose updates are in the plan",

@@ -31,6 +31,7 @@ from .printing.figures import (
     launch_rows,
     minimum_document,
     minimum_rows,
+    policy_row,
     report_document,
     report_rows,
 )
@@ -107,6 +108,7 @@ def _lines(held: Held, report: Report, accounts: dict[str, Any], width: int) -> 
         [
             graph_row(held.graph),
             ("budget", "none" if held.budget is None else spelled(held.budget)),
+            *policy_row(held.file.solver),
             *report_rows(report, held.budget, held.machine or held.graph.machine),
             *minimum_rows(held.graph, held.machine),
             *launch_rows(held.graph, held.file.schedule),

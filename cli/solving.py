@@ -58,6 +58,7 @@ from .printing.figures import (
     launch_rows,
     minimum_document,
     minimum_rows,
+    policy_row,
     report_document,
     report_rows,
 )
@@ -218,6 +219,7 @@ class Found:
         if self.search.allow is not None:
             yield "allowed", ", ".join(self.search.allow) or "nothing"
         yield "solver", f"{solution.solver}: {_CLAIMS[solution.status]}, {duration(solution.seconds)}"
+        yield from policy_row(self._provenance())
         yield from report_rows(self.report, within, machine or graph.machine)
         yield from arena_rows(solution.layout, within)
         yield from launch_rows(graph, solution.schedule)
@@ -231,6 +233,7 @@ class Found:
             "options": solution.settings,
             "seconds": solution.seconds,
             "status": solution.status.value,
+            **({"policy": solution.policy} if solution.policy else {}),
         }
 
 

@@ -1,4 +1,8 @@
-"""accelerate with FSDP2: `torchrun --nproc-per-node 2 examples/train_fsdp_accelerate.py`"""
+"""accelerate with FSDP2: `torchrun --nproc-per-node 2 examples/train_fsdp_accelerate.py`
+
+accelerate shards on GPUs alone, and makes DistributedDataParallel of the model elsewhere; without a GPU this
+example has it shard on CPUs.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import Any
 import memplan
 import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from fsdp_on_cpus import shard_on_cpus
 from torch.utils.data import DataLoader
 from train_data import sentences, small_gpt2
 
@@ -42,4 +47,6 @@ def train(planned: bool, **options: Any) -> tuple[torch.nn.Module, list[float]]:
 
 
 if __name__ == "__main__":
-    print(train(planned=True, cpu=not torch.cuda.is_available())[1])
+    if has_none := not torch.cuda.is_available():
+        shard_on_cpus()
+    print(train(planned=True, cpu=has_none)[1])

@@ -1,4 +1,8 @@
-"""transformers' Trainer with FSDP2: `torchrun --nproc-per-node 2 examples/train_fsdp_trainer.py`"""
+"""transformers' Trainer with FSDP2: `torchrun --nproc-per-node 2 examples/train_fsdp_trainer.py`
+
+accelerate, which the Trainer shards by, does so on GPUs alone; without a GPU this example has it
+shard on CPUs.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Any
 
 import memplan
 import torch
+from fsdp_on_cpus import shard_on_cpus
 from train_data import sentences, small_gpt2
 from transformers import Trainer, TrainingArguments
 
@@ -40,4 +45,6 @@ def train(planned: bool, **options: Any) -> tuple[torch.nn.Module, list[float]]:
 
 
 if __name__ == "__main__":
-    print(train(planned=True)[1])
+    if has_none := not torch.cuda.is_available():
+        shard_on_cpus()
+    print(train(planned=True, use_cpu=has_none)[1])

@@ -158,6 +158,7 @@ class SolverResult:
     bounds: others that it has proven.
     notes: what went wrong on the way, a line each.
     effort: of an exact search, if there was one.
+    policy: which of several known ones it is, of a solver that chooses among them.
     """
 
     schedule: Schedule
@@ -167,6 +168,7 @@ class SolverResult:
     bounds: tuple[Bound, ...] = ()
     notes: tuple[str, ...] = ()
     effort: SearchStats | None = None
+    policy: str = ""
 
     @staticmethod
     def of_heuristic(schedule: Schedule, clock: Clock, lower_bound: float | None = None) -> SolverResult:
@@ -188,7 +190,7 @@ class ValidatedSolution:
     budget: of live bytes, for which the schedule was made; less than the problem's if its arena would have
         been larger than that.
     machine: for which it was made: the problem's, or that one with nothing pinned.
-    effort: as the answer's.
+    effort, policy: as the answer's.
     """
 
     solver: str
@@ -205,6 +207,7 @@ class ValidatedSolution:
     budget: int | None = None
     machine: Machine | None = None
     effort: SearchStats | None = None
+    policy: str = ""
 
     def _card(self) -> Card:
         entries = [

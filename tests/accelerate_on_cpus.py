@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
+from pathlib import Path
 from typing import Any
 
 from torch import distributed as dist
 
+sys.path.append(str(Path(__file__).parents[1] / "examples"))
+
 
 def fsdp_on_cpus(rank: int, port: int) -> None:
     """Let accelerate shard on CPUs, as it does on GPUs, over the ranks of the process group."""
-    from accelerate.state import AcceleratorState, PartialState
-    from accelerate.utils import DistributedType
+    from fsdp_on_cpus import shard_on_cpus
 
     size = dist.get_world_size()
     places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     os.environ.update({name: str(value) for name, value in places.items()})
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
-    begin: Any = AcceleratorState.__init__
-
-    def begin_sharded(self: Any, *given: Any, fsdp_plugin: Any = None, **options: Any) -> None:
-        begin(self, *given, fsdp_plugin=fsdp_plugin, **options)
-        if fsdp_plugin is not None:
-            self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
-            PartialState._shared_state["distributed_type"] = DistributedType.FSDP  # else it is lost later
-
-    AcceleratorState.__init__ = begin_sharded
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    shard_on_cpus()
 
 
 def free_port() -> int:

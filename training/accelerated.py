@@ -1,9 +1,10 @@
-"""What accelerate has wrapped: optimizers of sharded training, whose updates are in the plan, and modules
+"""What accelerate has wrapped: optimizers, which skip steps while it accumulates, and modules, also those
 that its hooks offload.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..graphs.errors import InputError
+from ..runtime.model.processes import Processes
+from ..runtime.unsupported import warn_user
 from .options import Options
 
 
@@ -42,9 +45,8 @@ def inside_accelerated(options: Options) -> Optimizer | None:
         InputError: an accelerator that accumulates over other batches than the plan, scales losses, or
             spreads sequences.
     """
-    accelerated: Any = options.optimizer
-    kind = getattr(sys.modules.get("accelerate.optimizer"), "AcceleratedOptimizer", ())
-    if not isinstance(accelerated, kind):
+    accelerated = _accelerated(options)
+    if accelerated is None:
         return options.optimizer
     state: Any = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
     refuse_spread_sequences(state and state._shared_state.get("parallelism_config"))
@@ -60,6 +62,35 @@ def inside_accelerated(options: Options) -> Optimizer | None:
             f"optimize gradient_accumulation_steps={steps}, and call the step without accelerator.accumulate"
         )
     return accelerated.optimizer
+
+
+def without_accelerate(options: Options) -> Optimizer | None:
+    """Return the optimizer inside of accelerate's if both step at the same batches, else the one given."""
+    accelerated = _accelerated(options)
+    if accelerated is None or accelerated.scaler is not None:
+        return options.optimizer
+    same = accelerated.gradient_state.num_steps == options.gradient_accumulation_steps
+    return accelerated.optimizer if same else options.optimizer
+
+
+def _accelerated(options: Options) -> Any:
+    """Return the optimizer if it is accelerate's wrapper, else None."""
+    kind = getattr(sys.modules.get("accelerate.optimizer"), "AcceleratedOptimizer", ())
+    return options.optimizer if isinstance(options.optimizer, kind) else None
+
+
+def warn_of_ddp(processes: Processes | None) -> None:
+    """Warn if accelerate was to shard the module, and has made a DistributedDataParallel of it.
+
+    processes: those of a DistributedDataParallel, None if the module is none.
+    """
+    asked = os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" and "accelerate" in sys.modules
+    if asked and processes is not None:
+        warn_user(
+            "accelerate shards on GPUs alone: asked for FSDP, it has made a DistributedDataParallel of this "
+            "module, whose weights every rank has whole. To try sharding on CPUs, call fully_shard yourself "
+            "instead of accelerator.prepare, or do what examples/fsdp_on_cpus.py does"
+        )
 
 
 def refuse_spread_sequences(parallelism: Any) -> None:

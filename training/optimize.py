@@ -27,7 +27,12 @@ from ..runtime.model.iteration import (
 from ..runtime.model.processes import Processes, inside
 from ..runtime.torch_fsdp import fsdp_units
 from ..runtime.updates.catalogue import is_planned
-from .accelerated import inside_accelerated, refuse_offloading_hooks
+from .accelerated import (
+    inside_accelerated,
+    refuse_offloading_hooks,
+    warn_of_ddp,
+    without_accelerate,
+)
 from .accumulating import AccumulatingStep
 from .buckets import Buckets, check_ignored, parse_buckets
 from .collectives import collective_step, joint_ranks
@@ -137,6 +142,9 @@ def optimize_with(module: Any, inputs: Any, options: Options) -> Step:
     sharded = options.shard is not None or bool(fsdp_units(module))
     if sharded:
         options = options.replaced(optimizer=inside_accelerated(options))
+    else:
+        options = options.replaced(optimizer=without_accelerate(options))
+        warn_of_ddp(processes)
     given = _with_targets(module, parse_inputs(inputs), options)
     optimizer, steps = options.optimizer, options.gradient_accumulation_steps
     planned = optimizer is not None and is_planned(optimizer)

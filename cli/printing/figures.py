@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...graphs.graph import Graph
@@ -95,6 +95,14 @@ def launch_rows(graph: Graph, schedule: Schedule) -> Iterator[Row]:
             "launches",
             f"{duration(launching)}, computations {duration(computing)}: launching is what limits",
         )
+
+
+def policy_row(solver: Mapping[str, Any]) -> list[Row]:
+    """Return the row of the policy that a solver has chosen, if it chooses among policies.
+
+    solver: its record in the schedule's file.
+    """
+    return [("policy", str(solver["policy"]))] if "policy" in solver else []
 
 
 def graph_row(graph: Graph) -> Row:

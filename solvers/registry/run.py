@@ -244,6 +244,7 @@ def _solve(
         asked.budget,
         problem.machine,
         answer.effort,
+        answer.policy,
     )
 
 

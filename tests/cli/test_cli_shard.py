@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,13 +44,17 @@ def test_a_sharded_graph_is_written_solved_checked_and_shown(graph: Path) -> Non
     assert found["share_bytes"] == found["spread_bytes"] // 4
     assert sharded.machine is not None
     assert sharded.machine.links.peers == Peers(1e6, 1e-3, ranks=4)
-    plan("solve", "s.json", *solver, "--budget", "100%", "-o", "schedule.json")
+    solved = plan("solve", "s.json", *solver, "--budget", "100%", "-o", "schedule.json").stdout
     checked = plan("check", "schedule.json", "--graph", "s.json")
     assert "valid" in checked.stdout
     shown = plan("show", "schedule.json", "--graph", "s.json").stdout
     assert "6 gathers" in shown
     assert "6 scatters" in shown
     assert "prefetches" not in shown
+    policy = json.loads(Path("schedule.json").read_text())["solver"]["policy"]
+    assert policy == "keep"
+    for text in (solved, shown):
+        assert re.search(rf"^policy +{policy}$", text, re.MULTILINE), text
 
 
 def test_replicas_are_in_the_graph(graph: Path) -> None:

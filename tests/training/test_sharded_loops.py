@@ -6,17 +6,18 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import memplan
 import pytest
 import torch
 from accelerate_on_cpus import free_port, fsdp_on_cpus, two_replicas
-from memplan.training.accelerated import inside_accelerated
+from memplan.training.accelerated import inside_accelerated, warn_of_ddp, without_accelerate
 from ranks import ranks
 from sharded_training import error
 from torch import nn
@@ -241,3 +242,18 @@ def test_what_accelerates_optimizer_can_not_be_is_refused(
             inside_accelerated(Options(budget="75%", optimizer=optimizer))
     given = Options(budget="75%", optimizer=optimizer, gradient_accumulation_steps=steps)
     assert inside_accelerated(given) is optimizer.optimizer
+    assert without_accelerate(given) is optimizer.optimizer
+    assert without_accelerate(given.replaced(gradient_accumulation_steps=steps + 1)) is optimizer  # as before
+    optimizer.scaler = object()
+    assert without_accelerate(given) is optimizer
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        warn_of_ddp(cast("Any", object()))
+        assert not said
+        monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+        warn_of_ddp(None)
+        assert not said
+        warn_of_ddp(cast("Any", object()))
+    assert "accelerate shards on GPUs alone: asked for FSDP, it has made a DistributedDataParallel" in str(
+        said[0].message
+    )

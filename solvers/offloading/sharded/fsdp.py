@@ -41,7 +41,7 @@ def solve(problem: Problem, options: Options) -> SolverResult:
         raise infeasible(NAME, problem, None if least == inf else int(least))
     _seconds, policy, schedule = fastest
     options.report(f"{NAME}: {policy}")
-    return SolverResult(schedule, Status.HEURISTIC, time_bound(problem.graph))
+    return SolverResult(schedule, Status.HEURISTIC, time_bound(problem.graph), policy=str(policy))
 
 
 def policy_schedules(problem: Problem) -> Iterator[tuple[Policy, Schedule, Figures]]:

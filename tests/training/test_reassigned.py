@@ -17,9 +17,14 @@ import memplan
 import numpy as np
 import pytest
 import torch
+from not_none import not_none
 from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
@@ -395,3 +400,67 @@ def test_a_change_is_followed_or_refused(name: str, within: bool, twins: dict[bo
     found = twins[within].trained(change)
     assert wanted in found if wanted else not found, found
     assert len(found.splitlines()) <= 1
+
+
+class Doubling(TorchFunctionMode):
+    """A mode in which every `tanh` is twice what it is."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        return 2 * made if func is torch.tanh else made
+
+
+class Passing(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+SURROUNDINGS: dict[str, tuple[Callable[[], Any], str]] = {
+    "a function mode": (Doubling, "called within a Doubling, a mode"),
+    "a dispatch mode": (Passing, "called within a Passing, a mode"),
+    "hooks of saved tensors": (lambda: saved_tensors_hooks(lambda x: x, lambda x: x), "saved_tensors_hooks"),
+    "save_on_cpu": (save_on_cpu, EQUAL),
+    "a device": (lambda: torch.device("cpu"), EQUAL),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", SURROUNDINGS)
+def test_what_is_around_a_step_is_followed_or_refused(name: str, twins: dict[bool, Twins]) -> None:
+    made, wanted = SURROUNDINGS[name]
+    pair = twins[False]
+    for each in (pair.planned, pair.eager):
+        each.put_back()
+    with made():
+        if wanted:
+            with pytest.raises(memplan.MismatchError, match=wanted):
+                pair.step(X)
+            return
+        pair.step(X).backward()
+        pair.eager.net(X).backward()
+    for own, other in zip(pair.planned.net.parameters(), pair.eager.net.parameters(), strict=True):
+        assert own.grad is other.grad or torch.equal(not_none(own.grad), not_none(other.grad))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_batch_in_a_weight_is_refused(twins: dict[bool, Twins]) -> None:
+    pair = twins[True]
+    pair.planned.put_back()
+    with pytest.raises(
+        memplan.MismatchError, match=r"input 0 shares memory with c.weight, .* give its clone"
+    ):
+        pair.step(pair.planned.net.c.weight.detach()[:4])
+    pair.step(pair.planned.net.c.weight.detach()[:4].clone())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_hook_on_the_steps_of_all_optimizers_is_refused(twins: dict[bool, Twins]) -> None:
+    pair = twins[True]
+    pair.planned.put_back()
+    handle = register_optimizer_step_post_hook(lambda *_given: None)
+    try:
+        with pytest.raises(memplan.MemplanError, match="the optimizer has a hook on its steps"):
+            pair.step(X)
+    finally:
+        handle.remove()
+    pair.step(X)

@@ -209,6 +209,11 @@ CALLS_FOR_THE_ORDER = ("_functional_assert_", "_functional_sym_constrain_", "_ma
 HOOKS_OF_TENSOR: Any = (Tensor._backward_hooks, Tensor._post_accumulate_grad_hooks)
 """The attributes in which a tensor keeps its hooks; to read them says nothing of its values."""
 
+HOLD = "_memplan"
+"""The attribute of an offloaded tensor that says who holds its values, see storage/offloaded.py."""
+
+_ATTRIBUTES: Any = vars(Tensor)["__dict__"].__get__
+
 _OF_GRAD: Any = Tensor.grad
 GRADIENT_OF_TENSOR: Any = (_OF_GRAD.__get__, _OF_GRAD.__set__)
 """Functions that a mode sees when `.grad` is read or set."""
@@ -751,6 +756,11 @@ def grouped_by_dtype(tensors: list[Tensor]) -> list[int]:
     """
     groups: Any = _group_tensors_by_device_and_dtype([tensors], with_indices=True)  # pyright: ignore
     return [place for _tensors, places in groups.values() for place in places]
+
+
+def attributes_of(tensor: Tensor) -> dict[str, Any]:
+    """Return a tensor's `__dict__`; of an offloaded one without having it back."""
+    return _ATTRIBUTES(tensor)
 
 
 def empty_for_nobody(dtype: torch.dtype, device: torch.device) -> Tensor:

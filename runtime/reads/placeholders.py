@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor, nn
 
 from ..reach import Path
-from ..torch_internals import VERSION, FakeTensor
+from ..torch_internals import HOLD, VERSION, FakeTensor, attributes_of
 from ..unsupported import TraceError, at_line
 from .contents import MISSING, content
 from .reader import users_place
@@ -297,4 +297,5 @@ class _Words(str):
 
 def _carry(real: Tensor, fake: Tensor) -> None:
     own = vars(fake)
-    own.update({name: value for name, value in vars(real).items() if name not in own and name != "_memplan"})
+    given = attributes_of(real)
+    own.update({name: value for name, value in given.items() if name not in own and name != HOLD})

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...graphs.errors import MemplanError, MismatchError
 from ...graphs.machine import Memory
+from ..interrupts import deferred_signals
 from ..model.guards import described, form_of
 from ..program.program import Program
 from ..storage.blocks import memory_of
@@ -49,11 +50,12 @@ class Ownership:
 
         Raises MemplanError; whatever it is, no tensor is lost.
         """
-        for storage, residents in self._residents.items():
-            tensors = {resident: self._owners[resident][1]() for resident in residents}
-            if any(self._taken.get(resident) is not tensor for resident, tensor in tensors.items()):
-                self._give_back(storage)
-                self._take(storage, tensors)
+        with deferred_signals():
+            for storage, residents in self._residents.items():
+                tensors = {resident: self._owners[resident][1]() for resident in residents}
+                if any(self._taken.get(resident) is not tensor for resident, tensor in tensors.items()):
+                    self._give_back(storage)
+                    self._take(storage, tensors)
 
     def note(self) -> None:
         """Do nothing: values that are loaded into a taken tensor have it back first."""
@@ -158,10 +160,12 @@ class Ownership:
         taken = [resident for resident in self._residents[storage] if resident in self._taken]
         if not taken:
             return
-        bytes_ = self._fetched(storage)
-        for resident in taken:
-            restore(self._taken.pop(resident), value(bytes_, self._forms[resident]))
-        self._cycle.drop(storage)
+        with deferred_signals():  # a read in the user's code may be interrupted; half of this would lose it
+            bytes_ = self._fetched(storage)
+            for resident in taken:
+                restore(self._taken[resident], value(bytes_, self._forms[resident]))
+                del self._taken[resident]
+            self._cycle.drop(storage)
 
     def _fetched(self, storage: int) -> Tensor:
         try:

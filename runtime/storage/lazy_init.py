@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..interrupts import deferred_signals
 from ..program.program import Value
 from ..torch_internals import empty_for_nobody
 from .copies import value
@@ -53,7 +54,9 @@ def filled_with(values: Tensor, form: Value, bytes_: Tensor) -> None:
 
 def _bring_back(tensor: Tensor) -> None:
     hold = _held(tensor)
-    restore(tensor, value(_made(hold, hold.form.device), hold.form))
+    made = value(_made(hold, hold.form.device), hold.form)
+    with deferred_signals():
+        restore(tensor, made)
 
 
 def _copies(tensor: Tensor) -> list[Tensor]:

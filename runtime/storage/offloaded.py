@@ -10,6 +10,7 @@ warns anyway, gets an empty tensor. Another tensor on the same memory, taken bef
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from ...graphs.errors import MemplanError
 from ..program.names import full_name
 from ..program.program import Value
-from ..torch_internals import HOOKS_OF_TENSOR, empty_for_nobody, no_torch_function
+from ..torch_internals import HOLD, HOOKS_OF_TENSOR, attributes_of, empty_for_nobody, no_torch_function
 
 Fill = Callable[[Tensor], None]
 """Writes the bytes of a tensor's storage into these, on whatever device they are."""
@@ -65,8 +66,10 @@ class Offloaded:
         if function in _HARMLESS or (function == _SET_GRAD and arguments[1] is None):
             with no_torch_function():
                 return function(*arguments, **keywords)
-        if function in _REPLACE and _makes_way(arguments[0]):
-            return function(*arguments, **keywords)
+        if function in _REPLACE and isinstance(arguments[0], Offloaded):
+            return _replaced(function, arguments, keywords, room=function != _SET_DATA)
+        if function == _T.detach and (made := _made_parameter(arguments[0])) is not None:
+            return made
         offloaded = [tensor for tensor in _within((arguments, keywords)) if isinstance(tensor, Offloaded)]
         if not offloaded:
             raise MemplanError(
@@ -75,6 +78,34 @@ class Offloaded:
             )
         bring_back(offloaded)
         return function(*arguments, **keywords)
+
+    # PyTorch asks no `__torch_function__` about the following.
+
+    def set_(self, *arguments: Any, **keywords: Any) -> Any:
+        """Replace memory and form, which need not be those of before."""
+        return _replaced(_T.set_, (self, *arguments), keywords, room=False)
+
+    def as_subclass(self, kind: Any) -> Any:
+        bring_back([cast("Tensor", self)])
+        return cast("Tensor", self).as_subclass(kind)
+
+    def _use_count(self) -> int:
+        """Return the number of references from C++: `swap_tensors` asks for it before it swaps class,
+        attributes and values, each by itself.
+        """
+        bring_back([cast("Tensor", self)])
+        return cast("Any", self)._use_count()
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The attributes, which the user's code may copy or exchange, of a tensor that is back.
+
+        memplan's own code asks `attributes_of`.
+        """
+        tensor = cast("Tensor", self)
+        if not attributes_of(tensor)[HOLD].lost:
+            bring_back([tensor])
+        return attributes_of(tensor)
 
     def __deepcopy__(self, memo: Any) -> Any:
         bring_back([cast("Tensor", self)])
@@ -103,20 +134,20 @@ def offload_value(
     """
     kind = type(tensor)
     tensor.data = empty_for_nobody(tensor.dtype, tensor.device)
-    vars(tensor)["_memplan"] = Hold(form, kind, bring_back, copies, release=release)
+    attributes_of(tensor)[HOLD] = Hold(form, kind, bring_back, copies, release=release)
     tensor.__class__ = _offloaded_by(kind)
 
 
 def hold_anew(tensor: Tensor, hold: Hold) -> None:
     """Give an offloaded tensor another holder."""
-    vars(tensor)["_memplan"] = hold
+    attributes_of(tensor)[HOLD] = hold
 
 
 def give_up(tensor: Tensor, form: Value, refuse: Callable[[], NoReturn]) -> None:
     """Refuse every use of the tensor's values, until others have replaced them."""
     if not isinstance(tensor, Offloaded):
         offload_value(tensor, form, refuse, refuse)
-    hold: Hold = vars(tensor)["_memplan"]
+    hold: Hold = attributes_of(tensor)[HOLD]
     hold_anew(tensor, hold._replace(bring_back=refuse, copies=refuse, lost=True, fill=None, release=None))
 
 
@@ -125,11 +156,22 @@ def hold_of(tensor: Tensor) -> Hold | None:
     return tensor._memplan if isinstance(tensor, Offloaded) else None
 
 
+def is_lost(tensor: Tensor) -> bool:
+    """Tell whether the tensor's values are lost, once all that may lose them has ended."""
+    hold = hold_of(tensor)
+    if hold is not None and not hold.lost:
+        with suppress(MemplanError):  # only now it may turn out to be lost
+            hold.bring_back()
+        hold = hold_of(tensor)
+    return hold is not None and hold.lost
+
+
 def restore(tensor: Tensor, values: Tensor) -> None:
     """Give the tensor these values and make it what it was."""
-    hold: Hold = vars(tensor).pop("_memplan")
-    tensor.__class__ = hold.kind
-    tensor.data = values
+    with no_torch_function():
+        tensor.data = values  # first: it is offloaded until it has them
+    tensor.__class__ = attributes_of(tensor)[HOLD].kind
+    del attributes_of(tensor)[HOLD]
 
 
 def bring_back(tensors: Iterable[Tensor]) -> None:
@@ -158,20 +200,44 @@ def _as_meta(form: Value) -> Tensor:
     return torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device="meta")
 
 
-def _makes_way(tensor: Tensor) -> bool:
-    """Prepare a tensor for other values; tell whether it was offloaded and is back, or was lost and has
-    room for them.
+def _replaced(function: Any, arguments: tuple[Any, ...], keywords: Any, *, room: bool) -> Any:
+    """Call a function that gives an offloaded tensor, the first argument, other values.
+
+    A lost one that gets none, as the function fails, stays lost.
+
+    room: the function writes into the tensor's memory.
     """
-    if not isinstance(tensor, Offloaded):
-        return False
-    if not tensor._memplan.lost:
-        with suppress(MemplanError):
-            tensor._memplan.bring_back()
-    hold: Hold | None = vars(tensor).get("_memplan")
-    if hold is not None and hold.lost:
-        form = hold.form
-        restore(tensor, torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device))
-    return "_memplan" not in vars(tensor)
+    tensor: Tensor = arguments[0]
+    if not is_lost(tensor):
+        bring_back([tensor])
+        return function(*arguments, **keywords)
+    hold, form = attributes_of(tensor)[HOLD], attributes_of(tensor)[HOLD].form
+    if room:
+        made = torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device)
+    else:
+        made = empty_for_nobody(form.dtype, form.device)
+    restore(tensor, made)
+    try:
+        return function(*arguments, **keywords)
+    except BaseException:
+        offload_value(tensor, form, hold.bring_back, hold.copies)
+        hold_anew(tensor, hold)
+        raise
+
+
+def _made_parameter(tensor: Tensor) -> Tensor | None:
+    """Return what `nn.Parameter(tensor)` wants of `detach`; None if it is not that which calls it.
+
+    It has seen that the tensor is of another class than Parameter, but by then it no longer is; so the
+    result, which becomes the new parameter, must not be a plain tensor.
+    """
+    caller = sys._getframe(2)
+    if caller.f_code is not nn.Parameter.__new__.__code__ or caller.f_locals["cls"] is not nn.Parameter:
+        return None
+    bring_back([tensor])
+    if type(tensor) is not nn.Parameter:
+        return None
+    return Tensor._make_subclass(nn.Parameter, tensor.detach())
 
 
 readers: list[Callable[[Tensor], Tensor]] = []
@@ -180,7 +246,8 @@ readers: list[Callable[[Tensor], Tensor]] = []
 
 _T: Any = Tensor
 _READ = {_T.detach, _T.cpu}
-_REPLACE = {_T.copy_, _T.data.__set__, _T.set_}
+_SET_DATA = _T.data.__set__
+_REPLACE = {_T.copy_, _SET_DATA, _T.module_load}
 """Functions that give a tensor, the first argument, other values."""
 _SET_GRAD = _T.grad.__set__
 _FORM = {

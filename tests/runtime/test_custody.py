@@ -8,6 +8,7 @@ import io
 import pickle
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -15,11 +16,14 @@ from memplan.graphs.errors import InputError, MemplanError, MismatchError
 from memplan.graphs.graph import Mode
 from memplan.graphs.machine import Memory
 from memplan.planner.baseline import baseline_schedule
+from memplan.runtime.compare.eager import run_eager
 from memplan.runtime.compare.peaks import peaks
+from memplan.runtime.model.python_state import PythonState
 from memplan.runtime.program.program import Value
 from memplan.runtime.run.cycle import Terms
 from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.storage.offloaded import Offloaded, offload_value, restore
+from memplan.runtime.storage.offloaded import Offloaded, give_up, hold_of, offload_value, restore
+from memplan.runtime.torch_internals import attributes_of
 from memplan.runtime.trace.trace import trace
 from not_none import not_none
 from torch import nn
@@ -268,3 +272,137 @@ def test_weights_of_another_form_are_refused():
         step.run(iteration.inputs)
     iteration.module.float()
     assert torch.isfinite(not_none(step.run(iteration.inputs).loss))
+
+
+def values_of(weight):
+    return torch.linspace(-1, 1, weight.numel()).reshape(weight.shape)
+
+
+def load_by_swapping(module, _weight):
+    values = {name: values_of(tensor) for name, tensor in copy.deepcopy(module).state_dict().items()}
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        module.load_state_dict(values)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+WRITES = {
+    "set_": lambda _module, weight: weight.set_(values_of(weight)),
+    "set_ of a storage": lambda _module, weight: weight.set_(
+        values_of(weight).untyped_storage(), 0, weight.shape, weight.stride()
+    ),
+    "data": lambda _module, weight: setattr(weight, "data", values_of(weight)),
+    "copy_": lambda _module, weight: weight.copy_(values_of(weight)),
+    "fill": lambda _module, weight: nn.init.constant_(weight, 0.1),
+    "an element": lambda _module, weight: weight.__setitem__((0, 0), 3.0),
+    "a row of data": lambda _module, weight: weight.data[0].zero_(),
+    "a list": lambda module, _weight: torch._foreach_mul_(list(module.parameters()), 2.0),  # pyright: ignore[reportPrivateImportUsage]
+    "one vector": lambda module, _weight: nn.utils.vector_to_parameters(
+        torch.linspace(-1, 1, sum(p.numel() for p in module.parameters())), module.parameters()
+    ),
+    "an alias": lambda _module, weight: weight.as_subclass(torch.Tensor).mul_(2.0),
+    "NumPy": lambda _module, weight: weight.detach().numpy().__imul__(2.0),
+    "swap_tensors": lambda _module, weight: torch.utils.swap_tensors(weight, nn.Parameter(values_of(weight))),
+    "load by swapping": load_by_swapping,
+    "attributes": lambda _module, weight: vars(weight).update(mine=1),
+    "load": lambda module, _weight: module.load_state_dict(
+        {name: values_of(tensor) for name, tensor in copy.deepcopy(module).state_dict().items()}
+    ),
+}
+
+
+def first_weight(iteration) -> Any:
+    return iteration.module[0].weight
+
+
+def written(module, write):
+    weight = module[0].weight
+    with torch.no_grad():
+        WRITES[write](module, weight)
+
+
+def test_what_is_written_into_an_offloaded_weight_is_trained_on():
+    """By every way of PyTorch to change a weight; what was read before it holds no part of memplan."""
+    eager, iteration = seeded("perceptron", adamw), seeded("perceptron", adamw)
+    step = moving(iteration)
+    for turn, write in enumerate(WRITES):
+        torch.manual_seed(turn)
+        step.run(iteration.inputs)
+        torch.manual_seed(turn)
+        run_eager(eager)
+        assert offloaded(iteration) > 3
+        for each in (eager, iteration):
+            written(each.module, write)
+        assert "_memplan" not in vars(first_weight(iteration)), write
+        torch.manual_seed(turn)
+        found = step.run(iteration.inputs)
+        torch.manual_seed(turn)
+        assert torch.equal(not_none(found.loss), not_none(run_eager(eager).loss)), write
+    assert_equal(([], everything(iteration)), ([], everything(eager)))
+
+
+def test_an_offloaded_weight_is_made_a_parameter_of_its_own():
+    """As is done to untie weights. The new one shares memory with the old one, as `nn.Parameter` has it."""
+    iteration = seeded("perceptron", adamw)
+    step = moving(iteration)
+    step.run(iteration.inputs)
+    weight = first_weight(iteration)
+    assert hold_of(weight) is not None
+    made = nn.Parameter(weight, requires_grad=False)
+    assert type(made) is nn.Parameter
+    assert not made.requires_grad
+    assert torch.equal(made, weight)
+    assert made.data_ptr() == weight.data_ptr()
+    assert type(weight.detach()) is torch.Tensor
+
+
+def test_what_is_lost_stays_so_until_all_of_it_is_replaced():
+    """A copy that fails leaves no memory that nobody has written."""
+
+    def refuse():
+        raise MemplanError("lost")
+
+    def lost() -> Any:
+        weight = nn.Parameter(torch.randn(4, 8))
+        give_up(weight, form_of(weight), refuse)
+        return weight
+
+    for write in ("set_", "data", "copy_", "swap_tensors"):
+        weight = lost()
+        with torch.no_grad():
+            if write == "swap_tensors":
+                with pytest.raises(MemplanError, match="lost"):
+                    WRITES[write](None, weight)
+                continue
+            WRITES[write](None, weight)
+        assert type(weight) is nn.Parameter
+        assert torch.equal(weight, torch.linspace(-1, 1, 32).reshape(4, 8))
+    weight = lost()
+    for attempt in (
+        lambda: weight.copy_(torch.zeros(3)),
+        lambda: weight.set_(torch.zeros(4, 8, dtype=torch.int64)),
+        lambda: setattr(weight, "data", torch.zeros(4, 8, dtype=torch.int64)),
+    ):
+        with torch.no_grad(), pytest.raises((RuntimeError, TypeError)):
+            attempt()
+        with pytest.raises(MemplanError, match="lost"):
+            weight.sum()
+
+
+def test_python_state_that_is_put_back_leaves_who_holds_what():
+    """Whether the tensor was offloaded when it was noted, or is so now."""
+    iteration = seeded("perceptron", adamw)
+    step = moving(iteration)
+    weight = first_weight(iteration)
+    here = PythonState(iteration, tensors=False)
+    step.run(iteration.inputs)
+    attributes_of(weight)["mine"] = 1
+    here.put_back()
+    assert "mine" not in attributes_of(weight)
+    away = PythonState(iteration, tensors=False)
+    assert hold_of(weight) is not None
+    expected = weight.detach().clone()
+    away.put_back()
+    assert vars(weight) == {}
+    assert torch.equal(weight, expected)

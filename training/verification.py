@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from ..graphs.errors import InputError
+from ..graphs.errors import InputError, MemplanError
 from ..graphs.machine import Machine
 from ..graphs.units import format_bytes
 from ..planner.baseline import baseline
@@ -169,9 +169,7 @@ class Verification:
             if begun:
                 raise
             if not is_out_of_memory(error):
-                # A change of module or optimizer that the plan refuses is refused best by the plan.
-                with unchanged(iteration, step.program.device):
-                    run()
+                _refused_by_plan(iteration, step, run)
                 raise
             del self.waiting[step]
             warn_user(NOT_COMPARED)
@@ -202,3 +200,18 @@ class Verification:
             raise InputError(line)
         if line := below_baseline({"peak": eager.peak_bytes}, baseline(plan.graph).peak):
             warn_user(line)
+
+
+def _refused_by_plan(iteration: Iteration, step: PlannedStep, run: Callable[[], Outcome]) -> None:
+    """Run an iteration that eager PyTorch has failed in, and put all back. Raises MemplanError if the plan
+    refuses it: it says best what was changed of module or optimizer.
+
+    Any other error of the plan's is eager's, raised once more.
+    """
+    try:
+        with unchanged(iteration, step.program.device):
+            run()
+    except MemplanError:
+        raise
+    except Exception:
+        return

@@ -19,6 +19,7 @@ from ..model.iteration import Iteration
 from ..model.python_state import PythonState
 from ..model.unchanged import Before, unchanged
 from ..run.execute import Outcome, PlannedStep
+from ..run.recovery import noted_as_undone
 from .batch_of_update import Place, place_of, places, put_sums, take_sums, without_passing_states
 from .comparison import ITERATIONS, difference, everything, left_by
 from .cost import EagerCost
@@ -54,7 +55,7 @@ class BatchComparison:
         place = place_of(iteration)
         if place not in self.left and not self._differed:
             return run()
-        with unchanged(iteration, step.program.device) as before:
+        with noted_as_undone(), unchanged(iteration, step.program.device) as before:
             expected = self._eager(iteration, step, before, cost, place)
             before.put_back()
             outcome = run()

@@ -17,6 +17,7 @@ from ..model.python_state import NUMPY_NUMBERS, PYTHON_NUMBERS, PythonState
 from ..model.unchanged import Before, changed_by, changing, copies, unchanged
 from ..program.program import Program
 from ..run.execute import Outcome, PlannedStep
+from ..run.recovery import noted_as_undone
 from ..trace.trace_context import compiling, without_checkpoints
 from .batch_of_update import take_sums
 from .cost import Cost, EagerCost
@@ -273,7 +274,7 @@ def _alone(iteration: Iteration, step: PlannedStep, programs: Collection[Program
 
     programs: the iterations' programs; none for eager's.
     """
-    with unchanged(iteration, step.program.device, programs) as before:
+    with noted_as_undone(), unchanged(iteration, step.program.device, programs) as before:
         if iteration.updates is not None and accumulated(iteration.updates.optimizer) is not None:
             take_sums(iteration)
         yield before

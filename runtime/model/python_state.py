@@ -15,6 +15,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
+from functools import partial
 from types import CellType, FunctionType
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakSet
@@ -39,9 +40,9 @@ from ..reach import (
     reachable,
     spelled,
 )
-from ..torch_internals import FakeTensor
+from ..torch_internals import HOLD, FakeTensor, attributes_of
 from .iteration import Iteration, tensors_in
-from .saved import SavedTensor
+from .saved import SavedTensor, run_all
 
 _RECORDS = ("transformers.trainer_callback",)
 """Modules of a library whose objects are a trainer's record of its training."""
@@ -140,9 +141,8 @@ class PythonState:
         return self.drawn_from(PYTHON_NUMBERS, NUMPY_NUMBERS) is not None
 
     def put_back(self) -> None:
-        for kept in self._things:
-            if kept.changes():
-                kept.put_back()
+        """Put back each thing that has changed, whatever the others raise."""
+        run_all([partial(_put_back, kept) for kept in self._things])
 
 
 @contextmanager
@@ -225,6 +225,11 @@ def _holds_tensor(things: list[Any]) -> bool:
 # ── how each kind of thing is kept ──────────────────────────────────────────────────────────────────
 
 
+def _put_back(kept: _Noted) -> None:
+    if kept.changes():
+        kept.put_back()
+
+
 def _of(path: Path, thing: Any) -> Iterable[_Noted]:
     if isinstance(thing, dict):
         yield _of_dict(path, thing)
@@ -241,6 +246,9 @@ def _of(path: Path, thing: Any) -> Iterable[_Noted]:
             yield _of_names(path, thing.__globals__, globals_in(thing.__code__, stored=True))
     elif (state := _state_of(thing)) is not None:
         yield _of_state(path, *state)
+    if isinstance(thing, Tensor):
+        yield _of_dict(path, attributes_of(thing), passed_by=HOLD)
+        return
     own = None if isinstance(thing, FunctionType) else own_attributes(thing)
     if not isinstance(thing, type) and not is_of_python(type(thing)) and isinstance(own, dict):
         yield _of_dict(path, own)
@@ -278,18 +286,25 @@ def _of_module(name: str) -> Iterable[_Noted]:
 # Containers are asked as Python's own: a method of a user's class may do anything.
 
 
-def _of_dict(path: Path, thing: dict[Any, Any]) -> _Noted:
+def _of_dict(path: Path, thing: dict[Any, Any], passed_by: str | None = None) -> _Noted:
+    """Note a dict, but for one of its entries.
+
+    passed_by: the entry of an offloaded tensor's attributes in which memplan keeps who has its values. It
+        goes together with the tensor's class and stays what it is: put back, it would name one who has none.
+    """
     base = container_of(thing)
     known = dict(base.items(thing))
+    known.pop(passed_by, None)
 
     def changes() -> list[object]:
         missing = object()
         changed = [key for key in known if base.get(thing, key, missing) is not known[key]]
-        return [*changed, *(key for key in base.__iter__(thing) if key not in known)]
+        return [*changed, *(key for key in base.__iter__(thing) if key not in known and key != passed_by)]
 
     def put_back() -> None:
+        stays = {key: each for key, each in base.items(thing) if key == passed_by}
         base.clear(thing)
-        base.update(thing, known)
+        base.update(thing, {**known, **stays})
 
     return _Noted(path, changes, put_back)
 

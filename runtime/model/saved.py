@@ -7,14 +7,14 @@ fail because of an iteration that has left the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..storage.offloaded import hold_of
+from ..storage.offloaded import hold_of, is_lost
 from ..torch_internals import memory_of, parts_of_wrapper, set_version, version_of
 
 
@@ -37,8 +37,7 @@ class SavedTensor:
         """Tell whether any bit is different, or the form. A tensor whose values were lost has changed."""
         if self._parts:
             return any(part.has_changed() for part in self._parts)
-        hold = hold_of(self.tensor)
-        if hold is not None and hold.lost:
+        if is_lost(self.tensor):
             return True
         if self._bytes is None:
             return False
@@ -47,7 +46,9 @@ class SavedTensor:
     def put_back(self) -> None:
         for part in self._parts:
             part.put_back()
-        if self._memory is not None and _layout(self.tensor) != _layout(self._memory):
+        if self._memory is not None and (
+            is_lost(self.tensor) or _layout(self.tensor) != _layout(self._memory)
+        ):
             self.tensor.data = self._memory
         if self._bytes is not None and self.has_changed():
             self._write(self._bytes)
@@ -57,8 +58,7 @@ class SavedTensor:
             set_version(self.tensor, self._version)
 
     def _write(self, bytes_: Tensor) -> None:
-        hold = hold_of(self.tensor)
-        if self._form is not None and ((hold and hold.lost) or _form(self.tensor) != self._form):
+        if self._form is not None and (is_lost(self.tensor) or _form(self.tensor) != self._form):
             shape, strides, dtype, device = self._form
             self.tensor.data = torch.empty_strided(shape, strides, dtype=dtype, device=device)
         elements = elements_of(self.tensor.data)
@@ -103,6 +103,18 @@ class SavedGradients:
     def _clear(self) -> None:
         for tensor, _gradient in self._known:
             tensor.grad = None
+
+
+def run_all(steps: Iterable[Callable[[], None]]) -> None:
+    """Run each step, whatever the others raise. Raises what the first that fails raises."""
+    errors: list[BaseException] = []
+    for step in steps:
+        try:
+            step()
+        except BaseException as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def elements_of(tensor: Tensor) -> Tensor:

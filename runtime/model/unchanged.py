@@ -24,7 +24,10 @@ from ..program.program import Program
 from ..reach import parts_with_code, reachable
 from .iteration import Iteration, tensors_in
 from .python_state import PythonState
-from .saved import SavedGradients, SavedOptimizer, SavedTensor
+from .saved import SavedGradients, SavedOptimizer, SavedTensor, run_all
+
+NOT_PUT_BACK = "some of what the iteration has changed could not be put back"
+"""Beginning of a note of what iterations have raised."""
 
 
 class Before:
@@ -46,7 +49,7 @@ class Before:
         return [name for name, tensor in self.tensors.items() if tensor.has_changed()]
 
     def put_back(self) -> None:
-        _run_all(self._steps)
+        run_all(self._steps)
 
     def keep(self) -> None:
         """Keep what was changed since it was put back, beyond the end of the context."""
@@ -62,8 +65,8 @@ def unchanged(
     programs: what they run. Then of parameters, buffers, inputs and states only those are copied that an
     operation changes. Without any, as for eager PyTorch, all are.
 
-    If an iteration that moves tensors has failed before its end, those that it lost have their values of
-    before, too.
+    Tensors that a failed iteration has lost, between its updates or as it moved them, have their values of
+    before, too. What has failed is raised, whatever fails after it.
     """
     with deferred_signals():
         generators = {each: save_generator(each) for each in {torch.device("cpu"), device}}
@@ -85,8 +88,13 @@ def unchanged(
         try:
             with open_to_signals(first_interrupt=True):
                 yield before
-        finally:
-            before.put_back()
+        except BaseException as error:
+            try:
+                before.put_back()
+            except BaseException as other:  # the first says what was wrong
+                error.add_note(f"{NOT_PUT_BACK}: {type(other).__name__}: {other}")
+            raise
+        before.put_back()
 
 
 def residents_of(iteration: Iteration) -> dict[str, Tensor]:
@@ -167,15 +175,3 @@ def _of_loss(iteration: Iteration) -> list[Tensor]:
     roots = {"module": iteration.module, "loss_fn": iteration.loss_fn}
     found = (thing for _path, thing in reachable(roots, parts_with_code) if isinstance(thing, Tensor))
     return [tensor for tensor in found if tensor.requires_grad and id(tensor) not in own]
-
-
-def _run_all(steps: list[Callable[[], None]]) -> None:
-    """Run each step, whatever the others raise. Raises what the first that fails raises."""
-    errors: list[BaseException] = []
-    for step in steps:
-        try:
-            step()
-        except BaseException as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]

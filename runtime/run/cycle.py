@@ -424,11 +424,12 @@ class Cycle:
         if self._suspended:
             raise MemplanError(BETWEEN)
         self._end_abandoned()
-        if any(ticket.error() for ticket in (*self._last.values(), *self._now.values())):
+        errors = (ticket.error() for ticket in (*self._last.values(), *self._now.values()))
+        if (error := next(filter(None, errors), None)) is not None:
             self.salvage()
         if self.lost:
             self.when_lost()
-            raise MemplanError(self.lost_line)
+            raise MemplanError(self.lost_line) from error
         self._begin()
 
     def _begin(self) -> None:

@@ -470,8 +470,10 @@ class PlannedStep:
 
     def place(self) -> None:
         """Put all tensors into the memories in which an iteration starts, another step's too; an iteration
-        does so if need be.
+        does so if need be, and always if the optimizer has not all states, which it makes.
         """
+        if self._optimizer is not None and not self._optimizer.complete:
+            return
         if self.cycle is not None:
             self._ownership.take()
         stays = {value.storage for value in self.program.values} - self._moved

@@ -21,6 +21,7 @@ from torch import Tensor
 from ...graphs.errors import MemplanError
 from ..calls.randomness import restore_generator, save_generator
 from ..device.device import Device
+from ..model.unchanged import NOT_PUT_BACK
 from ..program.program import Program
 from ..sharded.local_tensors import local_tensor
 from ..storage.copies import raw
@@ -167,6 +168,20 @@ class Recovery:
         if self._cycle is not None and self._ownership is not None:
             self._ownership.give_up(storages, self._refusal())
             self._cycle.lost.clear()
+
+
+@contextmanager
+def noted_as_undone() -> Generator[None]:
+    """Surround iterations of which all is put back if they fail (model/unchanged.py): the note of one that
+    could not do so itself says so.
+    """
+    try:
+        yield
+    except BaseException as error:
+        notes = getattr(error, "__notes__", [])
+        if not any(note.startswith(NOT_PUT_BACK) for note in notes):
+            notes[:] = [UNDONE if note in (LOST, BEGINS_ANEW) else note for note in notes]
+        raise
 
 
 def _weakly(method: Callable[[], None]) -> Callable[[], None]:

@@ -121,6 +121,7 @@ class OptimizerState:
         self._made: list[tuple[str, str]] = []
         self._counted: list[Tensor] = []
         self._counts_now: list[Tensor] = []
+        self._steps = 0.0
         self._ends = False
         self._forms = {state: program.values[value] for state, value in program.states.items()}
         self._own_step: tuple[Any, ...] = ()
@@ -230,6 +231,7 @@ class OptimizerState:
             self._counts_now = [row[COUNT] for row in rows.values()]
             _check_counts(self._counts_now)
             counts = set(_numbers(self._counts_now))
+            self._steps = max(counts)
         states = [
             weight
             if is_own_master(weight := tensors[parameter], state)
@@ -260,16 +262,17 @@ class OptimizerState:
 
     def undo(self) -> None:
         """Make the iteration as if it had not begun: the states that it made are removed."""
-        _add(self._counted, -1)
+        for count in self._counted:  # not all may have been counted
+            count.fill_(self._steps)
         self._counted = []
         if self._ends:
             note_accumulated(self._optimizer, self._begun)
         self._ends = False
+        rows = self._rows()
         for name, state in self._made:
-            weight = self._module.get_parameter(name)
-            self._optimizer.state[weight].pop(state, None)
-            if not self._optimizer.state[weight]:
-                del self._optimizer.state[weight]
+            rows[name].pop(state, None)
+        for name in [name for name, row in rows.items() if not row]:
+            self._optimizer.state.pop(self._module.get_parameter(name), None)
         self._made = []
 
     def end(self, *, skipped: bool = False) -> None:
@@ -289,13 +292,19 @@ class OptimizerState:
         note_accumulated(self._optimizer, None)
         count_as_stepped(self._optimizer)
         if self._counts:
-            _add(self._counts_now, 1)
             self._counted = self._counts_now
+            _add(self._counted, 1)
 
     def forget_sums(self) -> None:
         """Forget the sums: the update begins anew with the next batch."""
         self._ends = False
         forget_sums(self._optimizer)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all states are there; those that are missing are made by the next iteration."""
+        rows = self._rows()
+        return all(state in rows[parameter] for parameter, names in self._names.items() for state in names)
 
     def tensor(self, parameter: str, state: str) -> Tensor:
         """Return a state as plans have it: of one that is spread over ranks, this rank's share."""
@@ -325,7 +334,8 @@ class OptimizerState:
 
     def _rows(self) -> dict[str, dict[str, Any]]:
         """Return by parameter name what the optimizer holds for it."""
-        return {name: self._optimizer.state[self._module.get_parameter(name)] for name in self._names}
+        state = self._optimizer.state
+        return {name: state.get(self._module.get_parameter(name), {}) for name in self._names}
 
     def _count(self, parameter: str) -> Tensor:
         """Return a step count of zero. Fused kernels need it on the weight's device."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import random
 import signal
-import sys
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -23,7 +23,9 @@ import memplan
 import pytest
 import torch
 from memplan.graphs.machine import Links, Machine
-from memplan.runtime.compare.batch import BatchComparison
+from memplan.runtime.compare import batch
+from memplan.runtime.run.recovery import Recovery
+from memplan.runtime.updates.state import OptimizerState
 from torch import nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -152,13 +154,12 @@ class MineError(ValueError):
 
 
 ERRORS = (RuntimeError, torch.OutOfMemoryError, MineError, KeyboardInterrupt, "Ctrl-C", "Ctrl-C twice")
-_OF_COPIES = ("saved.py", "python_state.py", "unchanged.py", "comparison.py", "host_access.py")
 
 
 class FailingAt(TorchDispatchMode):
-    """Fails at the nth operation of the iterations within; what memplan's copies of tensors call is not
-    counted.
-    """
+    """Fails at the nth operation of eager PyTorch's iterations and the plan's, within `with_faults`."""
+
+    now: FailingAt | None = None
 
     def __init__(self, number: int = 0, kind: Any = None):
         super().__init__()
@@ -166,12 +167,8 @@ class FailingAt(TorchDispatchMode):
         self._number, self._kind = number, kind
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        frame = sys._getframe(1)
-        while frame is not None and not frame.f_code.co_filename.endswith(_OF_COPIES):
-            frame = frame.f_back
-        own = frame is None or frame.f_code.co_name in ("compare", "_planned", "_eager", "_alone")
-        self.count += own
-        if own and self.count == self._number:
+        self.count += 1
+        if self.count == self._number:
             self._fail()
         return func(*args, **(kwargs or {}))
 
@@ -184,12 +181,39 @@ class FailingAt(TorchDispatchMode):
         raise self.raised
 
 
+def faulty() -> AbstractContextManager[Any]:
+    return nullcontext() if FailingAt.now is None else FailingAt.now
+
+
+@pytest.fixture
+def with_faults(monkeypatch):
+    """The mode is entered where operations run: a step refuses to be called within one."""
+
+    def within(function):
+        def run(*arguments, **keywords):
+            with faulty():
+                return function(*arguments, **keywords)
+
+        return run
+
+    around = Recovery.around
+
+    @contextmanager
+    def around_faulty(self, residents):
+        with around(self, residents), faulty():
+            yield
+
+    monkeypatch.setattr(Recovery, "around", around_faulty)
+    monkeypatch.setattr(batch, "run_eager", within(batch.run_eager))
+    monkeypatch.setattr(OptimizerState, "begin", within(OptimizerState.begin))
+
+
 class Training:
     """A planned step, states to begin iterations from, and what these leave."""
 
     def __init__(self, model: str, way: str, iterations: int = 3):
         torch.manual_seed(0)
-        self.module, batch = MODELS[model]()
+        self.module, make = MODELS[model]()
         self.way, options = way, {"budget": "100%", **WAYS[way]}
         if options.get("master_weights"):
             self.module.bfloat16()
@@ -197,7 +221,7 @@ class Training:
         self.optimizer = None if way == "not planned" else torch.optim.AdamW(trained, lr=0.01)
         if way == "scaled":
             self.scaler = options["scaler"] = torch.amp.GradScaler("cpu", init_scale=SCALE)
-        first, self.batch = batch(4), self._cast(batch(3 if way == "another shape" else 4))
+        first, self.batch = make(4), self._cast(make(3 if way == "another shape" else 4))
         self.step: Any = memplan.optimize(
             self.module,
             self._cast(first),
@@ -218,9 +242,7 @@ class Training:
         for number in range(iterations):
             self.load(self.before[number])
             self.compare(number)
-            with FailingAt() as counted:
-                self.run()
-            self.counts.append(counted.count)
+            self.counts.append(self.run_failing(FailingAt()).count)
             self.states.append(self.state())
             self.before.append(self.snapshot())
 
@@ -234,6 +256,14 @@ class Training:
         if self.optimizer is None:
             loss.backward()
 
+    def run_failing(self, failing: FailingAt) -> FailingAt:
+        FailingAt.now = failing
+        try:
+            self.run()
+        finally:
+            FailingAt.now = None
+        return failing
+
     def compare(self, number: int) -> bool:
         """Have the next iteration compared, if it is one of the first two; tell whether it is."""
         waiting = self.step._planner.verification.waiting
@@ -241,7 +271,7 @@ class Training:
         if number < 2:
             iteration = self.step._iteration
             waiting |= {
-                plan: replace(each, comparison=BatchComparison(iteration))
+                plan: replace(each, comparison=batch.BatchComparison(iteration))
                 for plan, each in self._waiting.items()
             }
         if self._waiting:  # out of memory may have led to another plan
@@ -286,8 +316,7 @@ class Training:
         caught = None
         failing = FailingAt(place, kind)
         try:
-            with failing:
-                self.run()
+            self.run_failing(failing)
         except BaseException as error:
             caught = error
         interrupted = isinstance(kind, str)
@@ -330,6 +359,7 @@ CASES = [
 ]
 
 
+@pytest.mark.usefixtures("with_faults")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("way", "model"), CASES)
 def test_a_failure_at_any_operation_leaves_nothing_half_done(way, model):
@@ -340,6 +370,7 @@ def test_a_failure_at_any_operation_leaves_nothing_half_done(way, model):
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1200)
+@pytest.mark.usefixtures("with_faults")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("model", MODELS)
 def test_a_failure_at_every_operation_leaves_nothing_half_done(model):

@@ -5,6 +5,9 @@
                                                               ├── yes: eager PyTorch, with one warning
                                                               └── no: the refusal
 
+While the user's profiler records, no plan can be measured: until it ends, such batches are eager PyTorch's
+whatever they take, unless plans keep tensors off the device.
+
 A batch of the same form is not traced once more. Values may decide what a batch takes, and eager PyTorch
 keeps what the code still names; so the first one of each form is measured, and if it took more the next ones
 are refused.
@@ -21,7 +24,7 @@ from ..graphs.units import format_bytes
 from ..planner.baseline import baseline
 from ..runtime.compare.eager import run_eager
 from ..runtime.compare.peaks import resident_bytes
-from ..runtime.measuring.live_bytes import can_count, live_peak
+from ..runtime.measuring.live_bytes import ProfilerOnError, can_count, live_peak
 from ..runtime.model.iteration import Inputs, Iteration, tensors_in
 from ..runtime.run.execute import Outcome, PlannedStep
 from ..runtime.unsupported import TraceError, warn_user
@@ -41,7 +44,7 @@ class EagerBatches:
         several = iteration.updates is not None and iteration.accumulate > 1  # the sums are the plans'
         self._possible = iteration.trains and iteration.alone and not several
         self._forms: dict[Hashable, str] = {}
-        self._said = False
+        self._said = self._said_profiled = False
         self._unmeasured: set[Hashable] = set()
         self._exceeded = False
 
@@ -56,6 +59,13 @@ class EagerBatches:
         error: why no plan can be made.
         steps: the plans that there are.
         """
+        steps = list(steps)
+        whole = self._possible and all(each.cycle is None for each in steps)  # all tensors are on the device
+        if whole and isinstance(error, ProfilerOnError):
+            if not self._said_profiled:
+                self._said_profiled = True
+                warn_user(f"{error}; until then eager PyTorch runs them, and may take more than the budget")
+            return
         if self._exceeded or not (self._possible and any(_fits(step, inputs) for step in steps)):
             raise error
         if (form := _form(inputs)) not in self._forms:

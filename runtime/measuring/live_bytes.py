@@ -58,6 +58,10 @@ class AllocatorEvent(NamedTuple):
     bytes: int
 
 
+class ProfilerOnError(InputError):
+    """Error of a plan that can't be measured now: the user's profiler is on."""
+
+
 def live_peak(
     call: Callable[[], T],
     device: str | torch.device | Device = "cpu",
@@ -84,7 +88,7 @@ def can_count(device: str | torch.device | Device = "cpu") -> bool:
 def check_profiler(device: str | torch.device | Device = "cpu") -> None:
     """Raise InputError if the user's profiler is on, or about to be."""
     if not can_count(device):
-        raise InputError(_TAKEN)
+        raise ProfilerOnError(_TAKEN)
 
 
 def blocks_of(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
@@ -122,7 +126,7 @@ _TAKEN = (
 
 def _cpu_peak(call: Callable[[], T], there: Mapping[int, int]) -> Peak[T]:
     if not _counting and profiler_is_on():
-        raise InputError(_TAKEN)
+        raise ProfilerOnError(_TAKEN)
     _collect()
     blocks: list[AllocatorEvent] = []
     _counting.append(blocks)

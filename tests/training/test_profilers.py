@@ -46,6 +46,20 @@ def test_a_batch_of_a_new_shape_is_eager_pytorchs_and_the_profile_is_whole(tmp_p
     step(torch.randn(24, 16)).backward()
 
 
+def test_a_larger_batch_is_eager_pytorchs_while_the_profiler_is_on():
+    """It is planned when the profiler has ended."""
+    step, large = made(), torch.randn(40, 16)
+    expected = step._iteration.module(large).square().mean()
+    with recording():
+        with pytest.warns(UserWarning, match=f"{LINE}.*and may take more than the budget"):
+            loss = step(large)
+        assert torch.equal(loss, expected)
+        loss.backward()
+    assert len(step.plans) == 1
+    with pytest.raises(memplan.InfeasibleError):
+        step(large)
+
+
 def test_optimize_itself_is_refused():
     with recording(), pytest.raises(memplan.MemplanError, match=LINE):
         made()

@@ -20,6 +20,7 @@ from ..graphs.errors import InputError, MemplanError
 from ..graphs.machine import Machine
 from ..graphs.units import format_bytes
 from ..planner.baseline import baseline
+from ..planner.bounds import minimum_memory
 from ..planner.simulator.simulate import simulate
 from ..runtime.compare.batch import BatchComparison
 from ..runtime.compare.cost import Cost, EagerCost, below_baseline, worse_than_eager
@@ -196,7 +197,8 @@ class Verification:
         """
         machine = self.machine_of(plan)
         peak = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures.peak
-        if line := worse_than_eager(iteration, step, peak, eager, outside):
+        least = minimum_memory(plan.graph, machine)
+        if line := worse_than_eager(iteration, step, peak, eager, outside, least):
             raise InputError(line)
         if line := below_baseline({"peak": eager.peak_bytes}, baseline(plan.graph).peak):
             warn_user(line)

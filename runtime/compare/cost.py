@@ -107,7 +107,7 @@ def below_baseline(eager: Mapping[str, Any], baseline: int) -> str | None:
 
 
 def worse_than_eager(
-    iteration: Iteration, step: PlannedStep, peak: int, eager: Cost, outside: int = 0
+    iteration: Iteration, step: PlannedStep, peak: int, eager: Cost, outside: int = 0, least: int = 0
 ) -> str | None:
     """Return a line if the plan is worse than eager in memory and in time.
 
@@ -116,6 +116,7 @@ def worse_than_eager(
 
     peak: the plan's, as simulated, in bytes.
     outside: bytes of the budget that are not the plan's.
+    least: the minimum memory of plans, in bytes.
     """
     if peak < MORE * eager.peak_bytes:
         return None
@@ -128,7 +129,7 @@ def worse_than_eager(
         of_eager, of_plan = windows(runs, rounds, step, ROUND_SECONDS, MOST_IN_A_ROUND)
     if not is_slower(of_plan, of_eager):
         return None
-    return worse_in_both(peak, median(of_plan), eager._replace(seconds=median(of_eager)), outside)
+    return worse_in_both(peak, median(of_plan), eager._replace(seconds=median(of_eager)), outside, least)
 
 
 def is_slower(of_plan: Sequence[float], of_eager: Sequence[float]) -> bool:
@@ -138,18 +139,20 @@ def is_slower(of_plan: Sequence[float], of_eager: Sequence[float]) -> bool:
     return ratios[1] >= 1 + (SLOWER - 1) / 2 and median(ratios) >= SLOWER
 
 
-def worse_in_both(peak: int, seconds: float, eager: Cost, outside: int = 0) -> str | None:
+def worse_in_both(peak: int, seconds: float, eager: Cost, outside: int = 0, least: int = 0) -> str | None:
     """Return a line if both memory and time are more than eager's.
 
     peak: the plan's, in bytes.
     seconds: the plan's, of an iteration.
     outside: bytes of the budget that are not the plan's.
+    least: the minimum memory of plans, in bytes: a budget below eager's peak is advised if that is lower.
     """
     if peak < MORE * eager.peak_bytes or seconds < max(SLOWER * eager.seconds, eager.seconds + FIXED_SECONDS):
         return None
     own, theirs = (f"{time * 1e3:.3g} ms an iteration" for time in (seconds, eager.seconds))
+    below = f", or give a budget below {eager.peak_bytes + outside:,} bytes"
     return (
         f"the plan is worse than eager PyTorch in both memory and time: it takes {spelled(peak)} and {own}, "
-        f"eager {spelled(eager.peak_bytes)} and {theirs}: train with eager PyTorch as it is, or give a "
-        f"budget below {eager.peak_bytes + outside:,} bytes"
+        f"eager {spelled(eager.peak_bytes)} and {theirs}: train with eager PyTorch as it is"
+        f"{below if least < eager.peak_bytes else ''}"
     )

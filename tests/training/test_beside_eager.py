@@ -152,6 +152,13 @@ def test_only_worse_in_both_is_worse(plan, eager, is_worse):
     assert (worse_in_both(*plan, eager=eager) is not None) == is_worse
 
 
+def test_a_budget_that_no_plan_can_have_is_not_advised():
+    for least, advised in ((899, True), (900, False), (2000, False)):
+        line = worse_in_both(1000, 1.0, Cost(900, 0.8), 50, least)
+        assert line is not None
+        assert ("or give a budget below 950 bytes" in line) == advised
+
+
 def test_below_the_baseline_is_by_more_than_a_rounding():
     assert below_baseline({"peak": 951}, 1000) is None
     assert "95% of the baseline" in (below_baseline({"peak": 950}, 1000) or "")

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from ..graphs.errors import InputError
-from ..graphs.folders.cache import cache_folder, private_folder
+from ..graphs.folders.cache import user_cache
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..graphs.units import format_bytes
@@ -311,8 +311,7 @@ def _answered(
 
 def _refused_folder() -> Path | None:
     """Return the folder of schedules of budgets that refusals named; None if others could write there."""
-    folder = cache_folder()
-    return None if folder is None else private_folder(folder / "refused")
+    return (user_cache() / "refused").made()
 
 
 def _in_arena(graph: Graph, search: Search) -> bool:

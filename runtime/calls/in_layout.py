@@ -59,7 +59,10 @@ def loses_layout(target: Any, arguments: tuple[Any, ...], keywords: dict[str, An
     first argument, a functional tensor, which the call changes in place.
     """
     first = arguments[0]
-    if first.is_contiguous() or _UNSUITED.intersection(target.tags) or target is _COPY or picks(target):
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(first.shape, first.stride(), strict=True))
+    if first.is_contiguous() or extent != first.numel():  # a view with gaps is written back into its block
+        return False
+    if _UNSUITED.intersection(target.tags) or target is _COPY or picks(target):
         return False
 
     def copied(leaf: Any) -> Any:

@@ -191,6 +191,23 @@ def test_changes_in_place_of_a_transposed_tensor(loss):
     assert compare(iteration, PlannedStep(iteration, program, baseline_schedule(graph))).equal
 
 
+class Shifted(nn.Embedding):
+    """Labels as T5 gives them to its decoder: a number is written into one column."""
+
+    def forward(self, input):
+        shifted = input.new_zeros(input.shape)
+        shifted[..., 1:] = input[..., :-1].clone()
+        shifted[..., 0] = 3
+        return super().forward(shifted)
+
+
+def test_a_change_in_place_of_a_column():
+    iteration = Iteration(Shifted(8, 4), (torch.randint(8, (3, 5)),), lambda output: output.square().mean())
+    program = trace_real_layouts(iteration)
+    graph = graph_of(program, [Cost(1.0)] * len(program.operations))
+    assert compare(iteration, PlannedStep(iteration, program, baseline_schedule(graph))).equal
+
+
 def test_a_view_of_one_image_has_the_strides_of_the_kernel():
     torch.manual_seed(0)
     iteration = patches()

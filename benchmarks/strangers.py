@@ -4,7 +4,8 @@ people have?
     nice python benchmarks/strangers.py --rows rows.jsonl [--write FILE.md] [family | model ...]
 
 Each model has a process of its own, which trains it on ten different batches of equal shapes by eager PyTorch
-and by `optimize`, with AdamW in the loop and in the plan (strangers_training.py). *works*: all batches train,
+and by `optimize` with its default options, with AdamW in the loop and in the plan
+(strangers_training.py). *works*: all batches train,
 and losses, gradients, weights, optimizer states, buffers and random numbers are bitwise eager's, in a peak
 that is at most the predicted. Other outcomes: *refused* by a line of `optimize`; *refused later*, at another
 batch than the first; *wrong*; *crash*, by an exception that is no refusal or by a signal. Rows that are in
@@ -17,6 +18,7 @@ import gc
 import json
 import multiprocessing
 import os
+import tempfile
 import time
 from itertools import zip_longest
 from pathlib import Path
@@ -114,6 +116,9 @@ def main():
     parser.add_argument("--once", action="store_true", help="AdamW in the plan alone, 100 % of the memory")
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for a model")
     options = parser.parse_args()
+    os.environ["XDG_CACHE_HOME"] = (
+        tempfile.mkdtemp()
+    )  # of this run alone
     warm()
     models = [*in_turn(strangers())]
     gc.collect()

@@ -20,7 +20,7 @@ from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.model.iteration import Labelled, forward, tensors_in
 from memplan.solvers.problem import InfeasibleError
 
-BATCHES, SOLVER = 10, "search"
+BATCHES = 10
 BUDGETS = ("80%", "100%", 10**10)
 """The first for which all batches have a schedule; the last is any memory at all."""
 WORKS, REFUSED, LATER, WRONG = "works", "refused", "refused later", "wrong"
@@ -161,7 +161,7 @@ def planned(make, batches, budget, *, verify, in_plan, time_limit):
         given["targets"] = targets
     if in_plan:
         given["optimizer"] = training.optimizer
-    run = optimize(iteration.module, first, budget=budget, solver=SOLVER, cache=False, **given)
+    run = optimize(iteration.module, first, budget=budget, **given)  # by the defaults, as users do
     begin()
 
     def step(batch):

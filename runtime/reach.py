@@ -12,14 +12,13 @@ import os
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from enum import Enum
 from functools import cache, partial
 from types import (
     BuiltinFunctionType,
     CellType,
     CodeType,
     FunctionType,
-    MemberDescriptorType,
     MethodType,
     ModuleType,
 )
@@ -28,6 +27,17 @@ from weakref import ProxyTypes
 
 from torch import Tensor
 
+from .raw import (
+    bases_of,
+    by_class,
+    class_entries,
+    is_a,
+    is_same_key,
+    module_of,
+    name_of,
+    own_attributes,
+    slots_of,
+)
 from .torch_internals import MODULE_REGISTERS
 
 Path = tuple[object, ...]
@@ -74,7 +84,7 @@ def parts_of(thing: Any) -> Parts:
         if found is None:
             return
         yield from found
-    if not isinstance(thing, _ENDS) and not is_of_python(type(thing)):
+    if not is_a(thing, _ENDS) and not is_of_python(type(thing)):
         yield from _attributes(thing)
 
 
@@ -88,14 +98,15 @@ def container_of(thing: Any) -> Any:
     return next((base for base in _CONTAINERS if issubclass(type(thing), base)), None)
 
 
-def entries_of(thing: Any, base: Any) -> Iterable[tuple[Any, Any]] | None:
+def entries_of(thing: Any, base: Any, *, longest: int | None = LONGEST) -> Iterable[tuple[Any, Any]] | None:
     """Return the entries of a container by their keys, elements of a set by themselves; None if it is data.
 
     base: its `container_of`.
+    longest: a container of more entries is data.
 
     It is a list of what is there now: the walk may run code that changes the container.
     """
-    if base.__len__(thing) > LONGEST:
+    if longest is not None and base.__len__(thing) > longest:
         return None
     if issubclass(base, dict):
         return list(base.items(thing))
@@ -106,20 +117,20 @@ def entries_of(thing: Any, base: Any) -> Iterable[tuple[Any, Any]] | None:
 def parts_with_code(thing: Any) -> Parts:
     """Yield what `parts_of` yields, and also what functions hold, and the methods of a user's own classes."""
     yield from parts_of(thing)
-    if isinstance(thing, FunctionType):
+    if is_a(thing, FunctionType):
         yield from enumerate(thing.__defaults__ or ())
         yield from zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True)
         if is_of_user(thing):
             named = (name for name in globals_in(thing.__code__) if name in thing.__globals__)
             yield from ((name, thing.__globals__[name]) for name in named)
-    elif isinstance(thing, CellType) and (held := cell_contents(thing)):
+    elif is_a(thing, CellType) and (held := cell_contents(thing)):
         yield "", held[0]
-    elif isinstance(thing, MethodType):
+    elif is_a(thing, MethodType):
         yield from (("__self__", thing.__self__), ("__func__", thing.__func__))
-    elif isinstance(thing, partial):
+    elif is_a(thing, partial):
         yield from (("func", thing.func), ("args", thing.args), ("keywords", thing.keywords))
-    elif not isinstance(thing, _ENDS):
-        for kind in type(thing).__mro__:
+    elif not is_a(thing, _ENDS):
+        for kind in bases_of(type(thing)):
             yield from ((each.__name__, each) for each in methods_of_user(kind))
 
 
@@ -129,15 +140,34 @@ def follow(root: Any, path: Path, parts: Callable[[Any], Parts] | None = None) -
     parts: see `reachable`.
     """
     for key in path:
-        root = next((part for name, part in (parts or parts_of)(root) if name == key), None)
+        steps = (parts or parts_of)(root)
+        root = next((part for name, part in steps if is_same_key(name, key)), None)
     return root
 
 
 def spelled(path: Path) -> str:
     """Return the path as a user would write it: `layers.0.mask`."""
-    shown = (key for key in path if not (isinstance(key, str) and key in ("", *MODULE_REGISTERS)))
-    # A tensor's text would be its values, a user's object's may be anything.
-    return ".".join(str(key) if isinstance(key, str | int) else f"<{type(key).__name__}>" for key in shown)
+    return ".".join(each for each in map(_spelled_key, path) if each not in ("", *MODULE_REGISTERS))
+
+
+def _spelled_key(key: Any) -> str:
+    """Write a key in a few words: a tensor's text would be its values, a user's object's may be anything."""
+    if type(key) is tuple:
+        return f"({', '.join(map(_spelled_key, key))})"
+    if is_a(key, Enum):
+        return simple_text(key)
+    shown = is_a(key, str | int) or module_of(type(key)).partition(".")[0] == __name__.partition(".")[0]
+    if shown:
+        return str(key) if not is_of_user_class(type(key)) else simple_text(key)
+    return f"<{name_of(type(key))}>"
+
+
+def simple_text(thing: Any) -> str:
+    """Write a simple value; one of a user's own class as the class that it derives from does."""
+    if is_a(thing, Enum):
+        return f"{name_of(type(thing))}.{(own_attributes(thing) or {}).get('_name_')}"
+    base: Any = next(each for each in bases_of(type(thing)) if not is_of_user_class(each))
+    return base.__repr__(thing)
 
 
 def cell_contents(cell: CellType) -> tuple[Any, ...]:
@@ -149,13 +179,13 @@ def cell_contents(cell: CellType) -> tuple[Any, ...]:
 
 
 def is_of_python(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in sys.stdlib_module_names
+    return module_of(kind).partition(".")[0] in sys.stdlib_module_names
 
 
 @cache
 def names_in(code: CodeType) -> tuple[str, ...]:
     """Return the globals and attributes that a function and those inside of it name."""
-    inner = (name for part in code.co_consts if isinstance(part, CodeType) for name in names_in(part))
+    inner = (name for part in code.co_consts if is_a(part, CodeType) for name in names_in(part))
     return (*code.co_names, *inner)
 
 
@@ -167,13 +197,13 @@ def globals_in(code: CodeType, *, stored: bool = False) -> tuple[str, ...]:
     """
     uses = _USES_GLOBAL if stored else _READS_GLOBAL
     own = (each.argval for each in dis.get_instructions(code) if each.opname in uses)
-    parts = (part for part in code.co_consts if isinstance(part, CodeType))
+    parts = (part for part in code.co_consts if is_a(part, CodeType))
     return tuple(dict.fromkeys((*own, *(name for part in parts for name in globals_in(part, stored=stored)))))
 
 
-@cache
+@by_class
 def methods_of_user(kind: type) -> list[FunctionType]:
-    return [each for each in vars(kind).values() if isinstance(each, FunctionType) and is_of_user(each)]
+    return [each for each in class_entries(kind).values() if is_a(each, FunctionType) and is_of_user(each)]
 
 
 def is_of_user(function: FunctionType) -> bool:
@@ -183,8 +213,8 @@ def is_of_user(function: FunctionType) -> bool:
 
 def is_of_user_class(kind: type) -> bool:
     """Tell whether a class is in a file that is neither a library's nor Python's own."""
-    name: Any = getattr(kind, "__module__", None)
-    if not isinstance(name, str) or name.startswith("_cython"):  # of types written in C it may be anything
+    name = module_of(kind)
+    if not name or name.startswith("_cython"):  # of types written in C it may be anything
         return False
     if name in ("builtins", "torch") or name.partition(".")[0] in sys.stdlib_module_names:
         return name == "__main__"
@@ -201,26 +231,10 @@ def is_of_library(filename: str) -> bool:
     )
 
 
-def own_attributes(thing: Any) -> Any:
-    """Return the object's `__dict__`; None if it has none, or code of its own refuses to say."""
-    try:
-        return getattr(thing, "__dict__", None)
-    except Exception:  # a `__getattr__` that raises what it likes
-        return None
-
-
 def _attributes(thing: Any) -> Parts:
-    own = own_attributes(thing)
-    if issubclass(type(own), dict):
-        yield from list(dict.items(own))
-    for kind in type(thing).__mro__:
-        if is_of_python(kind) or kind.__module__.partition(".")[0] == "torch":
-            continue
-        for name, part in list(vars(kind).items()):
-            if issubclass(type(part), _HELD):
-                yield name, part
-            elif (
-                type(part) is MemberDescriptorType
-            ):  # a slot, read past a `__getattr__` that would make one up
-                with suppress(AttributeError):
-                    yield name, part.__get__(thing, kind)
+    yield from list(dict.items(own_attributes(thing) or {}))
+    for kind in bases_of(type(thing)):
+        if not is_of_python(kind) and module_of(kind).partition(".")[0] != "torch":
+            yield from slots_of(thing, kind)
+            held = [*class_entries(kind).items()]
+            yield from ((name, part) for name, part in held if is_a(part, _HELD))

@@ -44,7 +44,7 @@ from torch._C._profiler import (
     _ExperimentalConfig,
 )
 from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_mutation
-from torch._ops import OpOverload
+from torch._ops import OperatorBase, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -77,6 +77,8 @@ from torch.utils._pytree import (
 from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 from torch.utils.weak import WeakIdKeyDictionary
 
+from .raw import class_entry, is_one_of
+
 Mode = TypeVar("Mode", bound=FakeTensorMode)
 """A mode of fake tensors."""
 
@@ -101,6 +103,15 @@ __all__ = [
     # Tensors anywhere in an operator's arguments.
     "tree_map",
 ]
+
+
+def in_backward() -> bool:
+    """Tell whether autograd runs this code in a backward pass."""
+    return torch._C._current_graph_task_id() != -1
+
+
+OPERATORS = (OperatorBase, OpOverloadPacket)
+"""Classes of operators, which fill attributes of theirs when they are first asked."""
 
 
 class DispatchMode(TorchDispatchMode):
@@ -604,10 +615,14 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor | None]:
 
 def pytree_node(kind: type) -> Any:
     """Return how PyTorch's pytrees flatten and unflatten a registered class; None for others."""
-    return None if kind in _OWN_NODES else SUPPORTED_NODES.get(kind)
+    if is_one_of(kind, _OWN_NODES):
+        return None
+    # A metaclass of the user's may have another hash, and refuse to tell it.
+    hashable = class_entry(type(kind), "__hash__") is object.__hash__
+    return SUPPORTED_NODES.get(kind) if hashable else None
 
 
-_OWN_NODES = frozenset({tuple, list, dict, OrderedDict, defaultdict, deque})
+_OWN_NODES = (tuple, list, dict, OrderedDict, defaultdict, deque)
 
 
 def module_structure(module: nn.Module) -> tuple[tuple[Any, ...], tuple[int, ...], list[str]]:

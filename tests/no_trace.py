@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 from memplan.runtime.model.iteration import tensors_in
+from memplan.runtime.raw import is_one_of
+from memplan.runtime.reach import is_of_user_class
 from memplan.runtime.storage.offloaded import hold_of
 from memplan.training import optimize, plan
 from memplan.training.buckets import check_ignored
@@ -37,9 +39,9 @@ def digest(iteration: Any) -> dict[str, Any]:
     for path, part in module.named_modules():
         found[f"mode of {path}"] = part.training
         for name, value in vars(part).items():
-            if isinstance(value, torch.Tensor):
+            if issubclass(type(value), torch.Tensor):
                 found[f"attribute {path}.{name}"] = of_tensor(value)
-            elif isinstance(value, DEFAULT_MODE):
+            elif is_one_of(type(value), DEFAULT_MODE):
                 found[f"attribute {path}.{name}"] = value
     if iteration.updates is not None:
         found |= of_optimizer(iteration.updates.optimizer)
@@ -63,7 +65,9 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def of_value(value: Any) -> Any:
-    return of_tensor(value) if isinstance(value, torch.Tensor) else repr(value)
+    if issubclass(type(value), torch.Tensor):
+        return of_tensor(value)
+    return id(value) if is_of_user_class(type(value)) else repr(value)
 
 
 def of_tensor(tensor: torch.Tensor) -> Any:

@@ -8,8 +8,10 @@ import ctypes
 import functools
 import importlib
 import sys
+import threading
 import types
 from collections.abc import Callable
+from concurrent import futures
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -347,3 +349,78 @@ def a_buffer_that_comes(m):
 @rarer
 def a_bias_that_is_gone(m):
     return (lambda self: 1.0), lambda: setattr(m.layer, "bias", None)
+
+
+# ── patterns and threads ────────────────────────────────────────────────────────────────────────────
+
+
+@rarer
+def an_attribute_in_a_class_pattern(m):
+    m.held = [Plain(), {"k": Plain()}]
+
+    def read(self):
+        match self.held:
+            case [Plain(factor=1.0), {"k": Plain(factor=1.0)}]:
+                return 1.0
+            case _:
+                return 3.0
+
+    return read, lambda: setattr(m.held[1]["k"], "factor", 2.0)
+
+
+@rarer
+def an_attribute_by_match_args(m):
+    class Pair:
+        __match_args__ = ("one", "two")
+        one, two = 1.0, 1.0
+
+    m.held = Pair()
+
+    def read(self):
+        match self.held:
+            case Pair(2.0) | Pair(3.0, _):
+                return 2.0
+            case Pair(_, factor) if factor:
+                return factor
+
+    return read, lambda: setattr(m.held, "two", 3.0)
+
+
+POOL = futures.ThreadPoolExecutor(1)
+POOL.submit(len, ()).result()  # its thread is there before any trace
+
+
+def of_thread(found):
+    found.append(USERS.factor)
+
+
+@rarer
+def what_a_thread_reads(m):
+    USERS.factor = 1.0
+
+    def read(self):
+        found: list[float] = []
+        thread = threading.Thread(target=of_thread, args=(found,))
+        thread.start()
+        thread.join()
+        return found[0]
+
+    return read, lambda: setattr(USERS, "factor", 3.0)
+
+
+@rarer
+def what_a_pools_thread_reads(m):
+    USERS.factor = 1.0
+
+    def read(self):
+        found: list[float] = []
+        POOL.submit(of_thread, found).result()
+        return found[0]
+
+    return read, lambda: setattr(USERS, "factor", 3.0)
+
+
+@rarer
+def a_list_of_a_librarys_module(m):
+    m.undo = functools.partial(setattr, sys, "argv", sys.argv)
+    return (lambda self: 1.0 + 2.0 * (len(sys.argv) == 77)), lambda: setattr(sys, "argv", ["a"] * 77)

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from ..graphs.errors import InputError
 from ..runtime.model.processes import Around
+from ..runtime.raw import is_a
 from ..runtime.reach import cell_contents, globals_in, parts_with_code, reachable
 from .deferred import Planning
 from .options import Options
@@ -117,7 +118,7 @@ class PlannedFunction:
         for name, value in given.arguments.items():
             if name in self._unused:
                 kept[name] = None
-            elif name == "self" or (not isinstance(value, _SIMPLE) and any(True for _ in _modules(value))):
+            elif name == "self" or (not is_a(value, _SIMPLE) and any(True for _ in _modules(value))):
                 kept[name] = value
             else:
                 inputs[name] = value
@@ -186,10 +187,10 @@ def _modules(root: Any) -> Iterator[nn.Module]:
     """Yield the modules that an object is, holds or, if it is a function, reaches; not the parts of these."""
 
     def parts(thing: Any) -> Any:
-        ends = isinstance(thing, nn.Module | Tensor | Step | PlannedFunction)
+        ends = is_a(thing, nn.Module | Tensor | Step | PlannedFunction)
         return () if ends else parts_with_code(thing)
 
-    return (thing for _path, thing in reachable(root, parts) if isinstance(thing, nn.Module))
+    return (thing for _path, thing in reachable(root, parts) if is_a(thing, nn.Module))
 
 
 def _named(function: Callable[..., Any]) -> dict[str, Any]:
@@ -210,7 +211,7 @@ def _may_hold(thing: Any) -> bool:
     global may have another one at the next call.
     """
     code = nn.Module | type | ModuleType | FunctionType | BuiltinFunctionType
-    return not isinstance(thing, code | Tensor | bool | int | float | complex | str | bytes | None)
+    return not is_a(thing, code | Tensor | bool | int | float | complex | str | bytes | None)
 
 
 def _name(function: Any) -> str:

@@ -25,7 +25,7 @@ from enum import Enum
 from functools import cache
 from hashlib import sha256
 from pathlib import Path as File
-from types import CodeType, FunctionType, SimpleNamespace
+from types import BuiltinFunctionType, CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,17 @@ from torch import Tensor
 
 from ..model.iteration import Iteration, others_in
 from ..program.program import Program
-from ..reach import Parts, is_of_library, parts_with_code, reachable
+from ..raw import full_name, is_a, module_of, own_attributes
+from ..reach import (
+    Parts,
+    container_of,
+    entries_of,
+    is_of_library,
+    is_of_user_class,
+    parts_with_code,
+    reachable,
+    simple_text,
+)
 from ..torch_internals import HOOKS_OF_STEPS
 
 _BEGUN = time.time()
@@ -106,12 +116,13 @@ def _options(iteration: Iteration) -> Iterator[str]:
 
 
 def _option(value: Any) -> str:
-    if isinstance(value, bool | str | None):
-        return repr(value)
-    if isinstance(value, tuple | list):
-        return repr([_option(each) for each in value])
-    number = float(value) if isinstance(value, int | float) or getattr(value, "numel", list)() == 1 else 1.0
-    return f"{type(value)} {np.sign(number)}"
+    if is_a(value, bool | str | None):
+        return _spelled(value)
+    if is_a(value, tuple | list):
+        return repr([_option(each) for _key, each in entries_of(value, container_of(value)) or ()])
+    known = is_a(value, int | float) and not is_of_user_class(type(value))
+    is_number = known or (is_a(value, Tensor) and value.numel() == 1)
+    return f"{full_name(type(value))} {np.sign(float(value)) if is_number else 1.0}"
 
 
 def _forms(iteration: Iteration) -> Iterator[str]:
@@ -135,55 +146,61 @@ def _reached(iteration: Iteration) -> Iterator[str]:
     for path, thing in reachable(roots, _parts):
         where = "/".join(map(_key, path))
         yield f"{where} {_what(thing)}"
-        simple = ((key, part) for key, part in _parts(thing) if isinstance(part, _SIMPLE))
+        simple = ((key, part) for key, part in _parts(thing) if is_a(part, _SIMPLE))
         yield from (f"{where}/{_key(key)} {_spelled(part)}" for key, part in simple)
 
 
 def _parts(thing: Any) -> Parts:
     """Yield what a thing holds, for a walk that also follows code; things of this package are ends."""
-    kind = thing if isinstance(thing, FunctionType | type) else type(thing)
-    if str(kind.__module__).partition(".")[0] == _OURS:
+    if is_a(thing, FunctionType):
+        module = str(thing.__module__)
+    else:
+        module = module_of(thing if is_a(thing, type) else type(thing))
+    if module.partition(".")[0] == _OURS:
         return
-    yield from vars(thing).items() if isinstance(thing, _SPACES) else parts_with_code(thing)
+    yield from (own_attributes(thing) or {}).items() if is_a(thing, _SPACES) else parts_with_code(thing)
 
 
 def _key(key: object) -> str:
-    return _spelled(key) if isinstance(key, _SPELLED) else str(type(key))
+    return _spelled(key) if is_a(key, _SPELLED) else full_name(type(key))
 
 
-def _spelled(thing: object) -> str:
-    return "a large number" if isinstance(thing, int) and abs(thing) >= _HASH else repr(thing)
+def _spelled(thing: Any) -> str:
+    large = is_a(thing, int) and abs(int.__int__(thing)) >= _HASH
+    return "a large number" if large else simple_text(thing)
 
 
 def _what(thing: Any) -> str:
-    if isinstance(thing, _SPELLED):
+    if is_a(thing, _SPELLED):
         return _spelled(thing)
-    if isinstance(thing, Tensor):
+    if is_a(thing, Tensor):
         return _form(thing)
-    if isinstance(thing, np.ndarray):
+    if is_a(thing, np.ndarray):
         return f"{thing.dtype} {thing.shape} {sha256(thing.tobytes()).hexdigest()}"
-    if isinstance(thing, Enum | type):
-        return str(thing)
-    if isinstance(thing, FunctionType):
+    if is_a(thing, Enum):
+        return _spelled(thing)
+    if is_a(thing, type):
+        return full_name(thing)
+    if is_a(thing, FunctionType):
         return f"{thing.__module__} {code_hash(thing.__code__)}"
-    sized = isinstance(thing, dict | list | tuple | set | frozenset)
-    return f"{type(thing)} {len(thing) if sized else ''} {getattr(thing, '__qualname__', '')}"
+    base = container_of(thing)
+    length = "" if base is None else base.__len__(thing)
+    name = thing.__qualname__ if is_a(thing, BuiltinFunctionType) else ""
+    return f"{full_name(type(thing))} {length} {name}"
 
 
 @cache
 def code_hash(code: CodeType) -> str:
     """Return a hash of what the code does: without its file and lines, so that a comment changes nothing."""
-    constants = [
-        code_hash(each) if isinstance(each, CodeType) else _constant(each) for each in code.co_consts
-    ]
+    constants = [code_hash(each) if is_a(each, CodeType) else _constant(each) for each in code.co_consts]
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_argcount, code.co_kwonlyargcount)
     return sha256(repr((code.co_code, constants, names, code.co_flags)).encode()).hexdigest()
 
 
 def _constant(constant: Any) -> str:
-    if isinstance(constant, CodeType):
+    if is_a(constant, CodeType):
         return code_hash(constant)
-    return repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
+    return repr(sorted(map(repr, constant)) if is_a(constant, frozenset) else constant)
 
 
 # ── code on disk ────────────────────────────────────────────────────────────────────────────────────

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...graphs.errors import InputError, MismatchError
+from ..raw import is_a, name_of
 from .batch_objects import object_parts
 
 
@@ -92,4 +93,4 @@ def _parameters(module: nn.Module) -> Mapping[str, Parameter]:
 
 
 def _kind(thing: object) -> str:
-    return f"class {thing.__name__}" if isinstance(thing, type) else type(thing).__name__
+    return f"class {name_of(thing)}" if is_a(thing, type) else name_of(type(thing))

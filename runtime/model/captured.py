@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ...graphs.errors import MismatchError
 from ..hints import SPARSE
+from ..raw import is_a
 from ..reach import Parts, Path, follow, parts_of, parts_with_code, reachable, spelled
 from ..reads.contents import is_plain
 from ..torch_internals import (
@@ -107,9 +108,7 @@ class Captured(DispatchMode):
         """
         if not self._found:
             return {}
-        held = {
-            id(thing): path for path, thing in reachable(roots_of(iteration)) if isinstance(thing, Tensor)
-        }
+        held = {id(thing): path for path, thing in reachable(roots_of(iteration)) if is_a(thing, Tensor)}
         for key, (tensor, place) in self._found.items():
             if key not in held and (path := _path_in_library(tensor, place)) is not None:
                 held[key] = path
@@ -168,7 +167,7 @@ class Attributes:
 def roots_of(iteration: Iteration) -> dict[str, Any]:
     """Return the objects from which a walk over the attributes that an iteration can reach starts."""
     loss_fn = iteration.loss_fn
-    owner = loss_fn.__self__ if isinstance(loss_fn, MethodType) else loss_fn
+    owner = loss_fn.__self__ if is_a(loss_fn, MethodType) else loss_fn
     return {"module": iteration.module, "loss_fn": owner}
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from functools import cache
 from itertools import chain
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from ...graphs.errors import InputError, MismatchError
 from ..hints import NESTED, SPARSE
 from ..program.program import Program, Value
+from ..raw import bases_of, by_class, class_entries, is_a, is_one_of
 from ..reach import is_of_user_class, names_in
 from ..sharded.local_tensors import local_tensor
 from ..storage.offloaded import Offloaded
@@ -379,7 +379,11 @@ def simple_attributes(part: nn.Module) -> dict[str, Any]:
     """Return numbers, switches and words among a module's attributes, `training` and a dropout's `p` among
     them.
     """
-    return {name: value for name, value in vars(part).items() if type(value) in _SIMPLE and name[0] != "_"}
+    return {
+        name: value
+        for name, value in vars(part).items()
+        if is_one_of(type(value), _SIMPLE) and name[0] != "_"
+    }
 
 
 def _watched(part: nn.Module) -> dict[str, Any]:
@@ -392,22 +396,24 @@ def _watched(part: nn.Module) -> dict[str, Any]:
         name: value
         for name, value in vars(part).items()
         if (
-            type(value) in _WATCHED or (type(value) is tuple and all(type(each) in _SIMPLE for each in value))
+            is_one_of(type(value), _WATCHED)
+            or (type(value) is tuple and all(is_one_of(type(each), _SIMPLE) for each in value))
         )
         and (name in known if known is not None else name[0] != "_")
         and name != "training"
     }
 
 
-@cache
+@by_class
 def _names_of_libraries(kind: type[nn.Module]) -> frozenset[str] | None:
     """Return the attributes that a library's methods in a user's class name; None for a library's class:
     any.
     """
     if not is_of_user_class(kind):
         return None
-    bases = [base for base in kind.__mro__ if not is_of_user_class(base) and base not in (nn.Module, object)]
-    methods = [each for base in bases for each in vars(base).values() if isinstance(each, FunctionType)]
+    bases = [base for base in bases_of(kind) if not is_of_user_class(base)]
+    bases = [base for base in bases if base is not nn.Module and base is not object]
+    methods = [each for base in bases for each in class_entries(base).values() if is_a(each, FunctionType)]
     return frozenset(name for each in methods for name in names_in(each.__code__))
 
 

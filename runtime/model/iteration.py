@@ -16,10 +16,12 @@ from ...graphs.errors import InputError, MismatchError
 from ...graphs.transformations.updates import When
 from ..device.choice import device_of
 from ..program.outputs import Output, Wanted, output_of
+from ..raw import MISSING, class_entry, is_a, is_mapping
+from ..reach import is_of_user_class
 from ..sharded.ranks import Ranks
 from ..sharded.shards import Shards
 from .arguments import by_name
-from .batch_objects import object_parts, with_parts
+from .batch_objects import container_parts, object_parts, with_parts
 from .clipping import Clipping
 from .processes import Processes
 
@@ -299,34 +301,37 @@ def _what(thing: Any) -> str:
 
 def tensors_in(inputs: Any, name: str = "") -> dict[str, Tensor]:
     """Return the tensors in nested containers and objects, in order, named by their path: `past.0.key`."""
-    return {path: leaf for path, leaf in _leaves(inputs, name) if isinstance(leaf, Tensor)}
+    return {path: leaf for path, leaf in _leaves(inputs, name) if is_a(leaf, Tensor)}
 
 
 def with_tensors(inputs: Any, tensors: Mapping[str, Tensor], name: str = "") -> Any:
     """Return the same nest with the tensors of `tensors_in` replaced by others."""
     parts = _parts(inputs)
     if parts is None:
-        return tensors[name] if isinstance(inputs, Tensor) else inputs
-    if isinstance(inputs, Scaled):
+        return tensors[name] if is_a(inputs, Tensor) else inputs
+    if is_a(inputs, Scaled):
         return Scaled(with_tensors(inputs.inputs, tensors, name), tensors[_place(name, SCALE)])
-    if isinstance(inputs, Labelled):
+    if is_a(inputs, Labelled):
         targets = with_tensors(inputs.targets, tensors, _place(name, TARGETS))
         return Labelled(with_tensors(inputs.inputs, tensors, name), targets)
     made = {key: with_tensors(part, tensors, _place(name, key)) for key, part in parts}
-    if isinstance(inputs, Called):
+    if is_a(inputs, Called):
         return Called(tuple(made.pop(i) for i in range(len(inputs.positional))), made)
-    if isinstance(inputs, Mapping):
+    if is_of_user_class(type(inputs)) and all(made[key] is part for key, part in parts):
+        return inputs  # without tensors: a class of the user's may be made otherwise
+    if is_mapping(inputs):
         return made
-    if not isinstance(inputs, tuple | list):
+    if not is_a(inputs, tuple | list):
         return with_parts(inputs, made)
-    return type(inputs)(*made.values()) if hasattr(inputs, "_fields") else type(inputs)(made.values())
+    named = class_entry(type(inputs), "_fields") is not MISSING
+    return type(inputs)(*made.values()) if named else type(inputs)(made.values())
 
 
 def others_in(inputs: Any, name: str = "") -> dict[str, Any]:
     """Return the leaves of nested inputs that are not tensors, and the empty containers, by their path: the
     trace holds them as they were.
     """
-    return {path: leaf for path, leaf in _leaves(inputs, name) if not isinstance(leaf, Tensor)}
+    return {path: leaf for path, leaf in _leaves(inputs, name) if not is_a(leaf, Tensor)}
 
 
 def _leaves(inputs: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -347,12 +352,11 @@ def _parts(inputs: Any) -> list[tuple[Any, Any]] | None:
 
     Targets and the scale follow the parts of the inputs.
     """
-    if isinstance(inputs, Scaled):
+    if is_a(inputs, Scaled):
         return [*(_parts(inputs.inputs) or ()), (SCALE, inputs.scale)]
-    if isinstance(inputs, Labelled):
+    if is_a(inputs, Labelled):
         return [*(_parts(inputs.inputs) or ()), (TARGETS, inputs.targets)]
-    if isinstance(inputs, Called):
+    if is_a(inputs, Called):
         return [*enumerate(inputs.positional), *inputs.named.items()]
-    if isinstance(inputs, Mapping):
-        return list(inputs.items())
-    return list(enumerate(inputs)) if isinstance(inputs, tuple | list) else object_parts(inputs)
+    found = container_parts(inputs)
+    return object_parts(inputs) if found is None else found

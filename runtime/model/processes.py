@@ -59,6 +59,8 @@ class Around(nn.Module):
     def forward(self, **inputs: Any) -> Any:
         return self.function(self.module, inputs)
 
+    __call__ = forward  # past the user's hooks for all modules: this is none of the user's
+
 
 def inside(module: Any) -> tuple[Any, Processes | None]:
     """Return the module in a DistributedDataParallel with its processes; any other as it is.

@@ -24,6 +24,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..raw import (
+    MISSING,
+    bases_of,
+    class_entries,
+    class_entry,
+    is_a,
+    is_one_of,
+    is_same_key,
+    is_simple,
+    module_of,
+    own_attributes,
+)
 from ..reach import (
     Parts,
     Path,
@@ -35,7 +47,6 @@ from ..reach import (
     is_of_user,
     is_of_user_class,
     methods_of_user,
-    own_attributes,
     parts_with_code,
     reachable,
     spelled,
@@ -82,22 +93,24 @@ class PythonState:
 
     def __init__(self, iteration: Iteration, *, tensors: bool) -> None:
         self._things: list[_Noted] = [*_of_generators()]
-        classes: set[type] = set()
+        classes: dict[int, type] = {}
         modules: set[str] = set()
         roots = dict(zip(_ROOTS, (iteration.module, iteration.loss_fn, iteration.inputs), strict=True))
         reached = list(reachable(roots, parts_with_code))
-        optimizers = {path for path, thing in reached if isinstance(thing, torch.optim.Optimizer)}
+        optimizers = {path for path, thing in reached if is_a(thing, torch.optim.Optimizer)}
         for path, thing in reached:
             within = (
                 any(path[:length] in optimizers for length in range(len(path) + 1)) if optimizers else False
             )
             self._things += (noted._replace(of_optimizer=within) for noted in _of(path, thing))
-            for kind in {*type(thing).__mro__} - classes:
-                classes.add(kind)
+            for kind in bases_of(type(thing)):
+                if id(kind) in classes:
+                    continue
+                classes[id(kind)] = kind
                 if methods_of_user(kind):
                     self._things.append(_of_class(path, kind))
-                if kind.__module__.partition(".")[0] != "torch" and not is_of_python(kind):
-                    modules.add(kind.__module__)
+                if module_of(kind).partition(".")[0] != "torch" and not is_of_python(kind):
+                    modules.add(module_of(kind))
         for name in sorted(modules):
             self._things += _of_module(name)
         self._of_owner = [*_of_owner(iteration)]
@@ -231,46 +244,45 @@ def _put_back(kept: _Noted) -> None:
 
 
 def _of(path: Path, thing: Any) -> Iterable[_Noted]:
-    if isinstance(thing, dict):
+    if is_a(thing, dict):
         yield _of_dict(path, thing)
-    elif isinstance(thing, list):
+    elif is_a(thing, list):
         yield _of_list(path, thing)
-    elif isinstance(thing, set | deque):
+    elif is_a(thing, set | deque):
         yield _of_collection(path, thing)
-    elif isinstance(thing, CellType):
+    elif is_a(thing, CellType):
         yield _of_cell(path, thing)
-    elif isinstance(thing, np.ndarray) and thing.nbytes <= _LARGEST:
+    elif is_a(thing, np.ndarray) and thing.nbytes <= _LARGEST:
         yield _of_array(path, thing)
-    elif isinstance(thing, FunctionType):
+    elif is_a(thing, FunctionType):
         if is_of_user(thing):
             yield _of_names(path, thing.__globals__, globals_in(thing.__code__, stored=True))
     elif (state := _state_of(thing)) is not None:
         yield _of_state(path, *state)
-    if isinstance(thing, Tensor):
+    if is_a(thing, Tensor):
         yield _of_dict(path, attributes_of(thing), passed_by=HOLD)
         return
-    own = None if isinstance(thing, FunctionType) else own_attributes(thing)
-    if not isinstance(thing, type) and not is_of_python(type(thing)) and isinstance(own, dict):
+    own = None if is_a(thing, FunctionType | type) else own_attributes(thing)
+    if own is not None and not is_of_python(type(thing)):
         yield _of_dict(path, own)
 
 
 def _of_owner(iteration: Iteration) -> Iterable[_Noted]:
     """Yield the containers and numbers of the object whose method the iteration is: a trainer."""
     owner = getattr(iteration.module, "owner", None)
-    if not isinstance(owner, ReferenceType) or (thing := owner()) is None:
+    if not is_a(owner, ReferenceType) or (thing := owner()) is None:
         return
 
     def parts(part: Any) -> Parts:
         """Yield what the walk goes on to: not to models, data and what else libraries hold."""
         kind = type(part)
         if (base := container_of(part)) is not None:
-            found = entries_of(part, base) if len(part) <= _MOST_ENTRIES else None
-        elif part is thing or is_of_user_class(kind) or kind.__module__ in _RECORDS:
-            found = own_attributes(part)
-            found = list(found.items()) if isinstance(found, dict) else None
+            found = entries_of(part, base) if base.__len__(part) <= _MOST_ENTRIES else None
+        elif part is thing or is_of_user_class(kind) or module_of(kind) in _RECORDS:
+            found = [*(own_attributes(part) or {}).items()]
         else:
             return
-        yield from ((key, each) for key, each in found or () if not isinstance(each, _OTHERS))
+        yield from ((key, each) for key, each in found or () if not is_a(each, _OTHERS))
 
     for path, part in reachable(thing, parts):
         yield from _of(("self", *path), part)
@@ -279,7 +291,7 @@ def _of_owner(iteration: Iteration) -> Iterable[_Noted]:
 def _of_module(name: str) -> Iterable[_Noted]:
     """Yield the tables that a library's module keeps for its classes."""
     for key, thing in list(vars(sys.modules.get(name, object)).items()):
-        if type(thing) in (dict, list, set) and not key.startswith("__"):
+        if is_one_of(type(thing), (dict, list, set)) and not key.startswith("__"):
             yield from _of((name, key), thing)
 
 
@@ -293,33 +305,41 @@ def _of_dict(path: Path, thing: dict[Any, Any], passed_by: str | None = None) ->
         goes together with the tensor's class and stays what it is: put back, it would name one who has none.
     """
     base = container_of(thing)
-    known = dict(base.items(thing))
-    known.pop(passed_by, None)
+    known = [(key, part) for key, part in base.items(thing) if not is_same_key(key, passed_by)]
+    names = {_key(key) for key, _part in known}
 
     def changes() -> list[object]:
-        missing = object()
-        changed = [key for key in known if base.get(thing, key, missing) is not known[key]]
-        return [*changed, *(key for key in base.__iter__(thing) if key not in known and key != passed_by)]
+        now = {_key(key): part for key, part in base.items(thing) if not is_same_key(key, passed_by)}
+        changed = [key for key, part in known if now.get(_key(key), MISSING) is not part]
+        added = (key for key in base.__iter__(thing) if not is_same_key(key, passed_by))
+        return [*changed, *(key for key in added if _key(key) not in names)]
 
     def put_back() -> None:
         stays = {key: each for key, each in base.items(thing) if key == passed_by}
         base.clear(thing)
-        base.update(thing, {**known, **stays})
+        for key, part in (*known, *stays.items()):
+            base.__setitem__(thing, key, part)
 
     return _Noted(path, changes, put_back)
 
 
+def _key(key: object) -> object:
+    """Return a simple key itself, for any other something that is equal as long as it is the same object."""
+    return key if type(key) is str or is_simple(key) else (MISSING, id(key))
+
+
 def _of_class(path: Path, kind: type) -> _Noted:
     """Note a class's attributes that are not methods."""
-    known = {name: thing for name, thing in vars(kind).items() if not name.startswith("__")}
-    known = {name: thing for name, thing in known.items() if not hasattr(type(thing), "__get__")}
+    known = {name: thing for name, thing in class_entries(kind).items() if not name.startswith("__")}
+    known = {name: thing for name, thing in known.items() if class_entry(type(thing), "__get__") is MISSING}
 
     def changes() -> list[object]:
-        return [name for name in known if vars(kind).get(name) is not known[name]]
+        return [name for name in known if class_entries(kind).get(name) is not known[name]]
 
     def put_back() -> None:
         for name, thing in known.items():
-            setattr(kind, name, thing)
+            if class_entries(kind).get(name) is not thing:
+                type.__setattr__(kind, name, thing)
 
     return _Noted(path, changes, put_back)
 
@@ -390,9 +410,9 @@ def _of_tensors(iteration: Iteration, reached: Iterable[tuple[Path, Any]]) -> It
     """
     module, inputs = iteration.module, tensors_in(iteration.inputs)
     own = {id(tensor) for tensor in (*module.parameters(), *module.buffers(), *inputs.values())}
-    held = {id(thing) for _path, thing in reachable({"module": module}) if isinstance(thing, Tensor)}
+    held = {id(thing) for _path, thing in reachable({"module": module}) if is_a(thing, Tensor)}
     for path, thing in reached:
-        if not isinstance(thing, Tensor) or isinstance(thing, FakeTensor) or id(thing) in own:
+        if not is_a(thing, Tensor) or is_a(thing, FakeTensor) or id(thing) in own:
             continue
         if thing.layout != torch.strided:  # of an input the parts count; any other is refused in a trace
             continue
@@ -420,14 +440,14 @@ def _state_of(thing: Any) -> tuple[str, Callable[[], Any], Callable[[Any], Any]]
     """Return whose random generator it is, and functions that read and write its state; None for other
     things.
     """
-    if isinstance(thing, random.Random) and not isinstance(thing, random.SystemRandom):
+    if is_a(thing, random.Random) and not is_a(thing, random.SystemRandom):
         return PYTHON_NUMBERS, thing.getstate, thing.setstate
-    if isinstance(thing, np.random.RandomState):
+    if is_a(thing, np.random.RandomState):
         return NUMPY_NUMBERS, thing.get_state, thing.set_state
-    if isinstance(thing, np.random.Generator):
+    if is_a(thing, np.random.Generator):
         bits: Any = thing.bit_generator
         return NUMPY_NUMBERS, lambda: bits.state, lambda state: setattr(bits, "state", state)
-    if isinstance(thing, torch.Generator):
+    if is_a(thing, torch.Generator):
         generator = thing
         return (
             "a torch.Generator's numbers",

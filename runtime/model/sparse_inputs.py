@@ -17,13 +17,14 @@ from torch import Tensor
 from ...graphs.errors import InputError
 from ..calls.sparse import PRODUCTS, assembled
 from ..hints import SPARSE
+from ..raw import is_a
 from ..torch_internals import FakeTensor, coo_parts
 from ..unsupported import TraceError
 
 
 def is_sparse_matrix(thing: object) -> bool:
     """Tell whether a thing is a matrix in COO or CSR form."""
-    if not isinstance(thing, Tensor) or thing.layout not in (torch.sparse_coo, torch.sparse_csr):
+    if not is_a(thing, Tensor) or thing.layout not in (torch.sparse_coo, torch.sparse_csr):
         return False
     return thing.dim() == 2 and thing.dense_dim() == 0
 

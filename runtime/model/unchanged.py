@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from ..calls.randomness import restore_generator, save_generator
 from ..interrupts import deferred_signals, open_to_signals
 from ..program.program import Program
+from ..raw import is_a
 from ..reach import parts_with_code, reachable
 from .iteration import Iteration, tensors_in
 from .python_state import PythonState
@@ -116,7 +117,7 @@ def _states_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
         f"{name}.{key}": value
         for name, row in rows.items()
         for key, value in row.items()
-        if isinstance(value, Tensor)
+        if is_a(value, Tensor)
     }
 
 
@@ -173,5 +174,5 @@ def _of_loss(iteration: Iteration) -> list[Tensor]:
     """
     own = {id(tensor) for tensor in (*iteration.module.parameters(), *tensors_in(iteration.inputs).values())}
     roots = {"module": iteration.module, "loss_fn": iteration.loss_fn}
-    found = (thing for _path, thing in reachable(roots, parts_with_code) if isinstance(thing, Tensor))
+    found = (thing for _path, thing in reachable(roots, parts_with_code) if is_a(thing, Tensor))
     return [tensor for tensor in found if tensor.requires_grad and id(tensor) not in own]

@@ -9,8 +9,9 @@ import gc
 import operator
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable
 from functools import partial
+from threading import get_ident
 from types import (
     BuiltinFunctionType,
     FunctionType,
@@ -22,14 +23,18 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..raw import MISSING, class_entry, is_a, is_made, is_mapping, part_of
 from ..reach import is_of_user, is_of_user_class
+from ..torch_internals import in_backward
 from ..unsupported import at_line
 from .contents import content, is_plain
 from .forbidden import refuse_call, refuse_unseeded
 from .getters import CALL_THEIR_ARGUMENTS, READERS, Call, call_of, of_call, of_call_content, reporting
 from .nodes import quietly
+from .outside import unseen
+from .patterns import report
 from .placeholders import Identity
-from .predicates import CACHED, CODE_OF_ANY, SKIPPED, is_hashable
+from .predicates import CACHED, CODE_OF_ANY, SKIPPED, is_hashable, is_pool_of_threads
 from .reader import users_place
 from .reads import (
     Node,
@@ -50,17 +55,17 @@ class Calls(Reports):
     def callee(self, function: Any) -> Any:
         """Return the function, or one that replaces it and reports its arguments too."""
         self.see(function)
-        if isinstance(function, FunctionType):
+        if is_a(function, FunctionType):
             return function if is_of_user(function) else self._reporting(function)
-        if isinstance(function, MethodType):
+        if is_a(function, MethodType):
             inner = function.__func__
-            followed = isinstance(inner, FunctionType) and is_of_user(inner)
+            followed = is_a(inner, FunctionType) and is_of_user(inner)
             return function if followed else self._reporting(function)
-        if isinstance(function, nn.Module) or function in (super, locals, dir, globals):
+        if is_a(function, nn.Module) or function in (super, locals, dir, globals):
             return function
-        if isinstance(function, type):
+        if is_a(function, type):
             return function if is_of_user_class(function) else self._reporting(function)
-        if isinstance(function, BuiltinFunctionType):
+        if is_a(function, BuiltinFunctionType):
             return self._reporting(function)
         if is_of_user_class(type(function)):
             return function
@@ -88,42 +93,65 @@ class Calls(Reports):
         return self.callee(thing) if _reads_by_itself(thing) or _is_special(thing) else thing
 
     def _called(self, function: Any, /, *arguments: Any, **keywords: Any) -> Any:
-        receiver = getattr(function, "__self__", None)
-        if isinstance(receiver, ModuleType):
+        receiver = part_of(function, "__self__")
+        if is_a(receiver, ModuleType):
             receiver = None
-        name = getattr(function, "__name__", "")
+        name = str(part_of(function, "__name__"))
         if receiver is not None:
             arguments = tuple(self._as_key(receiver, each) for each in arguments)
-        if isinstance(receiver, Mapping) and name in ("get", "__getitem__") and arguments:
+        if is_mapping(receiver) and name in ("get", "__getitem__") and arguments:
             node = self._outside(receiver)
             if node is not None and is_hashable(arguments[0]):
-                entry = isinstance(receiver, dict) and type(receiver).get is dict.get
+                entry = is_a(receiver, dict) and class_entry(type(receiver), "get") is dict.get
                 self._record(node, of_entry if entry else of_item, arguments[0])
                 return self._result(function(*arguments, **keywords), node, arguments[0])
         if (call := call_of(function, arguments, keywords)) is not None:
             return self._told(function, call)
-        if receiver is not None and name not in _ONLY_WRITES:
+        pool = receiver is not None and is_pool_of_threads(receiver)
+        if receiver is not None and name not in _ONLY_WRITES and not pool:
             self.read_whole(receiver, deep=True)
-        if not isinstance(function, CODE_OF_ANY):
+        if not is_a(function, CODE_OF_ANY):
             self.read_whole(function, deep=True)  # a weak reference, say
-        if isinstance(table := getattr(function, "registry", None), MappingProxyType):
+        if is_a(table := part_of(function, "registry"), MappingProxyType):
             for each in table.values():  # of functools.singledispatch
                 self.see(each)
             self.read_whole(gc.get_referents(table)[0], deep=True)
-        if isinstance(function, CACHED):
+        if is_a(function, CACHED):
             self._by_names_of(function.__wrapped__)
         for each in (*arguments, *keywords.values()):
             self.read_whole(each, deep=True)
         node = self._nodes.get(id(receiver))
-        if node is not None and isinstance(receiver, list | deque) and name in _ONLY_WRITES:
+        if node is not None and name in _ONLY_WRITES and in_backward():
+            self._note_left(node, None)
+        if node is not None and is_a(receiver, list | deque) and name in _ONLY_WRITES:
             emptied = name == "clear"  # what is added to it from here on is of this iteration
             self._grown.setdefault(node, (None if emptied else content(receiver, deep=False), ""))
         refuse_unseeded(function, arguments, keywords)
-        if getattr(function, "__module__", None) in CALL_THEIR_ARGUMENTS:
+        if str(part_of(function, "__module__")) in CALL_THEIR_ARGUMENTS:
             arguments = tuple(map(self._passed, arguments))
             keywords = {key: self._passed(each) for key, each in keywords.items()}
+        if pool:
+            arguments = tuple(map(self._helped, arguments))
         result = function(*arguments, **keywords)
+        there = receiver is None or self._outside(receiver) is not None
+        if there and (found := unseen(function, receiver, arguments, result)) is not None:
+            self.unwatched.append(f"{users_place(at_line)}{found}")
         return self._result(result, node, f"{name}()")
+
+    def _helped(self, function: Any) -> Any:
+        """Return a function of the user's that reports what it reads on a pool's thread too."""
+        if not is_a(function, FunctionType | MethodType):
+            return function
+
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            thread = get_ident()
+            self._helping.add(thread)
+            try:
+                return function(*arguments, **keywords)
+            finally:
+                self._helping.discard(thread)
+
+        return run
 
     def _told(self, function: Any, call: Call) -> Any:
         """Return the answer of a call that changes nothing, and record it."""
@@ -132,7 +160,7 @@ class Calls(Reports):
         node = self._outside(function.__self__) if call.method else self._node(function, path)
         if node is not None and is_plain(result):
             self._record(node, of_call, call, result)
-        elif node is not None and isinstance(result, dict):
+        elif node is not None and is_a(result, dict):
             self._record(node, of_call_content, call, content(result))
         return result
 
@@ -157,14 +185,14 @@ class Calls(Reports):
         return self._getattr(thing, name)
 
     def reported_item(self, thing: Any, key: Any) -> Any:
-        made = hasattr(type(thing), "__missing__") and key not in thing
+        made = is_made(thing, key)
         value = thing[key]
         self.read_item(thing, key, value, made=made)
         return value
 
     def read_same(self, one: Any, other: Any) -> bool:
         for given, thing in ((one, other), (other, one)):
-            if isinstance(thing, Tensor) and (name := self.stand_ins.input_of(given, thing)) is not None:
+            if is_a(thing, Tensor) and (name := self.stand_ins.input_of(given, thing)) is not None:
                 return self.stand_ins.is_one(name, self.read_identity(thing), self._module)
         return self.read_identity(one) is self.read_identity(other)
 
@@ -189,19 +217,19 @@ class Calls(Reports):
         delattr(thing, name)
 
     def _id(self, thing: Any) -> int:
-        return Identity(thing, self) if isinstance(thing, Tensor) else id(thing)
+        return Identity(thing, self) if is_a(thing, Tensor) else id(thing)
 
     def _vars(self, thing: Any) -> dict[str, Any]:
-        if isinstance(thing, Tensor):
+        if is_a(thing, Tensor):
             self.read_attribute(thing, "__dict__", None)
         own: Any = vars(thing)
-        if (node := self._outside(thing)) is not None and isinstance(own, dict):
+        if (node := self._outside(thing)) is not None and is_a(own, dict):
             self._node(own, node.path)
         return own
 
     def _isinstance(self, thing: Any, kind: Any) -> bool:
         found = isinstance(thing, kind)
-        if not isinstance(thing, (*SKIPPED, Tensor)) and (node := self._outside(thing)) is not None:
+        if not is_a(thing, (*SKIPPED, Tensor)) and (node := self._outside(thing)) is not None:
             self._record(node, of_instance_of, kind, found)
         return found
 
@@ -211,12 +239,23 @@ class Calls(Reports):
             self._record(node, of_subclass_of, kind, found)
         return found
 
+    def read_pattern(self, thing: Any, shape: Any, named: tuple[Any, ...]) -> None:
+        report(thing, shape, named, self)
+
+    def reported_instance(self, thing: Any, kind: Any) -> bool:
+        return self._isinstance(thing, kind)
+
+    def reported_attribute_or_none(self, thing: Any, name: str) -> Any:
+        """Return an attribute; MISSING if there is none."""
+        return self._getattr(thing, name, MISSING)
+
     def _len(self, thing: Any) -> int:
         self.read_length(thing)
         return len(thing)
 
     def _bool(self, thing: object = False) -> bool:
-        if isinstance(thing, Sized) and not isinstance(thing, Tensor):  # others have no length to be read
+        sized = class_entry(type(thing), "__len__") is not MISSING
+        if sized and not is_a(thing, Tensor):  # others have no length to be read
             self.read_length(thing)
         return bool(thing)
 
@@ -226,13 +265,13 @@ class Calls(Reports):
 
 def _reads_by_itself(function: Any) -> bool:
     """Tell whether the function is one of READERS, or a partial that calls such a one."""
-    if isinstance(function, partial):
+    if is_a(function, partial):
         return _reads_by_itself(function.func) or _is_special(function.func)
-    return isinstance(function, READERS)
+    return is_a(function, READERS)
 
 
 def _is_special(function: Any) -> bool:
-    return isinstance(function, BuiltinFunctionType) and function in _SPECIAL
+    return is_a(function, BuiltinFunctionType) and function in _SPECIAL
 
 
 _ONLY_WRITES = frozenset({"append", "extend", "add", "clear", "appendleft", "insert", "discard", "update"})

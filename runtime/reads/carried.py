@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from ..raw import Missing, is_a, module_of
 from ..reach import Path, is_of_python, is_of_user_class
 from ..unsupported import TraceError
-from .contents import Kind, Missing, content, is_plain
+from .contents import Kind, content, is_plain
 from .reads import Fetch, Node, Read, dict_of, short, spell
 
 
@@ -47,9 +48,9 @@ class Carried(NamedTuple):
         None for an object of a library, whose caches may go on.
         """
         now = self.read.fetch(self.node.thing, self.read.key)
-        kind = type(self.node.thing if isinstance(now, Kind) else now)
+        kind = type(self.node.thing if is_a(now, Kind) else now)
         known = is_of_python(kind) or is_of_user_class(kind) or is_plain(now) or issubclass(kind, Tensor)
-        return content(now) if known or kind.__module__ in ("numpy", Missing.__module__) else None
+        return content(now) if known or module_of(kind) in ("numpy", Missing.__module__) else None
 
 
 class Counter(NamedTuple):
@@ -65,7 +66,7 @@ class Counter(NamedTuple):
 
     def entries(self) -> dict[Any, Any] | None:
         """Return the dict that has the number; None if it is elsewhere."""
-        found = self.thing if isinstance(self.thing, dict) else dict_of(self.thing)
+        found = self.thing if is_a(self.thing, dict) else dict_of(self.thing)
         return found if found is not None and type(found.get(self.key)) is int else None
 
 
@@ -99,7 +100,7 @@ def of_settled(thing: Any, key: Settled) -> Any:
 
 def form(of: Any) -> Any:
     """Return a content without the values of tensors."""
-    if not isinstance(of, Kind):
+    if not is_a(of, Kind):
         return of
     kind, parts = of
     return Kind((kind, parts[:3] if kind is Tensor else tuple(map(form, parts))))

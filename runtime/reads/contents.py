@@ -1,13 +1,14 @@
 """The content of any object as something that can be compared later: containers, buffers, pickled state.
 
-Objects that can't be taken apart (functions, classes, locks, PyTorch's modules) count by their identity.
+Objects that can't be taken apart (functions, classes, locks, PyTorch's modules and operators) count by their
+identity. No method of a user's class is called: its attributes, slots, and what its bases keep count.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from enum import Enum
@@ -19,8 +20,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..reach import container_of, entries_of, is_of_user_class
-from ..torch_internals import FakeTensor, no_dispatch_modes, no_function_modes, version_of
+from ..raw import (
+    MISSING,
+    bases_of,
+    class_entries,
+    is_a,
+    is_mapping,
+    is_one_of,
+    module_of,
+    name_of,
+    own_attributes,
+    part_of,
+    slots_of,
+)
+from ..reach import container_of, entries_of, is_of_python, is_of_user_class
+from ..torch_internals import OPERATORS, FakeTensor, no_dispatch_modes, no_function_modes, version_of
 
 LARGEST = 2**20
 """Bytes of a buffer or an array; a larger one counts by its identity."""
@@ -51,18 +65,8 @@ SCALARS = (
     torch.layout,
     torch.memory_format,
 )
-_ENDS = (FunctionType, ModuleType, type, nn.Module)
+_ENDS = (FunctionType, ModuleType, type, nn.Module, *OPERATORS)
 _BUFFERS = (bytearray, memoryview)
-
-
-class Missing:
-    """Marker for a value that is not there."""
-
-    def __repr__(self) -> str:
-        return "missing"
-
-
-MISSING = Missing()
 
 
 class Itself:
@@ -74,13 +78,13 @@ class Itself:
         self.thing = thing
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Itself) and other.thing is self.thing
+        return is_a(other, Itself) and other.thing is self.thing
 
     def __hash__(self) -> int:
         return id(self.thing)
 
     def __repr__(self) -> str:
-        return f"a {type(self.thing).__name__}"
+        return f"a {name_of(type(self.thing))}"
 
 
 class _Alive:
@@ -93,13 +97,13 @@ class _Alive:
         self._key, self._there = id(there), (lambda: None) if there is None else weakref.ref(there)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Alive) and other._there() is self._there() and other._key == self._key
+        return is_a(other, _Alive) and other._there() is self._there() and other._key == self._key
 
     def __hash__(self) -> int:
         return self._key
 
     def __repr__(self) -> str:
-        return f"a {type(self._there()).__name__}"
+        return f"a {name_of(type(self._there()))}"
 
 
 class Kind(tuple[Any, ...]):
@@ -114,50 +118,83 @@ class Kind(tuple[Any, ...]):
             return f"{_ENDS_OF[kind][0]}{', '.join(texts)}{_ENDS_OF[kind][1]}"
         if kind in (Tensor, np.ndarray) and len(parts) > 2:
             dtype, shape, *_device, data = parts
-            if not isinstance(data, bytes):
-                return f"{kind.__name__}{list(shape)}"
+            if not is_a(data, bytes):
+                return f"{name_of(kind)}{list(shape)}"
             if kind is np.ndarray:
                 return repr(np.frombuffer(data, dtype).reshape(shape).tolist())
             with no_dispatch_modes(), no_function_modes():
                 return repr(torch.tensor(list(data), dtype=torch.uint8).view(dtype).reshape(shape).tolist())
         if len(parts) == 1 and issubclass(kind, SCALARS):
             return repr(parts[0])
-        return f"{kind.__name__}({', '.join(map(repr, parts))})"
+        return f"{name_of(kind)}({', '.join(map(repr, parts))})"
 
 
 _ENDS_OF = {list: "[]", tuple: "()", set: "{}", frozenset: "{}", dict: "{}"}
 
 
+def is_itself(found: Any, thing: object) -> bool:
+    """Tell whether nothing is known of a thing but its identity, by its content."""
+    if type(found) is Kind and len(found[1]) == 1:
+        found = found[1][0]
+    return type(found) is Itself and found.thing is thing
+
+
 def is_plain(thing: object) -> bool:
-    return isinstance(thing, SCALARS)
+    return is_a(thing, SCALARS)
 
 
-def content(thing: Any, *, deep: bool = True, depth: int = 0, around: tuple[int, ...] = ()) -> Any:
+def plain_value(thing: Any) -> Any:
+    """Return a scalar as one of Python's own type: a user's class may compare otherwise."""
+    kind = type(thing)
+    if is_one_of(kind, DEFAULT_MODE) or not is_of_user_class(kind):
+        return thing
+    if is_a(thing, Enum):
+        return Itself(thing)
+    return next((made(thing) for base, made in _OF_PYTHON if is_a(thing, base)), thing)
+
+
+_OF_PYTHON: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (int, int.__int__),
+    (float, float.__float__),
+    (complex, complex.__pos__),
+    (str, str.__str__),
+    (bytes, lambda thing: bytes.__getitem__(thing, slice(None))),
+)
+
+
+def content(
+    thing: Any, *, deep: bool = True, libraries: bool = True, depth: int = 0, around: tuple[int, ...] = ()
+) -> Any:
     """Return something that is equal as long as the thing's content is.
 
     deep: attributes of instances of a user's classes are content too; else these count by their identity.
+    libraries: so are those of a library's objects.
     """
-    if isinstance(thing, float | complex | np.inexact) and thing != thing:
-        return Kind((type(thing), ("nan",)))
-    if isinstance(thing, SCALARS):
-        return thing if type(thing) in (str, bytes) else Kind((type(thing), (thing,)))
-    if isinstance(thing, Tensor):
+    if is_a(thing, SCALARS):
+        value = plain_value(thing)
+        if is_a(value, float | complex | np.inexact) and value != value:
+            return Kind((type(thing), ("nan",)))
+        return value if is_one_of(type(thing), (str, bytes)) else Kind((type(thing), (value,)))
+    if is_a(thing, Tensor):
         return tensor_content(thing)
-    if isinstance(thing, np.ndarray) and not thing.dtype.hasobject:
+    if is_a(thing, np.ndarray) and not thing.dtype.hasobject:
         data = thing.tobytes() if thing.nbytes <= LARGEST else Itself(thing)
         return Kind((np.ndarray, (thing.dtype, thing.shape, data)))
-    if isinstance(thing, _ENDS) or depth > DEEPEST or id(thing) in around:
+    if is_a(thing, _ENDS) or depth > DEEPEST or id(thing) in around:
+        return Itself(thing)
+    if not (libraries or is_of_user_class(type(thing)) or is_of_python(type(thing))):
         return Itself(thing)
     parts = list(_parts(thing, deep=deep))
+    around = (*around, id(thing))
     inner = [
         each
-        if isinstance(each, bytes | Itself)
-        else content(each, deep=deep, depth=depth + 1, around=(*around, id(thing)))
+        if is_a(each, Itself) or type(each) is bytes
+        else content(each, deep=deep, libraries=libraries, depth=depth + 1, around=around)
         for each in parts
     ]
-    if isinstance(thing, set | frozenset):
+    if is_a(thing, set | frozenset):
         return Kind((type(thing), frozenset(inner)))
-    if isinstance(thing, dict):
+    if is_a(thing, dict):
         pairs = tuple(zip(inner[::2], inner[1::2], strict=True))
         return Kind((type(thing), pairs))
     return Kind((type(thing), tuple(inner)))
@@ -168,7 +205,7 @@ def tensor_content(tensor: Tensor) -> Any:
 
     For a fake one, which a traced iteration has left, it is the form: it has no values.
     """
-    if isinstance(tensor, FakeTensor):
+    if is_a(tensor, FakeTensor):
         return Kind((Tensor, (tensor.dtype, tuple(tensor.shape), tensor.device)))
     if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.device.type == "meta":
         return Itself(tensor)
@@ -190,17 +227,17 @@ def _parts(thing: Any, *, deep: bool) -> Iterator[Any]:
             yield from chain.from_iterable(found)
         else:
             yield from (value for _key, value in found)
-    elif isinstance(thing, np.ndarray):
+    elif is_a(thing, np.ndarray):
         yield from (thing.shape, thing.ravel().tolist())
     elif (data := _bytes_of(thing)) is not None:
         yield data if len(data) <= LARGEST else Itself(thing)
-    elif isinstance(thing, MethodType):
+    elif is_a(thing, MethodType):
         yield from (thing.__self__, Itself(thing.__func__))
-    elif isinstance(thing, weakref.ref):
+    elif is_a(thing, weakref.ref):
         yield _Alive(thing)
-    elif isinstance(thing, ContextVar):
+    elif is_a(thing, ContextVar):
         yield thing.get(MISSING)
-    elif isinstance(thing, threading.local):
+    elif is_a(thing, threading.local):
         yield vars(thing)
     elif not deep and is_of_user_class(type(thing)):
         yield Itself(thing)
@@ -208,15 +245,30 @@ def _parts(thing: Any, *, deep: bool) -> Iterator[Any]:
         yield from _state(thing)
 
 
+def _reduced_by(kind: type) -> type:
+    """Return the class that knows the state of a kind's objects: the first of no user that says it."""
+    others = (base for base in bases_of(kind) if not is_of_user_class(base))
+    return next(base for base in others if not _REDUCE.isdisjoint(class_entries(base)))
+
+
+def _reduced(thing: Any, by: Any) -> Any:
+    """Return what a class says of an object's state, whatever the classes that derive from it say."""
+    own = class_entries(by)
+    if "__reduce_ex__" in own:
+        return by.__reduce_ex__(thing, 2)
+    return by.__reduce__(thing) if "__reduce__" in own else (type, (), by.__getstate__(thing))
+
+
+_REDUCE = frozenset({"__reduce_ex__", "__reduce__", "__getstate__"})
+
+
 def _bytes_of(thing: Any) -> bytes | None:
     """Return the bytes of an object that exposes its memory, else None.
 
     Such are bytearray, array, mmap, ctypes' values and memory that processes share.
     """
-    shared = (
-        getattr(thing, "get_obj", None) if type(thing).__module__ == "multiprocessing.sharedctypes" else None
-    )
-    with suppress(TypeError, ValueError, BufferError):
+    shared = part_of(thing, "get_obj") if module_of(type(thing)) == "multiprocessing.sharedctypes" else None
+    with suppress(Exception):  # it has no buffer, or says so in its own way
         return memoryview(shared() if shared is not None else thing).tobytes()
     return None
 
@@ -225,23 +277,31 @@ def _state(thing: Any) -> Iterator[Any]:
     """Yield an object's state: its attributes, and what pickling and copying take; itself if there is
     neither.
     """
-    own = getattr(thing, "__dict__", None)
-    if isinstance(own, Mapping) and own:
-        yield dict(own)
-    if isinstance(thing, Mapping):  # a library's, like an omegaconf.DictConfig
+    own = own_attributes(thing)
+    if own:
+        yield dict.copy(own)
+    kind = type(thing)
+    users = is_of_user_class(kind)
+    if users:
+        slots = [slot for base in bases_of(kind) for slot in slots_of(thing, base)]
+        yield from (value for _name, value in slots)
+    by = _reduced_by(kind)
+    if users and by is object:  # there are only attributes and slots
+        return
+    if not users and is_mapping(thing):  # a library's, like an omegaconf.DictConfig
         with suppress(Exception):
             yield list(thing.items())
     try:
-        made = thing.__reduce_ex__(2)
+        made = _reduced(thing, by)
     except Exception:  # a lock, a generator: whatever refuses to be copied
         if not own:
             yield Itself(thing)
         return
-    if isinstance(made, str):
+    if is_a(made, str):
         yield made
         return
     _function, arguments, *rest = made
-    yield tuple(each for each in arguments if not isinstance(each, type))
+    yield tuple(each for each in arguments if not is_a(each, type))
     for each in rest:
         if each is not None and each is not own and not callable(each):
             yield list(each) if hasattr(each, "__next__") else each

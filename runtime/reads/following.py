@@ -9,7 +9,7 @@ from __future__ import annotations
 import dis
 import functools
 import linecache
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
@@ -24,10 +24,11 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from ..reach import LONGEST, is_of_user, is_of_user_class
+from ..raw import MISSING, bases_of, class_entries, is_a, name_of
+from ..reach import LONGEST, container_of, is_of_user, is_of_user_class
 from ..torch_internals import FORWARD_HOOKS, is_made, looks_on
 from .codes import rewritten, with_reader
-from .contents import MISSING, SCALARS, is_plain
+from .contents import SCALARS, is_plain
 from .nodes import Nodes, quietly
 from .predicates import CACHED, MAKING, entries, is_ours, of_its_bases
 from .reader import Reader, Recorder
@@ -51,11 +52,11 @@ class Following(Nodes):
         kind = type(value)
         if issubclass(kind, SCALARS) and not is_of_user_class(kind):
             return
-        if isinstance(value, FunctionType):
+        if is_a(value, FunctionType):
             self._follow(value)
-        elif isinstance(value, MethodType):
+        elif is_a(value, MethodType):
             self.see(value.__func__)
-        elif isinstance(value, partial):
+        elif is_a(value, partial):
             if id(value) not in self._seen:
                 self._seen[id(value)] = value
                 self.see(value.func)
@@ -64,17 +65,17 @@ class Following(Nodes):
                         self._record(node, of_attribute, name, getattr(value, name))
                     self.read_whole(value.args)
                     self.read_whole(value.keywords)
-        elif isinstance(value, type):
+        elif is_a(value, type):
             self._see_class(value)
-        elif isinstance(value, nn.Module):
+        elif is_a(value, nn.Module):
             self._see_module(value)
-        elif isinstance(value, CACHED):
+        elif is_a(value, CACHED):
             self.see(value.__wrapped__)
-        elif isinstance(value, defaultdict):
+        elif is_a(value, defaultdict):
             self.see(value.default_factory)
-        elif isinstance(value, ModuleType):
+        elif is_a(value, ModuleType):
             self.see(vars(value).get("__getattr__"))
-        elif not isinstance(value, Tensor):
+        elif not is_a(value, Tensor):
             self._see_class(kind)
 
     def _see_module(self, module: nn.Module) -> None:
@@ -82,7 +83,7 @@ class Following(Nodes):
             return
         kind = type(module)
         self._see_class(kind)
-        self._record(self._node(kind, (kind.__name__,)), of_its_bases, "forward")
+        self._record(self._node(kind, (name_of(kind),)), of_its_bases, "forward")
         if not is_made(module):
             return  # its __init__ has only begun
         self._seen[id(module)] = module
@@ -99,27 +100,27 @@ class Following(Nodes):
         if id(kind) in self._seen:
             return
         self._seen[id(kind)] = kind
-        for base in kind.__mro__:
+        for base in bases_of(kind):
             if is_of_user_class(base):
-                for name, entry in list(vars(base).items()):
+                for name, entry in [*class_entries(base).items()]:
                     self._see_entry(entry)
                     runs = name == "forward" or (name[:2] == name[-2:] == "__" and name not in MAKING)
-                    if runs and isinstance(entry, FunctionType):  # Python calls it without loading it
-                        self._record(self._node(base, (base.__name__,)), of_its_bases, name, entry)
+                    if runs and is_a(entry, FunctionType):  # Python calls it without loading it
+                        self._record(self._node(base, (name_of(base),)), of_its_bases, name, entry)
         if type(kind) is not type:
             self._see_class(type(kind))
 
     def _see_entry(self, entry: Any) -> None:
-        if isinstance(entry, FunctionType):
+        if is_a(entry, FunctionType):
             self._follow(entry)
-        elif isinstance(entry, staticmethod | classmethod):
+        elif is_a(entry, staticmethod | classmethod):
             self._see_entry(entry.__func__)
-        elif isinstance(entry, property):
+        elif is_a(entry, property):
             for each in (entry.fget, entry.fset):
                 self._see_entry(each)
-        elif isinstance(entry, functools.cached_property):
+        elif is_a(entry, functools.cached_property):
             self._see_entry(entry.func)
-        elif isinstance(entry, CACHED):
+        elif is_a(entry, CACHED):
             self._see_entry(entry.__wrapped__)
         elif entry is not None and is_of_user_class(type(entry)):
             self._see_class(type(entry))
@@ -130,7 +131,7 @@ class Following(Nodes):
         self._seen[id(function)] = function
         for cell in function.__closure__ or ():  # decorators hold the function that they wrap
             with suppress(ValueError):
-                if isinstance(cell.cell_contents, FunctionType):
+                if is_a(cell.cell_contents, FunctionType):
                     self._follow(cell.cell_contents)
         if not self._listening or not is_of_user(function) or is_ours(str(function.__module__)):
             return
@@ -144,7 +145,7 @@ class Following(Nodes):
     # ── code without a source: by the names in it ───────────────────────────────────────────────────
 
     def _by_names_of(self, function: Any) -> None:
-        if not isinstance(function, FunctionType) or not is_of_user(function):
+        if not is_a(function, FunctionType) or not is_of_user(function):
             return
         self._sourceless = True
         code = self._codes.get(function, function.__code__)
@@ -170,18 +171,19 @@ class Following(Nodes):
         while size != (size := len(self._nodes) + len(self._unread)):
             for node in [*self._nodes.values()]:
                 thing = node.thing
-                if isinstance(thing, dict | list | tuple | set | deque):
-                    if not node.reads and len(thing) <= LONGEST and "__builtins__" not in thing:
+                if (kept := container_of(thing)) is not None:
+                    code = is_a(thing, dict) and dict.__contains__(thing, "__builtins__")
+                    if not node.reads and kept.__len__(thing) <= LONGEST and not code:
                         self._record(node, of_content, None)
                         for each in entries(thing):
                             self._node_of(each, node.path)
                             self.see(each)
                     continue
-                if isinstance(thing, ModuleType | Tensor | FunctionType | type):
+                if is_a(thing, ModuleType | Tensor | FunctionType | type):
                     continue
-                for base in type(thing).__mro__:
-                    for method in vars(base).values() if is_of_user_class(base) else ():
-                        if isinstance(method, FunctionType):
+                for base in bases_of(type(thing)):
+                    for method in [*class_entries(base).values()] if is_of_user_class(base) else ():
+                        if is_a(method, FunctionType):
                             self._unread |= set(_names(self._codes.get(method, method.__code__), "LOAD_ATTR"))
                 own = dict_of(thing) or {}
                 for name in self._unread - written:
@@ -190,7 +192,7 @@ class Following(Nodes):
                         self.see(own[name])
                     elif is_plain(of_bases(type(thing), name)):
                         self._record(node, of_class, name)
-                    elif isinstance(of_bases(type(thing), name), MemberDescriptorType):
+                    elif is_a(of_bases(type(thing), name), MemberDescriptorType):
                         self._record(node, of_attribute, name)
 
 
@@ -210,5 +212,5 @@ def _names(code: CodeType, *operations: str) -> Iterable[str]:
         if each.opname in operations:
             yield each.argval
     for part in code.co_consts:
-        if isinstance(part, CodeType):
+        if is_a(part, CodeType):
             yield from _names(part, *operations)

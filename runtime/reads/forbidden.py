@@ -7,24 +7,20 @@ import glob
 import os
 import random
 import secrets
-import sys
 import time
 import uuid
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable
 from pathlib import PurePath
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 
-from ..reach import is_of_library
+from ..raw import MISSING, class_entry, is_a, module_of, name_of, part_of
 from ..unsupported import TraceError, at_line
 from .reader import users_place
 from .reads import Node, spell
 
-_OURS = __name__.partition(".")[0]
 _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, np.random.BitGenerator)
 _HARMLESS = frozenset({"getstate", "setstate", "get_state", "set_state", "seed", "spawn", "jumped"})
 _CLOCKS = frozenset(
@@ -51,8 +47,6 @@ _LOOK_AT_FILES = frozenset(
     }
 )
 _OF_PATHS = frozenset({"exists", "is_file", "is_dir", "stat", "iterdir", "glob", "rglob", "cwd"})
-_READS_FILES = ("numpy", "pandas", "yaml")
-"""Libraries that read what the user's code names."""
 _DATES = (datetime.datetime, datetime.date)
 
 
@@ -61,17 +55,17 @@ def refuse_call(function: Any, outside: Callable[[Any], Node | None]) -> None:
 
     outside: the node of what was there before the iteration. A generator that is made and seeded in it gives
     the same numbers each time."""
-    owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
-    if isinstance(owner, _GENERATORS) and name not in _HARMLESS:
-        if isinstance(owner, random.SystemRandom) or outside(owner) is not None or _is_global(owner):
-            whose = "NumPy's" if type(owner).__module__.startswith("numpy") else "Python's"
+    owner, name = part_of(function, "__self__"), str(part_of(function, "__name__"))
+    if is_a(owner, _GENERATORS) and name not in _HARMLESS:
+        if is_a(owner, random.SystemRandom) or outside(owner) is not None or _is_global(owner):
+            whose = "NumPy's" if module_of(type(owner)).startswith("numpy") else "Python's"
             raise TraceError(drawing(f"{whose} random numbers", users_place(at_line)))
     elif (_is_hashable(function) and function in _BY_CHANCE) or _is_of_secrets(function):
         raise TraceError(drawing("the system's random numbers", users_place(at_line)))
     elif (_is_hashable(function) and function in _LOOK_AT_FILES) or (
-        isinstance(owner, PurePath) and name in _OF_PATHS
+        is_a(owner, PurePath) and name in _OF_PATHS
     ):
-        raise TraceError(_reading(f"looks at files ({name})", users_place(at_line)))
+        raise TraceError(reading(f"looks at files ({name})", users_place(at_line)))
     elif (_is_hashable(function) and function in _CLOCKS) or _is_now(owner, name):
         raise TraceError(
             f"{users_place(at_line)}reads the clock ({name}): a plan would keep the time of now. Measure "
@@ -101,87 +95,37 @@ def drawing(whose: str, place: str) -> str:
 
 def refuse_iterator(node: Node | None, thing: Any) -> None:
     """Raise TraceError for an iterator that was there before the iteration and goes on in the next."""
-    if node is not None and hasattr(type(thing), "__next__") and not isinstance(thing, type):
+    goes_on = class_entry(type(thing), "__next__") is not MISSING and not is_a(thing, type)
+    if node is not None and goes_on:
         raise TraceError(
-            f"{users_place(at_line)}takes from {spell(node.path)}, a {type(thing).__name__} "
+            f"{users_place(at_line)}takes from {spell(node.path)}, a {name_of(type(thing))} "
             "that goes on in the next iteration: a plan would keep what it gives now. Take from it outside "
             "of the model, and give that as an input"
         )
 
 
 def _is_of_secrets(function: Any) -> bool:
-    return isinstance(function, FunctionType) and function.__module__ in ("secrets", "uuid")
+    return is_a(function, FunctionType) and function.__module__ in ("secrets", "uuid")
 
 
 def _is_now(owner: Any, name: str) -> bool:
-    return isinstance(owner, type) and issubclass(owner, _DATES) and name in ("now", "utcnow", "today")
+    return is_a(owner, type) and issubclass(owner, _DATES) and name in ("now", "utcnow", "today")
 
 
 def _is_global(owner: Any) -> bool:
-    return owner in (getattr(random.random, "__self__", None), getattr(np.random.rand, "__self__", None))
+    return any(owner is part_of(each, "__self__") for each in (random.random, np.random.rand))
 
 
 def _is_hashable(thing: Any) -> bool:
     try:
         hash(thing)
-    except TypeError:
+    except Exception:  # a `__hash__` of the user's may raise anything
         return False
     return True
 
 
-def _reading(what: str, place: str) -> str:
+def reading(what: str, place: str) -> str:
     return (
         f"{place}{what}, of which a plan would keep what is there now: do it outside of the model, once, and "
         "keep the result in a buffer, an attribute or an input"
     )
-
-
-_READING: list[bool] = []
-"""Whether files may be read, of the traces that run; empty outside of them."""
-
-
-@contextmanager
-def no_files_read() -> Generator[None]:
-    """Raise TraceError if the user's code opens a file to read it."""
-    _hook()
-    _READING.append(True)
-    try:
-        yield
-    finally:
-        _READING.pop()
-
-
-@cache
-def _hook() -> None:
-    """Install the audit hook. Python has no function that removes one: it does nothing outside of traces."""
-    sys.addaudithook(_audit)
-
-
-def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if not _READING or event != "open":
-        return
-    path, mode, _flags = arguments
-    if (
-        isinstance(mode, str)
-        and "r" in mode
-        and "+" not in mode
-        and isinstance(path, str | bytes | os.PathLike)
-    ):
-        place = _opened_at()
-        if place is not None:
-            raise TraceError(_reading(f"reads the file {os.path.basename(os.fsdecode(path))}", place))
-
-
-def _opened_at() -> str | None:
-    """Return the user's line, None if Python or a library opens a file for itself."""
-    frame = sys._getframe(2)
-    while frame is not None:
-        name, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
-        if file.startswith("<frozen") or name in ("linecache", "inspect", "tokenize"):
-            return None
-        top = name.partition(".")[0]
-        reads = top in sys.stdlib_module_names or top in _READS_FILES or name == "torch.serialization"
-        if not reads and frame.f_globals.get("__package__") != __package__:
-            return None if is_of_library(file) or top == _OURS else at_line(file, frame.f_lineno)
-        frame = frame.f_back
-    return None

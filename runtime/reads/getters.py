@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple, Protocol
 
-from .contents import MISSING, content, is_plain
+from ..raw import MISSING, is_a, part_of
+from .contents import content, is_plain
 
 _TELLS = re.compile(
     r"^_?(get|is|are|current|active)_|^get(?!trace|profile|frame)[a-z]|^is[a-z]|_enabled$|^initial_seed$"
@@ -49,19 +50,20 @@ def call_of(function: Any, arguments: tuple[Any, ...], keywords: Mapping[str, An
     """Return the call, if it reads a state of PyTorch's or of the object whose method it is."""
     if not all(map(is_plain, (*arguments, *keywords.values()))):
         return None
-    name = getattr(function, "__name__", "")
+    name = str(part_of(function, "__name__"))
     given = arguments, tuple(keywords.items())
     if name in _OF_OBJECTS and not is_of_torch(function):
         return Call(name, *given)
     tells = _TELLS.search(name) and not _NEVER.search(name)
-    top = (getattr(function, "__module__", None) or "").partition(".")[0]
+    top = str(part_of(function, "__module__")).partition(".")[0]
     known = is_of_torch(function) or top.removeprefix("_") in _OF_PYTHON  # _locale is locale's part in C
     return Call("", *given) if tells and known else None
 
 
 def is_of_torch(function: Any) -> bool:
-    module = getattr(function, "__module__", None) or ""
-    return isinstance(function, FunctionType | BuiltinFunctionType) and module.partition(".")[0] == "torch"
+    if not is_a(function, FunctionType | BuiltinFunctionType):
+        return False
+    return str(function.__module__).partition(".")[0] == "torch"
 
 
 def of_call(thing: Any, call: Call) -> Any:
@@ -94,16 +96,16 @@ CALL_THEIR_ARGUMENTS = frozenset({"builtins", "functools", "_functools", "iterto
 
 def reporting(function: Any, to: Reporter) -> Any:
     """Return one of READERS, with what it reads reported."""
-    if isinstance(function, functools.partial):
+    if is_a(function, functools.partial):
         return functools.partial(to.callee(function.func), *function.args, **function.keywords)
     make, made_of = function.__reduce__()
-    if isinstance(function, operator.methodcaller):
-        keywords = make.keywords if isinstance(make, functools.partial) else {}
-        name, *given = (*make.args, *made_of) if isinstance(make, functools.partial) else made_of
+    if is_a(function, operator.methodcaller):
+        keywords = make.keywords if is_a(make, functools.partial) else {}
+        name, *given = (*make.args, *made_of) if is_a(make, functools.partial) else made_of
         return lambda thing: to.callee(to.reported_attribute(thing, name))(*given, **keywords)  # pyright: ignore
 
     def read(thing: Any, key: Any) -> Any:
-        if isinstance(function, operator.itemgetter):
+        if is_a(function, operator.itemgetter):
             return to.reported_item(thing, key)
         return functools.reduce(to.reported_attribute, key.split("."), thing)
 

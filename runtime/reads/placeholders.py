@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
+from ..raw import MISSING, is_a
 from ..reach import Path
 from ..torch_internals import HOLD, VERSION, FakeTensor, attributes_of
 from ..unsupported import TraceError, at_line
-from .contents import MISSING, content
+from .contents import content
 from .reader import users_place
 from .reads import Difference, Fetch, same
 
@@ -62,7 +63,7 @@ class OfBatch:
         if (name, attribute) in self.written:
             return
         value = vars(self.tensors[name]).get(attribute, MISSING)
-        if isinstance(value, Tensor):
+        if is_a(value, Tensor):
             raise TraceError(
                 f"{users_place(at_line)}reads {attribute}, a tensor that is an attribute of the input "
                 f"{name}, which a plan would keep as it is now: give it to the module as an input of its own"
@@ -176,7 +177,7 @@ class Placeholders:
                 f"{users_place(at_line)}reads all attributes of the tensor {found[-1]}: read each by its name"
             )
         of_buffer = attribute == "requires_grad" and id(fake) in self._own
-        if of_buffer and not isinstance(self._own[id(fake)][1], nn.Parameter):
+        if of_buffer and not is_a(self._own[id(fake)][1], nn.Parameter):
             return self._own[id(fake)][1:]
         if hasattr(Tensor, attribute):
             return None
@@ -202,7 +203,7 @@ class Placeholders:
         iteration.
         """
         found = self._inputs.get(id(given))
-        outside = not isinstance(thing, FakeTensor) or self.is_own(thing)
+        outside = not is_a(thing, FakeTensor) or self.is_own(thing)
         return found[1] if found is not None and outside else None
 
     def is_one(self, name: str, thing: Tensor, module: nn.Module) -> bool:
@@ -249,7 +250,7 @@ class Identity(int):
     _compares: Compares
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, Identity):
+        if is_a(other, Identity):
             return self._compares.read_same(self._thing, other._thing)
         return self.number() == other
 

@@ -16,9 +16,11 @@ from typing import Any, Generic, Protocol
 
 from torch import Tensor, nn
 
+from ..raw import MISSING, bases_of, class_entries, derives_from, is_a, is_one_of, module_of
+from ..raw import full_name as full_class_name
 from ..reach import is_of_user, is_of_user_class
 from ..torch_internals import FakeTensor
-from .contents import MISSING, SCALARS
+from .contents import SCALARS
 from .reads import (
     of_bases,
 )
@@ -33,9 +35,9 @@ OF_CONTENT = frozenset({"shape", "dtype", "device", "ndim", "layout", "itemsize"
 
 
 def entries(thing: Any) -> list[Any]:
-    if isinstance(thing, dict):
+    if is_a(thing, dict):
         return list(dict.values(thing))
-    return list(thing) if type(thing) in (list, tuple, set, frozenset, deque) else []
+    return list(thing) if is_one_of(type(thing), (list, tuple, set, frozenset, deque)) else []
 
 
 def is_of_python_alone(kind: type) -> bool:
@@ -43,7 +45,8 @@ def is_of_python_alone(kind: type) -> bool:
     in C.
     """
     return all(
-        is_of_user_class(base) or base in (object, nn.Module, Generic, Protocol) for base in kind.__mro__
+        is_of_user_class(base) or is_one_of(base, (object, nn.Module, Generic, Protocol))  # pyright: ignore
+        for base in bases_of(kind)
     )
 
 
@@ -53,9 +56,10 @@ def of_type(thing: Any, _key: Any) -> Any:
 
 def of_super(kind: type, key: tuple[type, str]) -> Any:
     """Return the entry for `super().name` in a method of a class, of an object of this kind."""
-    order = kind.__mro__
-    after = order[order.index(key[0]) + 1 :] if key[0] in order else ()
-    return next((base.__dict__[key[1]] for base in after if key[1] in base.__dict__), MISSING)
+    order = bases_of(kind)
+    places = (place for place, base in enumerate(order, 1) if base is key[0])
+    after = order[next(places, len(order)) :]
+    return next((class_entries(base)[key[1]] for base in after if key[1] in class_entries(base)), MISSING)
 
 
 def of_code(function: Any, name: str) -> Any:
@@ -64,17 +68,17 @@ def of_code(function: Any, name: str) -> Any:
 
 def of_its_bases(kind: Any, name: str) -> Any:
     """Return the entry of a class for an attribute of the class itself."""
-    return of_bases(kind, name) if isinstance(kind, type) else MISSING
+    return of_bases(kind, name) if is_a(kind, type) else MISSING
 
 
 def replaces(value: Any) -> bool:
     """Tell whether it is a function of this package, which replaces a library's for the time of a trace."""
-    if isinstance(value, partial):
+    if is_a(value, partial):
         return replaces(value.func)
-    function = value.__func__ if isinstance(value, MethodType) else value
-    if isinstance(function, FunctionType):
+    function = value.__func__ if is_a(value, MethodType) else value
+    if is_a(function, FunctionType):
         return is_ours(str(function.__globals__.get("__name__")))
-    return is_ours(str(type(value).__module__))
+    return is_ours(module_of(type(value)))
 
 
 def full_name(function: FunctionType, module: str, level: int) -> str:
@@ -88,17 +92,23 @@ def is_ours(name: str) -> bool:
 
 
 def is_users_function(thing: Any) -> bool:
-    return isinstance(thing, FunctionType) and is_of_user(thing)
+    return is_a(thing, FunctionType) and is_of_user(thing)
 
 
 def is_hashable(thing: Any) -> bool:
     try:
         hash(thing)
-    except TypeError:
+    except Exception:  # a `__hash__` of the user's may raise anything
         return False
-    return not isinstance(thing, Tensor)
+    return not is_a(thing, Tensor)
+
+
+def is_pool_of_threads(thing: Any) -> bool:
+    """Tell whether functions that are given to an object run on its threads."""
+    names = ("concurrent.futures.thread.ThreadPoolExecutor", "multiprocessing.pool.ThreadPool")
+    return any(full_class_name(base) in names for base in bases_of(type(thing)))
 
 
 def is_number(value: Any) -> bool:
     """Tell whether the value is a number of another kind than Python's: Decimal, Fraction."""
-    return issubclass(type(value), Number)
+    return derives_from(type(value), Number)

@@ -10,7 +10,7 @@ import sys
 from types import FunctionType
 from typing import Any, Protocol
 
-from .contents import MISSING
+from ..raw import MISSING, is_made
 
 
 class Recorder(Protocol):
@@ -25,6 +25,7 @@ class Recorder(Protocol):
     def read_identity(self, thing: Any) -> Any: ...
     def read_same(self, one: Any, other: Any) -> bool: ...
     def read_length(self, thing: Any) -> None: ...
+    def read_pattern(self, thing: Any, shape: Any, named: tuple[Any, ...]) -> None: ...
     def read_membership(self, thing: Any, key: Any, value: bool) -> None: ...
     def read_whole(self, thing: Any, *, deep: bool = False) -> None: ...
     def wrote(self, thing: Any, key: Any, *, attribute: bool, counts: bool) -> None: ...
@@ -77,7 +78,7 @@ class Reader:
         return getattr(thing, name)
 
     def item(self, thing: Any, key: Any) -> Any:
-        made = hasattr(type(thing), "__missing__") and key not in thing
+        made = is_made(thing, key)
         try:
             value = thing[key]
         except LookupError:
@@ -114,9 +115,16 @@ class Reader:
             self._recorder.read_whole(thing)
         return thing
 
-    def matched(self, thing: Any, *named: Any) -> Any:
-        """Return the subject of a `match`, after the loads of what its patterns name."""
+    def subject(self, site: str, thing: Any) -> Any:
+        """Keep the subject of a `match` for the reports of its cases."""
+        self._operands[sys._getframe(1), site] = thing
         return thing
+
+    def tries(self, site: str, shape: Any, *named: Any) -> bool:
+        """Report what the next case reads of the subject. Returns False: this case is none."""
+        if self._recorder.listens:
+            self._recorder.read_pattern(self._operands[sys._getframe(1), site], shape, named)
+        return False
 
     def truth(self, thing: Any) -> Any:
         if self._recorder.listens:

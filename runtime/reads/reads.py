@@ -20,9 +20,10 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
-from ..reach import Path, is_of_user_class, spelled
+from ..raw import MISSING, Missing, class_entry, is_a, name_of
+from ..reach import Path, is_of_user_class, simple_text, spelled
 from ..torch_internals import module_structure
-from .contents import MISSING, SCALARS, Kind, Missing, content, is_plain
+from .contents import SCALARS, Kind, content, is_plain, plain_value
 
 Fetch = Callable[[Any, Any], Any]
 
@@ -39,6 +40,7 @@ class Read:
     value: what it gave.
     node: of a value that is an object.
     place: the line that read.
+    backward: autograd ran that line, in a hook or a function's backward.
     """
 
     fetch: Fetch
@@ -46,6 +48,7 @@ class Read:
     value: Any
     node: Node | None
     place: str
+    backward: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +73,7 @@ class Node:
         """Tell whether another object that gives the same at each read is as good."""
         if self.itself:
             return False
-        if isinstance(self.thing, FunctionType | MethodType) or is_of_user_class(type(self.thing)):
+        if is_a(self.thing, FunctionType | MethodType) or is_of_user_class(type(self.thing)):
             return True
         return bool(self.reads) and not callable(self.thing)
 
@@ -82,8 +85,8 @@ class Difference:
     value: Any
 
     def __str__(self) -> str:
-        found = "not there" if isinstance(self.now, Missing) else short(self.now)
-        was = "not there" if isinstance(self.value, Missing) else short(self.value)
+        found = "not there" if is_a(self.now, Missing) else short(self.now)
+        was = "not there" if is_a(self.value, Missing) else short(self.value)
         return f"{spell(self.path)} is {found}; the plan is for {was}"
 
 
@@ -123,7 +126,7 @@ class Reads:
                 if now is read.value or same(now, read.value):
                     continue
                 found = _compared(now, read, node.path)
-                if isinstance(found, Difference):
+                if is_a(found, Difference):
                     return found
                 read.value, read.node, replaced = now, found, True
         if replaced:
@@ -133,7 +136,7 @@ class Reads:
     def text(self) -> list[str]:
         """Return each simple value that was read, as text."""
         rows = (
-            f"{spell((*node.path, read.key))} {read.value!r}"
+            f"{spell((*node.path, read.key))} {simple_text(read.value)}"
             for node in self._nodes
             for read in node.reads.values()
             if is_plain(read.value)
@@ -147,10 +150,7 @@ class Reads:
     def of_tensors(self) -> set[int]:
         """Return the identities of tensors whose values are compared."""
         return {
-            id(read.value)
-            for node in self._nodes
-            for read in node.reads.values()
-            if isinstance(read.value, Tensor)
+            id(read.value) for node in self._nodes for read in node.reads.values() if is_a(read.value, Tensor)
         }
 
     def _reached(self) -> list[Node]:
@@ -169,11 +169,11 @@ def _compared(now: Any, read: Read, path: Path) -> Node | Difference | None:
     """Return the node of another object that is as good, or what is different."""
     where = (*path, read.key)
     node = read.node
-    if node is None or type(now) is not type(node.thing) or isinstance(now, Missing):
+    if node is None or type(now) is not type(node.thing) or is_a(now, Missing):
         return Difference(where, now, read.value)
     if not node.replaceable:
         return Difference(where, now, read.value)
-    if isinstance(now, FunctionType) and now.__code__ is not node.thing.__code__:
+    if is_a(now, FunctionType) and now.__code__ is not node.thing.__code__:
         return Difference(where, now, read.value)
     made = Node(now, node.path, written=node.written, counted=node.counted)
     for key, each in node.reads.items():
@@ -182,7 +182,7 @@ def _compared(now: Any, read: Read, path: Path) -> Node | Difference | None:
             made.reads[key] = each
             continue
         found = _compared(there, each, node.path)
-        if isinstance(found, Difference):
+        if is_a(found, Difference):
             return found
         made.reads[key] = Read(each.fetch, each.key, there, found, each.place)
     return made
@@ -191,11 +191,12 @@ def _compared(now: Any, read: Read, path: Path) -> Node | Difference | None:
 def same(now: Any, value: Any) -> bool:
     if type(now) is not type(value):
         return False
-    if isinstance(now, SCALARS):
+    if is_a(now, SCALARS):
+        now, value = plain_value(now), plain_value(value)
         return bool(now == value or (now != now and value != value))
-    if isinstance(now, MethodType):
+    if is_a(now, MethodType):
         return now.__self__ is value.__self__ and now.__func__ is value.__func__
-    return isinstance(now, Kind) and now == value
+    return is_a(now, Kind) and now == value
 
 
 # ── how reads are made ──────────────────────────────────────────────────────────────────────────────
@@ -205,7 +206,7 @@ def dict_of(thing: Any) -> Any:
     """Return the attributes of an object itself, not by a method of its class; None if it has none."""
     try:
         return object.__getattribute__(thing, "__dict__")
-    except AttributeError:
+    except Exception:  # none, or a property of that name
         return None
 
 
@@ -223,10 +224,7 @@ def of_class(thing: Any, name: str) -> Any:
 
 def of_bases(kind: type, name: str) -> Any:
     """Return the entry of a class or of one of its bases."""
-    for base in kind.__mro__:
-        if name in base.__dict__:
-            return base.__dict__[name]
-    return MISSING
+    return class_entry(kind, name)
 
 
 def of_attribute(thing: Any, name: str) -> Any:
@@ -275,7 +273,7 @@ def of_closure(function: FunctionType, place: str) -> Any:
 def of_length(thing: Any, _key: Any) -> Any:
     try:
         return len(thing)
-    except TypeError:
+    except Exception:
         return MISSING
 
 
@@ -316,24 +314,34 @@ def of_whole(thing: Any, _key: Any) -> Any:
     return content(thing)
 
 
+def of_loose_content(thing: Any, _key: Any) -> Any:
+    """As `of_content`, but objects of libraries count by their identity."""
+    return content(thing, deep=False, libraries=False)
+
+
+def of_loose_whole(thing: Any, _key: Any) -> Any:
+    return content(thing, libraries=False)
+
+
 def of_module(thing: nn.Module, _key: Any) -> Any:
     """Return the content of a PyTorch module outside the planned one: its class, structure and attributes."""
     simple = {name: value for name, value in vars(thing).items() if is_plain(value) and name[0] != "_"}
     return content((type(thing), *module_structure(thing), simple))
 
 
-_UNNAMED = (of_length, of_content, of_whole, of_module)
-
-
 def spell(path: Path) -> str:
     """Write a path as a user would: `module.net.factor`."""
-    return spelled(tuple(key for key in path if key is not None and not str(key).startswith("__")))
+    texts = (spelled((key,)) for key in path if key is not None)
+    return ".".join(text for text in texts if text and not text.startswith("__"))
 
 
 def short(value: Any) -> str:
     """Write a value in one line: an array or a text may have many."""
-    shown = content(value) if isinstance(value, Tensor | np.ndarray) else value
-    text = repr(shown) if isinstance(shown, Kind) else _SHORT.repr(shown)
+    shown = content(value) if is_a(value, Tensor | np.ndarray) else value
+    try:
+        text = repr(shown) if is_a(shown, Kind) else _SHORT.repr(shown)
+    except Exception:  # a `__repr__` of the user's
+        text = f"a {name_of(type(shown))}"
     text = " ".join(text.split()).replace("FakeTensor", "Tensor")
     return text if len(text) <= _LONGEST_TEXT else f"{text[:40]}…{text[-35:]}"
 

@@ -15,20 +15,26 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from threading import enumerate as enumerate_threads
 from threading import get_ident
 
 from ..unsupported import warn_user
 from .calls import Calls
 from .carried import Counter, StateError, carried, refusal
 from .contents import content
-from .forbidden import no_files_read
 from .getters import of_call
+from .outside import outside_watched
 from .placeholders import Placeholders
 from .reads import (
+    Fetch,
     Node,
     Read,
     Reads,
     all_reads,
+    of_content,
+    of_loose_content,
+    of_loose_whole,
+    of_whole,
     same,
 )
 from .youngest import Youngest
@@ -41,10 +47,11 @@ class Recording(Calls):
     def listening(self) -> Generator[None]:
         """Make the user's functions report what they read; afterwards they are as before."""
         with self._youngest.watched():
-            self._thread, self._listening = get_ident(), True
+            self._thread, self._others_threads = get_ident(), {*enumerate_threads()}
+            self._listening = True
             try:
                 self._follow_roots()
-                with no_files_read():
+                with outside_watched(lambda: self.listens, self.unwatched):
                     yield
             finally:
                 self._listening = False
@@ -72,11 +79,13 @@ class Recording(Calls):
             now = read.fetch(node.thing, read.key)
             if now is read.value or same(now, read.value):
                 continue
+            if self._is_of_libraries(node, read):
+                continue
             self._own_state.add(id(read))
             if read.fetch is of_call and (not read.key.method or isinstance(now, bool)):
                 continue  # it was inside of a `with` that switches it
             found = carried(node, read, now)
-            if self._runs_again:
+            if self._runs_again and not read.backward:
                 self.counters.append(Counter(node.thing, read.key, found.refusal))
             else:
                 self.carried.append(found)
@@ -84,12 +93,28 @@ class Recording(Calls):
             if not self._runs_again and place and content(node.thing, deep=False) != before:
                 raise StateError(refusal(node.path, before, content(node.thing, deep=False), place))
 
+    def _is_of_libraries(self, node: Node, read: Read) -> bool:
+        """Tell whether all that the iteration has changed is what libraries keep in their objects, as caches.
+
+        From here on these count by their identity.
+        """
+        loose = _LOOSE.get(read.fetch)
+        if loose is None or (before := self._loose.get(id(read))) is None:
+            return False
+        if loose(node.thing, None) != before:
+            return False
+        del node.reads[read.fetch, read.key]
+        node.reads[loose, None] = Read(loose, None, before, None, read.place)
+        return True
+
     def reads(self) -> Reads:
         """Return the reads to check before iterations.
 
         Call it after what the iteration has changed was put back.
         """
         self._by_names()
+        for text in dict.fromkeys(self.left):
+            warn_user(f"{text}: it stays as it is")
         for text in dict.fromkeys(self.unwatched):
             warn_user(f"{text}, can't be watched: if it changes, plan the module anew")
         trace_real_layouts = {id(each.read): each.guard() for each in self.carried}
@@ -109,6 +134,9 @@ class Recording(Calls):
         """Let go of the objects that were there when the trace began: the error of a trace that failed may be
         kept for long, and with it this recording."""
         self._seen, self._youngest, self._nodes, self.carried = {}, Youngest(), {}, []
+
+
+_LOOSE: dict[Fetch, Fetch] = {of_content: of_loose_content, of_whole: of_loose_whole}
 
 
 def _tops(nodes: list[Node]) -> list[Node]:

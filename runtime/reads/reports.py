@@ -13,9 +13,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..reach import is_of_library, is_of_user_class
+from ..raw import MISSING, class_entry, is_a, name_of
+from ..reach import container_of, entries_of, is_of_library, is_of_user_class
 from ..torch_internals import MODULE_REGISTERS, FakeTensor
-from .contents import MISSING, is_plain
+from .contents import is_plain
 from .following import Following
 from .forbidden import refuse_iterator
 from .nodes import quietly
@@ -44,6 +45,8 @@ from .reads import (
     of_instance,
     of_item,
     of_length,
+    of_loose_content,
+    of_loose_whole,
     of_made,
     of_membership,
     of_whole,
@@ -90,36 +93,37 @@ class Reports(Following):
 
     @quietly
     def read_attribute(self, thing: Any, name: str, value: Any) -> None:
-        if isinstance(thing, Tensor):
+        if is_a(thing, Tensor):
             self._read_of_tensor(thing, name, value)
             return
-        if isinstance(thing, SKIPPED) and not is_of_user_class(type(thing)):
+        if is_a(thing, SKIPPED) and not is_of_user_class(type(thing)):
             return
         self.see(value)
         if type(thing) is super:
             where: Any = thing
             kind = type(where.__self__)
-            self._record(self._node(kind, (kind.__name__,)), of_super, (where.__thisclass__, name))
+            self._record(self._node(kind, (name_of(kind),)), of_super, (where.__thisclass__, name))
             return
         node = self._outside(thing)
-        if name == "__class__" or (isinstance(value, BuiltinFunctionType) and value.__self__ is thing):
+        if name == "__class__" or (is_a(value, BuiltinFunctionType) and value.__self__ is thing):
             return
         if node is None:
             kind = type(thing)
             if is_of_user_class(kind) and name not in (dict_of(thing) or ()):
-                self._record(self._node(kind, (kind.__name__,)), of_its_bases, name)
+                self._record(self._node(kind, (name_of(kind),)), of_its_bases, name)
             return
-        if isinstance(thing, ModuleType):
+        if is_a(thing, ModuleType):
             file = vars(thing).get("__file__")
             if file is None or is_of_library(file) or is_ours(thing.__name__):
-                if is_plain(value) or (callable(value) and vars(thing).get(name) is value):
-                    self._record(node, of_attribute, name)  # a switch of the library's, or its function
+                held = callable(value) or container_of(value) is not None
+                if is_plain(value) or (held and vars(thing).get(name) is value):
+                    self._record(node, of_attribute, name)  # a switch of the library's, its function or table
                 else:
                     self._node_of(value, (*node.path, name))
                 return
             self._record(node, of_instance, name, vars(thing).get(name, MISSING))
             return
-        if isinstance(thing, nn.Module) and (name in MODULE_REGISTERS or name not in vars(thing)):
+        if is_a(thing, nn.Module) and (name in MODULE_REGISTERS or name not in vars(thing)):
             for register in MODULE_REGISTERS:
                 if name in vars(thing)[register]:
                     self._node_of(vars(thing)[register][name], (*node.path, name))
@@ -132,7 +136,7 @@ class Reports(Following):
         """
         if callable(value) and callable(entry := of_bases(Tensor, name)):
             self._record(self._node(Tensor, ("torch.Tensor",)), of_its_bases, name, entry)
-        if isinstance(tensor, FakeTensor) or self.stand_ins.is_own(tensor):
+        if is_a(tensor, FakeTensor) or self.stand_ins.is_own(tensor):
             if (own := self.stand_ins.read(tensor, name)) is not None:
                 self._record(self._node(own[0], ("module", *own[1].split("."))), of_attribute, name)
             return
@@ -144,17 +148,17 @@ class Reports(Following):
     @quietly
     def read_item(self, thing: Any, key: Any, value: Any, *, made: bool = False) -> None:
         key = self._as_key(thing, key)
-        if isinstance(thing, (*SKIPPED, Tensor, nn.Module)):
+        if is_a(thing, (*SKIPPED, Tensor, nn.Module)):
             return
         self.see(value)
         node = self._outside(thing)
         if node is None:
             return
-        if isinstance(key, slice):
+        if is_a(key, slice):
             self.read_whole(thing)
         elif not is_hashable(key):
             self.read_whole(thing, deep=True)
-        elif isinstance(thing, dict) and type(thing).__getitem__ is dict.__getitem__:
+        elif is_a(thing, dict) and class_entry(type(thing), "__getitem__") is dict.__getitem__:
             if made:
                 self._record(node, of_made, Made(key, value))
                 self._record(node, of_attribute, "default_factory")
@@ -166,16 +170,19 @@ class Reports(Following):
     @quietly
     def read_length(self, thing: Any) -> None:
         """Record a read of whether there is something in the thing."""
-        if isinstance(thing, (*SKIPPED, Tensor, nn.Module)):
+        if is_a(thing, (*SKIPPED, Tensor, nn.Module)):
             return
-        if hasattr(type(thing), "__len__") and (node := self._outside(thing)) is not None:
+        if is_users_function(class_entry(type(thing), "__bool__")):
+            return  # which Python asks first, and which reports what it reads
+        sized = class_entry(type(thing), "__len__") is not MISSING
+        if sized and (node := self._outside(thing)) is not None:
             self._record(node, of_length, None, of_length(thing, None))
         else:
             self.read_whole(thing)
 
     @quietly
     def read_membership(self, thing: Any, key: Any, value: bool) -> None:
-        if isinstance(thing, (*SKIPPED, Tensor, nn.Module)):
+        if is_a(thing, (*SKIPPED, Tensor, nn.Module)):
             return
         refuse_iterator(self._outside(thing), thing)
         key = self._as_key(thing, key)
@@ -189,29 +196,31 @@ class Reports(Following):
 
     @quietly
     def read_whole(self, thing: Any, *, deep: bool = False, depth: int = 0) -> None:
-        if isinstance(thing, SKIPPED):
+        if is_a(thing, SKIPPED):
             return
-        if isinstance(thing, Tensor) or (
-            isinstance(thing, CODE_OF_ANY) and not isinstance(thing, MethodType)
-        ):
+        if is_a(thing, Tensor) or (is_a(thing, CODE_OF_ANY) and not is_a(thing, MethodType)):
             self.see(thing)
             self._node_of_tensor(thing)
-            if isinstance(thing, BuiltinFunctionType) and not isinstance(thing.__self__, ModuleType):
+            if is_a(thing, BuiltinFunctionType) and not is_a(thing.__self__, ModuleType):
                 self.read_whole(thing.__self__, deep=True)  # a dict's `get`, as a key to sort by
             return
         self.see(thing)
         node = self._outside(thing)
         if node is None:
-            if depth < 2 and isinstance(thing, list | tuple | dict | set):
-                for each in thing.values() if isinstance(thing, dict) else list(thing):
+            base = container_of(thing)
+            if depth < 2 and base is not None:
+                for _key, each in entries_of(thing, base) or ():
                     self.read_whole(each, deep=deep, depth=depth + 1)
             return
-        refuse_iterator(node, thing)
+        if deep or not depth:  # to unpack a tuple takes nothing from an iterator in it
+            refuse_iterator(node, thing)
         if not deep and is_of_python_alone(type(thing)):
             return  # its methods report what they read
         self._note_large(node, thing)
         fetch = of_whole if deep else of_content
         self._record(node, fetch, None, fetch(thing, None))
+        if (read := node.reads.get((fetch, None))) is not None and id(read) not in self._loose:
+            self._loose[id(read)] = (of_loose_whole if deep else of_loose_content)(thing, None)
         for each in entries(thing):
             self._node_of(each, (*node.path, ""))
             self.see(each)
@@ -224,11 +233,11 @@ class Reports(Following):
 
     @quietly
     def wrote(self, thing: Any, key: Any, *, attribute: bool, counts: bool) -> None:
-        if isinstance(thing, Tensor) and attribute:
+        if is_a(thing, Tensor) and attribute:
             if (own := self.stand_ins.wrote(thing, key)) is not None:
                 self._wrote(self._node(own[0], ("module", *own[1].split("."))), key, counts=counts)
             return
-        if isinstance(thing, (*SKIPPED, Tensor)) or not is_hashable(key):
+        if is_a(thing, (*SKIPPED, Tensor)) or not is_hashable(key):
             return
         if (node := self._outside(thing)) is not None:
             self._wrote(node, key, counts=counts)
@@ -237,5 +246,5 @@ class Reports(Following):
         """Return a key for an object from outside: the identity of an input is another one in each
         iteration.
         """
-        outside = isinstance(key, Identity) and self._outside(thing) is not None
+        outside = is_a(key, Identity) and self._outside(thing) is not None
         return key.number() if outside else key

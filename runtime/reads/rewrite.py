@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
+from .patterns import shape_of
 from .scopes import Scope
 
 SENTINEL = "\0memplan's reader"
@@ -29,13 +30,9 @@ _FRAME_READERS = frozenset({"super", "locals", "vars", "dir", "globals", "eval",
 _LOGGING = frozenset({"debug", "info", "warning", "error", "exception", "critical", "add_scalar"})
 
 
-def _named_in(pattern: ast.pattern) -> Iterator[ast.expr]:
-    """Yield the classes and values that a pattern names, as separate expressions."""
-    for each in ast.walk(pattern):
-        found = each.cls if isinstance(each, ast.MatchClass) else None
-        found = each.value if isinstance(each, ast.MatchValue) else found
-        if isinstance(found, ast.Attribute | ast.Name):
-            yield copy.deepcopy(found)
+def _constant(value: Any) -> ast.expr:
+    """Write a constant that may be a tuple."""
+    return ast.Constant(value)
 
 
 class Rewrite(ast.NodeTransformer):
@@ -252,13 +249,21 @@ class Rewrite(ast.NodeTransformer):
         return node
 
     def visit_Match(self, node: ast.Match) -> ast.AST:
-        node.subject = self._whole(node.subject)
-        named = [self._one(each) for case in node.cases for each in _named_in(case.pattern)]
-        if named and self._inside:
-            node.subject = self._call(node, "matched", node.subject, *named)
+        """Rewrite a match: before each case that reads more than its subject, one that only reports."""
+        node.subject, site = self._whole(node.subject), ast.Constant(f"{node.lineno}:{node.col_offset}")
+        if self._inside:
+            node.subject = self._call(node, "subject", site, node.subject)
+        cases: list[ast.match_case] = []
         for case in node.cases:  # patterns stay as they are
+            named: list[ast.expr] = []
+            if (shape := shape_of(case.pattern, named)) is not None and self._inside:
+                given = (copy.deepcopy(each) for each in named)
+                reports = self._call(node, "tries", site, _constant(shape), *map(self._one, given))
+                cases.append(ast.match_case(ast.MatchAs(), reports, [ast.copy_location(ast.Pass(), node)]))
             case.guard = case.guard and self._truth(case.guard)
             case.body = self._all(case.body)
+            cases.append(case)
+        node.cases = cases
         return node
 
     def visit_Dict(self, node: ast.Dict) -> ast.AST:

@@ -17,6 +17,7 @@ from torch import fx
 from ..calls.randomness import draws, generator_place
 from ..model.captured import roots_of, users_line
 from ..model.iteration import Iteration
+from ..raw import is_a
 from ..reach import Path, reachable
 from ..torch_internals import DispatchMode, asks_for_device, device_of_fake, identity_of, no_dispatch_modes
 from ..unsupported import TraceError
@@ -41,7 +42,7 @@ def held_generators(iteration: Iteration) -> dict[Path, torch.Generator]:
     """Return the generators that attributes of the module and the loss function hold, by the path to each."""
     found: dict[int, tuple[Path, torch.Generator]] = {}
     for path, thing in reachable(roots_of(iteration)):
-        if isinstance(thing, torch.Generator):
+        if is_a(thing, torch.Generator):
             found.setdefault(identity_of(thing), (path, thing))
     return {path: thing for path, thing in found.values() if not _is_default(thing)}
 

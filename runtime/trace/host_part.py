@@ -76,6 +76,8 @@ class Holder(nn.Module):
     def forward(self, run: Callable[[nn.Module], Any]) -> Any:
         return run(self.module)
 
+    __call__ = forward  # past the user's hooks for all modules: this is none of the user's
+
 
 class Replay(TorchFunctionMode):
     """Mode in which the traced code runs once more: its calls return what they did in the trace.

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...graphs.errors import InputError, MismatchError
+from ..raw import is_a
 from ..torch_internals import HOOKS_OF_STEPS, hooks_of_steps
 from . import optimizers
 from .elementwise import is_foreach
@@ -203,6 +204,6 @@ def _kind(dtype: torch.dtype | None) -> str:
 
 
 def _holds_tensor(option: Any) -> bool:
-    if isinstance(option, tuple):
-        return any(map(_holds_tensor, option))  # pyright: ignore[reportUnknownArgumentType]
-    return isinstance(option, Tensor)
+    if is_a(option, tuple):
+        return any(map(_holds_tensor, tuple.__iter__(option)))  # pyright: ignore[reportUnknownArgumentType]
+    return is_a(option, Tensor)

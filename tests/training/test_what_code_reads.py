@@ -6,6 +6,8 @@ The oracle is eager PyTorch with the value as it is now.
 from __future__ import annotations
 
 import collections
+import contextvars
+import ctypes
 import functools
 import gc
 import itertools
@@ -14,6 +16,9 @@ import math
 import os
 import random
 import secrets
+import socket
+import sqlite3
+import subprocess
 import threading
 import time
 import uuid
@@ -655,6 +660,93 @@ def test_clocks_and_files_are_refused(name: str) -> None:
     module.read = CLOCKS[name]
     with pytest.raises(memplan.MemplanError, match=r"test_what_code_reads\.py:\d+: (reads|looks at)"):
         traced(module)
+
+
+LIBC = ctypes.CDLL(None)
+DATABASE = sqlite3.connect(":memory:")
+CONTEXT = contextvars.copy_context()
+OUTSIDE: dict[str, Callable[[Any], float]] = {
+    "a process": lambda self: float(subprocess.check_output(["echo", "1"])),
+    "a shell": lambda self: 1.0 + os.system("true"),
+    "the network": lambda self: 1.0 + 0 * len(socket.gethostname()),
+    "native code": lambda self: 1.0 + 0 * LIBC.getpid(),
+    "a database": lambda self: float(DATABASE.execute("select 1").fetchone()[0]),
+    "a context": lambda self: CONTEXT.run(float, "1"),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_what_no_one_can_watch_is_said_once(name: str) -> None:
+    module = model()
+    module.read = OUTSIDE[name]
+    with pytest.warns(UserWarning, match=r"test_what_code_reads\.py:\d+: .*, can't be watched") as said:
+        traced(module)
+    assert len({str(each.message) for each in said}) == len(said)
+
+
+def test_a_descriptor_of_a_file_that_is_read() -> None:
+    module = model()
+    module.read = lambda self: 1.0 + 0 * os.open(FILE, os.O_RDONLY)
+    with pytest.raises(memplan.MemplanError, match=r"reads the file test_what_code_reads\.py"):
+        traced(module)
+
+
+def counting_hook(self: Any, gradient: Tensor) -> Tensor:
+    self.alpha += 1
+    return gradient * 2 if self.alpha > 12 else gradient
+
+
+def test_a_counter_of_a_gradient_hook() -> None:
+    """Backward is the plan's: no code of the user's runs in it, so the counter would stay."""
+    module = model()
+    module.alpha = 0
+
+    def read(self: Any) -> Tensor:
+        factor = self.layer.bias.sum() * 0 + 1
+        factor.register_hook(functools.partial(counting_hook, self))
+        return factor
+
+    module.read = read
+    with pytest.raises(memplan.MemplanError, match=r"uses module\.alpha, which the iteration itself changes"):
+        traced(module)
+
+
+def only_counting_hook(self: Any, _gradient: Tensor) -> None:
+    self.alpha += 1
+
+
+def test_what_a_gradient_hook_only_changes_is_said() -> None:
+    module = model()
+    module.alpha = 0
+
+    def read(self: Any) -> Tensor:
+        factor = self.layer.bias.sum() * 0 + 1
+        factor.register_hook(functools.partial(only_counting_hook, self))
+        return factor
+
+    module.read = read
+    with pytest.warns(UserWarning, match=r"changes module\.alpha in backward.*it stays as it is"):
+        traced(module)
+
+
+OPERATORS = [torch.ops.aten.mm.default, torch.ops.aten.addmm]
+
+
+@pytest.mark.parametrize("how", [str, list, functools.partial(functools.partial, print)])
+def test_operators_that_fill_their_attributes_in_the_trace(how: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the list of what selective checkpointing saves."""
+    for name in ("_namespace", "_lazy"):
+        monkeypatch.setattr(OPERATORS[0], name, None, raising=False)
+    module = model()
+    module.held = OPERATORS
+
+    def read(self: Any) -> float:
+        how(OPERATORS)
+        how(self.held)
+        return 1.0 if OPERATORS[0].namespace == "aten" else 2.0
+
+    module.read = read
+    assert torch.equal(traced(module)(X).detach(), module(X))
 
 
 def test_iterators_that_the_iteration_makes() -> None:

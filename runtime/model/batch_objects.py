@@ -145,9 +145,8 @@ def _of_kinds(thing: Any) -> bool:
     `thing[key]` makes one.
     """
     kind = type(thing)
-    return _has_keys(kind) and all(
-        class_entry(kind, name) is not MISSING for name in ("node_types", "stores")
-    )
+    names = {"node_types", "stores"} - (own_attributes(thing) or {}).keys()
+    return _has_keys(kind) and all(class_entry(kind, name) is not MISSING for name in names)
 
 
 @by_class

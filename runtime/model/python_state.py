@@ -298,7 +298,7 @@ def _of_module(name: str) -> Iterable[_Noted]:
 # Containers are asked as Python's own: a method of a user's class may do anything.
 
 
-def _of_dict(path: Path, thing: dict[Any, Any], passed_by: str | None = None) -> _Noted:
+def _of_dict(path: Path, thing: dict[Any, Any], passed_by: object = MISSING) -> _Noted:
     """Note a dict, but for one of its entries.
 
     passed_by: the entry of an offloaded tensor's attributes in which memplan keeps who has its values. It
@@ -315,9 +315,9 @@ def _of_dict(path: Path, thing: dict[Any, Any], passed_by: str | None = None) ->
         return [*changed, *(key for key in added if _key(key) not in names)]
 
     def put_back() -> None:
-        stays = {key: each for key, each in base.items(thing) if key == passed_by}
+        stays = [(key, part) for key, part in base.items(thing) if is_same_key(key, passed_by)]
         base.clear(thing)
-        for key, part in (*known, *stays.items()):
+        for key, part in (*known, *stays):
             base.__setitem__(thing, key, part)
 
     return _Noted(path, changes, put_back)

@@ -116,9 +116,7 @@ def main():
     parser.add_argument("--once", action="store_true", help="AdamW in the plan alone, 100 % of the memory")
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for a model")
     options = parser.parse_args()
-    os.environ["XDG_CACHE_HOME"] = (
-        tempfile.mkdtemp()
-    )  # of this run alone
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()  # of this run alone
     warm()
     models = [*in_turn(strangers())]
     gc.collect()

@@ -125,7 +125,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], Layout]] = {
         Flat,
         turned,
     ),
-    "rank 1 of 2 has no plan: input x requires a gradient, which a step does not compute: call "
+    "input x requires a gradient, which a step does not compute: call "
     "memplan.optimize_module, whose result is called as the module is, or detach the input": (
         Rows,
         lambda rank, step: {"x": drawn(2, 8, seed=step).requires_grad_(rank == 1)},

@@ -92,7 +92,7 @@ def _users_line(frame: FrameType | None) -> str | None:
     """Return the user's line, None if Python or a library asks for itself."""
     while frame is not None:
         name, file = frame.f_globals.get("__name__", ""), frame.f_code.co_filename
-        if file.startswith("<frozen") or name in ("linecache", "inspect", "tokenize"):
+        if file.startswith("<frozen importlib") or name in ("linecache", "inspect", "tokenize"):
             return None
         top = name.partition(".")[0]
         reads = top in sys.stdlib_module_names or top in _READS_FILES or name == "torch.serialization"

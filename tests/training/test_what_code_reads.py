@@ -668,6 +668,7 @@ CONTEXT = contextvars.copy_context()
 OUTSIDE: dict[str, Callable[[Any], float]] = {
     "a process": lambda self: float(subprocess.check_output(["echo", "1"])),
     "a shell": lambda self: 1.0 + os.system("true"),
+    "a pipe": lambda self: float(os.popen("echo 1").read()),
     "the network": lambda self: 1.0 + 0 * len(socket.gethostname()),
     "native code": lambda self: 1.0 + 0 * LIBC.getpid(),
     "a database": lambda self: float(DATABASE.execute("select 1").fetchone()[0]),

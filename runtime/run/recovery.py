@@ -102,10 +102,13 @@ class Recovery:
                     restore_generator(source, state)
                 if lost:
                     self._forget_sums()
-                kept = BEGINS_ANEW if lost else UNDONE
-                error.add_note(self._lost_line if self._ranks else kept)
+                note = BEGINS_ANEW if lost else UNDONE
             else:
                 self._give_up()
+                note = LOST
+            if not self._ranks:
+                error.add_note(note)
+            elif not isinstance(error, MemplanError):  # that of another rank's failure says it itself
                 error.add_note(self._lost_line)
             if self._optimizer is not None:
                 self._optimizer.undo()

@@ -73,7 +73,7 @@ VALUES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=str)
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: getattr(value, "__name__", str(value)))
 def test_arguments_of_all_kinds(value: Any) -> None:
     found = saved_program._read(json.loads(json.dumps(saved_program._written(value))))
     assert found == value

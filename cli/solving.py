@@ -304,8 +304,8 @@ def _answered(
         error.state_shares(peak)
     suffices = refusal.schedule is not None and not _in_arena(problem.graph, search)
     if suffices and (line := command_within(error.percent or f"{error.smallest}B")):
-        again = "the measured graph is kept, so only the solver runs; " if " optimize " in line else ""
-        error.advise(f"{again}try: {line}")
+        cheap = "the measured graph is kept, so only the solver runs; " if " optimize " in line else ""
+        error.advise(f"{cheap}try: {line}")
     return error
 
 

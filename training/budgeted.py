@@ -227,7 +227,7 @@ class BudgetedPlanner:
         problem, tell = Problem(plan.graph, within, machine, self.options.allow), self.book.solving
         folder = self.options.cache
         folder = None if folder is None else (folder / REFUSED).existing()
-        # Ranks solve alike, each for itself: what one of them has kept, the others may not have.
+        # Each rank solves for itself: what one of them has kept, the others may not have.
         start = None if iteration.processes is not None else kept_schedule(solver, problem, folder)
         hurried = solver == AUTO and self.options.time_limit is None and self.options.gap is None
         race = Incumbent(self._patience(improves=improves) if hurried else inf)

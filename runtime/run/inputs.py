@@ -68,8 +68,8 @@ class Expected:
         _same_names(others, self._others, inputs)
         for name, (other, known) in self._others.items():
             now = others[name]
-            alike = type(now) is type(other)  # 1 is not True: tensors and code tell them apart
-            if now is other or (alike and is_simple(now) and now == other):
+            same_kind = type(now) is type(other)  # 1 is not True: tensors and code tell them apart
+            if now is other or (same_kind and is_simple(now) and now == other):
                 continue
             if content(now) != known:
                 raise OtherValuesError(f"input {name} is {short(now)}; the plan is for {short(other)}")

@@ -229,7 +229,7 @@ def _made_parameter(tensor: Tensor) -> Tensor | None:
     """Return what `nn.Parameter(tensor)` wants of `detach`; None if it is not that which calls it.
 
     It has seen that the tensor is of another class than Parameter, but by then it no longer is; so the
-    result, which becomes the new parameter, must not be a plain tensor.
+    result, which becomes the new parameter, must not be of the class torch.Tensor itself.
     """
     caller = sys._getframe(2)
     if caller.f_code is not nn.Parameter.__new__.__code__ or caller.f_locals["cls"] is not nn.Parameter:

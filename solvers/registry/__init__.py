@@ -1,4 +1,4 @@
 """The catalogue of solvers, and how a solver is run and its answer checked.
 
-Public modules: catalogue, run.
+Public modules: catalogue, kept, run, warm_start.
 """

@@ -220,7 +220,7 @@ def test_a_difference_is_named():
     assert isinstance(iteration.inputs, dict)
     inputs = {**iteration.inputs, "scale": 3.0}
     other = Iteration(iteration.module, inputs)
-    step._expected._others["scale"] = 3.0
+    step._expected._others["scale"] = (3.0, None)
     comparison = compare(other, step)
     assert not comparison.equal
     assert comparison.first == "loss 1"

@@ -23,7 +23,7 @@ import memplan
 import pytest
 import torch
 from memplan.graphs.machine import Links, Machine
-from memplan.runtime.compare import batch
+from memplan.runtime.compare import batch, eager
 from memplan.runtime.run.recovery import Recovery
 from memplan.runtime.updates.state import OptimizerState
 from torch import nn
@@ -204,7 +204,7 @@ def with_faults(monkeypatch):
             yield
 
     monkeypatch.setattr(Recovery, "around", around_faulty)
-    monkeypatch.setattr(batch, "run_eager", within(batch.run_eager))
+    monkeypatch.setattr(batch, "run_eager", within(eager.run_eager))
     monkeypatch.setattr(OptimizerState, "begin", within(OptimizerState.begin))
 
 

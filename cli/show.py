@@ -132,7 +132,7 @@ def _lines(held: Held, report: Report, accounts: dict[str, Any], width: int) -> 
     if any(copied[name]["steps"] for name in copied):
         yield Text("")
         for name, row in copied.items():
-            number = counted(row["steps"], "offload" if name == "offloads" else "prefetch")
+            number = counted(row["steps"], name.removesuffix("es" if name.endswith("ches") else "s"))
             yield Text(f"{number}, {spelled(row['bytes'])}")
     if found := accounts.get("collectives"):
         yield Text(f"{counted(found['steps'], 'collective')}, {duration(found['time'])} on the network")

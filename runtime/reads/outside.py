@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cache
-from types import FrameType
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 
-from ..raw import bases_of, module_of
+from ..raw import bases_of, is_a, module_of
 from ..reach import is_of_library
 from ..unsupported import TraceError, at_line
 from .contents import content, is_itself
@@ -109,8 +109,8 @@ _ANSWER_OTHERS = frozenset({"_thread", "_ctypes", "torch"})
 
 def unseen(function: Any, receiver: Any, arguments: tuple[Any, ...], result: Any) -> str | None:
     """Return in words what a call has asked, if no later iteration can see whether its answer changes."""
-    if result is None:
-        return None
+    if result is None or is_a(function, (FunctionType, MethodType)):
+        return None  # what Python code asks in turn comes here by itself, or an audit event tells of it
     native = any(module_of(base) == "_ctypes" for base in bases_of(type(function)))
     if native:
         return "what native code answers"

@@ -144,7 +144,7 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
     "time-limit-that-is-no-number": (
         ["solve", "chain.json", "--budget", "60%", "--time-limit", "nan"],
         2,
-        "above 0 and finite",
+        "above 0 seconds and finite",
     ),
     "missing-solver": (
         ["solve", "chain.json", "--budget", "60%", "--solver", "checkmate", "--set", "backend=MOSEK"],

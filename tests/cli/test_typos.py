@@ -42,8 +42,8 @@ SOUND = {
 """Of each command what it needs at least. The model's file can't be read: nothing is traced."""
 
 WRONG = ["typo", "-", "nan%", "x" * 400]
-SOUND_AFTER_ALL = {("--filter", "-"), ("--output", "-")}
-"""A row's name has a dash; a file may be standard output."""
+SOUND_AFTER_ALL = {("--filter", "-"), ("--output", "-"), *(("--plots", each) for each in WRONG[:3])}
+"""A row's name has a dash; a file may be standard output; a folder that is not there is made."""
 
 
 def cases() -> Iterator[tuple[str, list[str]]]:

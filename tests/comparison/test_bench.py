@@ -248,7 +248,7 @@ ERRORS: dict[str, tuple[list[str], int, str]] = {
     "no-gap": (["graphs", "--solvers", "auto", "--gap", "near"], 2, "the setting gap must be a number"),
     "no-budget": (["graphs", "--budgets", "75%,much"], 2, "'much' is not a number of bytes"),
     "zero-budget": (["graphs", "--budgets", "0%"], 2, "must be above 0"),
-    "time-limit": (["graphs", "--time-limit", "-1"], 2, "it must be above 0 and finite"),
+    "time-limit": (["graphs", "--time-limit", "-1"], 2, "the time must be above 0 seconds and finite"),
     "workers": (["graphs", "--workers", "0"], 2, "0 is not in the range x>=1"),
     "suffix": (["graphs", "-o", "rows.json"], 2, "rows.json: the suffix must be .csv"),
     "folder-as-table": (["graphs", "-o", "graphs.csv"], 2, "cannot be written: it is no regular file"),

@@ -46,6 +46,7 @@ def _enter() -> None:
             _around.enter_context(_own_builtins())
             _around.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")
+            warnings.filterwarnings("always", module="memplan$")  # its own are for the user
             _around.enter_context(_existing_folder())
 
 

@@ -24,6 +24,8 @@ _ADDRESS = Tensor.data_ptr
 Extent = tuple[int, int, int]
 """A memory, and a tensor's first and last byte in it (the last excluded)."""
 
+_NOWHERE: Extent = (0, 0, 0)
+
 Group = frozenset[tuple[int, int]]
 """Tensors that overlap, one with the next, each with its distance from the first in bytes."""
 
@@ -53,7 +55,7 @@ class Overlaps:
         self._changed = {place for place, value in enumerate(values) if value.storage in changed}
         starts = (value.offset * value.dtype.itemsize for value in values)
         extents = [(v.storage, start, v.end) for v, start in zip(values, starts, strict=True)]
-        self._planned = _groups(extents, self._changed)
+        self._extents = extents
         self._addresses: list[int] | None = None
         self._ends: list[int] = []
         self._firsts: list[tuple[int, str]] = []
@@ -78,15 +80,19 @@ class Overlaps:
         """Compare the groups of tensors that overlap with the planned ones, and note where they are."""
         self._addresses = None
         extents = list(map(_extent, tensors, addresses))
-        found = _groups(extents, self._changed)
-        if found != self._planned:
-            self._refuse(found)
+        # One that is offloaded shares nothing with those that are here, until it is back at another address.
+        planned = [
+            there if address else _NOWHERE for there, address in zip(self._extents, addresses, strict=True)
+        ]
+        found, expected = _groups(extents, self._changed), _groups(planned, self._changed)
+        if found != expected:
+            self._refuse(found, expected)
         there = sorted((*extents[place][1:], self._names[place]) for place in self._changed)
         self._ends = list(accumulate((end for _start, end, _name in there), max))
         self._firsts = [(start, name) for start, _end, name in there]
 
-    def _refuse(self, found: frozenset[Group]) -> None:
-        more, less = found - self._planned, self._planned - found
+    def _refuse(self, found: frozenset[Group], planned: frozenset[Group]) -> None:
+        more, less = found - planned, planned - found
         group = min(more or less, key=sorted)
         names = [self._names[place] for place, _distance in sorted(group)][:2]
         now = "share memory otherwise than" if more else "do not share memory as"
@@ -136,6 +142,6 @@ def _addresses(tensors: Sequence[Tensor]) -> list[int]:
 def _extent(tensor: Tensor, start: int) -> Extent:
     """Return the memory of a tensor that starts there; 0 stands for none."""
     if start == 0 or tensor.numel() == 0:
-        return 0, 0, 0
+        return _NOWHERE
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return 0, start, start + (last + 1) * tensor.itemsize

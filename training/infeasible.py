@@ -27,6 +27,8 @@ from ..solvers.registry.run import solve
 from .loop_memory import LoopMemory, StepInfeasibleError, optimizers_of, trained_parameters
 from .options import Options
 
+_AUTO = "auto"
+
 _ANY_RATE = 1.0
 """Bytes per second of updates whose time does not matter."""
 
@@ -76,7 +78,7 @@ def _clauses(
     for way, tried, on, more in ways:
         if tried is None or (on is None and "machine=" in way):
             continue
-        found = _smallest(tried, on, problem)
+        found = _smallest(tried, on, problem, options.solver)
         size = 0 if found is None else ceil(_ABOUT * found[0]) + more
         if 0 < size < known:
             share = "" if error.peak is None else f" ({percent(size, error.peak)})"
@@ -85,13 +87,17 @@ def _clauses(
         yield f"less suffices {', '.join(needs)}"
 
 
-def _smallest(graph: Graph, machine: Machine | None, problem: Problem) -> tuple[int, Schedule] | None:
+def _smallest(
+    graph: Graph, machine: Machine | None, problem: Problem, solver: str = _AUTO
+) -> tuple[int, Schedule] | None:
     """Return the smallest budget found in a moment, in bytes, and a schedule. problem: what it allows.
+
+    solver: the loop's own, since another one may manage less.
 
     Below the minimum memory `auto` looks for the least at once, and waits for no compiler.
     """
     try:
-        solve("auto", Problem(graph, 1, machine, problem.allow), _SECONDS, bound_seconds=0)
+        solve(solver, Problem(graph, 1, machine, problem.allow), _SECONDS, bound_seconds=0)
     except InfeasibleError as refusal:
         if refusal.smallest is not None and refusal.schedule is not None:
             return refusal.smallest, refusal.schedule

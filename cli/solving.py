@@ -13,6 +13,7 @@ import click
 
 from ..graphs.errors import InputError
 from ..graphs.folders.cache import user_cache
+from ..graphs.folders.private import PrivateFolder
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..graphs.units import format_bytes
@@ -309,9 +310,9 @@ def _answered(
     return error
 
 
-def _refused_folder() -> Path | None:
-    """Return the folder of schedules of budgets that refusals named; None if others could write there."""
-    return (user_cache() / "refused").made()
+def _refused_folder() -> PrivateFolder:
+    """Return the folder of schedules of budgets that refusals named."""
+    return user_cache() / "refused"
 
 
 def _in_arena(graph: Graph, search: Search) -> bool:

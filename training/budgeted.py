@@ -129,7 +129,7 @@ class BudgetedPlanner:
 
     def _keep_for_retry(self, solver: str, problem: Problem, error: InfeasibleError) -> None:
         folder = self.options.cache
-        keep_for_retry(solver, problem, error, None if folder is None else (folder / REFUSED).made())
+        keep_for_retry(solver, problem, error, None if folder is None else folder / REFUSED)
 
     def _roomier(self, iteration: Iteration, choose: Callable[[int], Plan], budget: int) -> Plan:
         """Return the plan, with old gradients on the host if that is faster. Raises InfeasibleError.
@@ -226,7 +226,7 @@ class BudgetedPlanner:
         within = budget if machine is None else budget - plan.program.handed_over_bytes
         problem, tell = Problem(plan.graph, within, machine, self.options.allow), self.book.solving
         folder = self.options.cache
-        folder = None if folder is None else (folder / REFUSED).existing()
+        folder = None if folder is None else folder / REFUSED
         # Each rank solves for itself: what one of them has kept, the others may not have.
         start = None if iteration.processes is not None else kept_schedule(solver, problem, folder)
         hurried = solver == AUTO and self.options.time_limit is None and self.options.gap is None

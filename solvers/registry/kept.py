@@ -7,15 +7,16 @@ the same tensors starts from it if it holds. Times don't count: they are measure
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
 from ...graphs.errors import InputError, MemplanError
+from ...graphs.files.documents import document_bytes, parse_document
+from ...graphs.folders.private import PrivateFolder
 from ...graphs.graph import Graph
-from ...planner.schedule.file import load_schedule, save_schedule
+from ...planner.schedule.file import schedule_from_document, schedule_to_document
 from ...planner.schedule.schedule import Schedule
 from ..allowed import restrict
 from ..problem import InfeasibleError, Problem
@@ -28,7 +29,7 @@ _here: OrderedDict[str, Schedule] = OrderedDict()
 
 
 def keep_for_retry(
-    solver: str, problem: Problem, refusal: InfeasibleError, folder: Path | None = None
+    solver: str, problem: Problem, refusal: InfeasibleError, folder: PrivateFolder | None = None
 ) -> None:
     """Keep the schedule within the smallest budget that the error of `registry.solve` names, if it has one.
 
@@ -43,22 +44,21 @@ def keep_for_retry(
         _here.popitem(last=False)
     if folder is not None:
         with suppress(MemplanError, OSError):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path = folder / f"{key}.json"
-            save_schedule(path, problem.graph, refusal.schedule, machine=problem.machine)
-            path.chmod(0o600)
+            document = schedule_to_document(problem.graph, refusal.schedule, machine=problem.machine)
+            folder.write(f"{key}.json", document_bytes(document, Path("refused.json")))
             _trim(folder)
 
 
-def kept_schedule(solver: str, problem: Problem, folder: Path | None = None) -> Schedule | None:
+def kept_schedule(solver: str, problem: Problem, folder: PrivateFolder | None = None) -> Schedule | None:
     """Return the schedule that was kept for this solver and problem; None if none holds within the budget."""
     key = _key(solver, problem.graph)
     found = _here.get(key)
     if found is None and folder is not None:
-        path = folder / f"{key}.json"
-        with suppress(MemplanError, OSError):
-            if path.is_file() and _is_own(path):
-                found = load_schedule(path, problem.graph).schedule
+        name = f"{key}.json"
+        with suppress(MemplanError, ValueError, OSError):
+            if (raw := folder.read(name)) is not None:
+                document = parse_document(raw, Path(name))
+                found = schedule_from_document(document, problem.graph, name).schedule
     if found is None:
         return None
     with suppress(InputError):
@@ -68,14 +68,10 @@ def kept_schedule(solver: str, problem: Problem, folder: Path | None = None) -> 
     return None
 
 
-def _is_own(path: Path) -> bool:
-    """Tell whether the file is this user's, and nobody else can write it."""
-    about = path.stat()
-    return os.name != "posix" or (about.st_uid == os.geteuid() and not about.st_mode & 0o022)
-
-
-def _trim(folder: Path) -> None:
-    files = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+def _trim(folder: PrivateFolder) -> None:
+    place = folder.existing()
+    paths = () if place is None else place.glob("*.json")
+    files = sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
     for path in files[MOST:]:
         path.unlink(missing_ok=True)
 

@@ -48,7 +48,7 @@ NO_FAKE_KERNEL = "has no kernel for fake tensors, by which a trace knows the sha
 """The reason for a refusal of an operator that PyTorch can't trace."""
 
 WEIGHTS, NUMBERS, CHANCE = "the model's weights", "real numbers of the batch", "random numbers"
-"""What values may follow from that decide what is computed: the first of these that has a part in them."""
+"""Origins of values that decide what is computed: the first of these that has a part in them counts."""
 
 _LAYERDROP = "layers are dropped by chance: set layerdrop to 0, or layer_dropout"
 _BATCHED = 'call model.set_experts_implementation("batched_mm")'

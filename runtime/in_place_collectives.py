@@ -35,7 +35,7 @@ class CommunicatesError(TraceError):
     """
 
     def __init__(self, line: str, operator: Any) -> None:
-        """line: the user's."""
+        """Describe the call of an operator at the user's line."""
         name = _function_called() or operator.overloadpacket.__name__
         super().__init__(f"{line}{_refusal(name)}")
         self.in_ddp = f"{line}calls {name}, and {IN_DDP}"

@@ -172,4 +172,4 @@ _READERS: dict[str, Callable[..., Any]] = {
     "update": RULES.__getitem__,
     "tensor": _tensor,
 }
-"""What a list in a document stands for, by its first word: no other is read."""
+"""Kinds of lists in a document, by their first word; no other is read."""

@@ -1,4 +1,4 @@
-"""What the user's code reads outside of Python while it is traced: files, processes, the network.
+"""Reads of the user's code outside of Python, while it is traced: files, processes, the network.
 
 Python's audit events tell of it, whichever function was called. Files that are read are refused; of the rest,
 and of objects whose state no one can see, a warning says that a plan does not notice their changes.
@@ -39,11 +39,11 @@ _SAID = {
     "mmap.": "maps memory",
     "winreg.": "reads the registry",
 }
-"""What beginnings of audit events mean."""
+"""Meanings of audit events, by how these begin."""
 
 _Traced = tuple[Callable[[], bool], list[str]]
 _TRACES: list[_Traced] = []
-"""Of the traces that run: whether this thread's reads are theirs, and what they can't watch."""
+"""The running traces: whether this thread's reads are theirs, and what they can't watch."""
 
 
 @contextmanager

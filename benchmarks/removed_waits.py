@@ -213,8 +213,8 @@ REMOVALS = (
     Removal(
         "who puts or gets a tensor waits for all jobs",
         "run/cycle",
-        "if any(ticket.error() for ticket in (*self._last.values(), *self._now.values())):",
-        "if False:",
+        "if (error := next(filter(None, errors), None)) is not None:",
+        "if (error := None) is not None:",
     ),
     Removal(
         "what is put on the host is there",

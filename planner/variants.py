@@ -66,6 +66,17 @@ def runnable(graph: Graph, machine: Machine | None = None) -> Graph:
     return keep_variants(graph, runnable_variants(graph, machine))
 
 
+def host_bytes(graph: Graph, operation: int, mode: Mode) -> int:
+    """Return the bytes of host memory without which a variant of an operation cannot run."""
+    used = _used_on_host(graph, operation, mode)
+    return int(graph.tensors.bytes[[*used]].sum()) + (mode.workspace if mode.on_host else 0)
+
+
+def _used_on_host(graph: Graph, operation: int, mode: Mode) -> set[int]:
+    inputs = graph.input_lists[operation] if mode.on_host else mode.reads_host
+    return {*inputs, *mode.made_on_host}
+
+
 class _HostReach:
     """Tensors that can be in host memory, by the variants that a graph has."""
 
@@ -84,10 +95,9 @@ class _HostReach:
         """Tell whether all that the variant uses in host memory can be there."""
         if not mode.uses_host:
             return True
-        graph, inputs = self._graph, self._graph.input_lists[operation]
-        used = {*(inputs if mode.on_host else mode.reads_host), *mode.made_on_host}
-        size = int(graph.tensors.bytes[[*used]].sum()) + (mode.workspace if mode.on_host else 0)
-        if self._capacity is not None and size > self._capacity:
+        graph = self._graph
+        used = _used_on_host(graph, operation, mode)
+        if self._capacity is not None and host_bytes(graph, operation, mode) > self._capacity:
             return False
         if self._machine.unpinned and not mode.on_host:  # the device uses pinned memory alone
             return False

@@ -28,17 +28,21 @@ IN_DDP = (
 )
 
 
-class CommunicatesError(TraceError):
-    """Error of a call of torch.distributed that no plan sees.
+class CollectiveError(TraceError):
+    """A call of torch.distributed communicates where no plan sees it.
 
     in_ddp: what is said of it in DistributedDataParallel, where the functional form is not planned either.
     """
 
-    def __init__(self, line: str, operator: Any) -> None:
-        """Describe the call of an operator at the user's line."""
-        name = _function_called() or operator.overloadpacket.__name__
-        super().__init__(f"{line}{_refusal(name)}")
-        self.in_ddp = f"{line}calls {name}, and {IN_DDP}"
+    in_ddp: str = ""
+
+
+def collective_error(line: str, operator: Any) -> CollectiveError:
+    """Return the error of a call of an operator at the user's line."""
+    name = _function_called() or operator.overloadpacket.__name__
+    error = CollectiveError(f"{line}{_refusal(name)}")
+    error.in_ddp = f"{line}calls {name}, and {IN_DDP}"
+    return error
 
 
 def _refusal(name: str) -> str:

@@ -13,7 +13,7 @@ change the numbers of those after them, so `original` gives a schedule the numbe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import get_args
@@ -24,8 +24,9 @@ from ..graphs.errors import InputError
 from ..graphs.graph import Mode
 from ..graphs.machine import Links, Machine
 from ..planner.bounds import minimum_memory
+from ..planner.budget import spelled
 from ..planner.schedule.schedule import DEFAULT_MODE, Schedule, Verb
-from ..planner.variants import keep_variants, runnable_variants
+from ..planner.variants import host_bytes, keep_variants, runnable_variants
 from .problem import InfeasibleError, NotAcceptedError, Problem, Technique
 
 TECHNIQUES: tuple[Technique, ...] = get_args(Technique)
@@ -112,8 +113,22 @@ class Restriction:
 
     def not_accepted(self, error: NotAcceptedError) -> NotAcceptedError:
         """Return the error of a solver that lacks what it needs, with what the problem does not allow."""
-        missing = self._missing()
-        return NotAcceptedError(f"{error}; allow= leaves out {', '.join(missing)}") if missing else error
+        clauses = [str(error), *self._without_room()]
+        if missing := self._missing():
+            clauses.append(f"allow= leaves out {', '.join(missing)}")
+        return NotAcceptedError("; ".join(clauses)) if len(clauses) > 1 else error
+
+    def _without_room(self) -> Iterator[str]:
+        """Yield the first operation whose variants on the CPU have too little host memory."""
+        graph, machine = self.whole.graph, _machine(self.whole) or Machine()
+        for operation, row in self.kept.items():
+            numbered = enumerate(graph.operations.modes[operation], 1)
+            left = [mode for number, mode in numbered if number not in row and mode.on_host]
+            size = min((host_bytes(graph, operation, mode) for mode in left), default=0)
+            if machine.host_capacity is not None and size > machine.host_capacity:
+                name, there = graph.operations.name[operation], spelled(machine.host_capacity)
+                yield f"{name} needs {spelled(size)} of host memory there; the machine has {there}"
+                return
 
     def _missing(self) -> list[Technique]:
         """Return the techniques that are not allowed, and would each add something alone."""

@@ -43,11 +43,9 @@ if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_I
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all cases of a `sampled(count)` test but `count` of them, the same in every run.
 
-    Twice as many get `scripts`, the others `exhaustive`. HEAVY_TESTS_SEED, which CI sets, shuffles the files:
-    if time ends before the heavy tests, other ones are left out at another commit.
+    Twice as many get `scripts`, the others `exhaustive`. HEAVY_TESTS_SEED, which CI sets, shuffles the files
+    of `scripts`: if time ends before the heavy tests, other ones are left out at another commit.
     """
-    if seed := os.environ.get("HEAVY_TESTS_SEED"):
-        items.sort(key=lambda item: hashlib.sha256(f"{seed} {item.path.name}".encode()).digest())
     cases = defaultdict[str, list[pytest.Item]](list)
     for item in items:
         if item.get_closest_marker("sampled"):
@@ -58,6 +56,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         others = random.sample(each, max(0, len(each) - count))
         for number, item in enumerate(others):
             item.add_marker(pytest.mark.scripts if number < 2 * count else pytest.mark.exhaustive)
+    if seed := os.environ.get("HEAVY_TESTS_SEED"):
+        items.sort(key=lambda item: _place(item, seed))
+
+
+def _place(item: pytest.Item, seed: str) -> bytes:
+    """Return where a heavy test stands; all others stand first, in their order."""
+    if not item.get_closest_marker("scripts"):
+        return b""
+    return hashlib.sha256(f"{seed} {item.path.name}".encode()).digest()
 
 
 @pytest.hookimpl(trylast=True)

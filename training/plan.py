@@ -15,7 +15,7 @@ from ..runtime.calls.collectives import groups_of
 from ..runtime.collector import collector_off
 from ..runtime.compare.signature import grounds
 from ..runtime.fusion.choice import COMPILED
-from ..runtime.in_place_collectives import IN_DDP, CommunicatesError
+from ..runtime.in_place_collectives import IN_DDP, CollectiveError
 from ..runtime.measuring.live_bytes import check_profiler
 from ..runtime.model.iteration import Iteration
 from ..runtime.profile.fused_updates import fused_hint
@@ -168,7 +168,7 @@ class Planner(BudgetedPlanner):
         in_ddp = iteration.processes is not None
         try:
             program = trace(iteration)
-        except CommunicatesError as error:
+        except CollectiveError as error:
             if in_ddp:
                 raise InputError(error.in_ddp) from None
             raise

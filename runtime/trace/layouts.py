@@ -19,7 +19,7 @@ from ..calls.batch_norm import planned_target
 from ..calls.fake_kernels import CTC
 from ..calls.grouped import grouped_product, is_grouped
 from ..calls.scatters import SCATTERS
-from ..in_place_collectives import CommunicatesError
+from ..in_place_collectives import collective_error
 from ..measuring.synthetic_inputs import elements_spanned
 from ..model.captured import users_line
 from ..program.program import Call, Program, Ref
@@ -144,7 +144,7 @@ class TrueFakes(FakeTensorMode):
             with self:
                 return grouped_product(*args)
         if communicates_otherwise(func):
-            raise CommunicatesError(users_line(), func)
+            raise collective_error(users_line(), func)
         if func in SCATTERS:
             return self._call(aten.clone.default, args[0])
         if func in CTC:

@@ -178,10 +178,6 @@ def _solve(
 ) -> ValidatedSolution:
     race = race or Incumbent()
     machine = problem.machine or problem.graph.machine
-    if machine is not None and machine.unpinned and (field := _direct_access(problem)):
-        raise InputError(
-            f"operations of the graph use host memory ({field}): it must be pinned, the machine pins none"
-        )
     if problem.graph.tensors.spread:
         _accept_sharded(name, machine, addresses=addresses)
     module = module_of(entry(name))
@@ -313,16 +309,6 @@ def _accept_sharded(name: str, machine: Machine | None, *, addresses: bool) -> N
         )
     if addresses:
         raise InputError("addresses of sharded schedules are not supported: leave --static-layout out")
-
-
-def _direct_access(problem: Problem) -> str | None:
-    """Return the field of execution variants by which the device uses host memory; None if there is none."""
-    modes = [mode for of in problem.graph.operations.modes.values() for mode in of]
-    fields = {
-        "reads_host": [mode.reads_host for mode in modes],
-        "writes_host": [m.writes_host for m in modes],
-    }
-    return next((field for field, rows in fields.items() if any(rows)), None)
 
 
 def _bounds(

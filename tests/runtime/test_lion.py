@@ -4,6 +4,7 @@ import copy
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import hostile
@@ -64,6 +65,9 @@ def class_of(module: str) -> Any:
                 average.mul_(beta2).add_(gradient, alpha=1.0 - beta2)
 
     Written.__module__, Written.__qualname__ = module, "Lion"
+    step = Written.step.__wrapped__
+    written = FunctionType(step.__code__, {**globals(), "__name__": module}, "step", step.__defaults__)
+    Written.step = torch.no_grad()(written)
     return Written
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from memplan.graphs.errors import InputError, MissingPackageError
+from memplan.graphs.folders import private
 from memplan.graphs.folders.private import PrivateFolder
 from memplan.solvers.recomputation.hiremate.subproblems import Cache, Job, Solved, cache_of, solve_all
 from memplan.solvers.workers import cluster
@@ -134,6 +135,7 @@ def test_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert cache.folder.path == tmp_path / "home" / ".cache" / "memplan" / "subproblems"
     assert cache_of("off", "1") is None
     monkeypatch.setenv("HOME", "nowhere")
+    monkeypatch.setattr(private, "_said", set[str]())
     with pytest.warns(UserWarning, match="neither XDG_CACHE_HOME nor HOME is an absolute path"):
         assert cache_of("", "1") is None
 

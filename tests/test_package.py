@@ -62,7 +62,7 @@ def test_both_names_of_the_command_are_installed() -> None:
     own = [
         entry.name
         for entry in entry_points(group="console_scripts")
-        if entry.value == "memplan.cli.main:main"
+        if entry.value == "memplan.__main__:main"
     ]
     assert sorted(own) == ["memplan", "plan"]
 

@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all test-fast test-scripts docs lint wheel fuzz bounds versions clean
+.PHONY: demo test test-all test-fast test-scripts docs lint wheel fuzz bounds versions mutants nightly clean
 
 demo: $(VENV)/ready
 	mkdir -p demo
@@ -38,6 +38,15 @@ docs: $(VENV)/ready
 
 fuzz: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py --minutes 3 --most 300 --seed 9 --jobs 2
+
+# Mutants of all packages: which do the tests kill? Both go on where they were ended (benchmarks/mutants.py).
+mutants: $(VENV)/ready
+	$(BIN)/python benchmarks/mutants.py record
+	$(BIN)/python benchmarks/mutants.py run --count 200
+	$(BIN)/python benchmarks/mutants.py table
+
+# All there is, for a night: before an issue is called resolved.
+nightly: test-all bounds fuzz mutants
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .

@@ -1,0 +1,54 @@
+"""A plugin of pytest that records which lines each test runs, and its seconds.
+
+    python -m pytest -p mutation.recorder …    with RECORD_LINES=FILE: FILE.sqlite and FILE.json
+
+Lines that other processes run are not seen, nor are those that Numba has compiled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator
+from pathlib import Path
+from time import perf_counter
+
+import pytest
+from coverage import Coverage
+
+from .draw import PACKAGES
+
+ROOT = Path(__file__).parents[2]
+
+
+class Recorder:
+    """Records under a context of its own what each test runs. file: the records' path, without a suffix."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._seconds = file, dict[str, float]()
+        folders = [str(ROOT / package) for package in PACKAGES]
+        self._coverage = Coverage(f"{file}.sqlite", source=folders, config_file=False, messages=False)
+        self._coverage.erase()
+        self._coverage.start()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Run one test in its context."""
+        self._coverage.switch_context(item.nodeid)
+        begin = perf_counter()
+        result = yield
+        self._seconds[item.nodeid] = perf_counter() - begin
+        self._coverage.switch_context("")
+        return result
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        """Write the records. The seconds come last: a file of them says that the lines are whole."""
+        self._coverage.stop()
+        self._coverage.save()
+        Path(f"{self._file}.json").write_text(json.dumps(self._seconds))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin to record before anything of memplan is imported."""
+    config.pluginmanager.register(Recorder(Path(os.environ["RECORD_LINES"])))

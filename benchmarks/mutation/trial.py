@@ -1,0 +1,98 @@
+"""One mutant: the tests that reach its line, run in a copy of the tree in which the line is changed."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from .draw import Mutant
+from .equivalent import EQUIVALENT
+from .mutations import function_at, mutated
+from .recorder import ROOT
+
+SECONDS = 30.0
+"""Recorded seconds that the tests of one mutant take together."""
+
+LIMIT = 150.0
+"""Seconds after which a mutant counts as killed: it takes five times as long as the tests did."""
+
+
+class Outcome(NamedTuple):
+    """What became of a mutant.
+
+    end: killed, timeout, survived, equivalent, or unreached if no test is known to run its file.
+    failed: the tests that failed.
+    tests: how many ran at most.
+    """
+
+    mutant: Mutant
+    before: str
+    after: str
+    end: str
+    tests: int
+    failed: tuple[str, ...]
+
+
+class Tree:
+    """A copy of the files that git knows, in which mutants run one after the other."""
+
+    def __init__(self) -> None:
+        self._folder = TemporaryDirectory()
+        self.path = Path(self._folder.name) / "tree"
+        listed = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        for name in filter(None, listed.stdout.split("\0")):
+            (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, self.path / name, follow_symlinks=False)
+
+    def outcome(self, mutant: Mutant, tests: Sequence[str], *, every: bool = False) -> Outcome:
+        """Run the tests on a mutant until one fails. every: run them all, whatever fails."""
+        path = self.path / mutant.file
+        source = path.read_text()
+        made = mutated(source, mutant.line, mutant.number)
+        before = source.splitlines()[mutant.line - 1].strip()
+        after = _changed(source, made)
+        if not tests:
+            return Outcome(mutant, before, after, "unreached", 0, ())
+        path.write_text(made)
+        try:
+            end, failed = self._end(tests, every=every)
+        finally:
+            path.write_text(source)
+        if end == "survived" and (mutant.file, function_at(source, mutant.line), before, after) in EQUIVALENT:
+            end = "equivalent"
+        return Outcome(mutant, before, after, end, len(tests), failed)
+
+    def _end(self, tests: Sequence[str], *, every: bool) -> tuple[str, tuple[str, ...]]:
+        names = self.path / "tests.txt"
+        names.write_text("\n".join(tests))
+        environment = {**os.environ, "PYTHONPATH": str(self.path / "src"), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider"]
+        try:
+            done = subprocess.run(
+                [*command, *([] if every else ["-x"]), f"@{names}"],
+                cwd=self.path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=LIMIT,
+            )
+        except subprocess.TimeoutExpired:
+            return "timeout", ()
+        lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        failed = tuple(line.split(" - ")[0].partition(" ")[2] for line in lines)
+        return ("killed" if done.returncode else "survived"), failed
+
+
+def _changed(source: str, made: str) -> str:
+    """Return the first line that a mutation changes, as `ast` writes it."""
+    before, after = ast.unparse(ast.parse(source)).splitlines(), made.splitlines()
+    return next((one.strip() for one, other in zip(after, before, strict=False) if one != other), "")

@@ -7,7 +7,13 @@ from enum import IntEnum
 
 import click
 
-from ..graphs.errors import DifferenceError, MemplanError, MismatchError, MissingPackageError
+from ..graphs.errors import (
+    DifferenceError,
+    MemplanError,
+    MismatchError,
+    MissingPackageError,
+    OutOfMemoryError,
+)
 from .option_sources import ORIGINS, origin
 
 
@@ -107,6 +113,7 @@ def _code(error: MemplanError) -> Exit:
     codes = {
         InfeasibleError: Exit.NO_SCHEDULE,
         NothingFitsError: Exit.NO_SCHEDULE,
+        OutOfMemoryError: Exit.NO_SCHEDULE,
         NothingSolvedError: Exit.NO_SCHEDULE,
         MissingPackageError: Exit.MISSING,
         CheckFailedError: Exit.CHECK_FAILED,

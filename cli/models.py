@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import NoReturn
 
-from ..graphs.errors import InputError
+from ..graphs.errors import InputError, OutOfMemoryError
 
 
 @contextmanager
@@ -19,10 +19,10 @@ def model_code(model: str, device: str) -> Generator[None]:
     """Run the user's code in the block, with its output sent to standard error.
 
     Standard output is for the command's result. Output that libraries write to file descriptor 1 is
-    redirected too. The working folder is restored. Raises InputError if the code ends the process, runs out
-    of memory, or raises a BaseException that is not an Exception.
+    redirected too. The working folder is restored. Raises OutOfMemoryError if the code runs out of memory,
+    InputError if it ends the process, or raises a BaseException that is not an Exception.
     """
-    from ..runtime.compare.verdict import is_out_of_memory
+    from ..runtime.out_of_memory import WAYS, is_out_of_memory
 
     try:
         with redirect_stdout(sys.stderr), _output_redirected(), _same_folder(), _exit_raises():
@@ -34,9 +34,8 @@ def model_code(model: str, device: str) -> Generator[None]:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        raise InputError(
-            f"{model}: there is not memory enough on {device} to run it without a plan"
-        ) from error
+        line = f"{model}: there is not memory enough on {device} to run it without a plan: {WAYS}"
+        raise OutOfMemoryError(line) from error
     except BaseException as error:
         if isinstance(error, Exception):
             raise

@@ -221,7 +221,8 @@ class Found:
             yield "allowed", ", ".join(self.search.allow) or "nothing"
         yield "solver", f"{solution.solver}: {_CLAIMS[solution.status]}, {duration(solution.seconds)}"
         yield from policy_row(self._provenance())
-        yield from report_rows(self.report, within, machine or graph.machine)
+        limit = "what is left" if self.free else "the budget"
+        yield from report_rows(self.report, within, machine or graph.machine, limit)
         yield from arena_rows(solution.layout, within)
         yield from launch_rows(graph, solution.schedule)
         yield from (_bound_row(bound, solution) for bound in solution.bounds[1:])

@@ -51,5 +51,9 @@ class DifferenceError(MemplanError):
     loss: Any = None
 
 
+class OutOfMemoryError(MemplanError):
+    """Out of memory while planning: one operation of the iteration, run by itself, finds none."""
+
+
 class MissingPackageError(MemplanError):
     """An error: a needed package or external solver is not installed."""

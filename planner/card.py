@@ -7,6 +7,7 @@ from html import escape
 from typing import NamedTuple
 
 from ..graphs.units import duration, format_bytes
+from .device_memory import DeviceMemory
 from .simulator.simulate import Figures
 
 
@@ -44,18 +45,24 @@ class Card(NamedTuple):
 
 
 def cost_entries(
-    figures: Figures, baseline: Figures | None = None, budget: int | None = None
+    figures: Figures,
+    baseline: Figures | None = None,
+    budget: int | None = None,
+    around: tuple[DeviceMemory, DeviceMemory] | None = None,
 ) -> Iterator[Entry]:
     """Yield time and peaks of a schedule.
 
     baseline: the figures of the schedule that keeps everything, for comparison.
     budget: bytes on the device, for comparison.
+    around: peak and budget of a whole loop, instead of the schedule's.
     """
     overhead = f"{figures.time / baseline.time - 1:+.1%} vs. baseline" if baseline and baseline.time else ""
     yield Entry("per iteration", duration(figures.time), overhead)
-    yield Entry(
-        "peak", format_bytes(figures.peak), f"{figures.peak / budget:.1%} of the budget" if budget else ""
-    )
+    peak, limit, parts = figures.peak, budget, ""
+    if around is not None:
+        peak, limit, parts = around[0].total, around[1].total, around[0].parts
+    share = f"{peak / limit:.1%} of the budget" if limit else ""
+    yield Entry("peak", format_bytes(peak), ": ".join(filter(None, (share, parts))))
     if baseline:
         yield Entry("baseline peak", format_bytes(baseline.peak))
     if figures.host_peak:

@@ -19,6 +19,7 @@ import torch
 
 from ..graphs.errors import MemplanError
 from .hints import NO_FAKE_KERNEL, hint
+from .out_of_memory import is_out_of_memory, without_memory
 from .torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -67,6 +68,8 @@ def refusal(error: Exception) -> MemplanError:
     frames = getattr(error, _FRAMES, None) or traceback.extract_tb(error.__traceback__)
     users = _place(frames)
     place = users or getattr(error, _LAYER, "")
+    if is_out_of_memory(error):
+        return without_memory(place.rstrip(": ") or "the model's code", error)
     text = f"{type(error).__name__}: {error}"
     if operator_without_fake_kernel(error) is not None:
         text = NO_FAKE_KERNEL

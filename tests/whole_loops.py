@@ -38,11 +38,13 @@ class Loops:
 
     def plan(self, budget: int | str, **options: Any) -> int:
         """Plan, and return the bytes of the budget."""
-        self.optimizer = self.make(self.model.parameters())
+        options = self.options | options
+        make = options.pop("inside", None)
+        self.optimizer = (make or self.make)(self.model.parameters())
+        if make is not None:
+            options["optimizer"] = self.optimizer
         given = {"solver": "rotor", "verify": False, "cache": False, "loss_fn": functional.cross_entropy}
-        self.step = memplan.optimize(
-            self.model, self.x, targets=self.y, budget=budget, **(given | self.options | options)
-        )
+        self.step = memplan.optimize(self.model, self.x, targets=self.y, budget=budget, **(given | options))
         return self.step.plan.budget + self.step._planner.outside.bytes
 
     def train(self) -> None:
@@ -110,6 +112,10 @@ class Loops:
         nn.utils.clip_grad_norm_(self.model.parameters(), 0.01)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+
+    def planned(self, _number: int) -> None:
+        """The optimizer is the step's, option `inside`."""
+        self.loss()
 
     def averaged(self, number: int) -> None:
         self.zero_grad_between(number)

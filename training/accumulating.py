@@ -50,7 +50,8 @@ class AccumulatingStep(Step):
 
     def report(self) -> Report:
         """Return the figures, for each shape those of an update's last batch, then of those before it."""
-        return self._book.report([x for plan in self.plans for x in (plan, self._planner.parts[plan].adding)])
+        parts = [x for plan in self.plans for x in (plan, self._planner.parts[plan].adding)]
+        return self._book.report(parts, self._planner)
 
     @property
     def _waiting(self) -> int:

@@ -28,8 +28,8 @@ from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.clock import link_of
 from ..planner.simulator.simulate import simulate
 from ..runtime.codegen.codegen import is_plain
-from ..runtime.compare.verdict import is_out_of_memory
 from ..runtime.model.iteration import Iteration
+from ..runtime.out_of_memory import is_out_of_memory
 from ..runtime.run.execute import PlannedStep
 from ..runtime.run.stopwatch import Times
 from ..solvers.background import Background
@@ -150,7 +150,7 @@ class Adapter:
         if solving.fault is None:
             self._planner.keep(step, plan)
         now = self._planner.machine_of(plan)
-        before = self._book.prediction(step).figures.time
+        before = self._book.figures(step).time
         faster = None if solving.schedule is None else _faster(plan, now, solving.schedule, before)
         if faster is None:
             self._book.note(step, f"{said}: {solving.fault or 'nothing is faster'}")
@@ -168,7 +168,7 @@ class Adapter:
                 raise
             self._book.note(step, f"{said}, but there is no room to change: {error}")
             return step
-        expected = self._book.succeeded(step, made, plan)
+        expected = self._book.succeeded(step, made, plan, self._planner)
         self._cases[made] = _Case(case.wait, solving=case.solving)
         self._planner.keep(made, plan)
         self._book.note(made, f"{said}: {expected:.3g} s expected")

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from ..graphs.errors import DifferenceError, InputError, MismatchError
 from ..runtime.compare.eager import run_eager
-from ..runtime.compare.verdict import is_out_of_memory
 from ..runtime.model.iteration import Inputs, Iteration, tensors_in, with_tensors
 from ..runtime.model.unchanged import unchanged
+from ..runtime.out_of_memory import is_out_of_memory
 from ..runtime.run.execute import Outcome
 from ..runtime.unsupported import warn_user
 

@@ -6,15 +6,19 @@ program ──▶ times, bytes ──▶ graph ──▶ the bytes that a plan m
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 
+import numpy as np
+
 from ..graphs.errors import InputError
-from ..graphs.graph import Graph
+from ..graphs.graph import Graph, Phase
 from ..graphs.machine import Links, Machine
 from ..planner.baseline import baseline, baseline_schedule
+from ..planner.device_memory import DeviceMemory
 from ..runtime.compare.compiled import Compiled
 from ..runtime.device.choice import device_of
 from ..runtime.fusion.choice import COMPILED, chosen
@@ -37,6 +41,8 @@ from .old_gradients import machine_for, may_pay, pays
 from .options import Options
 from .plan_cache import Plan
 from .report import TrainingLog
+
+_log = logging.getLogger(__name__)
 
 AUTO = "auto"
 """The default solver, which can be hurried."""
@@ -66,6 +72,7 @@ class BudgetedPlanner:
 
     bytes: the budget; None until the first plan, to whose baseline a share refers.
     outside: bytes of the budget that are on the device but are not the plans'.
+    library_bytes: of the budget, what libraries keep on the device, and the optimizer besides its states.
     limit: bytes of plans made before more was found to be outside of them; None if none was.
     calls: number of iterations that may be between their halves at once, and share the budget.
     links: the machine's links by the times of iterations, for later plans.
@@ -77,6 +84,7 @@ class BudgetedPlanner:
     links: Links | None = None
     bytes: int | None = None
     outside: LoopMemory = field(default_factory=LoopMemory)
+    library_bytes: int = 0
     limit: int | None = None
     improves: bool = False
     calls: int = 1
@@ -86,6 +94,22 @@ class BudgetedPlanner:
         before, self.outside = self.outside, more
         if self.bytes is not None:
             self.bytes = self.limit = self.bytes - (more.bytes - before.bytes)
+
+    def budget_around(self, plan: Plan) -> DeviceMemory:
+        """State the budget that a plan is within, with what it holds outside of the plan."""
+        return self.around(plan.graph, self.bytes or plan.budget)
+
+    def peak_around(self, plan: Plan, peak: int) -> DeviceMemory:
+        """State the peak of a loop whose plan has this one: of the iteration, or of the optimizer's step."""
+        around = self.around(plan.graph, peak)
+        if _is_forward(plan.graph):  # what training leaves is there: the plan has got less for it
+            return around.at_least(around.total + max(0, (self.bytes or 0) - plan.budget))
+        return around.at_least(self.outside.needed(plan.program) + self.library_bytes)
+
+    def around(self, graph: Graph, size: int) -> DeviceMemory:
+        """State the loop's memory around so many bytes of an iteration. What is resident is there once."""
+        others = (self.calls - 1) * (size - graph.resident_bytes)
+        return self.outside.around(size, others + self.library_bytes)
 
     def _solver(self, iteration: Iteration) -> str:
         return self.options.solver if iteration.trains else FORWARD
@@ -119,13 +143,17 @@ class BudgetedPlanner:
         if isinstance(error, StepInfeasibleError):
             name_smallest(error, problem)
             self._keep_for_retry(self._solver(iteration), problem, error)
-        resident, kept = graph.resident_bytes, self._kept_by_libraries(iteration, program)
-        error = error.for_budgets(lambda size: size + (self.calls - 1) * (size - resident) + kept)
+        error = self._with_calls(error, graph)
         if self.options.budget.size is None and iteration.trains:
             error.state_shares(self._whole_peak(graph, program))
         if iteration.trains and self.calls == 1:
             explain(error, problem, self.outside, iteration, self.options)
         return error
+
+    def _with_calls(self, error: InfeasibleError, graph: Graph) -> InfeasibleError:
+        """Return the error for budgets of all calls and libraries; LoopMemory.added_to adds the rest."""
+        outside = self.outside.bytes
+        return error.for_budgets(lambda size: self.around(graph, size).total - outside)
 
     def _keep_for_retry(self, solver: str, problem: Problem, error: InfeasibleError) -> None:
         folder = self.options.cache
@@ -189,20 +217,20 @@ class BudgetedPlanner:
         states. The baseline's peak, to which a share refers, does not: it is that of the whole loop, with
         what is outside of plans, and with the optimizer's step.
         """
-        kept = self._kept_by_libraries(iteration, program)
-        extra, resident = self.outside.bytes, graph.resident_bytes
+        kept, extra, resident = self.library_bytes, self.outside.bytes, graph.resident_bytes
         budget = self.options.budget.bytes_of(self._whole_peak(graph, program), resident + extra) - extra
         if 0 < budget <= kept:
             raise InputError(f"of {budget:,} B libraries keep {kept:,} B: nothing is left to plan in")
         # What is resident is there once; all else, of each of the calls.
         return resident + (budget - kept - resident) // self.calls
 
-    def _kept_by_libraries(self, iteration: Iteration, program: Program) -> int:
-        """Return the bytes of a budget in bytes that no plan has."""
-        if self.options.budget.size is None:
-            return 0
+    def _count_libraries(self, iteration: Iteration, program: Program) -> None:
+        """Count the bytes of a budget in bytes that no plan has. A share is of a peak without them."""
+        if self.options.budget.size is None or (self.bytes is not None and not iteration.trains):
+            return  # an evaluation's budget is what training has left
         updates, device = iteration.updates, device_of(program.device)
-        return device.constant_bytes() + (count_bytes(updates.optimizer, device) if updates else 0)
+        counts = count_bytes(updates.optimizer, device) if updates else 0
+        self.library_bytes = device.constant_bytes() + counts
 
     def _whole_peak(self, graph: Graph, program: Program) -> int:
         """Return the peak of the loop whose plan keeps everything."""
@@ -222,6 +250,7 @@ class BudgetedPlanner:
         Without a time limit or gap `auto` stops once there is a schedule and its patience is over.
         """
         solver, improves = self._solver(iteration), self.improves and iteration.trains
+        _log.info("budget %s", self.around(plan.graph, budget))
         machine = self.machine_of(plan)
         within = budget if machine is None else budget - plan.program.handed_over_bytes
         problem, tell = Problem(plan.graph, within, machine, self.options.allow), self.book.solving
@@ -276,3 +305,8 @@ def _stopped(race: Incumbent, *, improves: bool) -> str:
     far = f", at most {off:.1%} slower than the fastest there can be" if race.bound > 0 else ""
     then = ": it is improved while it trains" if improves else ""
     return f"the first schedule found is used{far}{then}"
+
+
+def _is_forward(graph: Graph) -> bool:
+    """Tell whether the graph is of a forward pass alone."""
+    return not np.isin(graph.operations.phase, (Phase.BACKWARD, Phase.UPDATE)).any()

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from functools import partial
 
-from ..graphs.errors import DifferenceError, InputError, MemplanError
+from ..graphs.errors import DifferenceError, InputError, MemplanError, OutOfMemoryError
 from ..graphs.graph import Graph, Kind
 from ..graphs.units import format_bytes
 from ..planner.baseline import baseline
@@ -28,8 +28,9 @@ from ..runtime.measuring.live_bytes import ProfilerOnError, can_count, live_peak
 from ..runtime.model.iteration import Inputs, Iteration, tensors_in
 from ..runtime.run.execute import Outcome, PlannedStep
 from ..runtime.unsupported import TraceError, warn_user
+from .retry import Around
 
-REASONS = (TraceError, DifferenceError, InputError)
+REASONS = (TraceError, DifferenceError, InputError, OutOfMemoryError)
 """Errors after which eager PyTorch can run the batch: not those of batches that it would not take either."""
 
 
@@ -75,7 +76,7 @@ class EagerBatches:
             self._said = True
             warn_user(f"{error}; batches like this one run as eager PyTorch runs them, which fits the budget")
 
-    def run(self, inputs: Inputs, plan: PlannedStep) -> Outcome:
+    def run(self, inputs: Inputs, plan: PlannedStep, around: Around) -> Outcome:
         """Run an iteration by eager PyTorch. What plans have offloaded must be back.
 
         plan: any of the step's, which says what gradients are left to the loop.
@@ -85,7 +86,7 @@ class EagerBatches:
             self._unmeasured.discard(form)
             measured = live_peak(run, plan.program.device)
             outcome = measured.result
-            self._weigh(resident_bytes(plan.program) + measured.peak_bytes, plan)
+            self._weigh(resident_bytes(plan.program) + measured.peak_bytes, plan, around)
         else:
             outcome = run()
         left = outcome.gradients  # those of updates are used up
@@ -94,13 +95,14 @@ class EagerBatches:
         saved = plan.saved(dict(self._iteration.module.named_parameters()), tensors_in(inputs))
         return outcome._replace(gradients=left, parameters=plan.parameters(left), saved=saved)
 
-    def _weigh(self, peak: int, plan: PlannedStep) -> None:
+    def _weigh(self, peak: int, plan: PlannedStep, around: Around) -> None:
         """Refuse further batches if this one has taken more than the budget. peak: bytes that it took."""
-        if plan.budget is not None and peak > plan.budget:
+        if plan.budget is not None and plan.graph is not None and peak > plan.budget:
+            whole, limit = (around(plan.graph, size) for size in (peak, plan.budget))
             self._exceeded = True
             warn_user(
-                f"eager PyTorch took {format_bytes(peak)} for a batch without a plan, more than the "
-                f"{format_bytes(plan.budget)} that plans have: further ones are refused"
+                f"eager PyTorch took {format_bytes(whole.total)} for a batch without a plan, more than the "
+                f"budget of {limit}: further ones are refused"
             )
 
 

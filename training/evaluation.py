@@ -21,6 +21,7 @@ from ..planner.simulator.footprint import Footprint
 from ..runtime.model.iteration import Inputs, Iteration, Purpose
 from ..runtime.program.program import Storage
 from ..runtime.run.execute import Outcome, PlannedStep
+from .plan import Planner
 from .plans import Plans
 from .retry import with_less
 
@@ -39,20 +40,18 @@ class Forward:
         self,
         iteration: Iteration,
         purpose: Purpose,
-        plan: Callable[..., PlannedStep],
-        smaller: Callable[..., PlannedStep],
+        planner: Planner,
         training: Plans,
         mode: Callable[[nn.Module], AbstractContextManager[None]] | None = None,
     ) -> None:
         """Set up forward passes without a plan yet.
 
-        plan, smaller: the planner's functions that make a plan, and one for fewer bytes.
         training: the training's plans, which share the weights.
         mode: context that puts the module into the mode of the passes; by default eval mode.
         """
         outputs = iteration.outputs or purpose == "predict"
         self._iteration = iteration._replace(updates=None, processes=None, purpose=purpose, outputs=outputs)
-        self._plan, self._smaller, self._training = plan, smaller, training
+        self._planner, self._training = planner, training
         self._mode = mode or evaluating
         self._beside = 0
         self.plans = self._none()
@@ -68,7 +67,8 @@ class Forward:
                 self.plans = self._none()
             step, inputs = self.plans.serving(inputs)
             if (ranks := self._iteration.ranks) is None:
-                outcome = with_less(step, partial(_run, inputs), partial(self._less, inputs))
+                less, around = partial(self._less, inputs), self._planner.around
+                outcome = with_less(step, partial(_run, inputs), less, around)
             else:  # other ranks do not repeat theirs
                 with ranks.in_order():
                     outcome = _run(inputs, step)
@@ -76,14 +76,14 @@ class Forward:
 
     def _less(self, inputs: Inputs, step: PlannedStep, budget: int) -> PlannedStep:
         iteration = self._iteration._replace(inputs=inputs)
-        return self.plans.replace(step, self._smaller(iteration, step, budget))
+        return self.plans.replace(step, self._planner.smaller(iteration, step, budget))
 
     def restore_to_device(self) -> None:
         for step in self.plans.steps:
             step.restore_to_device()
 
     def _none(self) -> Plans:
-        return self._training.similar(self._iteration, partial(self._plan, less=self._beside))
+        return self._training.similar(self._iteration, partial(self._planner, less=self._beside))
 
 
 def _run(inputs: Inputs, step: PlannedStep) -> Outcome:

@@ -41,7 +41,12 @@ class InferenceStep(Step):
         with self._alone, torch.inference_mode(False):  # weights come and go in it
             plan, inputs = self._plans.serving(self.plans[0].given(arguments, keywords))
             with deferred_signals():
-                with_less(plan, partial(self._iterate, inputs), partial(self._smaller, inputs))
+                with_less(
+                    plan,
+                    partial(self._iterate, inputs),
+                    partial(self._smaller, inputs),
+                    self._planner.around,
+                )
             output, self.plans[0].output = self.plans[0].output, None
             return output
 

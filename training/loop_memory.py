@@ -29,6 +29,7 @@ from torch.optim import Optimizer
 from ..graphs.errors import InputError
 from ..graphs.units import format_bytes
 from ..planner.budget import spelled
+from ..planner.device_memory import DeviceMemory
 from ..runtime.compare.peaks import RESIDENT, resident_bytes
 from ..runtime.device.choice import device_of
 from ..runtime.model.iteration import Iteration
@@ -42,6 +43,9 @@ from .options import Options, States
 
 ASSUMED = torch.optim.AdamW
 """Optimizer whose states are counted if none is found."""
+
+_BYTES = "states="
+"""Name of an optimizer that is not known: its states were given in bytes."""
 
 _SECOND = 2
 """Call of the step before which a loop has stepped its optimizer."""
@@ -84,6 +88,11 @@ class LoopMemory(NamedTuple):
         """Bytes of the budget that plans do not have."""
         return self.states + (0 if self.offloaded else self.gradients)
 
+    def around(self, size: int, other: int = 0) -> DeviceMemory:
+        """State the loop's memory around so many bytes of a plan. other: bytes of all else."""
+        owner = "" if self.name == _BYTES else self.name
+        return DeviceMemory(size, self.states, self.bytes - self.states, other, owner)
+
     def needed(self, program: Program) -> int:
         """Return the bytes on the device while the optimizer steps after an iteration; 0 if none is known."""
         if not self.peak:
@@ -113,15 +122,7 @@ class LoopMemory(NamedTuple):
     @property
     def counted_line(self) -> str:
         """What the budget holds in addition to the plan, as a clause."""
-        parts = [
-            f"{format_bytes(size)} of {name}"
-            for size, name in (
-                (self.states, f"{self.name}'s states"),
-                (self.bytes - self.states, ".grad"),
-            )
-            if size
-        ]
-        lines = [f"the budget includes {' and '.join(parts)}"] if parts else []
+        lines = [f"the budget includes {self.around(0).extra}"] if self.bytes else []
         if self.offloaded:
             lines += [f"{format_bytes(self.gradients)} of .grad are in host memory while an iteration runs"]
         return "; ".join(lines)
@@ -295,11 +296,11 @@ def optimizers_of(parameters: Iterable[nn.Parameter]) -> list[Optimizer]:
 def _states(states: States, trained: Mapping[str, nn.Parameter]) -> tuple[Taken, str, str]:
     """Return what states and steps take, the optimizer's name, and why it is not known."""
     if isinstance(states, int):
-        return Taken(states, states), "states=", ""
+        return Taken(states, states), _BYTES, ""
     if isinstance(states, Optimizer):
         return counted(states, trained), type(states).__name__, ""
     if states is not None:
-        return counted_of_kind(states, trained.values()), getattr(states, "__name__", "states="), ""
+        return counted_of_kind(states, trained.values()), getattr(states, "__name__", _BYTES), ""
     found = _found(trained.values())
     try:
         if found:

@@ -91,6 +91,7 @@ def optimize_module(module: Any, inputs: Any, options: ModuleOptions) -> Planned
         InputError: an option or a module that is not valid.
         TraceError: a module that can't be traced.
         InfeasibleError: no schedule within the budget.
+        OutOfMemoryError: one operation of this batch finds no memory to be planned in.
         DifferenceError: the plan does not compute what eager PyTorch computes.
     """
     validate_module(module)
@@ -173,7 +174,9 @@ class PlannedModule(Step):
             self._check_waiting()
             plan, inputs = self._plans.serving(inputs)
             with deferred_signals():
-                begun = with_less(plan, partial(_begun, inputs), partial(self._smaller, inputs))
+                begun = with_less(
+                    plan, partial(_begun, inputs), partial(self._smaller, inputs), self._planner.around
+                )
             self._waiting.add(begun)
             step = begun.step
             self._book.counted(step)
@@ -213,9 +216,8 @@ class PlannedModule(Step):
             *(x.requires_grad for x in module.parameters()),
         )
         if mode not in self._alone_forward:
-            smaller = self._planner.smaller
             self._alone_forward[mode] = Forward(
-                self._iteration, "predict", self._planner, smaller, self._plans, mode=_same_mode
+                self._iteration, "predict", self._planner, self._plans, mode=_same_mode
             )
         return self._alone_forward[mode](inputs)[1]
 

@@ -113,6 +113,7 @@ def optimize(module: Any = None, inputs: Any = None, *, options: Options) -> Any
         InputError: an option that is not valid, or does not go with another.
         TraceError: a module that can't be traced.
         InfeasibleError: no schedule within the budget.
+        OutOfMemoryError: one operation of this batch finds no memory to be planned in.
         DifferenceError: the plan does not compute what eager PyTorch computes.
     """
     if not options.train:

@@ -18,6 +18,7 @@ from ..runtime.fusion.choice import COMPILED
 from ..runtime.in_place_collectives import IN_DDP, CollectiveError
 from ..runtime.measuring.live_bytes import check_profiler
 from ..runtime.model.iteration import Iteration
+from ..runtime.out_of_memory import planning
 from ..runtime.profile.fused_updates import fused_hint
 from ..runtime.profile.part import graph_of_part
 from ..runtime.profile.sampled import Samples
@@ -106,11 +107,12 @@ class Planner(BudgetedPlanner):
 
         less: bytes of the budget that are not available to the iteration.
 
-        Weights, buffers, optimizer and random numbers are restored. Raises MemplanError; the bytes of an
-        InfeasibleError include those outside of plans.
+        Weights, buffers, optimizer and random numbers are restored. Raises MemplanError, OutOfMemoryError if
+        there is no memory to plan in; the bytes of an InfeasibleError include those outside of plans.
         """
         try:
-            return self._made_step(iteration, less)
+            with planning("this batch"):
+                return self._made_step(iteration, less)
         except InfeasibleError as error:
             raise self.outside.added_to(error) from None
 
@@ -124,6 +126,7 @@ class Planner(BudgetedPlanner):
                     "same plan: give module and optimizer to memplan.optimize, on all of them",
                     [ranks_of_group(name) for name in groups],
                 )
+            self._count_libraries(iteration, program)
             kept = self._kept(iteration, program, size)
             like = self._like(program)
             samples = self._samples(like)
@@ -156,7 +159,7 @@ class Planner(BudgetedPlanner):
             self.keep(step, plan)
         if vouching is not None:
             vouching()
-        self.book.opened(step, plan, self.machine_of(plan))
+        self.book.opened(step, plan, self.machine_of(plan), self)
         if iteration.updates is not None:
             optimizer = iteration.updates.optimizer
             if line := fused_hint(plan.program, plan.graph, plan.schedule, optimizer):
@@ -284,9 +287,7 @@ class Planner(BudgetedPlanner):
             self.verification.wait(iteration, step, plan, vouching, like, in_turn, weighs=weighs)
             return None
         with self.book.phase("compare"):
-            steady = self.verification.before_training(
-                iteration, step, plan, in_turn, self.outside.bytes, weighs=weighs
-            )
+            steady = self.verification.before_training(iteration, step, plan, in_turn, self, weighs=weighs)
         return vouching if steady else None
 
     def keep(self, step: PlannedStep, plan: Plan) -> None:
@@ -313,7 +314,7 @@ class Planner(BudgetedPlanner):
         """Return a step for the same iteration with this budget in bytes; the old step is given up.
 
         If the iteration trains, plans for other shapes get the same budget from now on. Raises
-        InfeasibleError.
+        InfeasibleError, whose bytes include those outside of plans.
         """
         before = self.book.plan(step)
         asked = (budget, *self._asked[step][1:])
@@ -322,9 +323,12 @@ class Planner(BudgetedPlanner):
             if self.options.cache is None
             else find(self.options.cache, before.traced, self.options.machine, asked)
         )
-        if iteration.trains:
-            self.outside.check_step(before.program, budget)
-        plan = found or self._solved(before, iteration, budget)
+        try:
+            if iteration.trains:
+                self.outside.check_step(before.program, budget)
+            plan = found or self._solved(before, iteration, budget)
+        except InfeasibleError as error:
+            raise self.outside.added_to(self._with_calls(error, before.graph)) from None
         if iteration.trains:
             self.bytes = budget
         with self.giving_up(step):
@@ -334,7 +338,7 @@ class Planner(BudgetedPlanner):
         self.verification.waiting.pop(step, None)
         if found is None:
             self.keep(made, plan)
-        self.book.opened(made, plan, self.machine_of(plan))
+        self.book.opened(made, plan, self.machine_of(plan), self)
         return made
 
     @contextmanager

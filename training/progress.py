@@ -39,9 +39,10 @@ class ProgressEvent:
         text (str, default ""): a line of the solver, or a note on the plan.
         loss (Tensor, default None): loss of the last iteration; reading its value waits for the device.
         seconds (float, default None): seconds per iteration.
-        planned (tuple of int, default (0, 0)): planned peaks on the device and on the host, bytes.
-        used (tuple of int, default (None, 0)): measured peaks on the device and on the host so far, bytes.
-            None if the device's allocator does not count, as on the CPU.
+        planned (tuple of int, default (0, 0)): planned peaks on the device and on the host, bytes: the whole
+            loop's, with what is outside of the plan.
+        used (tuple of int, default (None, 0)): measured peaks on the device and on the host so far, bytes,
+            with what is outside of the plan. None if the device's allocator does not count, as on the CPU.
     """
 
     phase: str

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
@@ -20,6 +21,7 @@ from ..graphs.machine import Machine
 from ..graphs.units import duration, format_bytes
 from ..planner.baseline import baseline
 from ..planner.card import Card, cost_entries
+from ..planner.device_memory import DeviceMemory
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import Figures, simulate
 from ..runtime.device.device import Stamp
@@ -48,16 +50,16 @@ class PlanReport:
 
     Attributes:
         shapes (dict): shape of each input, by name.
-        budget (int): device memory of an iteration in bytes, None for no limit.
+        budget (int): the loop's device memory in bytes, as it was given.
         predicted_time (float): planned seconds per iteration.
-        predicted_peak (int): planned peak of device memory, bytes.
+        predicted_peak (int): planned peak of device memory of the whole loop, bytes.
         predicted_host (int): planned peak of host memory for offloading, bytes.
         iterations (int): number of iterations run by this plan.
         time (float): measured seconds per iteration, the median of the last ones without the first; None if
             not measured.
         warm_up (bool): whether `time` is of the first iterations alone, which may be several times slower.
-        peak (int): measured peak of device memory in the first iterations, bytes; None if the device's
-            allocator does not count (CUDA's does).
+        peak (int): measured peak of device memory in the first iterations, bytes, with what is counted
+            outside of the plan; None if the device's allocator does not count (CUDA's does).
         host (int): measured peak of host memory, bytes.
         setup (dict): seconds of planning, by phase. A plan found on disk was neither measured nor solved.
         notes (tuple of str, default ()): that the machine was busy when operations were measured, that the
@@ -65,10 +67,12 @@ class PlanReport:
             each.
         compared_before (bool, default False): whether the comparison with eager PyTorch was skipped, since it
             succeeded before under the same signature.
+        limit, device (DeviceMemory): budget and predicted peak with their parts: the plan's, optimizer
+            states, gradients, and what else is outside of the plan.
     """
 
     shapes: dict[str, tuple[int, ...]]
-    budget: int | None
+    budget: int
     predicted_time: float
     predicted_peak: int
     predicted_host: int
@@ -80,6 +84,8 @@ class PlanReport:
     setup: dict[str, float]
     notes: tuple[str, ...] = ()
     compared_before: bool = False
+    limit: DeviceMemory = field(default_factory=lambda: DeviceMemory(0))
+    device: DeviceMemory = field(default_factory=lambda: DeviceMemory(0))
 
 
 @dataclass(frozen=True, repr=False)
@@ -99,7 +105,8 @@ class Report:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = (zip(row, widths, strict=True) for row in rows)
         table = ["  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in lines]
-        return "\n".join([*table, *(note for plan in self.plans for note in plan.notes)])
+        parts = dict.fromkeys(line for plan in self.plans for line in _parts(plan))
+        return "\n".join([*table, *parts, *(note for plan in self.plans for note in plan.notes)])
 
     __repr__ = __str__
 
@@ -109,19 +116,25 @@ class Prediction:
     """The plan of a step for one shape: graph, schedule, budget in bytes and predicted figures.
 
     `figures.time` is in seconds, `figures.peak` in bytes: with gradient accumulation, of an update's last
-    batch, and of its largest.
+    batch, and of its largest. They and the budget are the schedule's; `limit` and `device` are budget and
+    peak of the whole loop, with what is outside of the plan.
     """
 
     graph: Graph
     schedule: Schedule
     budget: int
     figures: Figures
+    limit: DeviceMemory
+    device: DeviceMemory
+    _around: Callable[[int], DeviceMemory]
     _save: Callable[[Path], None]
 
     def card(self) -> Card:
         """Return the plan's figures, compared with the schedule that keeps everything."""
-        entries = cost_entries(self.figures, baseline(self.graph), self.budget)
-        return Card(f"Plan within {format_bytes(self.budget)}", tuple(entries))
+        reference = baseline(self.graph)
+        reference = replace(reference, peak=self._around(reference.peak).total)
+        entries = cost_entries(self.figures, reference, around=(self.device, self.limit))
+        return Card(f"Plan within {format_bytes(self.limit.total)}", tuple(entries))
 
     def __repr__(self) -> str:
         return self.card().line()
@@ -149,6 +162,7 @@ class Record:
     peak: bytes of an update's largest plan, if it has several batches.
     slower: measured time relative to the figures', once iterations were timed.
     pending: stamps of iterations that the device may not have ended yet.
+    stated: the predicted peak of the whole loop, and what it was computed for.
     notes: how good it and its times are, and what became of the plan when they drifted.
     """
 
@@ -164,6 +178,7 @@ class Record:
     notes: list[str] = field(default_factory=list[str])
     seconds: deque[float] = field(default_factory=lambda: deque[float](maxlen=_KEPT))
     pending: deque[tuple[Stamp, Stamp]] = field(default_factory=deque[tuple[Stamp, Stamp]])
+    stated: tuple[object, DeviceMemory] | None = None
 
     def time(self) -> float | None:
         """Return the median seconds per iteration, of those that the device has ended."""
@@ -172,9 +187,30 @@ class Record:
             self.seconds.append(begun.elapsed_time(ended) / 1000)
         return median(self.seconds) if self.seconds else None
 
+    def device(self, loop: LoopAccount) -> DeviceMemory:
+        """Return the predicted peak of the whole loop. Each iteration reports it: it is computed once."""
+        if self.stated is None or self.stated[0] is not loop.outside:
+            self.stated = (loop.outside, loop.peak_around(self.plan, self.peak))
+        return self.stated[1]
+
     @property
     def expected(self) -> float:
         return self.figures.time * self.slower
+
+
+class LoopAccount(Protocol):
+    """What knows a loop's memory around its plans: the planner."""
+
+    @property
+    def outside(self) -> object:
+        """What was counted outside of plans; another object once it has changed."""
+        ...
+
+    def around(self, graph: Graph, size: int) -> DeviceMemory: ...
+
+    def budget_around(self, plan: Plan) -> DeviceMemory: ...
+
+    def peak_around(self, plan: Plan, peak: int) -> DeviceMemory: ...
 
 
 class TrainingLog:
@@ -228,7 +264,7 @@ class TrainingLog:
         self._compared_before = True
         self.tell(ProgressEvent("compare", text="compared before"))
 
-    def opened(self, step: PlannedStep, plan: Plan, machine: Machine | None) -> None:
+    def opened(self, step: PlannedStep, plan: Plan, machine: Machine | None, loop: LoopAccount) -> None:
         """Begin the record of a new plan, made in the phases since the last one."""
         figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
         peak = max(figures.peak, self._part_peak)
@@ -242,8 +278,8 @@ class TrainingLog:
             notes=self._notes,
         )
         self._setup, self._notes, self._compared_before, self._part_peak = {}, [], False, 0
-        result = f"{duration(figures.time)} per iteration, {format_bytes(peak)} of "
-        result += format_bytes(plan.budget)
+        limit, device = loop.budget_around(plan), loop.peak_around(plan, peak)
+        result = f"{duration(figures.time)} per iteration, {device.within(limit)}"
         _log.info("planned %s: %s", plan.graph.name, result)
         if isinstance(self.tell, PlanningLine):
             self.tell.planned(result)
@@ -263,14 +299,18 @@ class TrainingLog:
         record.plan = record.plan._replace(improvable=False)
         return record.plan
 
-    def prediction(self, step: PlannedStep) -> Prediction:
+    def figures(self, step: PlannedStep) -> Figures:
+        return self._records[step].figures
+
+    def prediction(self, step: PlannedStep, loop: LoopAccount) -> Prediction:
         record = self._records[step]
         plan = record.plan
         write = partial(save, plan=plan, machine=record.machine)
         figures = replace(record.figures, peak=record.peak)
-        return Prediction(plan.graph, plan.schedule, plan.budget, figures, write)
+        limit, device, around = loop.budget_around(plan), record.device(loop), partial(loop.peak_around, plan)
+        return Prediction(plan.graph, plan.schedule, plan.budget, figures, limit, device, around, write)
 
-    def iterated(self, step: PlannedStep, loss: Tensor | None, begun: Stamp) -> None:
+    def iterated(self, step: PlannedStep, loss: Tensor | None, begun: Stamp, loop: LoopAccount) -> None:
         """Count an iteration, time it and report it.
 
         loss: None if the iteration has none.
@@ -287,8 +327,9 @@ class TrainingLog:
         time = record.time()
         figures = record.figures
         done = self._iterations()
-        planned = (figures.peak, figures.host_peak)
-        used = (step.measured_peak, _host_peak(step))
+        device = record.device(loop)
+        planned = (device.total, figures.host_peak)
+        used = (_measured(step, record.plan, loop), _host_peak(step))
         loss = None if loss is None else loss.detach()
         self.tell(ProgressEvent("train", done, loss=loss, seconds=time, planned=planned, used=used))
 
@@ -331,13 +372,13 @@ class TrainingLog:
         record.seconds.clear()
         record.pending.clear()
 
-    def succeeded(self, step: PlannedStep, made: PlannedStep, plan: Plan) -> float:
+    def succeeded(self, step: PlannedStep, made: PlannedStep, plan: Plan, loop: LoopAccount) -> float:
         """Move the step's record to its successor, another schedule of the same graph.
 
         Returns the seconds that an iteration is now expected to take.
         """
         record = self._records.pop(step)
-        self.opened(made, plan, record.machine)
+        self.opened(made, plan, record.machine, loop)
         new = self._records[made]
         new.slower, new.iterations = record.slower, record.iterations
         new.setup, new.notes = record.setup, record.notes
@@ -346,38 +387,54 @@ class TrainingLog:
     def _iterations(self) -> int:
         return sum(each.iterations for each in self._records.values())
 
-    def report(self, steps: Sequence[PlannedStep]) -> Report:
-        return Report([_report(step, self._records[step]) for step in steps if step in self._records])
+    def report(self, steps: Sequence[PlannedStep], loop: LoopAccount) -> Report:
+        return Report([_report(step, self._records[step], loop) for step in steps if step in self._records])
 
 
 def _host_peak(step: PlannedStep) -> int:
     return 0 if step.cycle is None else step.cycle.host.count.peak
 
 
-def _report(step: PlannedStep, record: Record) -> PlanReport:
+def _measured(step: PlannedStep, plan: Plan, loop: LoopAccount) -> int | None:
+    """Return the measured peak with what is outside of the plan, None if the allocator does not count."""
+    peak = step.measured_peak
+    return None if peak is None else loop.around(plan.graph, peak).total
+
+
+def _report(step: PlannedStep, record: Record, loop: LoopAccount) -> PlanReport:
     program, figures = step.program, record.figures
+    limit, device = loop.budget_around(record.plan), record.device(loop)
     return PlanReport(
         shapes={name: tuple(program.values[value].shape) for name, value in program.inputs.items()},
-        budget=step.budget,
+        budget=limit.total,
         predicted_time=figures.time,
-        predicted_peak=figures.peak,
+        predicted_peak=device.total,
         predicted_host=figures.host_peak,
         iterations=record.iterations,
         time=record.time(),
-        peak=step.measured_peak,
+        peak=_measured(step, record.plan, loop),
         host=_host_peak(step) + step.undo_bytes,
         warm_up=0 < len(record.seconds) < WARM_UP,
         setup=record.setup,
         notes=tuple(record.notes),
         compared_before=record.compared_before,
+        limit=limit,
+        device=device,
     )
+
+
+def _parts(plan: PlanReport) -> Iterator[str]:
+    """Yield what budget and predicted peak consist of, if a part of them is outside of the plan."""
+    for name, memory in (("budget", plan.limit), ("predicted peak", plan.device)):
+        if memory.parts:
+            yield f"{name} {memory}"
 
 
 def _row(plan: PlanReport) -> tuple[str, ...]:
     shapes = " ".join(f"{name}:{'×'.join(map(str, shape))}" for name, shape in plan.shapes.items())
     return (
         shapes[:40],
-        "none" if plan.budget is None else format_bytes(plan.budget),
+        format_bytes(plan.budget),
         f"{plan.iterations:,}",
         "-" if plan.time is None else f"{duration(plan.time)}{' (warm-up)' if plan.warm_up else ''}",
         duration(plan.predicted_time),

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..planner.budget import spelled
-from ..runtime.compare.verdict import is_out_of_memory
+from ..graphs.graph import Graph
+from ..planner.device_memory import DeviceMemory
+from ..runtime.out_of_memory import is_out_of_memory
 from ..runtime.run.execute import PlannedStep
 from ..runtime.run.recovery import UNDONE
 from ..runtime.unsupported import warn_user
@@ -23,11 +24,16 @@ SHARES = (0.95, 0.9, 0.8)
 Smaller = Callable[[Any, int], Any]
 """Makes a plan for the same iteration within so many bytes. Raises InfeasibleError."""
 
+Around = Callable[[Graph, int], DeviceMemory]
+"""States the memory of the whole loop around so many bytes of a plan."""
+
 Planned = TypeVar("Planned", bound=PlannedStep)
 Result = TypeVar("Result")
 
 
-def with_less(step: Planned, iterate: Callable[[Planned], Result], smaller: Smaller) -> Result:
+def with_less(
+    step: Planned, iterate: Callable[[Planned], Result], smaller: Smaller, around: Around
+) -> Result:
     """Run an iteration, repeated with smaller and smaller budgets if it runs out of memory.
 
     iterate: runs the iteration by the step, or by one that `smaller` made.
@@ -45,8 +51,9 @@ def with_less(step: Planned, iterate: Callable[[Planned], Result], smaller: Smal
             try:
                 step = smaller(step, less)
             except InfeasibleError as none:
-                error.add_note(f"for less, {spelled(less)}, there is no plan either: {none}")
+                error.add_note(f"for {share:.0%} of its bytes there is no plan either: {none}")
                 raise error from None
-        text = f"out of memory in an iteration; it is repeated by a plan for {share:.0%} of the budget, "
-        warn_user(f"{text}{spelled(less)}")
+        assert step.graph is not None
+        text = f"out of memory in an iteration; it is repeated by a plan for {share:.0%} of its bytes"
+        warn_user(f"{text}, within {around(step.graph, less)}")
     return iterate(step)

@@ -176,10 +176,10 @@ class Step:
         planner, iteration = self._planner, self._iteration._replace(inputs=inputs)
 
         def run() -> Outcome:
-            return with_less(plan, iterate, partial(self._smaller, inputs))
+            return with_less(plan, iterate, partial(self._smaller, inputs), planner.around)
 
         try:
-            return planner.verification.iterate(iteration, plan, run, planner.outside.bytes)
+            return planner.verification.iterate(iteration, plan, run, planner)
         except DifferenceError as error:
             error.loss = self._loss(inputs, train_eagerly(iteration, plan))
             raise
@@ -197,7 +197,7 @@ class Step:
         self.restore_to_device()
         plan = self.plans[0]
         with open_to_signals():
-            outcome = self._eager.run(inputs, plan)
+            outcome = self._eager.run(inputs, plan, self._planner.around)
         plan.output, plan.grad_norm = plan.program.output.nest(outcome.outputs), outcome.grad_norm
         if self._scaling is not None and self._iteration.updates is not None:
             self._scaling.updated(self._iteration.updates.optimizer, infinite=outcome.infinite)
@@ -221,14 +221,14 @@ class Step:
 
         `step.plan.save(folder)` writes it for the `plan` commands.
         """
-        return self._book.prediction(self.plans[0])
+        return self._book.prediction(self.plans[0], self._planner)
 
     def report(self) -> Report:
         """Return predicted and measured figures of each plan, the most recently used first.
 
         The text of the result is a table.
         """
-        return self._book.report(self.plans)
+        return self._book.report(self.plans, self._planner)
 
     def evaluate(self, *arguments: Any, **keywords: Any) -> Evaluation:
         """Run the forward pass and the loss on a batch, in eval mode and without gradients.
@@ -279,10 +279,7 @@ class Step:
         with self._alone:
             self.plans[0].output = None
             if purpose not in self._forward:
-                smaller = self._planner.smaller
-                self._forward[purpose] = Forward(
-                    self._iteration, purpose, self._planner, smaller, self._plans
-                )
+                self._forward[purpose] = Forward(self._iteration, purpose, self._planner, self._plans)
             return self._forward[purpose](self.plans[0].given(arguments, keywords))
 
     @property
@@ -423,7 +420,7 @@ class Step:
         begun = plan.device.stamp()
         with plan.together(begins=self._begins):
             outcome = plan.iterate(inputs)
-        self._book.iterated(plan, outcome.loss, begun)
+        self._book.iterated(plan, outcome.loss, begun, self._planner)
         return outcome
 
     @property
@@ -443,10 +440,10 @@ class Step:
                 planner.leave_room(more)
                 more.check_step(plan.program, planner.bytes or 0)
                 self._book.note(plan, more.line)
-            if planner.limit is not None and (plan.budget or 0) > planner.limit:
-                plan = self._smaller(inputs, plan, planner.limit)
         except InfeasibleError as error:
             raise planner.outside.added_to(error) from None
+        if planner.limit is not None and (plan.budget or 0) > planner.limit:
+            plan = self._smaller(inputs, plan, planner.limit)
         return plan
 
     def _without_old_gradients(self, plan: PlannedStep, inputs: Inputs) -> PlannedStep:
@@ -472,12 +469,14 @@ class Step:
 
         waiting: their bytes.
         """
-        budget = (plan.budget or 0) + self._planner.outside.bytes
-        peak = self._book.prediction(plan).figures.peak + self._loop.bytes_now + waiting
-        if peak > budget and not self._exceeded:
+        prediction = self._book.prediction(plan, self._planner)
+        budget = prediction.limit
+        # Gradients of before count only if there are some.
+        peak = prediction.device.total - self._planner.outside.bytes + self._loop.bytes_now + waiting
+        if peak > budget.total and not self._exceeded:
             self._exceeded = True
             warn_user(
-                f"the budget of {format_bytes(budget)} is exceeded: losses of earlier steps wait for "
+                f"the budget of {budget} is exceeded: losses of earlier steps wait for "
                 f"loss.backward(), with {format_bytes(waiting)} of gradients, and with them a step takes up "
                 f"to {format_bytes(peak)}: call loss.backward() on each loss before the next step"
             )

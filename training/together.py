@@ -123,6 +123,7 @@ class TogetherPlanner(Planner):
         with self._around_planning(iteration):
             with self.book.phase("trace"), collector_off():
                 program = self._traced(iteration)
+            self._count_libraries(iteration, program)
             size = self.bytes and max(0, self.bytes - less)
             plan = self._first_plan(iteration, program, size)
         graph, schedule, budget = ranks.from_first(plan)
@@ -133,7 +134,7 @@ class TogetherPlanner(Planner):
         step = ranks.together(partial(self._step, iteration, made))
         self._settled[step] = ""
         self._asked[step] = (budget,)
-        self.book.opened(step, made, self.machine_of(made))
+        self.book.opened(step, made, self.machine_of(made), self)
         return step
 
     def _around_planning(self, iteration: Iteration) -> AbstractContextManager[None]:

@@ -54,11 +54,10 @@ class OutsideStep(Step):
         kind, outside = type(optimizer).__name__, planner.outside
         self._own, self._losses = optimizer, Losses(updates=True)
         self._clipping = planner.options.max_grad_norm
-        budget = (self.plans[0].budget or 0) + outside.bytes
         held = "its states" if iteration.accumulate == 1 else "its states and the sums of gradients"
         warn_user(
-            f"{kind} is not in the plan: {held} take {outside.bytes:,} bytes of the budget of {budget:,} all "
-            f"the time; {titles('and')} would be planned"
+            f"{kind} is not in the plan: {held} take {outside.bytes:,} bytes all the time of the budget of "
+            f"{self.plan.limit}; {titles('and')} would be planned"
         )
 
     @property

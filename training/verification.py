@@ -29,16 +29,16 @@ from ..runtime.compare.verdict import (
     as_source,
     compared,
     has_memory_for_eager,
-    is_out_of_memory,
     warning,
 )
 from ..runtime.model.iteration import Iteration
 from ..runtime.model.unchanged import unchanged
+from ..runtime.out_of_memory import is_out_of_memory
 from ..runtime.run.execute import Outcome, PlannedStep
 from ..runtime.unsupported import warn_user
 from .options import Options
 from .plan_cache import Plan
-from .report import TrainingLog
+from .report import LoopAccount, TrainingLog
 
 
 @dataclass
@@ -121,28 +121,28 @@ class Verification:
         step: PlannedStep,
         plan: Plan,
         in_turn: Sequence[PlannedStep] | None,
-        outside: int,
+        loop: LoopAccount,
         *,
         weighs: bool,
     ) -> bool:
         """Compare iterations that leave no trace, and tell whether the result may be noted on disk.
 
         in_turn: see `compare`.
-        outside: bytes of the budget that are not the plan's.
+        loop: what knows the memory outside of the plan.
         weighs: whether the plan may be refused because eager PyTorch takes less.
 
         Raises DifferenceError, and InputError for a plan that is worse than eager PyTorch.
         """
         same = compared(iteration, step, plan.graph, in_turn, plan.compiled)
         if same is not None and same.eager is not None and weighs:
-            self._weigh(iteration, step, plan, same.eager, outside)
+            self._weigh(iteration, step, plan, same.eager, loop)
         line = warning(as_source(same))
         if line is not None:
             warn_user(line)
         return same is not None and same.steady and line is None
 
     def iterate(
-        self, iteration: Iteration, step: PlannedStep, run: Callable[[], Outcome], outside: int
+        self, iteration: Iteration, step: PlannedStep, run: Callable[[], Outcome], loop: LoopAccount
     ) -> Outcome:
         """Run an iteration by the plan, with eager PyTorch's before it if it is one of the plan's first.
 
@@ -157,10 +157,10 @@ class Verification:
             eager = waiting.cost.cost
             if not waiting.noted and eager is not None:
                 waiting.noted = True
-                peak = format_bytes(eager.peak_bytes)
+                peak = format_bytes(loop.around(waiting.plan.graph, eager.peak_bytes).total)
                 self.book.note(step, f"iterations compared with eager PyTorch's, which take {peak}")
                 if waiting.weighs:
-                    self._weigh(iteration, step, waiting.plan, eager, outside)
+                    self._weigh(iteration, step, waiting.plan, eager, loop)
             begun = True
             return run()
 
@@ -178,9 +178,7 @@ class Verification:
         if outcome is not None:
             steady, done = waiting.comparison.steady, not waiting.comparison.left
         else:  # eager may differ from itself, or be equal another way
-            steady = self.before_training(
-                iteration, step, waiting.plan, waiting.in_turn, outside, weighs=False
-            )
+            steady = self.before_training(iteration, step, waiting.plan, waiting.in_turn, loop, weighs=False)
             outcome, done = run(), True
         # A plan for fewer bytes that has replaced this one meanwhile is another than was compared.
         if done and step in self.waiting and steady and waiting.vouching is not None:
@@ -190,7 +188,9 @@ class Verification:
                 del self.waiting[other]
         return outcome
 
-    def _weigh(self, iteration: Iteration, step: PlannedStep, plan: Plan, eager: Cost, outside: int) -> None:
+    def _weigh(
+        self, iteration: Iteration, step: PlannedStep, plan: Plan, eager: Cost, loop: LoopAccount
+    ) -> None:
         """Warn if eager PyTorch takes less memory than the baseline.
 
         Raises InputError if the plan is worse than eager PyTorch in memory and in time.
@@ -198,9 +198,10 @@ class Verification:
         machine = self.machine_of(plan)
         peak = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures.peak
         least = minimum_memory(plan.graph, machine)
+        outside = loop.around(plan.graph, peak).total - peak
         if line := worse_than_eager(iteration, step, peak, eager, outside, least):
             raise InputError(line)
-        if line := below_baseline({"peak": eager.peak_bytes}, baseline(plan.graph).peak):
+        if line := below_baseline({"peak": eager.peak_bytes}, baseline(plan.graph).peak, outside):
             warn_user(line)
 
 

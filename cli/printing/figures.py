@@ -28,10 +28,15 @@ def report_document(report: Report, budget: int | None) -> dict[str, Any]:
     }
 
 
-def report_rows(report: Report, budget: int | None, machine: Machine | None) -> Iterator[Row]:
-    """Yield the rows of a schedule's figures. machine: its memories' names are shown."""
+def report_rows(
+    report: Report, budget: int | None, machine: Machine | None, limit: str = "the budget"
+) -> Iterator[Row]:
+    """Yield the rows of a schedule's figures.
+
+    machine: its memories' names are shown. limit: what the budget in bytes is.
+    """
     figures, reference = report.figures, report.baseline
-    of_budget = f", {figures.peak / budget:.1%} of the budget" if budget else ""
+    of_budget = f", {figures.peak / budget:.1%} of {limit}" if budget else ""
     yield "time", f"{duration(figures.time)}, {signed(report.overhead)} vs. baseline"
     yield "peak", f"{spelled(figures.peak)}{of_budget}"
     if figures.least_budget != figures.peak:

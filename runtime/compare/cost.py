@@ -91,15 +91,17 @@ class EagerCost:
         return Cost(self._peak, self._seconds)
 
 
-def below_baseline(eager: Mapping[str, Any], baseline: int) -> str | None:
+def below_baseline(eager: Mapping[str, Any], baseline: int, outside: int = 0) -> str | None:
     """Return a line if eager takes less than the baseline.
 
     eager: as in a graph's `source`.
     baseline: its peak, in bytes.
+    outside: bytes of the loop that are in addition to either.
     """
     peak: int | None = eager.get("peak")
     if peak is None or peak > LESS * baseline:
         return None
+    peak, baseline = peak + outside, baseline + outside
     return (
         f"eager PyTorch takes {spelled(peak)}, {peak / baseline:.0%} of the baseline of {spelled(baseline)} "
         "that a budget's share is a share of: only a plan below that saves memory"
@@ -151,8 +153,9 @@ def worse_in_both(peak: int, seconds: float, eager: Cost, outside: int = 0, leas
         return None
     own, theirs = (f"{time * 1e3:.3g} ms an iteration" for time in (seconds, eager.seconds))
     below = f", or give a budget below {eager.peak_bytes + outside:,} bytes"
+    planned, usual = (spelled(size + outside) for size in (peak, eager.peak_bytes))
     return (
-        f"the plan is worse than eager PyTorch in both memory and time: it takes {spelled(peak)} and {own}, "
-        f"eager {spelled(eager.peak_bytes)} and {theirs}: train with eager PyTorch as it is"
+        f"the plan is worse than eager PyTorch in both memory and time: it takes {planned} and {own}, "
+        f"eager {usual} and {theirs}: train with eager PyTorch as it is"
         f"{below if least < eager.peak_bytes else ''}"
     )

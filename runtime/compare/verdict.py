@@ -7,13 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from ...graphs.errors import DifferenceError
 from ...graphs.graph import Graph
 from ...planner.baseline import baseline, baseline_schedule
 from ..device.host_capacity import available_bytes
 from ..model.iteration import Iteration
+from ..out_of_memory import is_out_of_memory
 from ..program.program import Program
 from ..run.execute import PlannedStep
 from ..run.inputs import UsedValuesError
@@ -158,10 +157,3 @@ def has_memory_for_eager(program: Program, graph: Graph) -> bool:
     if program.device.type != "cpu" or (there := available_bytes()) is None:
         return True
     return baseline(graph).peak - resident_bytes(program) <= there
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Tell whether torch or Python found no memory, on the CPU or on a GPU."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return "allocate memory" in str(error)

@@ -24,6 +24,7 @@ from ..measuring.live_bytes import live_peak
 from ..measuring.measure import Measurement, first_run, measurement
 from ..measuring.synthetic_inputs import SyntheticInputs, signature
 from ..measuring.timing import Call, Timing
+from ..out_of_memory import planning
 from ..program.program import Operation, Program
 from ..updates.sums import adds_up
 from ..updates.updates import updates_weights
@@ -158,10 +159,11 @@ class Rounds:
                 key = self._keys[place]
                 if not waiting and progress is None:
                     return
-                if key in waiting and perf_counter() < end:
-                    self._time(operation, key, inputs)
-                waiting.discard(key)
-                inputs.advance(run=self._keeps_integers)
+                with planning(operation.name):
+                    if key in waiting and perf_counter() < end:
+                        self._time(operation, key, inputs)
+                    waiting.discard(key)
+                    inputs.advance(run=self._keeps_integers)
                 if progress is not None:
                     progress(place + 1, total, operation.name)
 

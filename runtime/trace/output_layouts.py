@@ -15,10 +15,12 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from ...graphs.errors import OutOfMemoryError
 from ..below_autograd import as_traced
 from ..calls.randomness import generators_kept, note_drawing, save_generator
 from ..measuring.synthetic_inputs import SyntheticInputs
 from ..model.iteration import Iteration, tensors_in
+from ..out_of_memory import planning
 from ..program.names import full_name
 from ..program.program import Operation, Program
 from ..torch_internals import memory_of, tree_leaves
@@ -111,13 +113,16 @@ class _Comparison:
             return
         key = call_key(self._program, operation.call)
         try:
-            if key not in self._seen:
-                self._seen[key] = self._forms(operation)
-            self._stand_ins.advance()
+            with planning(operation.name):
+                if key not in self._seen:
+                    self._seen[key] = self._forms(operation)
+                self._stand_ins.advance()
         except TraceError:
             raise
         except Exception as error:
             if not doubtful:
+                if isinstance(error, OutOfMemoryError):
+                    raise
                 text = " ".join(str(error).split())[:300]
                 raise TraceError(f"{operation.name} can't run by itself: {text}") from error
             self._skip(operation)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .graphs.errors import MemplanError as MemplanError
     from .graphs.errors import MismatchError as MismatchError
     from .graphs.errors import MissingPackageError as MissingPackageError
+    from .graphs.errors import OutOfMemoryError as OutOfMemoryError
     from .graphs.files.files import load_graph as load_graph
     from .graphs.files.files import save_graph as save_graph
     from .planner.errors import InvalidScheduleError as InvalidScheduleError
@@ -50,6 +51,7 @@ _FROM = {
     "MemplanError": ".graphs.errors",
     "MismatchError": ".graphs.errors",
     "MissingPackageError": ".graphs.errors",
+    "OutOfMemoryError": ".graphs.errors",
     "TraceError": ".runtime.unsupported",
     "load_graph": ".graphs.files.files",
     "save_graph": ".graphs.files.files",
@@ -73,6 +75,7 @@ __all__ = [
     "MemplanError",
     "MismatchError",
     "MissingPackageError",
+    "OutOfMemoryError",
     "PlannedModule",
     "Problem",
     "Step",

@@ -62,12 +62,12 @@ def test_an_iteration_without_memory_is_repeated_by_a_plan_for_less(
     step(INPUTS)
     each = full.calls
     full.at = {full.calls + (each - 2 if undo else 2)}
-    with pytest.warns(UserWarning, match=r"repeated by a plan for 95% of the budget") as warned:
+    with pytest.warns(UserWarning, match=r"repeated by a plan for 95% of its bytes") as warned:
         step(INPUTS)
     assert warned[0].filename == __file__
     assert step.plans[0].budget == int(0.95 * budget)
     full.at = {full.calls + 1, full.calls + 3}
-    with pytest.warns(UserWarning, match=r"90% of the budget"):
+    with pytest.warns(UserWarning, match=r"90% of its bytes"):
         step(INPUTS)
     assert step.plans[0].budget == int(0.9 * int(0.95 * budget))
     assert step.report().plans[0].iterations == 1
@@ -85,7 +85,7 @@ def test_a_plan_for_less_is_kept_too(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         full = Full(monkeypatch)
         step = optimized(module, adamw(module), cache=tmp_path)
         full.at = {full.calls + 2}
-        with pytest.warns(UserWarning, match="repeated by a plan for 95% of the budget"):
+        with pytest.warns(UserWarning, match="repeated by a plan for 95% of its bytes"):
             step(INPUTS)
         assert len(solved) == 2
 
@@ -101,7 +101,7 @@ def test_a_batch_of_an_update_without_memory_is_repeated(batch: int, monkeypatch
     for turn in range(4):
         if turn == 2 + batch:
             full.at = {full.calls + 2}
-            with pytest.warns(UserWarning, match="repeated by a plan for 95% of the budget"):
+            with pytest.warns(UserWarning, match="repeated by a plan for 95% of its bytes"):
                 step(INPUTS)
         else:
             step(INPUTS)
@@ -165,7 +165,7 @@ def test_behind_the_plan_the_optimizer_steps_once_for_an_iteration_that_is_repea
             step(INPUTS)
             continue
         full.at = {full.calls + 10}
-        with pytest.warns(UserWarning, match=r"repeated by a plan for 95% of the budget"):
+        with pytest.warns(UserWarning, match=r"repeated by a plan for 95% of its bytes"):
             step(INPUTS)
     assert step.plans[0].budget == int(0.95 * budget)
     baseline = model()
@@ -185,7 +185,7 @@ def test_an_evaluation_is_repeated_too(make: Any, monkeypatch: pytest.MonkeyPatc
     before, training = torch.get_rng_state(), step.plans[0].budget
     held = step._forward["evaluate"].plans.steps[0].budget
     full.at = {full.calls + 3, full.calls + 5}
-    with pytest.warns(UserWarning, match=r"repeated by a plan for 9[05]% of the budget") as warned:
+    with pytest.warns(UserWarning, match=r"repeated by a plan for 9[05]% of its bytes") as warned:
         loss, recomputed = step.evaluate(INPUTS)
     assert len(warned) == 2
     assert warned[0].filename == __file__
@@ -216,7 +216,7 @@ def test_on_a_device_whose_memory_is_full_for_a_moment(moved: bool, monkeypatch:
     step(INPUTS)
     for turn, kind in enumerate(["allocation", "launch", "copy", "allocation"]):
         device.faults.plan(kind, 7 + turn, torch.OutOfMemoryError("out of memory, on purpose"))
-        with pytest.warns(UserWarning, match="repeated by a plan for 95% of the budget"):
+        with pytest.warns(UserWarning, match="repeated by a plan for 95% of its bytes"):
             step(INPUTS)
     device.synchronize()
     step.restore_to_device()

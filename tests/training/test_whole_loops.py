@@ -5,17 +5,23 @@ The peak of five iterations is measured by the allocator's events, with all that
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Any
 
 import memplan
 import pytest
 import torch
 from memplan.graphs.errors import InputError
+from memplan.graphs.units import format_bytes
+from memplan.runtime.device.cpu import Cpu
 from memplan.solvers.problem import InfeasibleError
+from memplan.training import progress
 from memplan.training.loop_memory import optimizers_of
+from memplan.training.progress import ProgressEvent
 from torch import nn
 from torch.nn import functional
-from torch.optim import SGD, Adagrad, AdamW, Optimizer
+from torch.optim import SGD, Adagrad, AdamW, Optimizer, RMSprop
 from whole_loops import LOOPS, Loops, adam, momentum, smallest
 
 
@@ -29,7 +35,64 @@ def test_the_peak_of_the_whole_loop_is_within_the_budget(name: str) -> None:
     for budget in (whole, (whole + least) // 2, least):
         loops = Loops(make, loop, **options)
         assert loops.plan(budget) == budget
-        assert 0.8 * budget < loops.peak() <= budget, budget
+        said = loops.step.plan.device
+        assert 0.8 * budget < loops.peak() <= said.total <= budget, budget
+        assert loops.step.plan.limit.total == budget, "as a share and in bytes"
+
+
+PLACES = {
+    "in the plan": (Loops.planned, {"inside": adam}),
+    "in the plan, over two batches": (Loops.planned, {"inside": adam, "gradient_accumulation_steps": 2}),
+    "after the plan": (Loops.planned, {"inside": RMSprop}),
+    "after the plan, over two batches": (
+        Loops.planned,
+        {"inside": RMSprop, "gradient_accumulation_steps": 2},
+    ),
+    "the loop's": (Loops.zero_grad_between, {}),
+    "the loop's, over two batches": (Loops.accumulate, {}),
+    "states in bytes": (Loops.zero_grad_last, {"states": "40000B"}),
+    "none": (Loops.zero_grad_last, {"make": lambda _parameters: None}),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", PLACES)
+def test_all_places_state_the_same_memory(
+    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget as it was given, and a peak that the loop does not exceed; both with the same parts."""
+    loop, options = PLACES[name]
+    options = {**options}
+    make, line, total = options.pop("make", adam), io.StringIO(), 600_000
+    caplog.set_level("INFO", logger="memplan")
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(sys, "stderr", line)
+    monkeypatch.setattr(Cpu, "constant_bytes", lambda _self: 512)
+    loops = Loops(make, loop, **options)
+    loops.plan(total)
+    plan, report = loops.step.plan, loops.step.report().plans[0]
+    limit, device, outside = plan.limit, plan.device, loops.step._planner.outside
+    assert limit.total == report.budget == total
+    assert device.total == report.predicted_peak <= total
+    assert (limit.plan, device.plan) == (plan.budget, plan.figures.peak)
+    assert (limit.states, limit.gradients) == (device.states, device.gradients)
+    assert limit.states + limit.gradients == outside.bytes
+    assert (limit.states > 0) == ("in the plan" not in name)
+    assert limit.other == 512 <= device.other
+    for memory in (limit, device):
+        assert memory.total == memory.plan + memory.states + memory.gradients + memory.other
+        assert f" {memory}\n" in f"{loops.step.report()}\n"
+    assert f"{format_bytes(device.total)} of {format_bytes(total)} ({device.parts})\n" in line.getvalue()
+    assert f"budget {limit}\n" in caplog.text
+    assert f"Plan within {format_bytes(total)}: " in repr(plan)
+    assert f" {format_bytes(device.total)} peak, " in repr(plan)
+    assert f" {format_bytes(device.total)} peak, " in repr(loops.step)
+    assert device.parts in plan._repr_html_().replace("&#x27;", "'")
+    if loops.optimizer is not None:
+        counts = 4 * len(list(loops.model.parameters()))  # the optimizer's, which are no tensors of a plan
+        assert loops.peak() <= device.total - 512 + counts
+    callback = ProgressEvent("train", planned=(device.total, 0))
+    assert f"device {format_bytes(device.total)} planned" in str(callback)
 
 
 def test_copies_of_weights_are_given_in_bytes() -> None:

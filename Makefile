@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all test-fast test-scripts docs lint wheel fuzz bounds versions mutants nightly clean
+.PHONY: demo test test-all test-fast test-scripts docs lint wheel fuzz bounds versions clock mutants nightly clean
 
 demo: $(VENV)/ready
 	mkdir -p demo
@@ -17,19 +17,23 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
 
 # The suite, in at most 8 minutes on two cores.
 test: $(VENV)/ready
-	$(PYTEST) -m "not scripts and not exhaustive" $(PYTEST_OPTIONS)
+	$(PYTEST) -m "not scripts and not exhaustive and not clock" $(PYTEST_OPTIONS)
 
 # What is heavy: processes, other packages' trainers, large models, more cases of what the suite samples.
 test-scripts: $(VENV)/ready
-	$(PYTEST) -m "scripts and not exhaustive" $(PYTEST_OPTIONS)
+	$(PYTEST) -m "scripts and not exhaustive and not clock" $(PYTEST_OPTIONS)
 
 # All tests and all cases, in more than an hour.
-test-all: $(VENV)/ready
-	$(PYTEST) $(PYTEST_OPTIONS)
+test-all: $(VENV)/ready clock
+	$(PYTEST) -m "not clock" $(PYTEST_OPTIONS)
+
+# Times compared, one test after the other: on a quiet machine.
+clock: $(VENV)/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m clock $(PYTEST_OPTIONS)
 
 # Some tests of every subpackage, in less than 90 seconds.
 test-fast: $(VENV)/ready
-	$(PYTEST) -m "not scripts and not exhaustive" $(PYTEST_OPTIONS) $$(cut -f 2 tests/fast.tsv | sort -u)
+	$(PYTEST) -m "not scripts and not exhaustive and not clock" $(PYTEST_OPTIONS) $$(cut -f 2 tests/fast.tsv | sort -u)
 
 # The site, build/docs/index.html, and all examples in it.
 docs: $(VENV)/ready

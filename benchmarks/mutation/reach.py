@@ -23,7 +23,7 @@ from .recorder import ROOT
 FILES = 8
 """Test files of a group: each group imports PyTorch anew."""
 
-SELECTION = "not scripts and not exhaustive"
+SELECTION = "not scripts and not exhaustive and not clock"
 """Markers of the tests that `make test` runs."""
 
 

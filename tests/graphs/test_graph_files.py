@@ -335,7 +335,7 @@ def test_unwritable_place_is_one_line(tmp_path: Path) -> None:
         save_graph(chain(2), tmp_path / "no" / "folder.json")
 
 
-@pytest.mark.scripts
+@pytest.mark.clock
 def test_a_hundred_thousand_operations_are_read_in_ten_times_what_json_takes(tmp_path: Path) -> None:
     """Three to six times: some 2 s. The least ratio of up to fifteen pairs, as machines are shared."""
     path = tmp_path / "large.json"

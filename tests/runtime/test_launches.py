@@ -112,7 +112,7 @@ def test_a_kernel_has_a_launch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     assert all(seconds == (7 * MS if name in found.groups else MS) for name, seconds in names.items())
 
 
-@pytest.mark.scripts
+@pytest.mark.clock
 def test_many_tiny_operations_take_what_the_thread_takes() -> None:
     """The plan says so, and so it comes."""
     iteration, device = layers(12), simulated(4 * MS)

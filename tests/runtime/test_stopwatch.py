@@ -93,6 +93,7 @@ def test_a_plain_schedule_times_each_operation(slow: dict[str, float]) -> None:
     assert step.source == source
 
 
+@pytest.mark.clock
 def test_waits_belong_to_no_operation_and_copies_have_their_rate(slow: dict[str, float]) -> None:
     made = iteration()
     program = trace(made)

@@ -171,7 +171,9 @@ def test_weights_are_gathered_for_each_run_that_reads_them_and_stay_for_the_next
     problem = Problem(graph, 2**50)
     found = sharded_search.solve(problem, Options(None, sharded_search.Settings(moves=1))).schedule
     assert set(gathers(graph, found).values()) == {2}
-    assert figures_least(graph, found) < figures_least(graph, joint.solve(problem, Options(2.0)).schedule)
+    assert figures_least(graph, found) < figures_least(
+        graph, joint.solve(problem, Options(None, joint.Settings(moves=20))).schedule
+    )
 
 
 def figures_least(graph: Graph, schedule: Schedule) -> int:

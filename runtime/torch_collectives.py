@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any, cast
 
@@ -19,6 +20,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from .torch_internals import no_torch_function
+
+_COPY: Any = Tensor.copy_
 _OPERATORS = "_c10d_functional"
 _GROUP = "group_name"
 _COLLECTIVES = (
@@ -157,10 +161,16 @@ LOCAL_OF_DTENSOR: Any = cast("Any", DTensor)._local_tensor
 """The slot of a DTensor from which all that PyTorch does with its values reads the local tensor."""
 
 
-def noticing_reads(name: str, before: Callable[[Tensor], None]) -> type[DTensor]:
+def noticing_reads(
+    name: str,
+    before: Callable[[Tensor], None],
+    replacing: Callable[[Tensor], AbstractContextManager[None]],
+) -> type[DTensor]:
     """Return a class of DTensors that calls `before` with the local tensor when that is first read.
 
     Shape and dtype lie in the DTensor itself. After the first read it is an ordinary one once more.
+
+    replacing: surrounds a `copy_` into a DTensor; called with the local tensor.
     """
 
     def read(self: Any) -> Tensor:
@@ -168,5 +178,16 @@ def noticing_reads(name: str, before: Callable[[Tensor], None]) -> type[DTensor]
         self.__class__ = DTensor
         return LOCAL_OF_DTENSOR.__get__(self)
 
+    def call(
+        _class: Any, function: Any, _types: Any, arguments: tuple[Any, ...] = (), keywords: Any = None
+    ) -> Any:
+        target, replaced = arguments[0] if arguments else None, nullcontext()
+        if function == _COPY and isinstance(target, made):
+            replaced = replacing(LOCAL_OF_DTENSOR.__get__(target))
+        with replaced, no_torch_function():
+            return function(*arguments, **(keywords or {}))
+
     local = property(read, lambda self, tensor: LOCAL_OF_DTENSOR.__set__(self, tensor))
-    return type(name, (DTensor,), {"__slots__": (), "_local_tensor": local})
+    members: dict[str, Any] = {"__torch_function__": classmethod(call), "_local_tensor": local}
+    made = type(name, (DTensor,), {"__slots__": (), **members})
+    return made

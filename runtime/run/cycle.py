@@ -353,10 +353,6 @@ class Cycle:
         Returns the storages that are left in between: those overwritten that nobody has kept.
         """
         self.end_jobs()
-        if self._shards is not None:  # other ranks have gone on
-            self.held.clear()
-            self._begin()
-            return set(self.moved)
         kept = self.journal.kept
         bad, sources = self._failures()
         found: dict[int, Any] = {x: copy for x, copy in kept.items() if x in self._placed}
@@ -379,6 +375,8 @@ class Cycle:
         Returns the copies that were not filled, by identity; and what they should have been filled from, with
         its storage, the latest first.
 
+        Collectives are of shares, which stay, and of full tensors that are gathered anew.
+
         A job whose source is bad has not begun: a target that was good before, as it was a source, still is.
         """
         bad: set[int] = set()
@@ -392,7 +390,7 @@ class Cycle:
                 if self.schedule.verbs.item(step) == Verb.COMPUTE:
                     changes = self.program.operations[target].mutates
                     self.lost.update(x for x in changes if not self.journal.keeps(x))
-                elif ticket.left:
+                elif ticket.left and target not in self.graph.tensors.spread:
                     source, unfilled = ticket.left
                     if begun := id(source) not in bad:
                         good.add(id(source))
@@ -402,7 +400,9 @@ class Cycle:
         return bad, sources
 
     def _all_places(self) -> Sequence[Place]:
-        return [(memory, x) for x in self.moved for memory in LETTERS]
+        """Return where copies may be. Shares of spread tensors, which stay, are the module's parameters."""
+        own = self.moved - self.graph.tensors.spread
+        return [(memory, x) for x in own for memory in LETTERS]
 
     def _copies(self, storage: int) -> list[Tensor | HostBuffer | File]:
         self.settle()

@@ -4,7 +4,8 @@ nothing was changed, or all was kept (`undo`)      as if it had not begun: it ca
 sums of gradients were changed, no weight          the sums are forgotten: the update begins anew
 a weight was changed, or lost                      all that updates change is given up: nobody may have it
 
-With other processes, which go on with their update, lost sums are as a lost weight.
+With other processes, which go on with their update, lost sums are as a lost weight. Ranks that run one
+schedule end together, so that no weight need be refused for them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..calls.randomness import restore_generator, save_generator
 from ..device.device import Device
 from ..model.unchanged import NOT_PUT_BACK
 from ..program.program import Program
-from ..sharded.local_tensors import local_tensor
+from ..sharded.local_tensors import planned_local
 from ..storage.copies import raw
 from ..storage.journal import Journal
 from ..storage.offloaded import give_up
@@ -75,7 +76,7 @@ class Recovery:
         self._device, self._journal = device, journal
         self._cycle, self._ownership = moved or (None, None)
         self._sums = sums_of(program)
-        self._begins_anew = self._sums if alone else set[int]()
+        self._begins_anew = self._sums if alone or ranks else set[int]()
         self._random = any(operation.random for operation in program.operations)
         if self._cycle is not None:
             self._cycle.when_lost = _weakly(self._give_up)
@@ -161,7 +162,7 @@ class Recovery:
         if self._cycle is not None:
             updated -= self._cycle.moved
         for value, (_name, owner) in self._owners.of(updated).items():
-            give_up(local_tensor(owner()), self._program.values[value], self._refusal())
+            give_up(planned_local(owner()), self._program.values[value], self._refusal())
 
     def _refusal(self) -> Callable[[], NoReturn]:
         return partial(_refuse, self._lost_line)

@@ -17,6 +17,7 @@ from ...graphs.errors import MemplanError
 from ...graphs.machine import Memory
 from ..codegen.copies import variable
 from ..program.program import Program
+from ..sharded.local_tensors import give_up_local
 from ..sharded.shards import Gathered, Shards, Share, local_of, version_of_share
 from .cycle import Cycle
 from .owners import Owner
@@ -98,6 +99,9 @@ class SpreadOwnership:
         self._others.give_back()
 
     def give_up(self, storages: Container[int], refuse: Callable[[], NoReturn]) -> None:
-        """Refuse further iterations: the ranks may be apart."""
+        """Refuse these, and further iterations: the ranks may be apart."""
         self._others.give_up(storages, refuse)
+        for x, (_name, owner) in (*self._weights.items(), *self._masters.items()):
+            if x in storages:
+                give_up_local(owner(), refuse)
         self._shards.ranks.leave(sys.exception())

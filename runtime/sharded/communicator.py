@@ -29,18 +29,27 @@ class Communicator:
     """Ranks that run collectives of tensors together.
 
     members: their numbers in the default group, growing. size: how many. place: this one's among them.
-    group: their process group, None once it has ended.
+    group: their process group.
     """
 
     def __init__(self, members: list[int], backend: str, timeout: timedelta, reported: Reported) -> None:
         """Create the group; all members call it together."""
         self.members, self.size, self.place = members, len(members), members.index(dist.get_rank())
-        self.group: dist.ProcessGroup | None = new_group(members, backend, timeout)
+        self._group: dist.ProcessGroup | None = new_group(members, backend, timeout)
         self._backend, self._reported = backend, reported
 
     @property
     def on_gloo(self) -> bool:
         return self._backend == "gloo"
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        return opened(self._group)
+
+    def end(self) -> dist.ProcessGroup | None:
+        """Let go of the group, and return it: no collective begins in it any more."""
+        group, self._group = self._group, None
+        return group
 
     def gather(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Fill full tensors with all shares, in their order and cast to their dtypes.
@@ -138,6 +147,15 @@ class Communicator:
     def _as_one(self, count: int) -> AbstractContextManager[Any]:
         """Return a context whose collectives, so many of one kind, are one launch of NCCL's."""
         return nullcontext() if count == 1 else coalesced(self.group)
+
+
+def opened(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """Return a group. Raises RuntimeError if it has ended: PyTorch takes None for the user's default group,
+    in which a thread's collective would meet the user's.
+    """
+    if group is None:
+        raise RuntimeError("the process group has ended")
+    return group
 
 
 def unowned(tensor: Tensor) -> Tensor:

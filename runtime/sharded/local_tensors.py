@@ -13,7 +13,9 @@ has the local tensor back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -22,10 +24,10 @@ from torch.distributed.tensor import DTensor
 from ..program.program import Value
 from ..storage.host_access import at_home_value
 from ..storage.lazy_init import filled_with, unmade, zeros
-from ..storage.offloaded import Fill, bring_back
+from ..storage.offloaded import Fill, bring_back, give_up, replacing
 from ..torch_collectives import LOCAL_OF_DTENSOR, local_shape_and_offset, noticing_reads
 
-_Offloaded = noticing_reads("OffloadedDTensor", lambda local: bring_back([local]))
+_Offloaded = noticing_reads("OffloadedDTensor", lambda local: bring_back([local]), replacing)
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
@@ -41,6 +43,12 @@ def planned_local(tensor: Tensor) -> Tensor:
     if isinstance(tensor, DTensor):
         tensor.__class__ = _Offloaded
     return local_tensor(tensor)
+
+
+def give_up_local(tensor: Tensor, refuse: Callable[[], NoReturn]) -> None:
+    """Refuse every use of the values of a DTensor's local tensor, until others have replaced them."""
+    local = planned_local(tensor)
+    give_up(local, Value(0, tuple(local.shape), local.stride(), 0, local.dtype, local.device), refuse)
 
 
 def around(local: Tensor, like: Tensor) -> Tensor:

@@ -30,9 +30,9 @@ from ..device.choice import device_of
 from ..torch_collectives import name_of_group, new_group, ranks_of_group
 from ..torch_internals import timeout_of
 from .arrival import Meeting
-from .communicator import Communicator, unowned
+from .communicator import Communicator, opened, unowned
 from .meshes import PLACEMENTS, Mesh, RankGroups, default_group, rank_groups
-from .signs import Signs, SilentError, keep, line_of
+from .signs import Signs, SilentError, is_of_network, keep, line_of
 from .store import SharedStore
 
 _PLANNING = timedelta(hours=6)
@@ -150,7 +150,7 @@ class Ranks:
         found: list[Any] = [None] * self.size
         with self._reported():
             self._meet()
-            dist.all_gather_object(found, mine, group=self._control)
+            dist.all_gather_object(found, mine, group=opened(self._control))
         return found
 
     def from_first(self, mine: Any) -> Any:
@@ -158,12 +158,12 @@ class Ranks:
         found = [mine]
         with self._reported():
             self._meet()
-            dist.broadcast_object_list(found, group=self._control, group_src=0)
+            dist.broadcast_object_list(found, group=opened(self._control), group_src=0)
         return found[0]
 
     def _meet(self) -> None:
         """Wait until all ranks are here, for which one that plans may need long."""
-        self._signs.wait(dist.all_reduce(torch.zeros(1), group=self._control, async_op=True))
+        self._signs.wait(dist.all_reduce(torch.zeros(1), group=opened(self._control), async_op=True))
 
     def together(self, make: Callable[[], Result], failed_so: str = "has no plan") -> Result:
         """Return what `make` returns; if it fails on one rank it fails on all.
@@ -201,7 +201,7 @@ class Ranks:
         found = type(sent)()
         with self._reported():
             buffers = (torch.frombuffer(each, dtype=torch.int64) for each in (found, sent))
-            dist.all_to_all_single(*buffers, group=self._steps)
+            dist.all_to_all_single(*buffers, group=opened(self._steps))
         return [found[start : start + count] for start in range(0, self.size * count, count)]
 
     def to_first(self, mine: Tensor, all_: Tensor | None = None) -> None:
@@ -214,18 +214,18 @@ class Ranks:
         with self._reported():
             parts = None if all_ is None else [unowned(part) for part in all_.chunk(self.shards)]
             sent = unowned(mine)
-            gathering = dist.gather(sent, parts, group=self._saving, group_dst=0, async_op=True)
+            gathering = dist.gather(sent, parts, group=opened(self._saving), group_dst=0, async_op=True)
             self._signs.wait(gathering, mine, all_)
 
     def send_to_first(self, mine: Tensor) -> None:
         """Send a tensor, contiguous and in host memory, to rank 0, which calls `receive` for it."""
         with self._reported():
-            dist.send(unowned(mine.view(-1).view(torch.uint8)), group=self._steps, group_dst=0)
+            dist.send(unowned(mine.view(-1).view(torch.uint8)), group=opened(self._steps), group_dst=0)
 
     def receive(self, buffer: Tensor, rank: int) -> None:
         """Fill a tensor, on rank 0, with the one that a rank sends."""
         with self._reported():
-            dist.recv(unowned(buffer.view(-1).view(torch.uint8)), group=self._steps, group_src=rank)
+            dist.recv(unowned(buffer.view(-1).view(torch.uint8)), group=opened(self._steps), group_src=rank)
 
     # ── collectives of tensors ──────────────────────────────────────────────────────────────────────
 
@@ -360,7 +360,7 @@ class Ranks:
     def _reported(self) -> Generator[None]:
         """Surround a collective: its failure becomes one line, which names the rank that is not there.
 
-        Raises MemplanError.
+        Raises MemplanError; an error of this rank alone, as without memory, as it is.
         """
         if self.lost:
             with self._finding:
@@ -371,7 +371,7 @@ class Ranks:
             self._came = perf_counter()
         except (RuntimeError, ValueError) as error:
             # A thread whose group another one has ended meanwhile gets a ValueError.
-            if isinstance(error, ValueError) and not self.lost:
+            if not self.lost and (isinstance(error, ValueError) or not is_of_network(error)):
                 raise
             clear_frames(error.__traceback__)  # they hold the group
             with self._finding:
@@ -387,10 +387,7 @@ class Ranks:
             raise MemplanError(self.lost) from None
 
     def _end_groups(self) -> None:
-        groups = [self._control, self._steps, self._saving]
-        for communicator in self._communicators:
-            groups.append(communicator.group)
-            communicator.group = None
+        groups = [self._control, self._steps, self._saving, *(each.end() for each in self._communicators)]
         self._control = self._steps = self._saving = None
         made = {id(group): group for group in groups if group is not None}  # without replicas two are one
         groups.clear()

@@ -20,9 +20,10 @@ from threading import Event, Lock, Thread
 from time import perf_counter, sleep
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
-from .store import LOST, SharedStore
+from .store import LOST, SharedStore, StoreLostError
 
 _PATIENCE = 10.0
 """Seconds in which ranks answer once they have lost one."""
@@ -37,6 +38,11 @@ _SILENCE = 30.0
 """Seconds without a sign of life after which a rank counts as hanging, if its group's timeout is less."""
 
 Result = TypeVar("Result")
+
+_NETWORK = re.compile(
+    r"gloo|nccl|connect|socket|pipe|peer|timed? ?out|abort|process group|rank|store", re.IGNORECASE
+)
+"""Words of PyTorch's errors of groups, which mostly have no class of their own."""
 
 _CPP_PLACE = re.compile(r"^\[(enforce fail at )?\S+:\d+\] (err == 0\. )?")
 
@@ -229,6 +235,13 @@ class Signs:
 
 class SilentError(RuntimeError):
     """Error of a wait for a rank that gives no sign of life."""
+
+
+def is_of_network(error: Exception) -> bool:
+    """Tell whether an error of a collective is one of its group, and not of this process alone."""
+    if isinstance(error, SilentError | StoreLostError):
+        return True
+    return not isinstance(error, torch.OutOfMemoryError) and _NETWORK.search(str(error)) is not None
 
 
 def in_time(ask: Callable[[], Result], seconds: float) -> Result:

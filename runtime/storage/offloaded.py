@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, NamedTuple, NoReturn, cast
 
@@ -207,10 +207,17 @@ def _replaced(function: Any, arguments: tuple[Any, ...], keywords: Any, *, room:
 
     room: the function writes into the tensor's memory.
     """
-    tensor: Tensor = arguments[0]
+    with replacing(arguments[0], room=room):
+        return function(*arguments, **keywords)
+
+
+@contextmanager
+def replacing(tensor: Tensor, *, room: bool = True) -> Generator[None]:
+    """Surround a call that replaces the values of an offloaded tensor; see `_replaced`."""
     if not is_lost(tensor):
         bring_back([tensor])
-        return function(*arguments, **keywords)
+        yield
+        return
     hold, form = attributes_of(tensor)[HOLD], attributes_of(tensor)[HOLD].form
     if room:
         made = torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device)
@@ -218,7 +225,7 @@ def _replaced(function: Any, arguments: tuple[Any, ...], keywords: Any, *, room:
         made = empty_for_nobody(form.dtype, form.device)
     restore(tensor, made)
     try:
-        return function(*arguments, **keywords)
+        yield
     except BaseException:
         offload_value(tensor, form, hold.bring_back, hold.copies)
         hold_anew(tensor, hold)

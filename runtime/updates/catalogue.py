@@ -83,9 +83,10 @@ def refuse_replaced_step(optimizer: torch.optim.Optimizer) -> None:
     """Raise InputError if `optimizer.step` is not that of the class as its package wrote it.
 
     PyTorch itself wraps it: when the first optimizer of a class is made, and for learning rate schedules.
+    memplan replaces that of a Trainer that shards, whose loop calls it after planned updates.
     """
     kind, of_class, own = steps_of(optimizer)
-    packages = {"torch", kind.__module__.partition(".")[0]}
+    packages = {"memplan", "torch", kind.__module__.partition(".")[0]}
     function: Any = of_class if own is None else own
     while function is not None:
         function = getattr(function, "__func__", function)

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import copy
 import random
-import signal
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -22,13 +20,11 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from failing_operations import ERRORS, FailingAt, enter_faults
 from memplan.graphs.machine import Links, Machine
-from memplan.runtime.compare import batch, eager
-from memplan.runtime.run.recovery import Recovery
-from memplan.runtime.updates.state import OptimizerState
+from memplan.runtime.compare import batch
 from torch import nn
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
 
 MACHINE = Machine(host_capacity=2**28, links=Links(d2h=1e9, h2d=1e9))
 SCALE = 2.0**10
@@ -149,63 +145,9 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-class MineError(ValueError):
-    pass
-
-
-ERRORS = (RuntimeError, torch.OutOfMemoryError, MineError, KeyboardInterrupt, "Ctrl-C", "Ctrl-C twice")
-
-
-class FailingAt(TorchDispatchMode):
-    """Fails at the nth operation of eager PyTorch's iterations and the plan's, within `with_faults`."""
-
-    now: FailingAt | None = None
-
-    def __init__(self, number: int = 0, kind: Any = None):
-        super().__init__()
-        self.count, self.raised = 0, None
-        self._number, self._kind = number, kind
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += 1
-        if self.count == self._number:
-            self._fail()
-        return func(*args, **(kwargs or {}))
-
-    def _fail(self):
-        if isinstance(self._kind, str):
-            for _ in range(1 + self._kind.endswith("twice")):
-                signal.raise_signal(signal.SIGINT)
-            return
-        self.raised = self._kind("out of memory, on purpose")
-        raise self.raised
-
-
-def faulty() -> AbstractContextManager[Any]:
-    return nullcontext() if FailingAt.now is None else FailingAt.now
-
-
 @pytest.fixture
 def with_faults(monkeypatch):
-    """The mode is entered where operations run: a step refuses to be called within one."""
-
-    def within(function):
-        def run(*arguments, **keywords):
-            with faulty():
-                return function(*arguments, **keywords)
-
-        return run
-
-    around = Recovery.around
-
-    @contextmanager
-    def around_faulty(self, residents):
-        with around(self, residents), faulty():
-            yield
-
-    monkeypatch.setattr(Recovery, "around", around_faulty)
-    monkeypatch.setattr(batch, "run_eager", within(eager.run_eager))
-    monkeypatch.setattr(OptimizerState, "begin", within(OptimizerState.begin))
+    enter_faults(monkeypatch.setattr)
 
 
 class Training:

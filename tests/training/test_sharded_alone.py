@@ -254,6 +254,8 @@ def test_after_a_failed_iteration_no_other_begins() -> None:
     shards.ranks.scatter = scatter
     with pytest.raises(memplan.MemplanError, match="start all ranks anew, from a checkpoint"):
         step(batches()[0])
+    with pytest.raises(RuntimeError, match="the process group has ended"):  # and not in the default one
+        shards.ranks._row._sum_up([torch.zeros(1)])
 
 
 def stepped(module: nn.Module) -> torch.optim.AdamW:

@@ -19,6 +19,7 @@ from typing import Any, cast
 import memplan
 import pytest
 import torch
+from failing_operations import FailingAt, enter_faults, faulty
 from memplan import version
 from memplan.runtime.run.cycle import LOST_AMONG_RANKS
 from memplan.runtime.sharded import signs, store
@@ -28,7 +29,6 @@ from ranks import ranks
 from sharded_training import Size, mesh_of
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
 
 pytestmark = pytest.mark.scripts
 
@@ -91,11 +91,11 @@ def train(rank: int, fault: str, size: Size) -> tuple[str, float]:
     begun = perf_counter()
     try:
         if fault.startswith("no memory"):
-            with WithoutMemory() if rank == LOST else nullcontext():
-                if fault == "no memory to plan":
-                    step.evaluate(x)
-                else:
-                    step(x)
+            if rank == LOST:
+                enter_faults(setattr)
+                FailingAt.now = WithoutMemory()
+            with faulty() if fault == "no memory to plan" else nullcontext():
+                (step.evaluate if fault == "no memory to plan" else step)(x)
         if rank == LOST and fault == "other form":
             step(x[:4])
         if rank == LOST and fault == "saves":
@@ -108,18 +108,14 @@ def train(rank: int, fault: str, size: Size) -> tuple[str, float]:
     return "nothing", 0.0
 
 
-class WithoutMemory(TorchDispatchMode):
+class WithoutMemory(FailingAt):
     """Operations of which the fifth finds no memory for its result."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
+        super().__init__(5)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.calls += 1
-        if self.calls == 5:
-            torch.empty(2**60, dtype=torch.uint8)
-        return func(*args, **(kwargs or {}))
+    def _fail(self) -> None:
+        torch.empty(2**60, dtype=torch.uint8)
 
 
 def lines(folder: Path, fault: str, timeout: float = 150, size: Size = SIZE) -> list[str]:

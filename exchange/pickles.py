@@ -72,7 +72,7 @@ class _Made:
         return kind()
 
 
-DEFAULT_MODE: dict[str, Any] = {
+UNBOUNDED: dict[str, Any] = {
     **{f"builtins.{kind.__name__}": kind for kind in (set, list, dict, object)},
     "collections.OrderedDict": OrderedDict,
     "collections.defaultdict": defaultdict,
@@ -149,8 +149,8 @@ class _Unpickler(pickle._Unpickler):  # pyright: ignore[reportPrivateUsage, repo
 
     def find_class(self, module: str, name: str) -> Any:
         whole = f"{OLD_NAMES.get(module, module)}.{name}"
-        if whole in DEFAULT_MODE:
-            return DEFAULT_MODE[whole]
+        if whole in UNBOUNDED:
+            return UNBOUNDED[whole]
         if whole in BOUNDED:
             return _Bounded(self, BOUNDED[whole])
         if self._packages is not None and module.partition(".")[0] not in self._packages:

@@ -20,7 +20,7 @@ from memplan.runtime.storage.offloaded import hold_of
 from memplan.training import optimize, plan
 from memplan.training.buckets import check_ignored
 
-DEFAULT_MODE = (bool, int, float, str, bytes, type(None))
+SIMPLE_TYPES = (bool, int, float, str, bytes, type(None))
 
 
 def digest(iteration: Any) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def digest(iteration: Any) -> dict[str, Any]:
         for name, value in vars(part).items():
             if issubclass(type(value), torch.Tensor):
                 found[f"attribute {path}.{name}"] = of_tensor(value)
-            elif is_one_of(type(value), DEFAULT_MODE):
+            elif is_one_of(type(value), SIMPLE_TYPES):
                 found[f"attribute {path}.{name}"] = value
     if iteration.updates is not None:
         found |= of_optimizer(iteration.updates.optimizer)

@@ -5,8 +5,8 @@ is the training thread, which launches the computations in list order, for the d
 none begins before its launch has ended. The thread runs ahead of them. The network between ranks is one queue
 for both directions, and for operations that are collectives; one of those waits for its launch if it has one.
 
-Queues that share a resource take turns, in list order: they are one *lane*. Without shared resources each
-queue is a lane of its own.
+Contention: queues that share a resource take turns, in list order; they are one *lane*. Without shared
+resources each queue is a lane of its own, and none slows another down.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ MEMORY_FORMATS = {
     3: torch.channels_last_3d,
     4: torch.preserve_format,
 }
-DEFAULT_MODE = {"as_int", "as_bool", "as_string", "as_ints", "as_bools", "as_strings"}
+WRITTEN_AS_THEY_ARE = {"as_int", "as_bool", "as_string", "as_ints", "as_bools", "as_strings"}
 
 
 class UnknownNumberError(ValueError):
@@ -67,7 +67,7 @@ def argument(written: object, nodes: Mapping[str, fx.Node]) -> Any:
     kind, value = next(iter(row.items()))
     if kind == "as_optional_tensor":
         return argument(value, nodes)
-    if kind in DEFAULT_MODE:
+    if kind in WRITTEN_AS_THEY_ARE:
         return value
     if kind == "as_float":  # infinite ones are words
         return float(value)

@@ -42,7 +42,7 @@ LARGEST_TENSOR = 2**16
 """Bytes of a tensor that is compared by its values; a larger one by its version and its memory."""
 DEEPEST = 12
 
-DEFAULT_MODE = (
+SIMPLE_TYPES = (
     bool,
     int,
     float,
@@ -57,7 +57,7 @@ DEFAULT_MODE = (
     range,
 )
 SCALARS = (
-    *DEFAULT_MODE,
+    *SIMPLE_TYPES,
     np.generic,
     Enum,
     type(...),
@@ -146,7 +146,7 @@ def is_plain(thing: object) -> bool:
 def plain_value(thing: Any) -> Any:
     """Return a scalar as one of Python's own type: a user's class may compare otherwise."""
     kind = type(thing)
-    if is_one_of(kind, DEFAULT_MODE) or not is_of_user_class(kind):
+    if is_one_of(kind, SIMPLE_TYPES) or not is_of_user_class(kind):
         return thing
     if is_a(thing, Enum):
         return Itself(thing)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from memplan.exchange.formats import Options, read
 from memplan.exchange.pickle_bytes import is_plain
-from memplan.exchange.pickles import BOUNDED, DEFAULT_MODE, text_of, unpickled
+from memplan.exchange.pickles import BOUNDED, UNBOUNDED, text_of, unpickled
 from memplan.graphs.errors import InputError
 
 
@@ -85,7 +85,7 @@ def test_numbers_that_are_too_large(field: str, power: int, tmp_path: Path) -> N
 
 def test_nothing_of_ours_is_changed(tmp_path: Path) -> None:
     """Attributes set on what a pickle names would stay for the next one."""
-    for module, name in (name.rsplit(".", 1) for name in (*DEFAULT_MODE, *BOUNDED)):
+    for module, name in (name.rsplit(".", 1) for name in (*UNBOUNDED, *BOUNDED)):
         (tmp_path / "g.pkl").write_bytes(
             b"c%b\n%b\nN}(Vhidden\nK\x01u\x86b." % (module.encode(), name.encode())
         )

@@ -13,7 +13,7 @@ demo: $(VENV)/ready
 	$(BIN)/plan check demo/schedule.json --graph demo/graph.yaml
 	$(BIN)/plan run demo/schedule.json --graph demo/graph.yaml --model examples/gpt2.py
 
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --durations 30 --durations-min 5
 
 # The suite, in at most 8 minutes on two cores.
 test: $(VENV)/ready

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+import resource
 import signal
 import sys
 import time
@@ -73,6 +74,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     until = os.environ.get("HEAVY_TESTS_UNTIL")
     if until and time.time() > float(until) and item.get_closest_marker("scripts"):
         pytest.skip("the time for heavy tests is over: make test-scripts runs all")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what the tests took of the processors, with all processes that they have started."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    seconds = sum(each.ru_utime + each.ru_stime for each in used)
+    terminalreporter.write_line(f"{seconds:,.0f} s of processor time")
 
 
 @pytest.fixture(scope="session", autouse=True)

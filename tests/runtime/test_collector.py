@@ -29,11 +29,11 @@ def collects(request: pytest.FixtureRequest) -> Iterator[bool]:
 
 
 def test_new_objects_are_told_from_old_ones(collects: bool) -> None:
-    random, old = Random(0), [[number] for number in range(2000)]
+    random, old = Random(0), [[number] for number in range(200)]
     youngest = Youngest()
     with youngest.watched():
         assert not gc.isenabled()
-        new = [[number] for number in range(2000)]
+        new = [[number] for number in range(200)]
         things = [(True, each) for each in old] + [(False, each) for each in new]
         random.shuffle(things)
         assert all(youngest.was_there(thing) is there for there, thing in things)

@@ -65,12 +65,18 @@ def assert_same(one: Program, other: Program) -> None:
     assert one.loss == other.loss
 
 
-@pytest.mark.parametrize(("name", "lists"), [("gpt2", 1), ("llama-padded", 1), ("t5", 0)])
+@pytest.mark.parametrize(
+    ("name", "lists"),
+    [
+        ("gpt2", 1),
+        *(pytest.param(*row, marks=pytest.mark.scripts) for row in (("llama-padded", 1), ("t5", 0))),
+    ],
+)
 def test_the_program_is_that_of_the_whole_trace(
     name: str, lists: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("transformers")
-    monkeypatch.setattr(models, "LAYERS", 8)
+    monkeypatch.setattr(models, "LAYERS", 6)
     short, whole, put_back = traced(lambda: Iteration(*models.MODELS[name](0.1)), monkeypatch)
     assert_same(short, whole)
     assert len(put_back) == lists
@@ -158,6 +164,7 @@ def stack(count: int, way: str = "") -> Iteration:
     return Iteration(kind(count, way).train(), (torch.zeros(4, 8),))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("when", ["in-backward", "after"])
 @pytest.mark.parametrize("count", [6, 9])
 def test_layers_are_put_back(count: int, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,6 +179,7 @@ WAYS = (
 )
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("way", WAYS)
 def test_others_are_traced_whole(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code reads which layer it is, or has a layer's number as a constant or attribute; a weight is in

@@ -17,7 +17,7 @@ from ..model.python_state import PythonState
 from ..reads.carried import Counter as StateCounter
 from ..torch_internals import FakeTensor
 from ..unsupported import TraceError
-from .api_calls import VARIED, filled
+from .api_calls import VARIED, Question, filled
 from .host_part import DecidingError, HostPart
 
 GUESSES = (1.0, 0.0, 2.0**40, -1.0, nan, VARIED)
@@ -105,9 +105,12 @@ class Trial:
         with self._undone():
             if self._part.same(replay):
                 return replay.needed
-        questions = self._part.calls.questions
-        found = [question for number, question in enumerate(questions) if self._decides(number)]
-        raise DecidingError(found or questions)
+        questions, found = self._part.calls.questions, dict[str, Question]()
+        for number, question in enumerate(questions):
+            # One question of a line tells all that is told of it: a loop may ask a thousand at one place.
+            if question.place not in found and self._decides(number):
+                found[question.place] = question
+        raise DecidingError([*found.values()] or questions)
 
     def _decides(self, number: int) -> bool:
         """Tell whether the answer to one question changes the loss."""

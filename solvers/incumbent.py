@@ -38,13 +38,18 @@ class IncumbentState:
 
     @property
     def gap(self) -> float:
-        """Relative optimality gap: (best − bound) / best; ∞ before the first schedule."""
+        """Relative optimality gap: (best − bound) / best; ∞ before the first schedule or the first bound."""
         return gap(self.best, self.bound)
 
 
 def gap(best: float, bound: float) -> float:
-    """Return the share of `best` seconds that is not proven necessary; never below 0."""
-    return inf if best == inf else max(0.0, best - bound) / best if best else 0.0
+    """Return the share of `best` seconds that is not proven necessary; never below 0, ∞ if nothing is known.
+
+    A bound of 0 proves nothing: its share of 100% would be read as a result.
+    """
+    if not best:
+        return 0.0
+    return inf if best == inf or bound <= 0.0 else max(0.0, best - bound) / best
 
 
 class Incumbent:

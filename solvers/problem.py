@@ -214,7 +214,7 @@ class ValidatedSolution:
             *cost_entries(self.figures, budget=self.budget),
             Entry("of the solver", duration(self.seconds)),
         ]
-        if self.lower_bound is not None:
+        if self.lower_bound:  # one of 0 s proves nothing
             gap = f"gap {optimality_gap(self.figures.time, self.lower_bound):.1%}"
             entries.append(Entry("lower bound", duration(self.lower_bound), gap))
         return Card(f"Solution by {self.solver}, {self.status}", tuple(entries))

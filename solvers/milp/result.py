@@ -105,6 +105,11 @@ class Progress:
             return inf
         return (self.incumbent - self.bound) / max(abs(self.incumbent), 1e-12)
 
+    @property
+    def gap_text(self) -> str:
+        """The gap as a share; '-' if the bound proves nothing."""
+        return f"{self.gap:.2%}" if self.gap < 1.0 else "-"
+
     def line(self, unit: float) -> str:
         """Return a line for the user.
 
@@ -113,7 +118,7 @@ class Progress:
         bound, elapsed = f"bound {self.bound * unit:.6g} s", f"{self.seconds:.0f} s elapsed"
         if self.incumbent == inf:
             return f"no incumbent yet, {bound}, {elapsed}"
-        return f"incumbent {self.incumbent * unit:.6g} s, {bound}, gap {self.gap:.2%}, {elapsed}"
+        return f"incumbent {self.incumbent * unit:.6g} s, {bound}, gap {self.gap_text}, {elapsed}"
 
 
 def bound_below(program: Program, bound: float) -> float:

@@ -8,7 +8,9 @@ from math import inf
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memplan.cli.printing.race_log import RaceLog
 from memplan.solvers.incumbent import Incumbent
+from memplan.solvers.milp.result import Progress
 
 SECONDS = st.floats(1.0, 100.0)
 NEWS = st.lists(st.tuples(SECONDS, st.booleans()), max_size=12)
@@ -32,6 +34,24 @@ def test_best_and_bound_are_those_of_all_news_so_far(news: list[tuple[float, boo
         assert earlier.elapsed <= later.elapsed
         assert earlier.best > later.best or earlier.bound < later.bound
         assert earlier.gap >= later.gap >= 0.0
+
+
+def test_a_gap_of_which_nothing_is_known_is_no_share() -> None:
+    race = Incumbent()
+    race.found(1.0, "fsdp")
+    assert race.history[-1].gap == inf
+    assert not race.within(0.99)
+    race.proved(0.25, "links")
+    assert race.history[-1].gap == 0.75
+    written = list[str]()
+    log = RaceLog(written.append, sentences=True)
+    for standing in race.history:
+        log._next = 0.0
+        log(standing)
+    assert [line.partition("gap ")[2] for line in written] == ["- (fsdp)", "75.00% (links)"]
+    known, unknown = (Progress(1.0, bound, 1.0).line(1.0) for bound in (0.25, 0.0))
+    assert "gap 75.00%," in known
+    assert "gap -," in unknown
 
 
 def test_it_takes_news_from_many_threads_and_passes_them_on_in_order() -> None:

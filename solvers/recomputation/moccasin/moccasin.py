@@ -166,7 +166,7 @@ class _Rounds:
     def _tell(self, found: MoccasinResult) -> None:
         progress = Progress(found.objective, found.bound, found.seconds)
         figures = (
-            f"incumbent {progress.incumbent:.6g} s, bound {progress.bound:.6g} s, gap {progress.gap:.2%}"
+            f"incumbent {progress.incumbent:.6g} s, bound {progress.bound:.6g} s, gap {progress.gap_text}"
         )
         self.options.report(f"{self.copies} runs at most: {figures}, {progress.seconds:.0f} s elapsed")
 

@@ -147,7 +147,7 @@ class BudgetedPlanner:
         if self.options.budget.size is None and iteration.trains:
             error.state_shares(self._whole_peak(graph, program))
         if iteration.trains and self.calls == 1:
-            explain(error, problem, self.outside, iteration, self.options)
+            explain(error, problem, self.outside, program, iteration, self.options)
         return error
 
     def _with_calls(self, error: InfeasibleError, graph: Graph) -> InfeasibleError:

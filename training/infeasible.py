@@ -21,6 +21,7 @@ from ..planner.budget import spelled
 from ..planner.schedule.schedule import Schedule
 from ..runtime.model.iteration import Iteration
 from ..runtime.model.processes import Around
+from ..runtime.program.program import Program
 from ..runtime.updates.catalogue import OPTIMIZERS, is_planned
 from ..solvers.problem import InfeasibleError, Problem, percent
 from ..solvers.registry.run import solve
@@ -46,10 +47,17 @@ _LINKED = Machine(links=Links(1e10, 1e10))
 
 
 def explain(
-    error: InfeasibleError, problem: Problem, outside: LoopMemory, iteration: Iteration, options: Options
+    error: InfeasibleError,
+    problem: Problem,
+    outside: LoopMemory,
+    program: Program,
+    iteration: Iteration,
+    options: Options,
 ) -> None:
     """Add the ways out that were tried to an error whose bytes do not include those outside of the plan."""
-    for clause in _clauses(error, problem, outside, iteration, options):
+    # Offloading makes the loop's own optimizer's step no smaller.
+    of_step = outside.needed(program)
+    for clause in _clauses(error, problem, outside, of_step, iteration, options):
         error.advise(clause)
 
 
@@ -62,7 +70,12 @@ def name_smallest(error: StepInfeasibleError, problem: Problem) -> None:
 
 
 def _clauses(
-    error: InfeasibleError, problem: Problem, outside: LoopMemory, iteration: Iteration, options: Options
+    error: InfeasibleError,
+    problem: Problem,
+    outside: LoopMemory,
+    of_step: int,
+    iteration: Iteration,
+    options: Options,
 ) -> Iterator[str]:
     extra, graph = outside.bytes, problem.graph
     machine = problem.machine or graph.machine
@@ -70,16 +83,16 @@ def _clauses(
     planned = _with_updates(graph, outside) if _may_plan_updates(iteration, options) else None
     linked = None if offloads(machine) or not _has_host(graph, problem, iteration) else _LINKED
     ways = [
-        ("optimizer=", planned, machine, 0),
-        ("machine=", graph, linked, extra),
-        ("optimizer= and machine=", planned, linked, 0),
+        ("optimizer=", planned, machine, 0, 0),
+        ("machine=", graph, linked, extra, of_step),
+        ("optimizer= and machine=", planned, linked, 0, 0),
     ]
     needs = list[str]()
-    for way, tried, on, more in ways:
+    for way, tried, on, more, least in ways:
         if tried is None or (on is None and "machine=" in way):
             continue
         found = _smallest(tried, on, problem, options.solver)
-        size = 0 if found is None else ceil(_ABOUT * found[0]) + more
+        size = 0 if found is None else max(least, ceil(_ABOUT * found[0]) + more)
         if 0 < size < known:
             share = "" if error.peak is None else f" ({percent(size, error.peak)})"
             needs.append(f"with {way} from about {spelled(size)}{share}")

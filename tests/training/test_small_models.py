@@ -8,9 +8,13 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from memplan.graphs.machine import Links, Machine
+from memplan.runtime.run import cycle, execute
 from memplan.solvers.auto import auto
 from memplan.solvers.problem import InfeasibleError, NotFoundError, Problem, SolverResult
 from memplan.solvers.registry import kept
+from memplan.training import infeasible
+from simulated_device.device import SimulatedDevice
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -73,11 +77,52 @@ def test_a_refusal_says_the_share_and_what_goes_below(make: Any) -> None:
     assert trained.plan.figures.peak <= least
 
 
+BOTH = "optimizer= and machine="
+
+
+@pytest.mark.parametrize(
+    ("batch", "ways"),
+    [
+        pytest.param(16, {BOTH}, marks=pytest.mark.exhaustive),
+        pytest.param(512, {"machine=", BOTH}, marks=pytest.mark.scripts),
+    ],
+)
+def test_what_suffices_with_a_host_suffices_on_a_device_that_has_one(
+    batch: int, ways: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ways that the refusal names are followed: not where the optimizer's step needs more."""
+    device = SimulatedDevice(seed=1)
+    for room in (execute, cycle):
+        monkeypatch.setattr(room, "device_of", lambda _name: device)
+    monkeypatch.setattr(infeasible, "_has_host", lambda *_: True)
+    module, _, options = dense()
+    x, labels = torch.randn(batch, 196), torch.arange(batch) % 10
+    optimizer = torch.optim.AdamW(module.parameters())
+    options |= OPTIONS | {"solver": "auto", "time_limit": 1, "targets": labels}
+    with pytest.raises(InfeasibleError) as refusal:
+        memplan.optimize(module, x, budget="20%", **options)
+    found = dict(re.findall(r"with ([^;,]*?machine=) from about ([\d,]+) B", str(refusal.value)))
+    assert found.keys() == ways
+    for way, text in found.items():
+        size = int(text.replace(",", ""))
+        given = {"optimizer": optimizer} if "optimizer" in way else {}
+        machine = Machine(links=Links(1e9, 1e9))
+        step = memplan.optimize(module, x, budget=size, machine=machine, **options, **given)
+        assert step.plan.device.total <= size
+        loss = step(x, targets=labels)
+        if not given:
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        step.restore_to_device()
+        device.synchronize()
+
+
 def lbfgs(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.LBFGS(parameters)
 
 
-@pytest.mark.parametrize("make", [torch.optim.RMSprop, lbfgs])
+@pytest.mark.parametrize("make", [torch.optim.RMSprop, torch.optim.Adadelta, lbfgs])
 def test_what_this_optimizer_or_device_can_not_is_not_advised(make: Any) -> None:
     """States that no plan has, and a CPU: the line says what suffices, which then does, and nothing else."""
     module, x, options = dense()

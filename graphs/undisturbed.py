@@ -2,7 +2,8 @@
 
 Scripts replace `print` (so that one rank alone prints), `open` and other builtins, turn warnings into errors,
 and remove the folder that they work in. Libraries that memplan imports when it first needs them look up
-builtins by module and name (numba), warn of each other, and ask for the working folder (torch).
+builtins by module and name (numba), warn of each other, and ask for the working folder (torch). A trace
+needs more calls within each other than the model does, which a script's recursion limit may be too low for.
 """
 
 # pyright: reportMissingModuleSource=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -12,50 +13,87 @@ from __future__ import annotations
 import _imp
 import builtins
 import os
+import sys
 import warnings
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from importlib.machinery import BuiltinImporter
 from threading import Lock
 from typing import Any, cast
 
-_lock = Lock()
-_users = 0
-_around = ExitStack()
+_CALLS = 1000
+"""Calls within each other that planning may need beyond those that the script allows: Python's own limit."""
+
+
+class _Shared:
+    """A context of the whole process, which blocks of several threads share: it ends with the last one."""
+
+    def __init__(self, surroundings: Callable[[], AbstractContextManager[None]]) -> None:
+        self._surroundings = surroundings
+        self._lock, self._users, self._around = Lock(), 0, ExitStack()
+
+    @contextmanager
+    def block(self) -> Generator[None]:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._around.enter_context(self._surroundings())
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if self._users == 0:
+                    self._around.close()
+
+
+@contextmanager
+def _for_imports() -> Generator[None]:
+    with deep_calls(), _own_builtins(), warnings.catch_warnings(), _existing_folder():
+        warnings.simplefilter("ignore")
+        warnings.filterwarnings("always", module="memplan$")  # its own are for the user
+        yield
+
+
+@contextmanager
+def _for_calls() -> Generator[None]:
+    limit = sys.getrecursionlimit()
+    more = min(limit + _CALLS, 2**31 - 1)  # a C int
+    sys.setrecursionlimit(more)
+    hook: Any = sys.excepthook
+    sys.excepthook = hook or sys.__excepthook__  # without one no thread can be made
+    try:
+        yield
+    finally:
+        if sys.getrecursionlimit() == more:  # else the script's code has set it meanwhile
+            with suppress(RecursionError):  # the last block may end deeper than the first one began
+                sys.setrecursionlimit(limit)
+        if not hook and sys.excepthook is sys.__excepthook__:
+            sys.excepthook = hook
+
+
+_imports, _calls = _Shared(_for_imports), _Shared(_for_calls)
 
 
 @contextmanager
 def undisturbed() -> Generator[None]:
-    """Put the interpreter's own builtins in place, ignore warnings, and have a working folder that exists,
-    until the block ends.
+    """Put the interpreter's own builtins in place, ignore warnings, allow deep calls, and have a working
+    folder that exists, until the block ends.
 
     Blocks may overlap, in other threads too: the script's surroundings come back when the last one has ended.
     """
-    _enter()
-    try:
+    with _imports.block():
         yield
-    finally:
-        _leave()
 
 
-def _enter() -> None:
-    global _users
-    with _lock:
-        _users += 1
-        if _users == 1:
-            _around.enter_context(_own_builtins())
-            _around.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("ignore")
-            warnings.filterwarnings("always", module="memplan$")  # its own are for the user
-            _around.enter_context(_existing_folder())
+@contextmanager
+def deep_calls() -> Generator[None]:
+    """Allow more calls within each other, and threads, until the block ends. The script's code may run in it.
 
-
-def _leave() -> None:
-    global _users
-    with _lock:
-        _users -= 1
-        if _users == 0:
-            _around.close()
+    Blocks may overlap, as those of `undisturbed`.
+    """
+    with _calls.block():
+        yield
 
 
 @contextmanager

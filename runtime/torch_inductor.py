@@ -16,10 +16,12 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from ..graphs.undisturbed import undisturbed
 from .torch_internals import FakeTensorMode
 from .torch_make_fx import make_fx
 
 
+@undisturbed()
 def inductor(
     function: Callable[..., list[Tensor]], inputs: list[Tensor], strides: list[tuple[int, ...]]
 ) -> Callable[[], Callable[[list[Tensor]], Any]] | None:
@@ -57,6 +59,7 @@ def inductor(
     with tracing(TracingContext(mode)), torch.no_grad(), waiting:
         run: Any = compile_fx_inner(graph, fakes)
 
+    @undisturbed()
     def ready() -> Callable[[list[Tensor]], Any]:
         for each in waits:
             each()
@@ -77,6 +80,7 @@ def _quote_library_folders() -> None:
 
 
 @cache
+@undisturbed()
 def compiler_fault(device: torch.device) -> str | None:
     """Return why Inductor can't compile for the device; None if it can. On the CPU it tries."""
     from torch._inductor.cpp_builder import get_cpp_compiler
@@ -91,9 +95,9 @@ def compiler_fault(device: torch.device) -> str | None:
     except Exception:
         return "there is no C++ compiler"
     try:
-        begun = inductor(one_more, [torch.ones(2)], [(1,)])
+        begun = inductor(one_more, [torch.ones(2, device="cpu")], [(1,)])
         if begun is not None:
-            begun()([torch.ones(2)])
+            begun()([torch.ones(2, device="cpu")])
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         said = next((line for line in lines if "error:" in line), lines[-1] if lines else repr(error))

@@ -227,7 +227,9 @@ class ValuesUsed:
         def real(leaf: Any) -> Any:
             if isinstance(leaf, Slot):
                 return found[leaf.number]
-            return torch.empty(leaf.shape, dtype=leaf.dtype) if isinstance(leaf, Blank) else leaf
+            return (
+                torch.empty(leaf.shape, dtype=leaf.dtype, device="cpu") if isinstance(leaf, Blank) else leaf
+            )
 
         made = item.target(*tree_map(real, item.arguments), **tree_map(real, item.keywords))
         results = [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]

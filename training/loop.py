@@ -93,7 +93,10 @@ class _Run:
         return found["losses"].tolist()
 
     def save(self, losses: list[float]) -> None:
-        extra: dict[str, Any] = {"batches": self.batches, "losses": torch.tensor(losses, dtype=torch.float64)}
+        extra: dict[str, Any] = {
+            "batches": self.batches,
+            "losses": torch.tensor(losses, dtype=torch.float64, device="cpu"),
+        }
         checkpoint.save(self.folder, *self._trained(), extra)
 
     def _trained(self) -> tuple[torch.nn.Module, torch.optim.Optimizer | None]:

@@ -44,7 +44,7 @@ class Losses:
         self._updates, self._moves = updates, moves
         self._waiting: dict[ref[_Pending], int] = {}
         self._dropped = self._reported = self._rounded = False
-        self._used = torch.zeros((), requires_grad=True)
+        self._used = torch.zeros((), requires_grad=True, device="cpu")
 
     @property
     def waiting_bytes(self) -> int:

@@ -52,12 +52,12 @@ class PlacedHolding(JointHolding):
         return whole[_part(tensor).where].contiguous()
 
     def _collected(self, tensor: DTensor) -> Tensor:
-        whole = torch.empty(tensor.shape, dtype=tensor.dtype)
+        whole = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
         for rank, part in self._senders(tensor).items():
             if rank == 0:
                 values = _local(tensor)
             else:
-                values = torch.empty(part.shape, dtype=tensor.dtype)
+                values = torch.empty(part.shape, dtype=tensor.dtype, device="cpu")
                 self._ranks.receive(values, rank)
             whole[part.where] = values
         return whole
@@ -98,4 +98,4 @@ def _part(tensor: DTensor) -> _Part:
 def _local(tensor: DTensor) -> Tensor:
     """Return a copy of the local tensor, contiguous and in host memory."""
     local = at_home_value(local_tensor(tensor)).detach()
-    return torch.empty(local.shape, dtype=local.dtype).copy_(local)
+    return torch.empty(local.shape, dtype=local.dtype, device="cpu").copy_(local)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ..graphs.errors import InputError
+from ..graphs.undisturbed import deep_calls
 from ..planner.simulator.part import part_of
 from ..runtime.calls.collectives import groups_of
 from ..runtime.collector import collector_off
@@ -111,7 +112,7 @@ class Planner(BudgetedPlanner):
         there is no memory to plan in; the bytes of an InfeasibleError include those outside of plans.
         """
         try:
-            with planning("this batch"):
+            with deep_calls(), planning("this batch"):
                 return self._made_step(iteration, less)
         except InfeasibleError as error:
             raise self.outside.added_to(error) from None

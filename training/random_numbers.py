@@ -19,7 +19,7 @@ def random_numbers() -> dict[str, Any]:
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         "python": random.getstate(),
-        "numpy": (kind, torch.tensor(keys.astype(np.int64)), *rest),  # pyright: ignore[reportAttributeAccessIssue]
+        "numpy": (kind, torch.tensor(keys.astype(np.int64), device="cpu"), *rest),  # pyright: ignore[reportAttributeAccessIssue]
     }
 
 

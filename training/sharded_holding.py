@@ -127,7 +127,7 @@ class ShardedHolding(JointHolding):
 
     def _collected(self, tensor: DTensor) -> Tensor:
         rows = self._shards.rows(tensor.shape[0])
-        whole = torch.empty(self._ranks.shards * rows, *tensor.shape[1:], dtype=tensor.dtype)
+        whole = torch.empty(self._ranks.shards * rows, *tensor.shape[1:], dtype=tensor.dtype, device="cpu")
         self._ranks.to_first(self._sent(tensor), whole.view(-1).view(torch.uint8))
         return whole[: tensor.shape[0]]
 
@@ -137,6 +137,8 @@ class ShardedHolding(JointHolding):
     def _sent(self, tensor: DTensor) -> Tensor:
         """Return the bytes of this rank's rows, in host memory, with as many rows as on each other rank."""
         local = at_home_value(local_tensor(tensor))
-        sent = torch.zeros(self._shards.rows(tensor.shape[0]), *tensor.shape[1:], dtype=tensor.dtype)
+        sent = torch.zeros(
+            self._shards.rows(tensor.shape[0]), *tensor.shape[1:], dtype=tensor.dtype, device="cpu"
+        )
         sent[: local.shape[0]].copy_(local)
         return sent.view(-1).view(torch.uint8)

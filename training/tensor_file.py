@@ -220,7 +220,7 @@ def _written(file: BinaryIO, pieces: Iterable[Tensor]) -> Iterator[NDArray[np.ui
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:
     """Yield the bytes of a tensor in row-major order, in blocks on the host."""
     if tensor.device.type != "cpu" and not tensor.is_contiguous():
-        there = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+        there = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
         tensor = there.copy_(tensor)
     if tensor.numel():
         bytes_ = tensor.contiguous().view(-1).view(torch.uint8)

@@ -144,6 +144,7 @@ def _make(folder: Path) -> None:
     if not folder.exists():
         _make(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
+        folder.chmod(0o700)  # the process's umask may have taken more
 
 
 def _fault_of_folder(folder: Path) -> str:

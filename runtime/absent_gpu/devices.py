@@ -77,10 +77,10 @@ class _Devices(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if func is torch.Tensor.new_tensor and args[0].is_cuda:
             given: dict[str, Any] = {"dtype": args[0].dtype, "device": SHOWN, **(kwargs or {})}
-            return torch.tensor(args[1], dtype=given["dtype"]).to(_held(given["device"]))
+            return torch.tensor(args[1], dtype=given["dtype"], device="cpu").to(_held(given["device"]))
         if func is torch.Tensor.__setitem__ and isinstance(args[2], int | float) and args[0].is_cuda:
             # On CUDA a number that is assigned is a tensor of the CPU.
-            return func(*args[:2], torch.tensor(args[2], dtype=args[0].dtype))
+            return func(*args[:2], torch.tensor(args[2], dtype=args[0].dtype, device="cpu"))
         device = (kwargs or {}).get("device")
         if func in _FROM_DATA and device is not None and _held(device) == STAND_IN:
             return func(*args, **{**(kwargs or {}), "device": None}).to(STAND_IN)

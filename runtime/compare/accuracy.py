@@ -67,7 +67,7 @@ def accuracy(iteration: Iteration, uncompiled: Program, compiled: Program, kerne
     if scale_of(iteration.inputs) is not None:
         found = _Run(uncompiled, iteration).results()
         if not all(bool(one.isfinite().all()) for one in found.values()):  # an update would be skipped
-            scaled = Scaled(unscaled(iteration.inputs), torch.ones(()))
+            scaled = Scaled(unscaled(iteration.inputs), torch.ones((), device="cpu"))
             return accuracy(iteration._replace(inputs=scaled), uncompiled, compiled, kernels)
     own = _Run(uncompiled, iteration, kernels)
     expected, found = own.results(), _Run(compiled, iteration).results()

@@ -85,7 +85,7 @@ class Cuda(StreamDevice):
         return stamp
 
     def host_memory(self, size: int) -> Tensor:
-        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True, device="cpu")
 
     def arena(self, size: int) -> None:
         """Let segments grow and shrink from now on, in pages: so hardly any memory is free between

@@ -59,7 +59,7 @@ def _in_a_row(copy: Copy) -> None:
 def pageable_rate(device: StreamDevice, size: int) -> Rate:
     """Measure both directions at once, with one thread each, from and to host memory that is not pinned."""
     near = [device.room(size).fill_(1) for _ in range(2)]
-    far = [torch.ones(size, dtype=torch.uint8) for _ in range(2)]
+    far = [torch.ones(size, dtype=torch.uint8, device="cpu") for _ in range(2)]
     device.synchronize()
     ends = ((near[0], far[0]), (far[1], near[1]))
     copies = [partial(_on_own_stream, device, device.stream(), *pair) for pair in ends]
@@ -90,7 +90,7 @@ def _copies(device: Device, size: int) -> tuple[Copy, Copy]:
 
 def _host_memory(device: Device, size: int) -> Tensor:
     pinned = device.host_memory(size)
-    return torch.empty(size, dtype=torch.uint8) if pinned is None else pinned
+    return torch.empty(size, dtype=torch.uint8, device="cpu") if pinned is None else pinned
 
 
 def _seconds(copies: list[Copy], device: Device) -> float:

@@ -150,7 +150,9 @@ class SyntheticInputs:
         true = self._true.get(form.storage)
         if true is None:
             return self._stand_in(form)
-        return torch.empty(0, dtype=form.dtype).set_(true.cpu(), form.offset, form.shape, form.strides)
+        return torch.empty(0, dtype=form.dtype, device="cpu").set_(
+            true.cpu(), form.offset, form.shape, form.strides
+        )
 
     def _is_exact(self, argument: Ref) -> bool:
         return self._program.values[argument.value].storage in self.exact
@@ -158,7 +160,7 @@ class SyntheticInputs:
     def _stand_in(self, value: Value) -> torch.Tensor:
         pool = self._pools.get((value.dtype, value.device))
         if pool is None:
-            uniform = torch.rand(POOL_ELEMENTS, generator=torch.Generator().manual_seed(0))
+            uniform = torch.rand(POOL_ELEMENTS, generator=torch.Generator().manual_seed(0), device="cpu")
             pool = self._pools[value.dtype, value.device] = uniform.to(value.device, value.dtype)
         extent = elements_spanned(value)
         flat = torch.empty(extent, dtype=value.dtype, device=value.device)

@@ -79,7 +79,9 @@ def load_configuration(
     def build(batch: int = 1) -> tuple[Any, dict[str, torch.Tensor]]:
         model = kind(config).to(TYPES[chosen]).train()
         return model, {
-            name: torch.zeros((batch, *shape), dtype=TYPES[chosen] if name in _REAL else torch.int64)
+            name: torch.zeros(
+                (batch, *shape), dtype=TYPES[chosen] if name in _REAL else torch.int64, device="cpu"
+            )
             for name, shape in example.items()
         }
 

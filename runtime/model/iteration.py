@@ -263,8 +263,22 @@ def loss_of(output: Any, loss_fn: LossFunction | None, inputs: Inputs = (), *, t
     if loss.numel() != 1:
         raise InputError(f"the loss has the shape {tuple(loss.shape)}: it must be one number")
     if trains and not loss.requires_grad:
-        raise InputError("the loss depends on no parameter that requires a gradient")
+        raise InputError(_why_without_gradient())
     return loss
+
+
+def _why_without_gradient() -> str:
+    if torch.is_inference_mode_enabled():
+        return (
+            "torch.inference_mode() is on around memplan: plan and train outside of it, or in a block `with "
+            "torch.inference_mode(False):`"
+        )
+    if not torch.is_grad_enabled():
+        return (
+            "gradients are off around memplan (torch.set_grad_enabled(False) or torch.no_grad()): plan and "
+            "train in a block `with torch.enable_grad():`"
+        )
+    return "the loss depends on no parameter that requires a gradient"
 
 
 def _needs_two(loss_fn: LossFunction) -> bool:

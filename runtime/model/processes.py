@@ -200,7 +200,7 @@ class Processes:
 
     def _measured(self) -> tuple[float, float]:
         """Measure the constant time of an average, in seconds, and its seconds per byte."""
-        small, large = (self._timed(torch.zeros(size // 4)) for size in _SIZES)
+        small, large = (self._timed(torch.zeros(size // 4, device="cpu")) for size in _SIZES)
         rate = max(0.0, (large - small) / (_SIZES[1] - _SIZES[0]))
         return max(0.0, small - rate * _SIZES[0]), rate
 

@@ -145,13 +145,19 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def _tensor(dtype: str, offset: int, shape: list[int], strides: list[int], data: str) -> Tensor:
-    raw = torch.frombuffer(bytearray(b64decode(data)), dtype=torch.uint8) if data else torch.empty(0)
-    return torch.empty(0, dtype=_dtype(dtype)).set_(raw.untyped_storage(), offset, shape, strides)
+    raw = (
+        torch.frombuffer(bytearray(b64decode(data)), dtype=torch.uint8)
+        if data
+        else torch.empty(0, device="cpu")
+    )
+    return torch.empty(0, dtype=_dtype(dtype), device="cpu").set_(
+        raw.untyped_storage(), offset, shape, strides
+    )
 
 
 def _bytes(tensor: Tensor) -> str:
     """Return the bytes of the tensor's whole storage: a view of it stays one."""
-    flat = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+    flat = torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.untyped_storage())
     return b64encode(flat.numpy().tobytes()).decode()
 
 

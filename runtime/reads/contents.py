@@ -123,7 +123,12 @@ class Kind(tuple[Any, ...]):
             if kind is np.ndarray:
                 return repr(np.frombuffer(data, dtype).reshape(shape).tolist())
             with no_dispatch_modes(), no_function_modes():
-                return repr(torch.tensor(list(data), dtype=torch.uint8).view(dtype).reshape(shape).tolist())
+                return repr(
+                    torch.tensor(list(data), dtype=torch.uint8, device="cpu")
+                    .view(dtype)
+                    .reshape(shape)
+                    .tolist()
+                )
         if len(parts) == 1 and issubclass(kind, SCALARS):
             return repr(parts[0])
         return f"{name_of(kind)}({', '.join(map(repr, parts))})"

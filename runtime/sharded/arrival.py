@@ -100,7 +100,7 @@ class Meeting:
     def end(self) -> None:
         """Tell the rank before this one that the groups are there."""
         if self._watches:
-            byte = torch.zeros(1, dtype=torch.uint8)
+            byte = torch.zeros(1, dtype=torch.uint8, device="cpu")
             with suppress(RuntimeError):  # it has ended meanwhile: the next collective tells
                 keep(byte, dist.isend(byte, self._previous, tag=self._tag))  # it may take it much later
 
@@ -128,7 +128,7 @@ class Meeting:
 
     def _watch(self) -> None:
         """Wait for the next rank's byte, and note if its process ends before."""
-        byte = torch.zeros(1, dtype=torch.uint8)
+        byte = torch.zeros(1, dtype=torch.uint8, device="cpu")
         try:
             dist.recv(byte, self._next, tag=self._tag)
         except (RuntimeError, ValueError) as error:

@@ -163,7 +163,8 @@ class Ranks:
 
     def _meet(self) -> None:
         """Wait until all ranks are here, for which one that plans may need long."""
-        self._signs.wait(dist.all_reduce(torch.zeros(1), group=opened(self._control), async_op=True))
+        here = torch.zeros(1, device="cpu")
+        self._signs.wait(dist.all_reduce(here, group=opened(self._control), async_op=True))
 
     def together(self, make: Callable[[], Result], failed_so: str = "has no plan") -> Result:
         """Return what `make` returns; if it fails on one rank it fails on all.

@@ -59,7 +59,7 @@ def read(file: File, block: HostBuffer) -> None:
 
 def loaded(file: File) -> Tensor:
     """Return the bytes of a file, in separate memory."""
-    made = torch.empty(file.size, dtype=torch.uint8)
+    made = torch.empty(file.size, dtype=torch.uint8, device="cpu")
     file.read(made)
     return made
 

@@ -254,7 +254,7 @@ class File:
         """
         sums = self._good()
         if not self._written:
-            return torch.empty(0, dtype=torch.uint8)
+            return torch.empty(0, dtype=torch.uint8, device="cpu")
         try:
             return self._disk.mapped(self._written, self._place(), sums, self)
         except OSError as error:

@@ -155,4 +155,4 @@ class HostBuffer:
         self._host.count.give_back(self._counted)
 
 
-_NONE = torch.empty(0, dtype=torch.uint8)
+_NONE = torch.empty(0, dtype=torch.uint8, device="cpu")

@@ -231,9 +231,14 @@ def filled(like: Tensor, number: float, seed: int = 0) -> Tensor:
     """
     with no_dispatch_modes(), no_function_modes():
         if number == VARIED:
-            drawn = torch.rand(tuple(like.shape), generator=torch.Generator().manual_seed(seed))
+            drawn = torch.rand(tuple(like.shape), generator=torch.Generator().manual_seed(seed), device="cpu")
             return drawn > 0.5 if like.dtype == torch.bool else (8 * drawn).to(like.dtype)
-        return torch.full((), number, dtype=torch.float64).to(like.dtype).expand(tuple(like.shape)).clone()
+        return (
+            torch.full((), number, dtype=torch.float64, device="cpu")
+            .to(like.dtype)
+            .expand(tuple(like.shape))
+            .clone()
+        )
 
 
 def tensors_among(nest: Any) -> list[Tensor]:

@@ -44,7 +44,9 @@ def _leaves(data: Any) -> list[Any]:
 
 def _inferred(leaves: list[Any]) -> torch.dtype:
     """Return the dtype that holds all of them, as PyTorch finds it."""
-    kinds = [leaf.dtype if isinstance(leaf, Tensor) else torch.tensor(leaf).dtype for leaf in leaves]
+    kinds = [
+        leaf.dtype if isinstance(leaf, Tensor) else torch.tensor(leaf, device="cpu").dtype for leaf in leaves
+    ]
     return reduce(torch.promote_types, kinds)
 
 

@@ -87,7 +87,7 @@ def _pad(
     padded = empty.index_copy(0, torch.tensor(flat, device=data.device), data)
     padded = padded.view(steps, samples, *data.shape[1:])
     lengths = [sum(sample < size for size in there) for sample in range(samples)]
-    return padded.transpose(0, 1) if batch_first else padded, torch.tensor(lengths)
+    return padded.transpose(0, 1) if batch_first else padded, torch.tensor(lengths, device="cpu")
 
 
 def _ctc(

@@ -168,7 +168,7 @@ class KnownValues(DispatchMode):
     def real(self, numbers: list[int]) -> Tensor:
         """Return a real tensor of numbers that the code was given."""
         with no_dispatch_modes():
-            made = torch.tensor(numbers)
+            made = torch.tensor(numbers, device="cpu")
         self._real[made] = None
         return made
 
@@ -270,7 +270,7 @@ class KnownValues(DispatchMode):
             if isinstance(leaf, FakeTensor):
                 if self._is_known(leaf):
                     return self.tape.tensors[self._known[leaf].number]
-                return torch.empty(leaf.shape, dtype=leaf.dtype)
+                return torch.empty(leaf.shape, dtype=leaf.dtype, device="cpu")
             return leaf
 
         with no_dispatch_modes():

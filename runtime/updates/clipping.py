@@ -70,4 +70,4 @@ def in_torchs_order(dtypes: Sequence[torch.dtype]) -> list[int]:
 
     In another order the sum would round differently.
     """
-    return grouped_by_dtype([torch.empty(0, dtype=dtype) for dtype in dtypes])
+    return grouped_by_dtype([torch.empty(0, dtype=dtype, device="cpu") for dtype in dtypes])

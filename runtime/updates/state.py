@@ -344,7 +344,7 @@ class OptimizerState:
         if any(group.get("fused") and any(p is weight for p in group["params"]) for group in groups):
             return torch.zeros((), dtype=torch.float32, device=self._program.device)
         wide = torch.get_default_dtype() == torch.float64
-        return torch.zeros((), dtype=torch.float64 if wide else torch.float32)
+        return torch.zeros((), dtype=torch.float64 if wide else torch.float32, device="cpu")
 
     def _first(self, parameter: str, state: str) -> Fill:
         """Return the fill of a new state: a master is its weight as it then is; an average its master, if

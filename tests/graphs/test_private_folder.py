@@ -44,6 +44,15 @@ def test_what_is_made_is_this_users_alone(kept: PrivateFolder, tmp_path: Path) -
     assert kept.existing() == kept.made() == (tmp_path / "a/b/c").resolve()
 
 
+def test_a_umask_takes_nothing_from_this_user(tmp_path: Path) -> None:
+    before = os.umask(0o777)
+    try:
+        assert PrivateFolder(tmp_path / "a/b").write("entry", b"what it holds")
+    finally:
+        os.umask(before)
+    assert [mode(tmp_path / place) for place in ("a", "a/b", "a/b/entry")] == [0o700, 0o700, 0o600]
+
+
 def refused(kept: PrivateFolder, line: str, name: str = "entry") -> None:
     """Assert that it is neither read nor written, and that this is said once."""
     with pytest.warns(UserWarning, match=line) as reported:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
+import decimal
+import inspect
 import io
 import os
+import re
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import memplan
+import numpy as np
 import pytest
+import torch
 from memplan.graphs.undisturbed import undisturbed
 from memplan.training.progress import Line, PlanningLine, ProgressEvent, progress_callback
+from torch import nn
 
 SCRIPT = """
 import builtins, os, sys, tempfile, torch, warnings
@@ -88,3 +98,98 @@ def test_lines_need_no_stream(stream: Any, monkeypatch: pytest.MonkeyPatch) -> N
         pass
     monkeypatch.setattr("memplan.training.progress.PATIENCE", 0.0)
     line.planned("nothing")
+
+
+def recursion_limit() -> None:
+    sys.setrecursionlimit(len(inspect.stack(0)) + 60)
+
+
+CHANGES: dict[str, Callable[[], object]] = {
+    "recursion limit": recursion_limit,
+    "default device": lambda: torch.set_default_device("meta"),
+    "default dtype": lambda: torch.set_default_dtype(torch.half),
+    "numpy's errors": lambda: np.seterr(all="raise"),
+    "no hook of exceptions": lambda: setattr(sys, "excepthook", None),
+    "one digit": lambda: decimal.setcontext(decimal.Context(1, traps=[decimal.Inexact])),
+    "no environment": lambda: os.environ.clear(),
+}
+
+
+@pytest.fixture
+def surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    limit, digits, environment = sys.getrecursionlimit(), decimal.getcontext(), dict(os.environ)
+    numbers, dtype = np.geterr(), torch.get_default_dtype()
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    yield
+    sys.setrecursionlimit(limit)
+    decimal.setcontext(digits)
+    os.environ.update(environment)
+    np.seterr(**numbers)
+    torch.set_default_dtype(dtype)
+    torch.set_default_device(None)
+
+
+def plan(module: nn.Module, x: torch.Tensor) -> memplan.Step:
+    options: dict[str, Any] = {"budget": "100%", "states": 0, "solver": "store-all", "cache": False}
+    return memplan.optimize(module, x, loss_fn=torch.sum, **options)
+
+
+def gradients_of(module: nn.Module) -> list[Any]:
+    return [weight.grad for weight in module.parameters()]
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.usefixtures("surroundings")
+def test_a_script_may_change_what_is_a_process_wide_setting(change: Callable[[], object]) -> None:
+    module, x = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Dropout(0.5)), torch.randn(2, 4)
+    torch.manual_seed(0)
+    expected = module(x).sum()
+    expected.backward()
+    gradients = gradients_of(module)
+    module.zero_grad()
+    change()
+    changed = sys.getrecursionlimit(), sys.excepthook
+    step = plan(module, x)
+    assert (sys.getrecursionlimit(), sys.excepthook) == changed
+    torch.manual_seed(0)
+    loss = step(x)
+    loss.backward()
+    assert torch.equal(loss, expected)
+    assert all(map(torch.equal, gradients_of(module), gradients))
+
+
+@pytest.mark.parametrize(
+    ("off", "advised"),
+    [
+        (torch.no_grad, torch.enable_grad),
+        (torch.inference_mode, partial(torch.inference_mode, False)),
+    ],
+)
+def test_gradients_that_are_off_are_named(off: Callable[[], Any], advised: Callable[[], Any]) -> None:
+    """The block that the line advises works where memplan was called."""
+    module, x = nn.Linear(4, 4), torch.randn(2, 4)
+    with off():
+        line = r"torch.enable_grad\(\):" if off is torch.no_grad else r"torch.inference_mode\(False\):"
+        with pytest.raises(memplan.InputError, match=f"plan and train .* `with {line}`$"):
+            plan(module, x)
+        with advised():
+            plan(module, x)(x).backward()
+    assert module.weight.grad is not None
+
+
+FACTORY = re.compile(
+    r"torch\.(arange|as_tensor|empty|empty_strided|eye|full|linspace|ones|rand|randint|randn|randperm|"
+    r"scalar_tensor|tensor|zeros)"
+)
+
+
+def test_every_tensor_that_memplan_makes_says_where() -> None:
+    """A script's `torch.set_default_device` is for the script's code."""
+    found: list[str] = []
+    for path in sorted(Path(memplan.__file__).parent.glob("*/**/*.py")):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if FACTORY.search(text) else ():
+            if isinstance(node, ast.Call) and FACTORY.fullmatch(ast.unparse(node.func)):
+                given = {each.arg for each in node.keywords}
+                found += [] if given & {"device", None} else [f"{path}:{node.lineno}"]
+    assert found == []

@@ -57,7 +57,7 @@ def adamw(
     largest: the state max_exp_avg_sq of amsgrad.
     foreach: whether by PyTorch's kernels for lists of tensors.
     """
-    rate: Any = lr if lr_dtype is None else torch.tensor(lr, dtype=lr_dtype)
+    rate: Any = lr if lr_dtype is None else torch.tensor(lr, dtype=lr_dtype, device="cpu")
     kernels = elementwise(foreach)
     decay = 0.0 if decoupled else weight_decay
     gradient = changed_gradient(weight, gradient, decay, maximize, clip, kernels)

@@ -16,22 +16,30 @@ from ..runtime.model.processes import Processes
 from ..runtime.unsupported import warn_user
 from .options import Options
 
+_UNDO = "call accelerate.hooks.remove_hook_from_module(model, recurse=True) first"
+
 
 def refuse_offloading_hooks(module: nn.Module) -> None:
     """Raise InputError if accelerate's hooks bring weights when they are needed: device_map, cpu_offload,
-    disk_offload.
+    disk_offload, cpu_offload_with_hook.
 
-    The weights themselves are on meta, and get no gradients in eager PyTorch either.
+    Of all but the last, the weights themselves are on meta, and get no gradients in eager PyTorch either.
     """
+    whole: Any = getattr(sys.modules.get("accelerate.hooks"), "CpuOffload", ())
     for name, part in module.named_modules():
         hook: Any = getattr(part, "_hf_hook", None)
         for each in getattr(hook, "hooks", (hook,)):
+            if isinstance(each, whole):
+                raise InputError(
+                    f"accelerate's cpu_offload_with_hook moves {name or 'the module'} in forward, and a plan "
+                    f"moves weights itself: {_UNDO}; memplan offloads it by machine="
+                )
             if not getattr(each, "offload", False):
                 continue
             before = getattr(each, "original_devices", {}).values()
             way = "load the model without device_map="
             if all(device.type != "meta" for device in before):  # the hooks bring the weights back
-                way = "call accelerate.hooks.remove_hook_from_module(model, recurse=True) first"
+                way = _UNDO
             raise InputError(
                 f"accelerate's hooks offload {name or 'the module'} (device_map=, cpu_offload or "
                 f"disk_offload), and its weights get no gradients: {way}; memplan offloads it by machine="

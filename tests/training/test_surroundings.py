@@ -177,6 +177,38 @@ def test_gradients_that_are_off_are_named(off: Callable[[], Any], advised: Calla
     assert module.weight.grad is not None
 
 
+def later(_module: nn.Module, gradients: Any, *_: Any) -> Any:
+    return tuple(each if each is None else each * 3 for each in gradients)
+
+
+HOOKS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "forward": ("forward_hook", lambda _module, _given, output: output * 1.5),
+    "before forward": ("forward_pre_hook", lambda _module, given: (given[0] + 1,)),
+    "backward": ("full_backward_hook", later),
+    "before backward": ("full_backward_pre_hook", later),
+}
+
+
+@pytest.mark.parametrize("kind", HOOKS)
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+def test_a_hook_on_all_modules_is_planned_with_them(kind: str) -> None:
+    """It is called of the model's modules, not of those that memplan makes."""
+    place, hook = HOOKS[kind]
+    module, x = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4)), torch.randn(2, 4)
+    handle = getattr(nn.modules.module, f"register_module_{place}")(hook)
+    try:
+        expected = module(x).sum()
+        expected.backward()
+        gradients = gradients_of(module)
+        module.zero_grad()
+        loss = plan(module, x)(x)
+        loss.backward()
+    finally:
+        handle.remove()
+    assert torch.equal(loss, expected)
+    assert all(map(torch.equal, gradients_of(module), gradients))
+
+
 FACTORY = re.compile(
     r"torch\.(arange|as_tensor|empty|empty_strided|eye|full|linspace|ones|rand|randint|randn|randperm|"
     r"scalar_tensor|tensor|zeros)"

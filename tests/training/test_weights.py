@@ -261,3 +261,16 @@ def test_accelerates_offloading_hooks_are_refused_with_the_line_that_undoes_them
         assert all(map(torch.equal, values.values(), module.state_dict().values()))
         if how == "cpu":
             assert memplan.optimize(module, x, loss_fn=torch.sum, **given)(x).isfinite()
+
+
+def test_a_hook_that_moves_a_module_in_forward_is_refused_with_the_line_that_undoes_it() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    module, x = nn.Sequential(nn.Linear(4, 4)), torch.randn(2, 4)
+    expected = module(x).sum()
+    accelerate.cpu_offload_with_hook(module[0], torch.device("cpu"))
+    given: dict[str, Any] = {"budget": "100%", "solver": "store-all", "cache": False, "states": 0}
+    line = r"cpu_offload_with_hook moves 0 in forward.*remove_hook_from_module\(model, recurse=True\) first"
+    with pytest.raises(InputError, match=line):
+        memplan.optimize(module, x, loss_fn=torch.sum, **given)
+    accelerate.hooks.remove_hook_from_module(module, recurse=True)
+    assert torch.equal(memplan.optimize(module, x, loss_fn=torch.sum, **given)(x), expected)

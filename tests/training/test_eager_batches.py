@@ -146,7 +146,7 @@ def test_one_that_takes_more_than_the_budget_is_the_last(monkeypatch: pytest.Mon
     step = planned(module)
     x, labels = batch(20)
     monkeypatch.setattr(eager_batches, "live_peak", lambda call, _device: Peak(10**9, 0, call()))
-    with pytest.warns(UserWarning, match="more than the .* that plans have: further ones are refused"):
+    with pytest.warns(UserWarning, match="more than the budget of .*: further ones are refused"):
         step(x, targets=labels).backward()
     with pytest.raises(TraceError, match="draws Python's random numbers"):
         step(x, targets=labels)

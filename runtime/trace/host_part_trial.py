@@ -107,7 +107,7 @@ class Trial:
                 return replay.needed
         questions, found = self._part.calls.questions, dict[str, Question]()
         for number, question in enumerate(questions):
-            # One question of a line tells all that is told of it: a loop may ask a thousand at one place.
+            # The error names lines alone, and a loop may ask a thousand questions at one line.
             if question.place not in found and self._decides(number):
                 found[question.place] = question
         raise DecidingError([*found.values()] or questions)

@@ -6,6 +6,7 @@ identity. No method of a user's class is called: its attributes, slots, and what
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -278,13 +279,20 @@ def _bytes_of(thing: Any) -> bytes | None:
     return None
 
 
+_NOT_A_LOGGERS = ("_cache", "manager", "handlers")
+"""What a logger was asked, all loggers, and who writes: none is a level, and they are filled lazily."""
+
+
 def _state(thing: Any) -> Iterator[Any]:
     """Yield an object's state: its attributes, and what pickling and copying take; itself if there is
     neither.
     """
     own = own_attributes(thing)
     if own:
-        yield dict.copy(own)
+        logs = is_a(thing, logging.Logger)
+        yield {name: part for name, part in dict.items(own) if not (logs and name in _NOT_A_LOGGERS)}
+        if logs:
+            yield logging.root.manager.disable
     kind = type(thing)
     users = is_of_user_class(kind)
     if users:

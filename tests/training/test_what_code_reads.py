@@ -750,6 +750,27 @@ def test_operators_that_fill_their_attributes_in_the_trace(how: Any, monkeypatch
     assert torch.equal(traced(module)(X).detach(), module(X))
 
 
+def test_loggers_note_what_they_were_asked() -> None:
+    """A logger keeps its answers; its level is what counts."""
+    module, log = model(), logging.getLogger("memplan.tests.asked")
+    module.held = [log]
+    module.read = lambda self: 2.0 if self.held[0].isEnabledFor(logging.INFO) else 1.0
+    log.manager._clear_cache()
+    log.setLevel(logging.INFO)
+    step = traced(module)
+    assert torch.equal(step(X).detach(), module(X))
+    log.setLevel(logging.ERROR)
+    with pytest.raises(memplan.MismatchError, match=r"module\.held"):
+        step(X)
+    log.setLevel(logging.INFO)
+    logging.disable(logging.INFO)
+    try:
+        with pytest.raises(memplan.MismatchError, match=r"module\.held"):
+            step(X)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
 def test_iterators_that_the_iteration_makes() -> None:
     module = model()
     module.held = [1.0, 2.0]

@@ -63,7 +63,7 @@ class CollectivePlanner(TogetherPlanner):
 
     def _traced(self, iteration: Iteration) -> Program:
         ranks = ranks_of(iteration)
-        program = ranks.together(partial(_program, iteration))
+        program = self._trace_one_path(iteration, _program)
         self._check_form(iteration, program)
         self._check_groups(ranks, program)
         ranks.open(groups_of(program))

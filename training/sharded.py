@@ -77,7 +77,7 @@ class ShardedPlanner(TogetherPlanner):
 
     def _traced(self, iteration: Iteration) -> Program:
         shards = shards_of(iteration)
-        program = shards.ranks.together(partial(_program, iteration, shards))
+        program = self._trace_one_path(iteration, partial(_program, shards=shards))
         _check_values(shards, iteration.module)
         self._check_form(iteration, program)
         return program

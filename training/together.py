@@ -14,7 +14,7 @@ from __future__ import annotations
 import atexit
 import sys
 from abc import abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -34,6 +34,7 @@ from ..runtime.calls.collectives import collectives_in
 from ..runtime.collector import collector_off
 from ..runtime.device.host_capacity import available_bytes
 from ..runtime.model.iteration import Inputs, Iteration
+from ..runtime.model.processes import end_processes
 from ..runtime.program.program import Program
 from ..runtime.program.structure import graph_form
 from ..runtime.run.execute import Outcome, PlannedStep
@@ -43,6 +44,7 @@ from ..runtime.sharded.meshes import Mesh, RankGroups
 from ..runtime.sharded.ranks import Ranks
 from ..runtime.sharded.store import StoreLostError
 from ..runtime.trace.align import aligned
+from ..runtime.unsupported import warn_user
 from ..runtime.updates.catalogue import titles
 from .accumulating import AccumulatingStep
 from .agreement import SharedCall
@@ -67,6 +69,7 @@ def end_groups() -> None:
     end_all()
     error = getattr(sys, "last_value", None)  # of whatever no code has caught
     leave(error)
+    end_processes(error)
     while _made:
         _made.pop().end(error)
 
@@ -140,6 +143,26 @@ class TogetherPlanner(Planner):
     def _around_planning(self, iteration: Iteration) -> AbstractContextManager[None]:
         """Return a context for trace and measurements."""
         return nullcontext()
+
+    def _trace_one_path(self, iteration: Iteration, trace: Callable[[Iteration], Program]) -> Program:
+        """Trace on all ranks; once more, on a path that no values decide, if those of their batches decide
+        otherwise what the code does, as with a mask that hides nothing in one of them.
+        """
+        ranks = ranks_of(iteration)
+        program = ranks.together(partial(trace, iteration))
+        found = ranks.gathered((graph_form(program), program.used is not None))
+        if all(form == found[0][0] for form, _used in found) or not any(used for _form, used in found):
+            return program
+        try:
+            program = ranks.together(partial(trace, iteration._replace(one_path=True)))
+        except MemplanError:
+            return program  # the check of their forms says how they differ
+        warn_user(
+            "values in the batches of the ranks decide otherwise what the model's code does, as an attention "
+            "mask does that hides nothing on one rank: these batches are planned on the path for "
+            "torch.compile, whose results may differ from eager PyTorch's by roundings"
+        )
+        return program
 
     @abstractmethod
     def _traced(self, iteration: Iteration) -> Program:

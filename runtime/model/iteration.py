@@ -104,6 +104,7 @@ class Iteration(NamedTuple):
     shards: of weights that are spread over ranks; None if each process has them whole.
     peers: the ranks with which the iteration's own code communicates; None if it does not. With shards: it
         gathers its weights itself (runtime/sharded/gathered.py).
+    one_path: trace the path for torch.compile, which the values of a batch do not decide.
     """
 
     module: nn.Module
@@ -118,6 +119,7 @@ class Iteration(NamedTuple):
     scaler: torch.amp.GradScaler | None = None
     shards: Shards | None = None
     peers: Ranks | None = None
+    one_path: bool = False
 
     @property
     def ranks(self) -> Ranks | None:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from itertools import count
 from time import perf_counter
 from typing import Any
-from weakref import ReferenceType, ref
+from weakref import ReferenceType, WeakSet, ref
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +24,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...graphs.errors import InputError, MemplanError, MismatchError
 from ..device.choice import device_of
-from ..torch_internals import has_communication_hooks
+from ..sharded.signs import Signs, is_of_network, keep, line_of
+from ..sharded.store import SharedStore
+from ..torch_collectives import name_of_group
+from ..torch_internals import has_communication_hooks, timeout_of
 
 _SIZES = (2**10, 2**22)
 _ROUNDS = 5
+
+_numbers: dict[str, count[int]] = {}
+"""Per group, numbers of its objects of this module: equal on all ranks, which make theirs together."""
+
+_made = WeakSet["Processes"]()
 
 
 class Around(nn.Module):
@@ -77,6 +86,14 @@ def inside(module: Any) -> tuple[Any, Processes | None]:
     return parallel.module if parallel is module else module, Processes(parallel)
 
 
+def end_processes(error: BaseException | None) -> None:
+    """End what this program has with others. error: with which it ends, for the other ranks to name."""
+    for each in list(_made):
+        if error is not None:
+            each.leave(error)
+        each.await_readers()
+
+
 class Processes:
     """The process group of a DistributedDataParallel module.
 
@@ -94,6 +111,11 @@ class Processes:
         self._first = dist.get_global_rank(self._group, 0)
         self._buffers = bool(module.broadcast_buffers)
         self._together = False
+        name = name_of_group(self._group)
+        store = SharedStore(f"memplan/averages/{name}/{next(_numbers.setdefault(name, count()))}")
+        self._signs = Signs(store, self.rank, self.size, timeout_of(self._group, self._device.torch))
+        self.lost, self.under_way, self._came = "", False, perf_counter()
+        _made.add(self)
         self._averaged: list[tuple[str, tuple[int, ...]]] | None = None
         self._costs = self._measured()
 
@@ -105,14 +127,20 @@ class Processes:
         if not self._together:
             return gradient.clone()
         averaged = gradient * (1 / self.size)
-        dist.all_reduce(averaged, group=self._group)
+        self._run(dist.all_reduce, averaged)
         return averaged
 
     def average_all(self, gradients: Iterable[Tensor]) -> None:
         """Average the gradients in place, in this order, which is that of all ranks."""
-        for gradient in gradients:
-            gradient.mul_(1 / self.size)
-            dist.all_reduce(gradient, group=self._group)
+        try:
+            for gradient in gradients:
+                gradient.mul_(1 / self.size)
+                self._run(dist.all_reduce, gradient)
+        except BaseException as error:
+            self.leave(error)
+            raise
+        finally:
+            self.under_way = False
 
     @property
     def syncs(self) -> bool:
@@ -139,14 +167,51 @@ class Processes:
         buffers: those that it changes; all begin with the first rank's, if DistributedDataParallel was asked
             to do so.
         """
-        if self._buffers:
-            for buffer in buffers:
-                dist.broadcast(buffer, self._first, group=self._group)
-        self._together = True
+        if self.lost:
+            raise MemplanError(self.lost)
+        self._signs.go_on()
         try:
+            if self._buffers:
+                for buffer in buffers:
+                    self._run(dist.broadcast, buffer, self._first)
+            self._together = True
             yield
+        except BaseException as error:
+            if self.under_way:
+                self.leave(error)
+            else:  # the iteration may be repeated; if the program ends instead, the others know why
+                self._signs.fail(error)
+            raise
         finally:
-            self._together = False
+            self._together = self.under_way = False
+
+    def _run(self, collective: Callable[..., Any], tensor: Tensor, *arguments: int) -> None:
+        """Run a collective. Raises MemplanError, with the rank that is lost, if one is."""
+        if self.lost:
+            raise MemplanError(self.lost)
+        self.under_way, pause = True, perf_counter() - self._came
+        work = collective(tensor, *arguments, group=self._group, async_op=True)
+        try:
+            if tensor.is_cpu:
+                self._signs.wait_or_search(work)
+            else:
+                work.wait()
+        except RuntimeError as error:
+            if not is_of_network(error):
+                raise
+            keep(work, tensor)  # gloo goes on with it
+            self._signs.call_to_search()
+            self.lost = f"{self._signs.find_lost(error, pause)}; start all ranks anew, from a checkpoint"
+            raise MemplanError(self.lost) from None
+        self._came = perf_counter()
+
+    def leave(self, error: BaseException | None) -> None:
+        """Leave for good, so that no rank waits for this one. error: what this rank has raised."""
+        if not self.lost:
+            why = error or RuntimeError("the program has ended")
+            self.lost = f"this rank has failed: {line_of(why)}; start all ranks anew, from a checkpoint"
+            self._signs.fail(why)
+            self._signs.call_to_search()
 
     @contextmanager
     def planning(self, accumulate: int) -> Generator[None]:
@@ -166,6 +231,10 @@ class Processes:
             found = self._gathered(mine)
             if failed is None:
                 self._check(found, accumulate)
+
+    def await_readers(self) -> None:
+        """Let the others read why this rank has failed; see Signs."""
+        self._signs.await_readers()
 
     def _check(self, found: list[tuple[str | None, Any, int]], accumulate: int) -> None:
         for rank, (text, averaged, _many) in enumerate(found):

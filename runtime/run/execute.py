@@ -112,7 +112,7 @@ class PlannedStep:
         self.program = program
         self._processes = iteration.processes
         self._peers = iteration.peers
-        alone = self._processes is None
+        others = iteration.ranks or self._processes
         self._expected = Expected(program, iteration.inputs)
         self._reading = Reading(iteration)
         held = {path: program.constants[value] for value, path in program.held.items()}
@@ -160,8 +160,7 @@ class PlannedStep:
                 self.device,
                 self.journal,
                 None,
-                alone=alone,
-                ranks=iteration.ranks is not None,
+                others,
             )
             self._watch = Watch(schedule, terms, self.device, None)
             return
@@ -182,8 +181,7 @@ class PlannedStep:
             self.device,
             self.journal,
             (self.cycle, self._ownership),
-            alone=alone,
-            ranks=iteration.ranks is not None,
+            others,
         )
         self._watch = Watch(schedule, terms, self.device, self.cycle)
         self._moving = [program.values[value].storage in self._moved for value in program.residents]

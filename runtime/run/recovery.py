@@ -4,8 +4,8 @@ nothing was changed, or all was kept (`undo`)      as if it had not begun: it ca
 sums of gradients were changed, no weight          the sums are forgotten: the update begins anew
 a weight was changed, or lost                      all that updates change is given up: nobody may have it
 
-With other processes, which go on with their update, lost sums are as a lost weight. Ranks that run one
-schedule end together, so that no weight need be refused for them.
+With other processes, which go on with their update, lost sums are as a lost weight. If collectives of the
+iteration have begun (`Others`), none can be repeated: all end, and weights that are as before stay readable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from torch import Tensor
 
@@ -49,6 +49,20 @@ BEGINS_ANEW = (
 """Another."""
 
 
+class Others(Protocol):
+    """The other processes that train with this one.
+
+    under_way: whether they can't repeat the present iteration: a collective of it has begun.
+    """
+
+    @property
+    def under_way(self) -> bool: ...
+
+    def leave(self, error: BaseException | None) -> None:
+        """Leave for good: nobody waits for this process. error: what it has raised."""
+        ...
+
+
 class Recovery:
     """Recovery of a step's iterations.
 
@@ -63,24 +77,18 @@ class Recovery:
         device: Device,
         journal: Journal,
         moved: tuple[Cycle, Ownership | SpreadOwnership] | None,
-        *,
-        alone: bool = True,
-        ranks: bool = False,
+        others: Others | None = None,
     ) -> None:
-        """Prepare the recovery.
-
-        alone: this is the only process. ranks: others run the same schedule, and end with this one.
-        """
-        self._ranks, self._lost_line = ranks, LOST_AMONG_RANKS if ranks else LOST
+        """Prepare the recovery. others: the processes that train with this one."""
+        self._others = others
         self._program, self._owners, self._optimizer = program, owners, optimizer
         self._device, self._journal = device, journal
         self._cycle, self._ownership = moved or (None, None)
         self._sums = sums_of(program)
-        self._begins_anew = self._sums if alone or ranks else set[int]()
         self._random = any(operation.random for operation in program.operations)
         if self._cycle is not None:
             self._cycle.when_lost = _weakly(self._give_up)
-            self._cycle.lost_line = self._lost_line
+            self._cycle.lost_line = self._lost_line()
 
     @contextmanager
     def around(self, residents: Sequence[Tensor]) -> Generator[None]:
@@ -97,7 +105,8 @@ class Recovery:
                 self._cycle.end_jobs()  # they may still copy from and to what the frames hold
             forget_frames(error, but=handled)  # else they hold the iteration's memory
             lost = self._left_changed()
-            if lost <= self._begins_anew:
+            ends = self._others is not None and self._others.under_way
+            if lost <= (self._sums if ends or self._others is None else set[int]()):
                 self._put_back(residents)
                 for source, state in states:
                     restore_generator(source, state)
@@ -107,10 +116,11 @@ class Recovery:
             else:
                 self._give_up()
                 note = LOST
-            if not self._ranks:
+            if ends and self._others is not None:
+                self._others.leave(error)
+                note = "" if isinstance(error, MemplanError) else LOST_AMONG_RANKS  # else the error says it
+            if note:
                 error.add_note(note)
-            elif not isinstance(error, MemplanError):  # that of another rank's failure says it itself
-                error.add_note(self._lost_line)
             if self._optimizer is not None:
                 self._optimizer.undo()
             raise
@@ -159,13 +169,18 @@ class Recovery:
         updates = filter(updates_weights, self._program.operations)
         updated = self._sums | {storage for operation in updates for storage in operation.mutates}
         self._drop(updated)
+        if self._others is not None and self._others.under_way:
+            self._others.leave(sys.exception())
         if self._cycle is not None:
             updated -= self._cycle.moved
         for value, (_name, owner) in self._owners.of(updated).items():
             give_up(planned_local(owner()), self._program.values[value], self._refusal())
 
     def _refusal(self) -> Callable[[], NoReturn]:
-        return partial(_refuse, self._lost_line)
+        return partial(_refuse, self._lost_line())
+
+    def _lost_line(self) -> str:
+        return LOST_AMONG_RANKS if self._others is not None and self._others.under_way else LOST
 
     def _drop(self, storages: set[int]) -> None:
         """Mark the moved ones of these storages as lost: they have a value nowhere any more."""

@@ -7,7 +7,6 @@ states, is owned as without ranks (ownership.py).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Container, Mapping
 from typing import NoReturn
 
@@ -99,9 +98,8 @@ class SpreadOwnership:
         self._others.give_back()
 
     def give_up(self, storages: Container[int], refuse: Callable[[], NoReturn]) -> None:
-        """Refuse these, and further iterations: the ranks may be apart."""
+        """Refuse every use of these."""
         self._others.give_up(storages, refuse)
         for x, (_name, owner) in (*self._weights.items(), *self._masters.items()):
             if x in storages:
                 give_up_local(owner(), refuse)
-        self._shards.ranks.leave(sys.exception())

@@ -49,13 +49,15 @@ class OnAllRanksError(Exception):
 
 
 class Ranks:
-    """The ranks of a mesh.
+    """The ranks of a mesh. They agree before each iteration, so that none can be repeated by one alone.
 
     rank: this one. size: number of ranks. shard: number of this rank's share. shards: of how many. replicas:
     number of ranks that hold the same share. members: all, by their numbers in the default group. mesh,
     placements: of shares. device: the one that computes here. on_node: the most ranks on one node, by the
     names of the hosts. lost: why no collective can run any more; empty if they can.
     """
+
+    under_way = True
 
     def __init__(self, mesh: Mesh | RankGroups, device: torch.device) -> None:
         """Create the groups. Raises InputError for a mesh that is not one of running ranks."""

@@ -2,6 +2,7 @@
 looks for a lost one, and that it is alive.
 
     failed/RANK   its error; empty once it goes on
+    lost          one is lost: each rank is to look for it
     here/RANK     it has lost another, and answers: `late` if a collective has timed out
     beat/RANK     a number that grows while it plans or saves, however long that takes
     silent        a rank has given no sign of life for too long
@@ -33,6 +34,9 @@ _LAST_WORDS = 3.0
 
 _BEAT = 2.0
 """Seconds between two signs of life."""
+
+_LOOK = timedelta(seconds=1)
+"""Between two looks of a rank that waits for a collective."""
 
 _SILENCE = 30.0
 """Seconds without a sign of life after which a rank counts as hanging, if its group's timeout is less."""
@@ -144,6 +148,24 @@ class Signs:
                 "ended: one waits in a call that the others do not make"
             )
         return f"the network between the ranks has failed: {line_of(error)}"
+
+    def call_to_search(self) -> None:
+        """Have all ranks look for the lost one."""
+        with suppress(RuntimeError):
+            self._store.set("lost", "")
+
+    def wait_or_search(self, work: Any) -> None:
+        """Wait for a collective. Raises RuntimeError if it fails, or if a rank is lost meanwhile."""
+        while True:
+            try:
+                work.wait(_LOOK)
+                return
+            except RuntimeError:
+                if work.is_completed():
+                    work.wait()  # raises its own error
+                    return
+                if self._store.has("lost"):
+                    raise RuntimeError("the process group has lost a rank") from None
 
     # ── signs of life ───────────────────────────────────────────────────────────────────────────────
 

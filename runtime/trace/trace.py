@@ -76,7 +76,8 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
     bring_back(filter(_shares_memory, iteration.module.parameters()))
     failed: list[_Failed] = []
     before, deciding = _succeeded.get(iteration.module, (None, set[str]()))
-    for way in (*([] if before is None else [before]), *WAYS):  # also for layouts and for other shapes
+    ways = (*([] if before is None else [before]), *WAYS)  # also for layouts and for other shapes
+    for way in (TracePath(compiling=True),) if iteration.one_path else ways:
         if way.host_part and iteration.purpose == "part":
             continue  # the code of a part of a larger graph runs between the caller's own
         if way.values == "real" and not any(map(is_real, tensors_in(iteration.inputs).values())):
@@ -85,7 +86,8 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
         if way.drops and not dropped:
             continue
         if (program := _attempt(iteration, forms or {}, way, deciding, failed)) is not None:
-            _succeeded[iteration.module] = way, deciding
+            if not iteration.one_path:
+                _succeeded[iteration.module] = way, deciding
             if dropped and not way.host_part:
                 warn_user(dropped[0])
             break

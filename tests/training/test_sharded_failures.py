@@ -11,13 +11,16 @@ import copy
 import random
 from contextlib import suppress
 from pathlib import Path
+from time import perf_counter, sleep
 from typing import Any, cast
 
 import memplan
 import pytest
 import torch
-from failing_operations import ERRORS, FailingAt, enter_faults
+from failing_operations import ERRORS, FailingAt, MineError, enter_faults
 from memplan.graphs.machine import Links, Machine
+from memplan.runtime.model.processes import Processes
+from memplan.runtime.run.cycle import LOST_AMONG_RANKS
 from memplan.runtime.sharded.local_tensors import local_tensor
 from memplan.training.together import ranks_of
 from ranks import ranks
@@ -160,3 +163,54 @@ def test_a_failure_on_a_rank_leaves_nothing_half_done(tmp_path: Path, ways: list
 
 def all_ways(rank: int, ways: list[str], folder: str, many: int) -> list[str]:
     return [f"{way}: {line}" for way in ways for line in fail_often(rank, way, folder, many)]
+
+
+def fail_in_ddp(rank: int) -> tuple[list[str], float, list[Tensor]]:
+    """Fail on one rank before a collective, and repeat; then fail between two. The program goes on."""
+    torch.manual_seed(3)
+    module = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 3)))
+    batch, optimizer = torch.randn(8, 6), torch.optim.AdamW(module.parameters(), lr=0.01)
+    options: dict[str, Any] = {"budget": "100%", "time_limit": 0.3, "cache": False, "progress": False}
+    step: Any = memplan.optimize(module, batch, loss_fn=squares, optimizer=optimizer, **options)
+    step(batch)
+    enter_faults(setattr)
+    said = list[str]()
+    if rank == FAILS:
+        FailingAt.now = FailingAt(1, MineError)
+        with suppress(MineError):
+            step(batch)
+        FailingAt.now = None
+    step(batch)
+    weights = [each.detach().clone() for each in module.parameters()]
+    average, calls, begun = Processes.average, 0, perf_counter()
+
+    def fails(self: Processes, gradient: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise OSError("no room on the device")
+        return average(self, gradient)
+
+    if rank == FAILS:
+        Processes.average = fails
+    for _ in range(2):
+        try:
+            step(batch)
+        except (OSError, memplan.MemplanError) as error:
+            said.append("; ".join([str(error), *getattr(error, "__notes__", ())]))
+    seconds = perf_counter() - begun
+    if rank == FAILS:
+        sleep(6)
+    return said, seconds, weights
+
+
+@pytest.mark.scripts
+def test_a_rank_that_fails_between_two_averages_ends_the_others(tmp_path: Path) -> None:
+    """Before the first it may repeat the iteration: the others wait."""
+    (first, seconds, weights), (own, _seconds, repeated) = ranks(fail_in_ddp, tmp_path)
+    assert all(map(torch.equal, weights, repeated))
+    line = "has failed: no room on the device; start all ranks anew, from a checkpoint"
+    assert first == [f"rank 1 of 2 {line}"] * 2
+    assert own[0] == f"no room on the device; {LOST_AMONG_RANKS}"
+    assert own[1].startswith(f"this rank {line}")
+    assert seconds < 5

@@ -56,6 +56,7 @@ PLACES = {
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PLACES)
 def test_all_places_state_the_same_memory(
     name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -93,6 +93,7 @@ def command(line: str) -> list[str]:
     return [sys.executable, *modules[program], *here]
 
 
+@pytest.mark.timeout(650)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_runs_from_top_to_end(page: Path, tmp_path: Path) -> None:
     program = tmp_path / "page.py"
@@ -105,7 +106,7 @@ def test_a_page_runs_from_top_to_end(page: Path, tmp_path: Path) -> None:
         "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
     }
     ended = subprocess.run(
-        [sys.executable, program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280
+        [sys.executable, program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
     )
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-3000:]
 

@@ -376,7 +376,8 @@ def test_the_planned_peak_is_that_of_an_updates_largest_plan() -> None:
     module, log = model(), TrainingLog(progress_callback(False))
     steps = [planned(module, sgd(module), budget=budget) for budget in ("100%", "80%")]
     larger, smaller = (each._book.plan(each.plans[0]) for each in steps)  # pyright: ignore[reportPrivateUsage]
+    planner = steps[1]._planner  # pyright: ignore[reportPrivateUsage]
     log.joined(steps[0].plans[0], larger, None)
-    log.opened(steps[1].plans[0], smaller, None)
+    log.opened(steps[1].plans[0], smaller, None, planner)
     peaks = [each.plan.figures.peak for each in steps]
-    assert log.prediction(steps[1].plans[0]).figures.peak == peaks[0] > peaks[1]
+    assert log.prediction(steps[1].plans[0], planner).figures.peak == peaks[0] > peaks[1]

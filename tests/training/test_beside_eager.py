@@ -82,6 +82,7 @@ SLOW = [(1.0, 1.2)] * 6 + [(1.0, 0.9)]
 """Rounds of a plan that is slow in all but one: seconds of eager, of the plan."""
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("verify", [None, True], ids=["at the first batch", "before"])
 def test_a_plan_that_is_worse_in_both_is_refused(monkeypatch, verify):
     """Eager takes less by its checkpoints; and less time, as if the plan were slow."""

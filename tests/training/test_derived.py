@@ -67,6 +67,7 @@ def sgd(module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("most", "updates"), [(2, True), (8, False)], ids=["updates", "gradients"])
 def test_forty_lengths_train_as_eager_pytorch(most: int, updates: bool, measured: list[str]) -> None:
     module = Wide()
@@ -97,6 +98,7 @@ def test_forty_lengths_train_as_eager_pytorch(most: int, updates: bool, measured
         assert peak.peak_bytes + resident_bytes(step.plans[0].program) <= step.plans[0].budget
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("length", [3, 40, 63])
 def test_bytes_are_those_that_are_measured(length: int) -> None:
     step = planned(Wide(), 64, budget="100%", optimizer=None)
@@ -108,6 +110,7 @@ def test_bytes_are_those_that_are_measured(length: int) -> None:
     assert derived.operations.workspace.tolist() == expected.operations.workspace.tolist()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", [64, 20], ids=["fits", "does not fit"])
 def test_a_branch_by_lengths_keeps_everything_or_is_measured(first: int, measured: list[str]) -> None:
     module = Wide()

@@ -105,7 +105,7 @@ def test_what_suffices_with_a_host_suffices_on_a_device_that_has_one(
     assert found.keys() == ways
     for way, text in found.items():
         size = int(text.replace(",", ""))
-        given = {"optimizer": optimizer} if "optimizer" in way else {}
+        given: dict[str, Any] = {"optimizer": optimizer} if "optimizer" in way else {}
         machine = Machine(links=Links(1e9, 1e9))
         step = memplan.optimize(module, x, budget=size, machine=machine, **options, **given)
         assert step.plan.device.total <= size

@@ -578,6 +578,7 @@ def by_a_first_iteration(m):
     return read
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", COUNTS)
 def test_what_an_iteration_counts_and_uses_is_refused(name: str) -> None:
     module = model()
@@ -755,7 +756,7 @@ def test_loggers_note_what_they_were_asked() -> None:
     module, log = model(), logging.getLogger("memplan.tests.asked")
     module.held = [log]
     module.read = lambda self: 2.0 if self.held[0].isEnabledFor(logging.INFO) else 1.0
-    log.manager._clear_cache()
+    log.manager._clear_cache()  # pyright: ignore[reportAttributeAccessIssue]
     log.setLevel(logging.INFO)
     step = traced(module)
     assert torch.equal(step(X).detach(), module(X))

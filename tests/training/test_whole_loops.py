@@ -25,6 +25,7 @@ from torch.optim import SGD, Adagrad, AdamW, Optimizer, RMSprop
 from whole_loops import LOOPS, Loops, adam, momentum, smallest
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LOOPS)
 def test_the_peak_of_the_whole_loop_is_within_the_budget(name: str) -> None:
     make, loop, options = LOOPS[name]

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from types import CellType, FunctionType
 from typing import Any, NamedTuple
-from weakref import ReferenceType, WeakSet
+from weakref import ReferenceType, WeakKeyDictionary, WeakSet
 
 import numpy as np
 import torch
@@ -185,10 +185,29 @@ _CACHED: Any = type(functools.cache(len))
 _CONTAINERS = (tuple, list, dict)
 
 
+_MANY = 16
+"""Misses that a cache, once cleared, does not reach once more between two looks."""
+
+_fixed: WeakKeyDictionary[Any, tuple[int, int, int]] = WeakKeyDictionary()
+"""Caches that held neither a tensor nor a container that can change: their hits, misses and size then."""
+
+
 def _forget_tensors() -> None:
     for cached in _caches.all():
-        if cached.cache_info().currsize and _holds_tensor(gc.get_referents(cached)):
-            cached.cache_clear()
+        hits, misses, _most, size = cached.cache_info()
+        if size and not _is_as_it_was(_fixed.get(cached), (hits, misses, size)):
+            holds_tensor, can_change = _looked_into(cached)
+            if holds_tensor:
+                cached.cache_clear()
+            elif not can_change:
+                _fixed[cached] = hits, misses, size
+
+
+def _is_as_it_was(then: tuple[int, int, int] | None, now: tuple[int, int, int]) -> bool:
+    """Tell whether a cache has the same content: only a miss adds to it, and clearing resets the counts."""
+    if then is None or then[1:] != now[1:]:
+        return False
+    return now[0] == then[0] or (now[0] > then[0] and now[1] > _MANY)
 
 
 class _Caches:
@@ -221,18 +240,21 @@ class _Caches:
 _caches = _Caches()
 
 
-def _holds_tensor(things: list[Any]) -> bool:
-    """Tell whether one of these is a tensor, or holds one in containers, five deep.
+def _looked_into(cached: Any) -> tuple[bool, bool]:
+    """Tell whether a cache holds a tensor, in containers five deep, and whether one of these can change.
 
     All of one depth are checked at once, by their types.
     """
-    for _depth in range(5):
+    attributes = vars(cached)  # the wrapped function's, such as its annotations
+    things, can_change = [each for each in gc.get_referents(cached) if each is not attributes], False
+    for depth in range(5):
         kinds = set(map(type, things))
         if any(issubclass(kind, Tensor) for kind in kinds):
-            return True
+            return True, can_change
+        can_change |= depth > 0 and any(issubclass(kind, list | dict) for kind in kinds)  # 0: its own table
         inside = {kind for kind in kinds if issubclass(kind, _CONTAINERS) or kind.__module__ == "functools"}
         things = gc.get_referents(*[thing for thing in things if type(thing) in inside])
-    return False
+    return False, can_change
 
 
 # ── how each kind of thing is kept ──────────────────────────────────────────────────────────────────

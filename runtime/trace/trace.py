@@ -66,6 +66,8 @@ def trace(iteration: Iteration, forms: Forms | None = None) -> Program:
     """
     start = perf_counter()
     refuse(iteration)
+    if iteration.updates is not None:
+        rules(iteration.module, iteration.updates.optimizer)  # refused before each way of tracing is tried
     for name, tensor in tensors_in(iteration.inputs).items():
         refuse_input(name, tensor)
     if torch.is_anomaly_enabled():

@@ -71,6 +71,7 @@ def test_an_error_switches_it_on_again() -> None:
     assert gc.isenabled()
 
 
+@pytest.mark.sampled(1)
 def test_planning_leaves_the_collector_as_it_was(collects: bool) -> None:
     class Logs(nn.Module):
         def __init__(self) -> None:

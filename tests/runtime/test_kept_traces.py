@@ -115,6 +115,7 @@ READERS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("place", ["build", "file"])
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 def test_a_variable_that_the_model_reads_counts(

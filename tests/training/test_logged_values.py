@@ -194,6 +194,7 @@ def kept(model: Model) -> str:
     return repr([[*map(value, model.kept)], model.calls, model.mean, model.best, value(model.state)])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("use", FOLLOWED, ids=lambda use: use.__name__)
 def test_code_keeps_the_values_that_eager_pytorch_gives_it(use: Use) -> None:
     model, losses, written = updates(use, planned=True)
@@ -262,6 +263,7 @@ REFUSED: dict[Use, str] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("use", REFUSED, ids=lambda use: use.__name__)
 def test_a_value_that_leads_to_the_loss_is_refused_with_its_line(use: Use) -> None:
     with pytest.raises(MemplanError, match=REFUSED[use]):

@@ -371,6 +371,16 @@ def coalesced(group: dist.ProcessGroup | None) -> AbstractContextManager[Any]:
     return dist.distributed_c10d._coalescing_manager(group)
 
 
+def parameter_at(tensor: Tensor) -> Tensor:
+    """Return a parameter in the tensor's memory, made as `nn.Parameter` makes it."""
+    return Tensor._make_subclass(nn.Parameter, tensor.detach())
+
+
+def dynamo_is_imported() -> bool:
+    """Tell whether the modules of torch.compile are there, which the first fake mode imports."""
+    return "torch._dynamo" in sys.modules
+
+
 def version_of(tensor: Tensor) -> int:
     """Return how often the tensor has been changed in place."""
     return -1 if tensor.is_inference() else tensor._version

@@ -5,6 +5,9 @@
     verify=True     each plan, before its first iteration, on the inputs that it was made for
     verify=False    never
 
+A plan on the path for torch.compile is one for all values of a batch, by which eager PyTorch's code may
+decide. So it is compared once more before a batch whose masks or whole numbers let it decide otherwise.
+
 Plans that move tensors, parts of a larger graph, compiled operations, CUDA graphs, several processes and
 forward passes are compared before their first iteration: an iteration of these goes on in the next one, or
 has no eager counterpart by itself.
@@ -15,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
+
+import torch
 
 from ..graphs.errors import InputError, MemplanError
 from ..graphs.machine import Machine
@@ -31,7 +36,7 @@ from ..runtime.compare.verdict import (
     has_memory_for_eager,
     warning,
 )
-from ..runtime.model.iteration import Iteration
+from ..runtime.model.iteration import Iteration, tensors_in
 from ..runtime.model.unchanged import unchanged
 from ..runtime.out_of_memory import is_out_of_memory
 from ..runtime.run.execute import Outcome, PlannedStep
@@ -39,6 +44,17 @@ from ..runtime.unsupported import warn_user
 from .options import Options
 from .plan_cache import Plan
 from .report import LoopAccount, TrainingLog
+
+_WHOLE = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+
+_Decided = tuple[tuple[str, bool, bool], ...]
+"""Of each mask and input of whole numbers: its name, whether all are other than 0, and whether any is."""
+
+
+def _decided(iteration: Iteration) -> _Decided:
+    """Return what code commonly decides by in a batch: `mask.all()`, `mask.any()`."""
+    inputs = tensors_in(iteration.inputs).items()
+    return tuple((name, bool(x.all()), bool(x.any())) for name, x in inputs if x.dtype in _WHOLE)
 
 
 @dataclass
@@ -67,6 +83,8 @@ class Verification:
 
     machine_of: returns a plan's machine.
     waiting: the plans that are compared on the batches that train first.
+    decided: of plans on the path for torch.compile, what code could decide by the batches they were compared
+        with.
     """
 
     options: Options
@@ -74,6 +92,9 @@ class Verification:
     machine_of: Callable[[Plan], Machine | None]
     waiting: WeakKeyDictionary[PlannedStep, _Waiting] = field(
         default_factory=WeakKeyDictionary[PlannedStep, _Waiting]
+    )
+    decided: WeakKeyDictionary[PlannedStep, set[_Decided]] = field(
+        default_factory=WeakKeyDictionary[PlannedStep, "set[_Decided]"]
     )
 
     def can_wait(self, iteration: Iteration, step: PlannedStep, plan: Plan) -> bool:
@@ -133,6 +154,7 @@ class Verification:
 
         Raises DifferenceError, and InputError for a plan that is worse than eager PyTorch.
         """
+        self._decides_anew(iteration, step)
         same = compared(iteration, step, plan.graph, in_turn, plan.compiled)
         if same is not None and same.eager is not None and weighs:
             self._weigh(iteration, step, plan, same.eager, loop)
@@ -149,7 +171,10 @@ class Verification:
         Raises what `before_training` raises. All is then as before.
         """
         waiting, begun = self.waiting.get(step), False
+        anew = self.options.verify is not False and self._decides_anew(iteration, step)
         if waiting is None:
+            if anew and not iteration.accumulates:
+                self.before_training(iteration, step, self.book.plan(step), None, loop, weighs=False)
             return run()
 
         def planned() -> Outcome:
@@ -187,6 +212,18 @@ class Verification:
             for other in [x for x, each in self.waiting.items() if each.comparison is waiting.comparison]:
                 del self.waiting[other]
         return outcome
+
+    def _decides_anew(self, iteration: Iteration, step: PlannedStep) -> bool:
+        """Note a batch of a plan on the path for torch.compile. Tell whether its code could decide otherwise
+        than by those before.
+        """
+        if not step.program.compiling:
+            return False
+        known, now = self.decided.setdefault(step, set[_Decided]()), _decided(iteration)
+        if now in known:
+            return False
+        known.add(now)
+        return True
 
     def _weigh(
         self, iteration: Iteration, step: PlannedStep, plan: Plan, eager: Cost, loop: LoopAccount

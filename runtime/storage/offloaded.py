@@ -22,7 +22,14 @@ from torch import Tensor, nn
 from ...graphs.errors import MemplanError
 from ..program.names import full_name
 from ..program.program import Value
-from ..torch_internals import HOLD, HOOKS_OF_TENSOR, attributes_of, empty_for_nobody, no_torch_function
+from ..torch_internals import (
+    HOLD,
+    HOOKS_OF_TENSOR,
+    attributes_of,
+    empty_for_nobody,
+    no_torch_function,
+    parameter_at,
+)
 
 Fill = Callable[[Tensor], None]
 """Writes the bytes of a tensor's storage into these, on whatever device they are."""
@@ -244,7 +251,7 @@ def _made_parameter(tensor: Tensor) -> Tensor | None:
     bring_back([tensor])
     if type(tensor) is not nn.Parameter:
         return None
-    return Tensor._make_subclass(nn.Parameter, tensor.detach())
+    return parameter_at(tensor)
 
 
 readers: list[Callable[[Tensor], Tensor]] = []

@@ -11,7 +11,6 @@ Parameters come in once even if they are tied, so their gradients are summed onc
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, redirect_stdout
 from functools import partial
@@ -41,6 +40,7 @@ from ..torch_internals import (
     FakeTensor,
     FakeTensorMode,
     addresses_refused,
+    dynamo_is_imported,
     memory_of,
     version_of,
 )
@@ -340,8 +340,7 @@ def _distinct(iteration: Iteration) -> tuple[dict[str, Tensor], dict[str, Tensor
 def _fake_mode(tensors: Sequence[Tensor], forms: Forms) -> FakeTensorMode:
     """Return the mode of a model that is fake already, else a new one."""
     modes = (tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor))
-    first = "torch._dynamo" not in sys.modules  # the first mode imports it
-    with undisturbed() if first else nullcontext():
+    with nullcontext() if dynamo_is_imported() else undisturbed():
         return next(modes, None) or TrueFakes(forms)
 
 

@@ -26,7 +26,7 @@ FILES = sorted(
 )
 DOCUMENTED = {"_replace", "_fields", "_asdict", "_make", "_exit", "_run_exitfuncs", "_getframe"}
 NOT_OF_TORCH = {"_shutdown", "_functools", "_thread", "_ctypes", "_cache", "_name_", "_cython", "_memplan"}
-"""Names of Python's threads, modules, loggers and enumerations, of Cython's types, of our tensors' attribute."""
+"""Names of Python's threads, modules, loggers and enums, of Cython's types, of our attribute of tensors."""
 UNDOCUMENTED = ("torch.fx.experimental", "torch.utils.flop_counter", "torch.utils.weak")
 
 

@@ -19,7 +19,8 @@ def sizes(*cached: Any) -> list[int]:
 def test_tensors_are_forgotten_and_all_else_stays(most: int | None) -> None:
     plain = functools.lru_cache(most)(lambda number: (number, "text"))
     table = functools.lru_cache(most)(lambda number: (number, {"rows": [torch.zeros(number)]}))
-    plain(1), table(1)
+    plain(1)
+    table(1)
     assert sizes(plain, table) == [1, 0]
     assert sizes(plain, table) == [1, 0]
     table(2)
@@ -28,8 +29,9 @@ def test_tensors_are_forgotten_and_all_else_stays(most: int | None) -> None:
 
 def test_what_comes_into_a_container_later_is_seen() -> None:
     """The cache itself has not changed since it was looked at."""
-    registry = functools.cache(lambda: {"rows": ()})
-    rows = registry()
+    rows: dict[str, Any] = {"rows": ()}
+    registry = functools.cache(lambda: rows)
+    registry()
     assert sizes(registry) == [1]
     rows["rows"] = (torch.zeros(2),)
     assert sizes(registry) == [0]
@@ -38,7 +40,8 @@ def test_what_comes_into_a_container_later_is_seen() -> None:
 def test_a_cache_that_was_cleared_is_looked_at_anew() -> None:
     found: list[Any] = [1, torch.zeros(2)]
     latest = functools.cache(lambda: found[0])
-    latest(), latest()
+    latest()
+    latest()
     assert sizes(latest) == [1]
     latest.cache_clear()
     found.reverse()

@@ -71,8 +71,8 @@ def test_a_step_shows_its_plan_and_what_it_has_done(step: memplan.Step) -> None:
     step(torch.randn(4, 8))
     assert repr(step).startswith("<Step of Sequential: 1 iterations, ")
     assert format_bytes(step.plan.device.total) in shown(step)
-    assert format_bytes(step.plan.budget) in repr(step.plan)
-    assert shown(step.plan)[0] == f"Plan within {format_bytes(step.plan.budget)}"
+    assert format_bytes(step.plan.limit.total) in repr(step.plan)
+    assert shown(step.plan)[0] == f"Plan within {format_bytes(step.plan.limit.total)}"
     for each in (step, step.plan):
         assert len(repr(each)) < LONGEST
     assert repr(step.report()) == str(step.report())

@@ -37,7 +37,7 @@ class DeviceMemory:
 
     @property
     def extra(self) -> str:
-        """What there is besides the plan, as '4.02 MiB of AdamW's states and 2.01 MiB of .grad'."""
+        """The parts besides the plan, as '4.02 MiB of AdamW's states and 2.01 MiB of .grad'."""
         return " and ".join(f"{format_bytes(size)} of {name}" for size, name in self._besides())
 
     @property

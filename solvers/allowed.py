@@ -127,7 +127,7 @@ class Restriction:
             size = min((host_bytes(graph, operation, mode) for mode in left), default=0)
             if machine.host_capacity is not None and size > machine.host_capacity:
                 name, there = graph.operations.name[operation], spelled(machine.host_capacity)
-                yield f"{name} needs {spelled(size)} of host memory there; the machine has {there}"
+                yield f"on the CPU {name} needs {spelled(size)} of host memory; the machine has {there}"
                 return
 
     def _missing(self) -> list[Technique]:

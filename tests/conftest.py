@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
-import resource
 import signal
 import sys
 import time
@@ -79,6 +78,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what the tests took of the processors, with all processes that they have started."""
+    if os.name != "posix":
+        return
+    resource = importlib.import_module("resource")
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     seconds = sum(each.ru_utime + each.ru_stime for each in used)
     terminalreporter.write_line(f"{seconds:,.0f} s of processor time")

@@ -11,7 +11,7 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 from mutation.draw import drawn, lines_of
 from mutation.mutations import Sites, function_at, mutated
-from mutation.reach import within
+from mutation.reach import Reach, within
 
 SOURCE = """
 def least(rows: list[int] = [3], *, most: int = 2) -> int:
@@ -62,3 +62,8 @@ def test_the_fastest_tests_run_and_one_in_any_case() -> None:
     seconds = {"a": 1.0, "b": 2.0, "c": 4.0}
     assert within("abc", seconds, 3.5) == ["a", "b"]
     assert within("c", seconds, 1.0) == ["c"]
+
+
+def test_mutants_wait_for_the_records_of_all_tests(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"run `mutants\.py record` first"):
+        Reach(tmp_path)

@@ -199,11 +199,11 @@ class Record:
 
 
 class LoopAccount(Protocol):
-    """What knows a loop's memory around its plans: the planner."""
+    """The account of a loop's memory around its plans, which the planner keeps."""
 
     @property
     def outside(self) -> object:
-        """What was counted outside of plans; another object once it has changed."""
+        """The memory counted outside of plans; another object once it has changed."""
         ...
 
     def around(self, graph: Graph, size: int) -> DeviceMemory: ...

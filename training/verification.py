@@ -6,7 +6,8 @@
     verify=False    never
 
 A plan on the path for torch.compile is one for all values of a batch, by which eager PyTorch's code may
-decide. So it is compared once more before a batch whose masks or whole numbers let it decide otherwise.
+decide. So it is compared once more before a batch whose masks or whole numbers let it decide otherwise, but
+in updates over several batches.
 
 Plans that move tensors, parts of a larger graph, compiled operations, CUDA graphs, several processes and
 forward passes are compared before their first iteration: an iteration of these goes on in the next one, or
@@ -54,7 +55,11 @@ _Decided = tuple[tuple[str, bool, bool], ...]
 def _decided(iteration: Iteration) -> _Decided:
     """Return what code commonly decides by in a batch: `mask.all()`, `mask.any()`."""
     inputs = tensors_in(iteration.inputs).items()
-    return tuple((name, bool(x.all()), bool(x.any())) for name, x in inputs if x.dtype in _WHOLE)
+    return tuple(
+        (name, bool(x.all()), bool(x.any()))
+        for name, x in inputs
+        if x.dtype in _WHOLE and x.layout is torch.strided
+    )
 
 
 @dataclass

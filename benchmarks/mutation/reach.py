@@ -1,7 +1,7 @@
 """The tests that reach a line, with their seconds, from records on disk.
 
-Records are kept by groups of test files. A group that has its records is not run again, so that an ended run
-goes on; records belong to one state of the sources and tests.
+Records are kept by groups of test files. A group that has its records is left out, so that an ended run goes
+on; records belong to one state of the sources and tests.
 """
 
 from __future__ import annotations
@@ -75,9 +75,12 @@ def _records(folder: Path, files: Sequence[str]) -> Path:
 
 
 class Reach:
-    """What the records of a folder say."""
+    """The records of a folder: which tests reach a line, and the seconds of each."""
 
     def __init__(self, folder: Path) -> None:
+        """Read the records. Raises SystemExit if some tests have none: mutants would seem to survive."""
+        if not all(_records(folder, files).with_suffix(".json").exists() for files in groups()):
+            raise SystemExit("not all tests are recorded in this state: run `mutants.py record` first")
         self._data = [
             _read(file) for file in sorted(folder.glob("*.sqlite")) if file.with_suffix(".json").exists()
         ]
@@ -89,12 +92,12 @@ class Reach:
         """Return the tests that reach a line, fastest first.
 
         If none is known to, as for lines that run at the import or that Numba has compiled, those that reach
-        any line of the file, or of the files beside it.
+        any line of the file, or of its folder.
         """
         found = self._lines(file).get(line) or self._any(file)
         if not found:
-            beside = sorted((ROOT / file).parent.glob("*.py"))
-            found = {test for path in beside for test in self._any(str(path.relative_to(ROOT)))}
+            folder = sorted((ROOT / file).parent.glob("*.py"))
+            found = {test for path in folder for test in self._any(str(path.relative_to(ROOT)))}
         return sorted(found, key=lambda test: (self.seconds.get(test, 0.0), test))
 
     def _any(self, file: str) -> set[str]:

@@ -46,7 +46,9 @@ class Recorder:
         """Write the records. The seconds come last: a file of them says that the lines are whole."""
         self._coverage.stop()
         self._coverage.save()
-        Path(f"{self._file}.json").write_text(json.dumps(self._seconds))
+        unfinished = Path(f"{self._file}.part")
+        unfinished.write_text(json.dumps(self._seconds))
+        unfinished.rename(f"{self._file}.json")
 
 
 def pytest_configure(config: pytest.Config) -> None:

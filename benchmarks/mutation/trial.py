@@ -25,7 +25,7 @@ LIMIT = 150.0
 
 
 class Outcome(NamedTuple):
-    """What became of a mutant.
+    """The result of a mutant's tests.
 
     end: killed, timeout, survived, equivalent, or unreached if no test is known to run its file.
     failed: the tests that failed.

@@ -280,7 +280,7 @@ def _bytes_of(thing: Any) -> bytes | None:
 
 
 _NOT_A_LOGGERS = ("_cache", "manager", "handlers")
-"""What a logger was asked, all loggers, and who writes: none is a level, and they are filled lazily."""
+"""Attributes of a logger that are no level and are filled lazily: its answers, all loggers, the handlers."""
 
 
 def _state(thing: Any) -> Iterator[Any]:

@@ -7,6 +7,7 @@ be there together.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -17,12 +18,16 @@ from ..graphs.errors import OutOfMemoryError
 WAYS = "give a smaller batch or shorter inputs, or free what else is in that memory"
 """Advice: no plan takes less than its largest operation."""
 
+_OF_THE_CPU = re.compile("(can't|cannot) allocate memory|not enough memory: you tried", re.IGNORECASE)
+"""What a RuntimeError of the CPU's allocator says. Other errors name allocation too, such as that of a tensor
+without data."""
+
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether memplan, torch or Python found no memory, on the CPU or on a GPU."""
     if isinstance(error, OutOfMemoryError | MemoryError | torch.OutOfMemoryError):
         return True
-    return "allocate memory" in str(error)  # the CPU's allocator raises a RuntimeError
+    return _OF_THE_CPU.search(str(error)) is not None
 
 
 @contextmanager

@@ -607,8 +607,8 @@ def labels_as_inputs(follow):
 
 
 CASES = {
-    "picked rows": Case(picked_rows, HERE + ".*decide a shape.*multiply by weights of zero"),
-    "experts": Case(experts, HERE + ".*decide a shape.*compute all of them and multiply by weights of zero"),
+    "picked rows": Case(picked_rows, HERE + ".*decide a shape.*choose by torch.where"),
+    "experts": Case(experts, HERE + ".*decide a shape.*compute all rows and multiply by zeros and ones"),
     "counted experts": Case(counted_experts, HERE + ".*bincount.*give each expert a fixed number of rows"),
     "a number": Case(number, HERE + ".*depends on the values of tensors.*use torch.where"),
     "equal": Case(equal, HERE + ".*aten.equal.*use torch.where"),

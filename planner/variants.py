@@ -10,7 +10,7 @@ What is left out can be run by no schedule. What is left in may be too expensive
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -68,7 +68,10 @@ def runnable(graph: Graph, machine: Machine | None = None) -> Graph:
 
 def host_bytes(graph: Graph, operation: int, mode: Mode) -> int:
     """Return the bytes of host memory without which a variant of an operation cannot run."""
-    used = _used_on_host(graph, operation, mode)
+    return _bytes_on_host(graph, mode, _used_on_host(graph, operation, mode))
+
+
+def _bytes_on_host(graph: Graph, mode: Mode, used: Collection[int]) -> int:
     return int(graph.tensors.bytes[[*used]].sum()) + (mode.workspace if mode.on_host else 0)
 
 
@@ -97,7 +100,7 @@ class _HostReach:
             return True
         graph = self._graph
         used = _used_on_host(graph, operation, mode)
-        if self._capacity is not None and host_bytes(graph, operation, mode) > self._capacity:
+        if self._capacity is not None and _bytes_on_host(graph, mode, used) > self._capacity:
             return False
         if self._machine.unpinned and not mode.on_host:  # the device uses pinned memory alone
             return False

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import torch
 
-from ..graphs.errors import OutOfMemoryError
+from ..graphs.errors import MemplanError, OutOfMemoryError
 
 WAYS = "give a smaller batch or shorter inputs, or free what else is in that memory"
 """Advice: no plan takes less than its largest operation."""
@@ -27,6 +27,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether memplan, torch or Python found no memory, on the CPU or on a GPU."""
     if isinstance(error, OutOfMemoryError | MemoryError | torch.OutOfMemoryError):
         return True
+    if isinstance(error, MemplanError):  # its line may quote another rank's
+        return False
     return _OF_THE_CPU.search(str(error)) is not None
 
 

@@ -345,8 +345,11 @@ class InfeasibleError(MemplanError):
     def _share(self) -> Iterator[str]:
         """Yield what suffices as a share, if budgets are stated so."""
         if self.percent is not None and self.peak is not None:
-            saves_nothing = ": recomputation saves nothing" if self.percent == "100%" else ""
-            yield f"{self.percent} of the baseline's peak ({spelled(self.peak)}) is needed{saves_nothing}"
+            less = ""
+            if self.percent == "100%":
+                proven = percent(self.min_memory, self.peak) == "100%"
+                less = ": recomputation saves nothing" if proven else ": less was not found"
+            yield f"{self.percent} of the baseline's peak ({spelled(self.peak)}) is needed{less}"
 
     def _found(self) -> Iterator[str]:
         """Yield what suffices, as a share first."""

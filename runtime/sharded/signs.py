@@ -21,8 +21,8 @@ from threading import Event, Lock, Thread
 from time import perf_counter, sleep
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from .store import LOST, SharedStore, StoreLostError
 
@@ -44,9 +44,9 @@ _SILENCE = 30.0
 Result = TypeVar("Result")
 
 _NETWORK = re.compile(
-    r"gloo|nccl|connect|socket|pipe|peer|timed? ?out|abort|process group|rank|store", re.IGNORECASE
+    r"gloo|nccl|connect|socket|pipe|peer|timed? ?out|abort|process group|\brank \d", re.IGNORECASE
 )
-"""Words of PyTorch's errors of groups, which mostly have no class of their own."""
+"""Words of gloo's errors, which have no class of their own."""
 
 _CPP_PLACE = re.compile(r"^\[(enforce fail at )?\S+:\d+\] (err == 0\. )?")
 
@@ -260,10 +260,13 @@ class SilentError(RuntimeError):
 
 
 def is_of_network(error: Exception) -> bool:
-    """Tell whether an error of a collective is one of its group, and not of this process alone."""
-    if isinstance(error, SilentError | StoreLostError):
+    """Tell whether an error of a collective is one of its group, and not of this process alone.
+
+    Its class says so. gloo's have none of their own: of a bare RuntimeError the words say it.
+    """
+    if isinstance(error, SilentError | StoreLostError | dist.DistError):
         return True
-    return not isinstance(error, torch.OutOfMemoryError) and _NETWORK.search(str(error)) is not None
+    return type(error) is RuntimeError and _NETWORK.search(str(error)) is not None
 
 
 def in_time(ask: Callable[[], Result], seconds: float) -> Result:

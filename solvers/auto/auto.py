@@ -22,8 +22,8 @@ same problem gives the same answer; else the answer is the best when a clock or 
 Without a time limit, the search is compiled, once on a machine, by another process alongside the residency
 program and rk-rotor. With patience (solvers/incumbent.py) members
 end when it is over, and if the search is not compiled rk-rotor answers, or else others, if they can.
-A budget below the minimum memory is refused at once; what can be reached is then
-searched for two seconds, by rk-rotor if the search is not compiled.
+A budget below the minimum memory is refused at once; what can be reached is then searched for two
+seconds, by rk-rotor if the search is not compiled and that finds less than the baseline takes.
 
     members.py           members in parallel: one that fails costs its own answer alone
     with_transfers.py    the members if tensors can be transferred: joint, and others alongside
@@ -213,19 +213,30 @@ def _known(problem: Problem, options: Options) -> list[Found]:
 def _least(problem: Problem, options: Options, settings: Settings) -> list[InfeasibleError]:
     """Return errors with the schedule of least memory found in a moment.
 
-    With links joint finds it, else annealing, or rk-rotor if that is not compiled.
+    With links joint finds it, else annealing, or rk-rotor if that is not compiled. If rk-rotor finds no
+    less than the baseline takes, and no time limit says otherwise, annealing is compiled.
     """
     if len(problem.graph.operations) > _RESIDENCY_OPERATIONS:
         return []
     seconds = min(_LOOK_SECONDS, inf if options.time_limit is None else options.time_limit)
     own = replace(options, settings=None, time_limit=seconds)
+    annealed = replace(own, settings=search.Settings(settings.moves, settings.seed))
+    if moves(problem.machine or problem.graph.machine or Machine()):
+        return _refused(joint.solve, problem, own)
+    if at_hand():
+        return _refused(search.solve, problem, annealed)
+    found = _refused(rk_rotor.solve, problem, own)
+    peak = baseline_candidate(problem.graph).peak
+    if options.time_limit is not None or any((each.smallest or peak) < peak for each in found):
+        return found
+    return _refused(search.solve, problem, annealed)  # compiled now: the next try would have to
+
+
+def _refused(
+    solver: Callable[[Problem, Options], SolverResult], problem: Problem, options: Options
+) -> list[InfeasibleError]:
     try:
-        if moves(problem.machine or problem.graph.machine or Machine()):
-            joint.solve(problem, own)
-        elif at_hand():
-            search.solve(problem, replace(own, settings=search.Settings(settings.moves, settings.seed)))
-        else:
-            rk_rotor.solve(problem, own)
+        solver(problem, options)
     except InfeasibleError as refusal:
         return [refusal]
     except NotAcceptedError:  # no chain

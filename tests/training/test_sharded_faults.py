@@ -386,3 +386,21 @@ def test_a_store_whose_process_has_ended_says_so_in_one_line(
         with pytest.raises(store.StoreLostError, match=r"rank 0, or torchrun's process .* has ended: killed"):
             call()
     assert capfd.readouterr().err == ""
+
+
+OF_GROUPS = {
+    signs.SilentError("no sign of life"): True,
+    store.StoreLostError(): True,
+    dist.DistBackendError("unhandled system error"): True,  # pyright: ignore[reportPrivateImportUsage]
+    RuntimeError("[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34449."): True,
+    RuntimeError("Application timeout caused pair closure"): True,
+    torch.OutOfMemoryError("tried to allocate 2 GiB; process group"): False,
+    NotImplementedError("the process group has no such collective"): False,
+    RuntimeError("a tensor of rank one is expected, its storage is empty"): False,
+}
+
+
+@pytest.mark.parametrize("error", OF_GROUPS, ids=lambda error: type(error).__name__)
+def test_an_error_of_a_group_is_known_by_its_class(error: Exception) -> None:
+    """But for gloo's, whose class is RuntimeError."""
+    assert signs.is_of_network(error) == OF_GROUPS[error]

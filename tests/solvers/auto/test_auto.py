@@ -96,6 +96,28 @@ def test_without_compiled_code_at_hand_a_refusal_waits_for_none(
     assert caught.value.least >= minimum_memory(graph)
 
 
+@pytest.mark.parametrize("time_limit", [None, 1.0])
+def test_where_rk_rotor_finds_nothing_a_refusal_has_the_search_compiled(
+    time_limit: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the first refusal on a machine would name the baseline's peak; a time limit is kept."""
+
+    def refuse(problem: Problem, _options: Options) -> SolverResult:
+        raise NotAcceptedError("no chain")
+
+    monkeypatch.setattr(auto, "at_hand", lambda: False)
+    monkeypatch.setattr(rk_rotor, "solve", refuse)
+    graph = unet(2)
+    peak, problem = baseline(graph).peak, Problem(graph, minimum_memory(graph) - 1)
+    with pytest.raises(InfeasibleError, match="below the minimum memory") as caught:
+        registry.solve("auto", problem, time_limit, bound_seconds=0)
+    assert caught.value.smallest is not None
+    assert (caught.value.smallest < peak) == (time_limit is None)
+    caught.value.state_shares(peak)
+    assert "recomputation saves nothing" not in str(caught.value)
+    assert ("less was not found" in str(caught.value)) == (time_limit is not None)
+
+
 @pytest.mark.scripts
 def test_no_budget_that_holds_a_schedule_is_refused_as_below_the_floor() -> None:
     """Least budgets by enumeration."""

@@ -120,6 +120,7 @@ def run(
     gap: float = 0.0,
     prove: Callable[[Cancelled], None] | None = None,
     clock: Clock | None = None,
+    outcomes: Outcomes | None = None,
 ) -> Outcomes:
     """Run all members, so many at a time, and return their results.
 
@@ -131,10 +132,11 @@ def run(
         so far.
     prove: computes bounds for the race, in a thread alongside the members; it ends with them.
     clock: after its end members give their best so far, or do not start, once there is any schedule.
+    outcomes: results of members that have ended before, to which these are added.
 
     Raises KeyboardInterrupt if that leaves nothing, PortfolioError if all members fail.
     """
-    outcomes, race, done = Outcomes(), race or Incumbent(), Event()
+    outcomes, race, done = outcomes or Outcomes(), race or Incumbent(), Event()
 
     def cancelled() -> bool:
         late = clock is not None and clock.over and race.best < inf
@@ -152,7 +154,7 @@ def run(
             pass  # a signal is only seen between waits
     except KeyboardInterrupt:
         stop.set()
-        _wait_for_last(running, race)
+        _wait_for_last(running, race, outcomes)
     except BaseException:
         stop.set()
         raise
@@ -176,11 +178,12 @@ def run(
     return outcomes
 
 
-def _wait_for_last(running: Sequence[Future[Found | None]], race: Incumbent) -> None:
+def _wait_for_last(running: Sequence[Future[Found | None]], race: Incumbent, outcomes: Outcomes) -> None:
     """Wait until all have ended, for LAST_SECONDS; for the first answer longer, if a schedule is known."""
     last, kept = Clock(process.LAST_SECONDS), Clock(process.KEEP_SECONDS)
     while wait(running, timeout=_LOOK_SECONDS).not_done:
-        answered = race.best == inf or any(each.done() and each.result() for each in running)
+        ended = any(each.done() and each.result() for each in running)
+        answered = race.best == inf or bool(outcomes.answers) or ended
         if (last if answered else kept).over:
             break
 

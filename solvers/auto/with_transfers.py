@@ -6,17 +6,18 @@
                          best, in the time that is left
     joint, more          with other random numbers, one for each core beyond two
 
-So the answer is never slower than any of theirs. In sharded training the others are FSDP2's policies, the
-same with gathers for the next iteration, and sharded-search. All members end once the best is proven to be
-within the gap: the offloading bound for any order is computed alongside the first members. Code that members
-need is compiled once on a machine, by other processes, alongside the other members or before a time limit
-begins. With one core the members take turns, and joint has half of the time.
+So the answer is never slower than any of theirs. In sharded training FSDP2's policies come first, before a
+time limit begins, so that the answer is never slower than they are; the others are fsdp-prefetch and
+sharded-search. All members end once the best is proven to be within the gap: the offloading bound for any
+order is computed alongside the first members. Code that members need is compiled once on a machine, by other
+processes, alongside the other members or before a time limit begins. With one core the members take turns,
+and joint has half of the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -56,8 +57,11 @@ OTHERS = {
 }
 """Solvers other than joint, and the share of all time that each may take with two cores and more."""
 
-SHARDED_OTHERS = {"fsdp": 0.05, "fsdp-prefetch": 0.05, "sharded-search": 0.15}
-"""Likewise for graphs of sharded training."""
+SHARDED_FIRST = "fsdp"
+"""The solver that comes first for graphs of sharded training, and has the time that it takes."""
+
+SHARDED_OTHERS = {"fsdp-prefetch": 0.05, "sharded-search": 0.15}
+"""Others for graphs of sharded training, and their shares of all time."""
 
 CODES = {
     "joint": compiling.CODES,
@@ -117,16 +121,24 @@ def solve(
         run = partial(_run, problem, race)
         if len(problem.graph.operations) >= _PROCESSES and workers > 1:
             run = opened.enter_context(SolverWorkers(problem, race=race)).solve
-        outcomes = portfolio.run(
-            problem,
-            _lines(problem, options, run, workers, moves, seed),
-            workers,
-            stop,
-            race=race,
-            gap=gap,
-            prove=proving if gap else None,
-            clock=options.clock().part(_JOINT_SHARE),
-        )
+        outcomes = Outcomes()
+        if problem.graph.tensors.spread:
+            first = Member(SHARDED_FIRST, partial(run, SHARDED_FIRST, {}, inf))
+            with suppress(portfolio.PortfolioError):  # one that fails costs its own answer alone
+                portfolio.run(problem, [first], 1, stop, race=race, outcomes=outcomes)
+        if not outcomes.interrupted:
+            known = [*_start(problem, options), *outcomes.answers]
+            portfolio.run(
+                problem,
+                _lines(problem, options, known, run, workers, moves, seed),
+                workers,
+                stop,
+                race=race,
+                gap=gap,
+                prove=proving if gap else None,
+                clock=options.clock().part(_JOINT_SHARE),
+                outcomes=outcomes,
+            )
     if not outcomes.answers:
         raise refusal_of(name, problem, outcomes.refusals, outcomes.faults)
     cut_short = any(answer.status == Status.FEASIBLE for answer, _figures in outcomes.answers)
@@ -146,14 +158,17 @@ Run = Callable[[str, Mapping[str, str], float, Cancelled], SolverResult]
 """Function that runs a solver by its name, with settings as text and seconds."""
 
 
-def _lines(problem: Problem, options: Options, run: Run, workers: int, moves: int, seed: int) -> list[Member]:
+def _lines(
+    problem: Problem, options: Options, found: Sequence[Found], run: Run, workers: int, moves: int, seed: int
+) -> list[Member]:
     """Return the portfolio's members, in the order in which they start.
 
+    found: answers that are there already.
     run: runs any solver other than `joint` from others' answers.
     """
     clock, total, race = options.clock(), options.time_limit, options.race
     unit = (_SECONDS if total is None else total) * min(1.0, workers / 2)
-    alone, known = workers == 1, Awaited(_start(problem, options))
+    alone, known = workers == 1, Awaited(found)
     annealed = {"moves": str(moves), "seed": str(seed)}
     settings = {
         "offload-greedy": {"seed": str(seed)},

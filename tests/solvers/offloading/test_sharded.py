@@ -16,14 +16,17 @@ from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Links, Machine, Peers
 from memplan.graphs.transformations.sharding import sharded
 from memplan.graphs.transformations.updates import ADAMW, with_updates
+from memplan.instances.models import model_named
+from memplan.instances.transformer import Rates, Training, transformer
 from memplan.planner.baseline import baseline
 from memplan.planner.bounds import minimum_memory
 from memplan.planner.schedule.schedule import Schedule, Verb
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.bounds.offload.network import network_bound
 from memplan.solvers.offloading.joint import joint
-from memplan.solvers.offloading.sharded import sharded_search
+from memplan.solvers.offloading.sharded import fsdp, sharded_search
 from memplan.solvers.offloading.sharded.fsdp import policy_schedules
+from memplan.solvers.offloading.sharded.policies import POLICIES
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Options, Problem, Technique
 from memplan.solvers.recomputation.search import search
 from memplan.solvers.registry import run as registry
@@ -37,6 +40,16 @@ def layers(rate: float = inf, latency: float = 0.0) -> Graph:
     graph = with_updates(chain(8, seed=3), optimizer=ADAMW, when="in-backward", device_rate=2.0**24)
     graph = sharded(graph, Peers(rate, latency, ranks=8))
     return replace(graph, machine=Machine(links=Links(peers=Peers(rate, latency, ranks=8))))
+
+
+@cache
+def language_model(name: str, layers: int | None = None) -> Graph:
+    """A language model on eight ranks over PCIe, with AdamW; with other than its own number of layers."""
+    model = model_named(name)
+    model = model if layers is None else replace(model, layers=layers)
+    rates = Rates(flops=150e12, update_device=90e9, update_host=1e9)
+    graph, peers = transformer(model, Training(4, 512), rates), Peers(20e9, 30e-6, ranks=8)
+    return replace(sharded(graph, peers), machine=Machine(links=Links(peers=peers)))
 
 
 def gathers(graph: Graph, schedule: Schedule) -> Counter[int]:
@@ -81,6 +94,76 @@ def test_auto_is_never_slower_than_fsdp2(rate: float) -> None:
         assert simulate(graph, found.schedule, budget=budget).figures == found.figures
         faster += found.figures.time < fixed.figures.time * (1 - 1e-6)
     assert faster
+
+
+def not_slower_than_policies(graph: Graph, budgets: int, limit: float, workers: int) -> list[str]:
+    """Compare `auto` with the fastest policy at budgets from the least that a policy needs to the most.
+
+    Returns the policies that `auto` names.
+    """
+    known, named = list(policy_schedules(Problem(graph, 1))), list[str]()
+    needed = [figures.least_budget for _policy, _schedule, figures in known]
+    for budget in np.linspace(min(needed), max(needed), budgets).astype(int).tolist():
+        problem = Problem(graph, budget)
+        policies = [
+            (simulate(graph, schedule, budget=budget).figures.time, str(policy))
+            for policy, schedule, figures in known
+            if figures.least_budget <= budget
+        ]
+        fixed = registry.solve("fsdp", problem, bound_seconds=0)
+        assert (fixed.figures.time, fixed.policy) in policies
+        assert fixed.figures.time == min(policies)[0]
+        found = registry.solve("auto", problem, limit, {"workers": str(workers)}, bound_seconds=0)
+        assert found.figures.time <= fixed.figures.time, (graph.name, budget, fixed.policy)
+        assert found.policy == fixed.policy or found.figures.time < fixed.figures.time
+        named.append(found.policy)
+    return named
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("rate", RATES)
+def test_in_no_time_auto_is_not_slower_than_fsdp2(rate: float, workers: int) -> None:
+    not_slower_than_policies(layers(rate), 3, 0.01, workers)
+
+
+def test_a_policy_that_fits_is_enough_if_an_answer_is_requested() -> None:
+    graph = layers(RATES[0])
+    least = min(figures.least_budget for _policy, _schedule, figures in policy_schedules(Problem(graph, 1)))
+    for budget in (least, 2**50):
+        problem = Problem(graph, budget)
+        answer = fsdp.solve(problem, Options(cancelled=lambda: True))
+        assert simulate(graph, answer.schedule, budget=budget).figures.least_budget <= budget
+    assert answer.policy == str(POLICIES[0])
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_policies_that_fail_cost_auto_their_own_answer_alone(
+    workers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_graph: Graph) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(fsdp, "built_policies", fail)
+    found = registry.solve("auto", Problem(layers(inf), 2**50), 1.0, {"workers": workers}, bound_seconds=0)
+    assert "fsdp failed: RuntimeError: broken" in found.notes
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-2-7b"])
+def test_of_language_models_auto_has_fsdp2s_policies_in_a_moment(name: str) -> None:
+    """12 and 32 layers; the larger is solved by worker processes. Where nothing is faster auto names the
+    policy."""
+    assert any(not_slower_than_policies(language_model(name), 2, 0.1, 2))
+
+
+@pytest.mark.scripts
+@pytest.mark.parametrize(
+    ("name", "layers", "limit"),
+    [("gpt2", None, 1.0), ("llama-2-7b", None, 1.0), ("llama-2-7b", None, 4.0), ("llama-2-7b", 200, 4.0)],
+)
+def test_on_graphs_of_thousands_of_operations_auto_is_not_slower_than_fsdp2(
+    name: str, layers: int | None, limit: float
+) -> None:
+    not_slower_than_policies(language_model(name, layers), 4, limit, 2)
 
 
 @pytest.mark.parametrize("rate", RATES)

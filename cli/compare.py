@@ -49,6 +49,7 @@ class _Compared:
 
     budget: bytes; None without a limit.
     seconds: of solving; None if the schedule's file records none.
+    policy: that the solver has chosen, empty if it has not chosen among policies.
     """
 
     name: str
@@ -58,6 +59,7 @@ class _Compared:
     report: Report
     budget: int | None
     seconds: float | None
+    policy: str = ""
 
     def document(self) -> dict[str, Any]:
         recomputed = breakdown.recomputed(self.graph, self.schedule)
@@ -138,7 +140,7 @@ def compare(
             refused.append((solver, error))
             continue
         solution = one.solution
-        row = (graph, solution.schedule, one.report, solution.budget, solution.seconds)
+        row = (graph, solution.schedule, one.report, solution.budget, solution.seconds, solution.policy)
         found.append(_Compared(solver, solver, *row))
     _show(found, refused, output)
     if not found:
@@ -157,6 +159,7 @@ def _of_file(path: Path, output: Output) -> _Compared:
         report,
         held.budget,
         seconds if isinstance(seconds, float) else None,
+        str(held.file.solver.get("policy", "")),
     )
 
 
@@ -238,6 +241,7 @@ def _table(found: Sequence[_Compared], same: bool) -> tuple[list[str], list[list
         "transfers",
         "gap",
         "solved in",
+        "policy",
     ]
     rows = [_cells(one, best) for one in found]
     kept = [at for at in range(len(heads)) if any(row[at] for row in rows)]
@@ -261,4 +265,5 @@ def _cells(one: _Compared, best: float | None) -> list[str]:
         format_bytes(moved) if moved else "",
         "" if one.report.gap is None else f"{one.report.gap:.1%}",
         "" if one.seconds is None else duration(one.seconds),
+        one.policy,
     ]

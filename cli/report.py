@@ -22,7 +22,7 @@ from ..report.subject import Subject
 from .export_views import subject_of, write_view
 from .options import FILE, bound_time_option, graph_option, output_options, writable_as
 from .parameter_types import DOCUMENT
-from .printing.figures import report_document
+from .printing.figures import policy_row, report_document
 from .printing.output import Output
 from .printing.output_files import destination_of, write_out
 from .replay import Held, is_number, open_schedule, validate_schedule
@@ -114,6 +114,7 @@ def _origin(held: Held) -> list[str]:
         *made(sys.argv[1:]),
         f"graph {held.graph.name}, sha256 {held.file.graph_sha256.removeprefix('sha256:')}",
         *([f"solver {solver['name']}" + (f" ({options})" if options else "")] if solver.get("name") else []),
+        *(" ".join(row) for row in policy_row(solver)),
         *([f"profiled with {', '.join(versions)}"] if versions else []),
     ]
 

@@ -195,7 +195,7 @@ def _faster(plan: Plan, machine: Machine | None, schedule: Schedule, seconds: fl
         figures = simulate(plan.graph, schedule, budget=plan.budget, machine=machine).figures
     except InvalidScheduleError:
         return None
-    return plan._replace(schedule=schedule) if figures.time < (1 - MARGIN) * seconds else None
+    return plan._replace(schedule=schedule, policy="") if figures.time < (1 - MARGIN) * seconds else None
 
 
 def _links(times: Times, machine: Machine | None) -> list[str]:

@@ -287,6 +287,7 @@ class BudgetedPlanner:
             schedule=solution.schedule,
             budget=budget,
             improvable=stopped and improves,
+            policy=solution.policy,
         )
 
     def _patience(self, *, improves: bool) -> float:

@@ -66,6 +66,7 @@ class Plan(NamedTuple):
     budget: bytes.
     compiled: the compiled operations and the program that they replace, None if there are none.
     improvable: the solver was stopped before its end, and goes on while the plan trains.
+    policy: of FSDP2, that the schedule is, empty if it is none.
     """
 
     program: Program
@@ -74,6 +75,7 @@ class Plan(NamedTuple):
     budget: int
     compiled: Compiled | None = None
     improvable: bool = False
+    policy: str = ""
 
     @property
     def traced(self) -> Program:
@@ -116,7 +118,8 @@ def _found(place: PrivateFolder, program: Program, machine: Machine | None) -> P
             compiled = Compiled(program, made.kernels) if made.kernels else None
             ordered = aligned(made.program, graph)
             check_order(ordered)
-            return Plan(ordered, graph, held.schedule, held.budget, compiled)
+            policy = str(held.solver.get("policy", ""))
+            return Plan(ordered, graph, held.schedule, held.budget, compiled, policy=policy)
     return None
 
 
@@ -124,7 +127,9 @@ def keep(folder: PrivateFolder, plan: Plan, machine: Machine | None, asked: tupl
     """Save a plan on disk. Errors are ignored: a full or read-only disk costs the copy, not the plan."""
     place = _place(folder, plan.program, asked, improvable=plan.improvable)
     with suppress(MemplanError, OSError):
-        schedule = schedule_to_document(plan.graph, plan.schedule, budget=plan.budget, machine=machine)
+        schedule = schedule_to_document(
+            plan.graph, plan.schedule, budget=plan.budget, machine=machine, solver=_provenance(plan)
+        )
         rows = {_GRAPH: graph_to_document(plan.graph), _SCHEDULE: schedule}
         if all(_write(place, name, row) for name, row in rows.items()):
             _log.info("plan cache %s: the plan is in %s", folder.path, place.path and place.path.name)
@@ -196,7 +201,13 @@ def save(place: Path, plan: Plan, machine: Machine | None) -> None:
     except OSError as error:
         raise InputError(f"{place}: can't make the folder: {error.strerror or error}") from error
     save_graph(plan.graph, place / "graph.json")
-    save_schedule(place / "schedule.json", plan.graph, plan.schedule, budget=plan.budget, machine=machine)
+    path, solver = place / "schedule.json", _provenance(plan)
+    save_schedule(path, plan.graph, plan.schedule, budget=plan.budget, machine=machine, solver=solver)
+
+
+def _provenance(plan: Plan) -> dict[str, str]:
+    """Return what a schedule's file says of its solver."""
+    return {"policy": plan.policy} if plan.policy else {}
 
 
 def _place(

@@ -69,6 +69,8 @@ class PlanReport:
             succeeded before under the same signature.
         limit, device (DeviceMemory): budget and predicted peak with their parts: the plan's, optimizer
             states, gradients, and what else is outside of the plan.
+        policy (str): in sharded training the one of FSDP2's policies that the schedule is, such as
+            "reshard, checkpoints", if none is faster; empty if it is another.
     """
 
     shapes: dict[str, tuple[int, ...]]
@@ -86,6 +88,7 @@ class PlanReport:
     compared_before: bool = False
     limit: DeviceMemory = field(default_factory=lambda: DeviceMemory(0))
     device: DeviceMemory = field(default_factory=lambda: DeviceMemory(0))
+    policy: str = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -420,14 +423,18 @@ def _report(step: PlannedStep, record: Record, loop: LoopAccount) -> PlanReport:
         compared_before=record.compared_before,
         limit=limit,
         device=device,
+        policy=record.plan.policy,
     )
 
 
 def _parts(plan: PlanReport) -> Iterator[str]:
-    """Yield what budget and predicted peak consist of, if a part of them is outside of the plan."""
+    """Yield what budget and predicted peak consist of, if a part of them is outside of the plan, and the
+    policy."""
     for name, memory in (("budget", plan.limit), ("predicted peak", plan.device)):
         if memory.parts:
             yield f"{name} {memory}"
+    if plan.policy:
+        yield f"policy {plan.policy}: the schedule is FSDP2's"
 
 
 def _row(plan: PlanReport) -> tuple[str, ...]:

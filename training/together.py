@@ -106,8 +106,8 @@ def first_words(error: Exception) -> str:
     return " ".join(str(error).split(". ")[0].split())[:200]
 
 
-FirstPlan = tuple[Graph, Schedule, int]
-"""Graph, schedule and budget of a plan, as rank 0 sends them."""
+FirstPlan = tuple[Graph, Schedule, int, str]
+"""Graph, schedule, budget and policy of a plan, as rank 0 sends them."""
 
 
 class TogetherPlanner(Planner):
@@ -129,8 +129,8 @@ class TogetherPlanner(Planner):
             self._count_libraries(iteration, program)
             size = self.bytes and max(0, self.bytes - less)
             plan = self._first_plan(iteration, program, size)
-        graph, schedule, budget = ranks.from_first(plan)
-        made = Plan(self._in_order_of(program, graph), graph, schedule, budget)
+        graph, schedule, budget, policy = ranks.from_first(plan)
+        made = Plan(self._in_order_of(program, graph), graph, schedule, budget, policy=policy)
         self.bytes = self.bytes or budget
         self._planned_first(iteration)
         ranks.together(partial(self._check_host, ranks, made))
@@ -223,7 +223,7 @@ class TogetherPlanner(Planner):
         """Solve the graph on rank 0. Raises InfeasibleError."""
         budget = self._first_budget(graph, program, iteration) if size is None else size
         plan = super()._solved(self._unsolved(program, graph, budget), iteration, budget)
-        return plan.graph, plan.schedule, plan.budget
+        return plan.graph, plan.schedule, plan.budget, plan.policy
 
     def _solved(self, plan: Plan, iteration: Iteration, budget: int) -> Plan:
         """Solve the iteration's graph on rank 0, and return the plan on all."""
@@ -233,8 +233,8 @@ class TogetherPlanner(Planner):
             return None if ranks.rank else super(TogetherPlanner, self)._solved(plan, iteration, budget)
 
         made = ranks.together(solved)
-        schedule, budget = ranks.from_first(made and (made.schedule, made.budget))
-        return plan._replace(schedule=schedule, budget=budget)
+        schedule, budget, policy = ranks.from_first(made and (made.schedule, made.budget, made.policy))
+        return plan._replace(schedule=schedule, budget=budget, policy=policy)
 
 
 class TogetherStep(Step):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+from base64 import b64decode
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,16 @@ def test_a_sharded_graph_is_written_solved_checked_and_shown(graph: Path) -> Non
     assert policy == "keep"
     for text in (solved, shown):
         assert re.search(rf"^policy +{policy}$", text, re.MULTILINE), text
+    plan("report", "schedule.json", "--graph", "s.json", "-o", "page.html")
+    packed = Path("page.html").read_text().split('id="data">')[1].split("<")[0]
+    assert f"policy {policy}" in json.loads(gzip.decompress(b64decode(packed)))["origin"]
+    compared = plan("compare", "schedule.json", "schedule.json").stdout
+    assert re.search(r"solved in +policy", compared), compared
+    by_auto = ("solve", "s.json", "--budget", "100%", "--time-limit", "0.01", "--bound-time", "0")
+    plan(*by_auto, "-o", "auto.json")
+    named = json.loads(Path("auto.json").read_text())["solver"]
+    assert named["name"] == "auto"
+    assert named.get("policy", policy) == policy
 
 
 def test_replicas_are_in_the_graph(graph: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from memplan.graphs.machine import Memory
 from memplan.planner.schedule.schedule import Verb
 from memplan.runtime.measuring.live_bytes import live_peak
 from memplan.runtime.sharded.ranks import Ranks
+from memplan.solvers.offloading.sharded.policies import POLICIES
 from memplan.training.together import end_groups
 from not_none import not_none
 from ranks import ranks
@@ -41,6 +43,33 @@ def by_fsdp(rank: int, size: int, kind: str) -> tuple[nn.Module, torch.optim.Ada
         optimizer.zero_grad()
         losses.append(loss.detach())
     return module, optimizer, losses
+
+
+def policy_named(rank: int, size: int, folder: str) -> tuple[str, str, str, str]:
+    """Plan by FSDP2's policies, again from the plan cache; return what report and files name."""
+    named = list[str]()
+    for _again in range(2):
+        module = make("gpt2")
+        step = memplan.optimize(
+            module,
+            batch("gpt2", rank, 0),
+            budget="100%",
+            optimizer=adamw(module),
+            shard=init_device_mesh("cpu", (size,)),
+            solver="fsdp",
+            cache=f"{folder}/cache",
+        )
+        report = step.report()
+        named += [report.plans[0].policy, str(report)]
+    step.plan.save(f"{folder}/{rank}")
+    return named[0], named[1], named[2], Path(folder, str(rank), "schedule.json").read_text()
+
+
+def test_the_report_and_the_plan_on_disk_name_fsdp2s_policy(tmp_path: Path) -> None:
+    for policy, report, again, file in ranks(policy_named, tmp_path, 2, str(tmp_path), size=2):
+        assert policy in map(str, POLICIES)
+        assert f"policy {policy}: the schedule is FSDP2's" in report.splitlines()
+        assert again == json.loads(file)["solver"]["policy"] == policy
 
 
 def delayed(rank: int) -> Callable[[], None]:

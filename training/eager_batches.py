@@ -92,8 +92,7 @@ class EagerBatches:
         left = outcome.gradients  # those of updates are used up
         if self._iteration.updates is not None:
             left = {name: gradient for name, gradient in left.items() if name in plan.program.gradients}
-        saved = plan.saved(dict(self._iteration.module.named_parameters()), tensors_in(inputs))
-        return outcome._replace(gradients=left, parameters=plan.parameters(left), saved=saved)
+        return outcome._replace(gradients=left, parameters=plan.parameters(left), saved=plan.saved(inputs))
 
     def _weigh(self, peak: int, plan: PlannedStep, around: Around) -> None:
         """Refuse further batches if this one has taken more than the budget. peak: bytes that it took."""

@@ -45,6 +45,9 @@ def _(
     return torch.empty_like(mean), torch.empty_like(variance)
 
 
+STATISTICS: Any = torch.ops.memplan.cumulative_statistics.default
+
+
 def cumulative(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a forward of BatchNorm that replaces torch's if the statistics are cumulative averages.
 
@@ -67,9 +70,7 @@ def cumulative(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
         copies = mean.clone(), variance.clone()
         made = functional.batch_norm(x, *copies, self.weight, self.bias, True, 0.0, self.eps)
         with torch.no_grad():
-            new_mean, new_variance = torch.ops.memplan.cumulative_statistics(
-                x, self.weight, self.bias, mean, variance, count, self.eps
-            )
+            new_mean, new_variance = STATISTICS(x, self.weight, self.bias, mean, variance, count, self.eps)
             mean.copy_(new_mean)
             variance.copy_(new_variance)
         return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...graphs.errors import InputError
-from ...graphs.graph import Graph, Phase
+from ...graphs.graph import Graph
 from ...planner.schedule.schedule import Schedule
 from ..below_autograd import as_traced
 from ..codegen.codegen import generate, is_plain
@@ -20,7 +21,7 @@ from ..device.choice import device_of
 from ..interrupts import deferred_signals, open_to_signals
 from ..model.captured import Attributes
 from ..model.guards import Guards
-from ..model.iteration import Inputs, Iteration
+from ..model.iteration import Inputs, Iteration, tensors_in
 from ..model.reading import Reading
 from ..program.program import Program
 from ..sharded.local_tensors import local_tensor
@@ -28,11 +29,10 @@ from ..storage.journal import Journal
 from ..storage.offloaded import bring_back
 from ..updates.averages import averages
 from ..updates.state import OptimizerState
-from ..updates.sums import adds_up
-from ..updates.updates import updates_weights
 from ..values_used import BUFFERS, INPUTS
 from .arena import rooms_of
 from .captured_iteration import CapturedIteration, check_capturable
+from .changes import Changes, changed_by_others, changed_residents
 from .cycle import Cycle, Terms
 from .inputs import Expected, OtherModeError, OtherValuesError, UsedValuesError
 from .over_plan import Watch
@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
     parameters: those of the gradients, in their order.
     input_gradients: by name, those of inputs of an iteration that is part of a larger graph.
     of_host_part: tensors that the iteration's Python code asks about.
-    saved: the parameters, buffers and inputs that backward reads, which autograd would have saved.
+    saved: the parameters, buffers, inputs and constants that eager PyTorch would have saved for backward.
     """
 
     loss: Tensor | None
@@ -124,13 +124,12 @@ class PlannedStep:
         self._granted = Guards(iteration, program, self._owners.places)
         self.device = (terms and terms.device) or device_of(program.device)
         self._terms, self._schedule = terms, schedule
-        self._saved = _read_by_backward(program)
         self.in_half = any(value.dtype == torch.float16 for value in program.values)
         own = () if self._optimizer is None else self._optimizer.own_masters
-        self._overlaps = Overlaps(program, _changed(program), own)
+        self._overlaps = Overlaps(program, changed_residents(program), own)
         self.output: Any = None
         self.grad_norm: Tensor | None = None
-        changed = _changed(program) if undo else _changed_by_others(program)
+        changed = changed_residents(program) if undo else changed_by_others(program)
         sizes = {x: program.storages[x].bytes for x in sorted(changed)}
         self.journal = Journal(self.device, sizes, complete=undo)
         self.rooms = rooms_of(self.device, program, schedule, terms and terms.layout)
@@ -313,6 +312,7 @@ class PlannedStep:
         with deferred_signals():
             states, settings = ((), ()) if self._optimizer is None else self._optimizer.begin(tensors)
             residents = (*tensors.values(), *states, *given, *self._owners.constants.values())
+            changes = self._changes.begin(tensors)
             if self._peers is not None:
                 residents = [*map(local_tensor, residents)]
             with self._recovery.around(residents):
@@ -321,17 +321,17 @@ class PlannedStep:
                 with self._running():
                     results = self._run(residents, settings)
                 outcome = self._outcome(results)
+                self._changes.count(changes)
                 if self.cycle is not None:
                     self._ownership.note()
                 if self._optimizer is not None:  # the last that can fail: from here on it is as after it
                     self._optimizer.end(skipped=outcome.infinite)
-        saved = self.saved(tensors, dict(zip(self.program.inputs, given, strict=True)))
+        saved = self._changes.saved(tensors, dict(zip(self.program.inputs, given, strict=True)))
         return outcome._replace(parameters=[tensors[name] for name in outcome.gradients], saved=saved)
 
-    def saved(self, tensors: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> list[Tensor]:
-        """Return the parameters, buffers and inputs, given by name, that autograd would save for backward."""
-        own, of_inputs = self._saved
-        return [*(tensors[name] for name in own), *(inputs[name] for name in of_inputs)]
+    def saved(self, inputs: Inputs) -> list[Tensor]:
+        """Return the tensors that eager PyTorch's iteration on these inputs would save for backward."""
+        return self._changes.saved(self._owners.tensors(), tensors_in(inputs))
 
     def _ready(self, residents: Sequence[Tensor]) -> Sequence[Tensor]:
         """Have residents in the memories in which the iteration starts, and return those that it takes."""
@@ -383,7 +383,7 @@ class PlannedStep:
         program = self.program
         first = len(program.parameters) + len(program.buffers) + len(program.states)
         places = {program.values[value].storage: i for i, value in enumerate(program.residents)}
-        changed = [(x, places[x]) for x in sorted(_changed(program)) if x in places]
+        changed = [(x, places[x]) for x in sorted(changed_residents(program)) if x in places]
 
         alone = self._code.compile(**self._tools)
 
@@ -413,6 +413,10 @@ class PlannedStep:
     def _moved(self) -> frozenset[int]:
         """Return the storages that the schedule moves."""
         return frozenset() if self.cycle is None else self.cycle.moved
+
+    @cached_property
+    def _changes(self) -> Changes:
+        return Changes(self.program, self._moved)
 
     @property
     def budget(self) -> int | None:
@@ -462,7 +466,7 @@ class PlannedStep:
             self._processes.check_syncs()
         if not begins:
             return self._processes.together(())
-        changed, tensors = _changed_by_others(self.program), self._owners.tensors()
+        changed, tensors = changed_by_others(self.program), self._owners.tensors()
         named = {name: self.program.values[value].storage for name, value in self.program.buffers.items()}
         return self._processes.together(tensors[name] for name, x in named.items() if x in changed)
 
@@ -490,38 +494,6 @@ class PlannedStep:
 
 def _keep_nothing(*_changing: Any) -> None:
     """Replace the journal in code that is captured: the journal is written before each replay."""
-
-
-def _changed_by_others(program: Program) -> set[int]:
-    """Return the residents that something else than an update changes: buffers, mostly."""
-    return {
-        x
-        for operation in program.operations
-        if not (updates_weights(operation) or adds_up(operation))
-        for x in program.residents_changed(operation)
-    }
-
-
-def _read_by_backward(program: Program) -> tuple[list[str], list[str]]:
-    """Return the names of the parameters and buffers, then of the inputs, that operations of backward read.
-
-    Without buffers that iterations change: autograd does not count what a kernel such as batch norm's does
-    to them, and each iteration would have changed those of the one before.
-    """
-    backward = (operation for operation in program.operations if operation.phase == Phase.BACKWARD)
-    read = {storage for operation in backward for storage in operation.reads}
-    changed = _changed_by_others(program)
-    steady = {x: v for x, v in program.buffers.items() if program.values[v].storage not in changed}
-    own, inputs = (
-        [name for name, value in group.items() if program.values[value].storage in read]
-        for group in ({**program.parameters, **steady}, program.inputs)
-    )
-    return own, inputs
-
-
-def _changed(program: Program) -> set[int]:
-    """Return the residents that operations change."""
-    return {x for operation in program.operations for x in program.residents_changed(operation)}
 
 
 def _check_host(terms: Terms | None, kept: int, planned: int) -> None:

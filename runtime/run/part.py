@@ -24,6 +24,7 @@ from ..program.program import Program, Value, refs
 from ..program.reaching import outputs_reaching
 from ..storage.offloaded import Offloaded, bring_back
 from ..torch_internals import version_of
+from .changes import lasting, read_by_backward
 from .cycle import Terms
 from .execute import Outcome, PlannedStep
 from .inputs import OtherShapeError
@@ -103,11 +104,7 @@ class PlannedPart(PlannedStep):
             self._run = self.cycle.run_in_halves
         self._input_modes = _input_modes(iteration.inputs)
         later = _read_later(program, schedule) - self._moved
-        groups = (program.parameters, program.buffers, program.inputs)
-        self._read_residents = [
-            [name for name, value in group.items() if program.values[value].storage in later]
-            for group in groups
-        ]
+        self._read_residents = lasting(program, (later | read_by_backward(program)) - self._moved)
         self._read_outputs = [
             name for name, value in program.outputs.items() if program.values[value].storage in later
         ]
@@ -131,6 +128,7 @@ class PlannedPart(PlannedStep):
         bring_back(parameters)
         # Autograd's nodes of these know the form that gradients must have: an offloaded one has another.
         nodes = list(map(get_gradient_edge, parameters))
+        changes = self._changes.begin(tensors)
         with deferred_signals():
             residents = (*tensors.values(), *given, *self._owners.constants.values())
             with self._recovery.around(residents):
@@ -139,13 +137,12 @@ class PlannedPart(PlannedStep):
                 with self._running():
                     running: Any = self._run(residents, ())
                     outputs = dict(zip(self.program.outputs, next(running), strict=True))
+            self._changes.count(changes)
             self.journal.begin()  # what forward has changed is the caller's from here on
         inputs_by_name = dict(zip(self.program.inputs, given, strict=True))
-        names, buffers, of_inputs = self._read_residents
-        read = {
-            name: tensors[name] for name in (*names, *buffers) if not isinstance(tensors[name], Offloaded)
-        }
-        read |= {f"input {name}": inputs_by_name[name] for name in of_inputs}
+        own, of_inputs, constants = self._read_residents
+        read = {name: tensors[name] for name in own if not isinstance(tensors[name], Offloaded)}
+        read |= {f"input {name}": inputs_by_name[name] for name in of_inputs} | constants
         read |= {f"output {name}".strip(): outputs[name] for name in self._read_outputs}
         return Begun(self, running, outputs, parameters, read, nodes)
 

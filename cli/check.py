@@ -14,7 +14,15 @@ from ..planner.report import Report
 from .exits import CheckFailedError
 from .options import budget_option, chosen_machine, graph_option, machine_option, output_options
 from .parameter_types import DOCUMENT
-from .printing.figures import arena_document, arena_rows, graph_row, launch_rows, report_document, report_rows
+from .printing.figures import (
+    arena_document,
+    arena_rows,
+    graph_row,
+    launch_rows,
+    loop_row,
+    report_document,
+    report_rows,
+)
 from .printing.output import Output, labelled
 from .replay import TOLERANCE, arena_of, is_number, open_schedule, validate_schedule
 
@@ -54,6 +62,7 @@ def check(
                 ("schedule", f"valid: {len(held.file.schedule):,} steps keep every rule"),
                 ("budget", "none" if held.budget is None else spelled(held.budget)),
                 *report_rows(report, held.budget, held.machine or held.graph.machine),
+                *loop_row(held.loop),
                 *arena_rows(layout),
                 *launch_rows(held.graph, held.file.schedule),
             ]

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from sys import float_info
-from typing import TypeGuard
+from typing import TypeGuard, cast
 
 from ..graphs.errors import InputError, MismatchError
 from ..graphs.files.documents import read_document
-from ..graphs.files.fields import mapping
+from ..graphs.files.fields import Row, mapping
 from ..graphs.files.files import graph_digest, load_graph
 from ..graphs.files.kinds import check_format
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..planner.addresses.addresses import rows_of
 from ..planner.addresses.layout import Layout
-from ..planner.baseline import baseline
+from ..planner.baseline import baseline, baseline_schedule
 from ..planner.bounds import least_memory, time_bound
 from ..planner.budget import Budget
 from ..planner.errors import InvalidScheduleError
@@ -52,6 +52,12 @@ class Held:
     def replay(self) -> Replay:
         """Simulate the schedule. Raises InvalidScheduleError."""
         return simulate(self.graph, self.file.schedule, budget=self.budget, machine=self.machine)
+
+    @property
+    def loop(self) -> str:
+        """The memory of the training loop that the schedule was made for, as a sentence; empty if unknown."""
+        loop = self.file.loop
+        return "" if loop is None or not self.own else loop.peak.within(loop.limit)
 
     def report(self, replay: Replay) -> Report:
         """Return the schedule's figures.
@@ -109,6 +115,20 @@ def open_schedule(
         machine or file.machine or graph.machine,
         own=budget is None and machine is None,
     )
+
+
+def open_baseline(graph_path: Path, output: Output) -> Held:
+    """Read a graph, and return its baseline, which keeps everything, as a schedule file."""
+    graph = load_graph(graph_path)
+    output.note(f"{graph_path} is a graph: its baseline is shown; `plan solve` makes a schedule of it")
+    file = ScheduleFile(baseline_schedule(graph), graph.name, graph_digest(graph))
+    return Held(graph, graph_path, file, baseline(graph), None, graph.machine, own=True)
+
+
+def is_graph(path: Path) -> bool:
+    """Tell whether a file is a graph. Raises InputError if it can't be read."""
+    document = read_document(path)
+    return isinstance(document, dict) and str(cast("Row", document).get("format")).startswith("plan-graph/")
 
 
 def schedule_of_graph(schedule_path: Path, graph: Graph, graph_path: Path) -> ScheduleFile:

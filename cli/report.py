@@ -25,7 +25,7 @@ from .parameter_types import DOCUMENT
 from .printing.figures import policy_row, report_document
 from .printing.output import Output
 from .printing.output_files import destination_of, write_out
-from .replay import Held, is_number, open_schedule, validate_schedule
+from .replay import Held, is_graph, is_number, open_baseline, open_schedule, validate_schedule
 
 PRICE_SECONDS = 5.0
 """Time, at most, for each of the two lower bounds of the price of memory, unless another is given."""
@@ -69,13 +69,14 @@ def report(
 ) -> None:
     """Write SCHEDULE as one page for a browser: verdict, memory over time, queues, tensors, modules.
 
-    It needs no network and no other file.
+    It needs no network and no other file. Of a graph, or of an imported snapshot, it shows the baseline.
 
     \b
     plan report schedule.json
     """
     to = destination_of(destination, schedule, ".report.html")
-    held = open_schedule(schedule, graph_path, output)
+    of_graph = graph_path is None and is_graph(schedule)
+    held = open_baseline(schedule, output) if of_graph else open_schedule(schedule, graph_path, output)
     subject = subject_of(held, validate_schedule(held, schedule))
     data = page_of(held, subject, bound_time, table, measured)
     written = write_out(to, partial(write_view, data))
@@ -115,6 +116,7 @@ def _origin(held: Held) -> list[str]:
         f"graph {held.graph.name}, sha256 {held.file.graph_sha256.removeprefix('sha256:')}",
         *([f"solver {solver['name']}" + (f" ({options})" if options else "")] if solver.get("name") else []),
         *(" ".join(row) for row in policy_row(solver)),
+        *([f"in its training loop: peak {held.loop}"] if held.loop else []),
         *([f"profiled with {', '.join(versions)}"] if versions else []),
     ]
 

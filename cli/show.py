@@ -29,6 +29,7 @@ from .printing.figures import (
     duration,
     graph_row,
     launch_rows,
+    loop_row,
     minimum_document,
     minimum_rows,
     policy_row,
@@ -110,6 +111,7 @@ def _lines(held: Held, report: Report, accounts: dict[str, Any], width: int) -> 
             ("budget", "none" if held.budget is None else spelled(held.budget)),
             *policy_row(held.file.solver),
             *report_rows(report, held.budget, held.machine or held.graph.machine),
+            *loop_row(held.loop),
             *minimum_rows(held.graph, held.machine),
             *launch_rows(held.graph, held.file.schedule),
         ]

@@ -39,7 +39,7 @@ from ..graphs.folders.private import PrivateFolder
 from ..graphs.folders.sources import sources_digest
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
-from ..planner.schedule.file import save_schedule, schedule_from_document, schedule_to_document
+from ..planner.schedule.file import LoopStatement, save_schedule, schedule_from_document, schedule_to_document
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import simulate
 from ..runtime.compare.compiled import Compiled
@@ -191,7 +191,7 @@ def _of(plan: Plan, grounds: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-def save(place: Path, plan: Plan, machine: Machine | None) -> None:
+def save(place: Path, plan: Plan, machine: Machine | None, loop: LoopStatement | None = None) -> None:
     """Write a plan as graph.json and schedule.json in this folder.
 
     Raises InputError if they can't be written.
@@ -201,8 +201,15 @@ def save(place: Path, plan: Plan, machine: Machine | None) -> None:
     except OSError as error:
         raise InputError(f"{place}: can't make the folder: {error.strerror or error}") from error
     save_graph(plan.graph, place / "graph.json")
-    path, solver = place / "schedule.json", _provenance(plan)
-    save_schedule(path, plan.graph, plan.schedule, budget=plan.budget, machine=machine, solver=solver)
+    save_schedule(
+        place / "schedule.json",
+        plan.graph,
+        plan.schedule,
+        budget=plan.budget,
+        machine=machine,
+        solver=_provenance(plan),
+        loop=loop,
+    )
 
 
 def _provenance(plan: Plan) -> dict[str, str]:

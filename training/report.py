@@ -22,6 +22,7 @@ from ..graphs.units import duration, format_bytes
 from ..planner.baseline import baseline
 from ..planner.card import Card, cost_entries
 from ..planner.device_memory import DeviceMemory
+from ..planner.schedule.file import LoopStatement
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import Figures, simulate
 from ..runtime.device.device import Stamp
@@ -308,9 +309,10 @@ class TrainingLog:
     def prediction(self, step: PlannedStep, loop: LoopAccount) -> Prediction:
         record = self._records[step]
         plan = record.plan
-        write = partial(save, plan=plan, machine=record.machine)
         figures = replace(record.figures, peak=record.peak)
         limit, device, around = loop.budget_around(plan), record.device(loop), partial(loop.peak_around, plan)
+        stated = LoopStatement(limit, device) if limit.parts or device.parts else None
+        write = partial(save, plan=plan, machine=record.machine, loop=stated)
         return Prediction(plan.graph, plan.schedule, plan.budget, figures, limit, device, around, write)
 
     def iterated(self, step: PlannedStep, loss: Tensor | None, begun: Stamp, loop: LoopAccount) -> None:

@@ -102,6 +102,11 @@ def launch_rows(graph: Graph, schedule: Schedule) -> Iterator[Row]:
         )
 
 
+def loop_row(loop: str) -> list[Row]:
+    """Return the row of a training loop's memory, of which a schedule's is a part, if it is known."""
+    return [("in the loop", loop)] if loop else []
+
+
 def policy_row(solver: Mapping[str, Any]) -> list[Row]:
     """Return the row of the policy that a solver has chosen, if it chooses among policies.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from ...graphs.files.kinds import check_format
 from ...graphs.files.machine import machine_from_document, machine_to_document
 from ...graphs.graph import Graph
 from ...graphs.machine import Machine, Memory
+from ..device_memory import DeviceMemory
 from .schedule import DEFAULT_MODE, Initial, Schedule, Step, Verb
 
 FORMAT = "plan-schedule/1"
@@ -22,7 +23,7 @@ SHARDED_FORMAT = "plan-schedule/2"
 """The version of schedules of graphs of ranks that communicate; all others have version 1."""
 
 _REQUIRED = ("format", "graph", "steps")
-_OPTIONAL = ("budget", "machine", "solver", "predicted", "initial", "addresses")
+_OPTIONAL = ("budget", "machine", "solver", "predicted", "initial", "addresses", "loop")
 _VERBS = {verb.word: verb for verb in Verb}
 _DEFAULT = {Verb.DELETE: Memory.DEVICE, Verb.OFFLOAD: Memory.HOST, Verb.PREFETCH: Memory.DEVICE}
 """The memory of a step that names none."""
@@ -40,11 +41,19 @@ class Addresses(NamedTuple):
     offsets: tuple[int, ...]
 
 
+class LoopStatement(NamedTuple):
+    """Budget and predicted peak of the whole training loop that a schedule is of."""
+
+    limit: DeviceMemory
+    peak: DeviceMemory
+
+
 @dataclass(frozen=True)
 class ScheduleFile:
     """The content of a schedule file, with names resolved against its graph.
 
     graph_sha256: of the graph it was made for. solver, predicted: as written, not checked.
+    loop: what the training loop has besides, if it has anything.
     """
 
     schedule: Schedule
@@ -55,6 +64,7 @@ class ScheduleFile:
     solver: Mapping[str, Any] = field(default_factory=dict[str, Any])
     predicted: Mapping[str, Any] = field(default_factory=dict[str, Any])
     addresses: Addresses | None = None
+    loop: LoopStatement | None = None
 
 
 def load_schedule(path: str | Path, graph: Graph) -> ScheduleFile:
@@ -82,6 +92,7 @@ def schedule_from_document(document: object, graph: Graph, where: str) -> Schedu
             mapping(row.get("solver") or {}, "solver"),
             mapping(row.get("predicted") or {}, "predicted"),
             _addresses(row.get("addresses")),
+            _loop(row.get("loop")),
         )
     except ValueError as error:
         raise InputError(f"{where}: {error}") from None
@@ -97,6 +108,7 @@ def save_schedule(
     solver: Mapping[str, Any] | None = None,
     predicted: Mapping[str, Any] | None = None,
     addresses: Addresses | None = None,
+    loop: LoopStatement | None = None,
 ) -> None:
     """Write a plan-schedule/1, whole or not at all. machine: it names the memories, or the graph's."""
     document = schedule_to_document(
@@ -107,6 +119,7 @@ def save_schedule(
         solver=solver,
         predicted=predicted,
         addresses=addresses,
+        loop=loop,
     )
     write_document(document, Path(path))
 
@@ -120,6 +133,7 @@ def schedule_to_document(
     solver: Mapping[str, Any] | None = None,
     predicted: Mapping[str, Any] | None = None,
     addresses: Addresses | None = None,
+    loop: LoopStatement | None = None,
 ) -> dict[str, Any]:
     """Return the document that schedule_from_document reads back."""
     names = _names(machine, graph)
@@ -135,6 +149,7 @@ def schedule_to_document(
         "addresses": None
         if addresses is None
         else {"arena": addresses.arena, "offsets": list(addresses.offsets)},
+        "loop": None if loop is None else {name: asdict(part) for name, part in loop._asdict().items()},
     }
     return {key: value for key, value in document.items() if value is not None}
 
@@ -149,6 +164,23 @@ def _addresses(row: Any) -> Addresses | None:
         size(row["arena"], "addresses.arena"),
         tuple(size(offset, f"addresses.offsets[{place}]") for place, offset in enumerate(offsets)),
     )
+
+
+def _loop(row: Any) -> LoopStatement | None:
+    if row is None:
+        return None
+    row = mapping(row, "loop")
+    check_fields(row, LoopStatement._fields, ())
+    return LoopStatement(_device_memory(row["limit"], "loop.limit"), _device_memory(row["peak"], "loop.peak"))
+
+
+def _device_memory(row: Any, where: str) -> DeviceMemory:
+    row = mapping(row, where)
+    parts = ("plan", "states", "gradients", "other")
+    check_fields(row, (*parts, "owner"), ())
+    owner = text(row["owner"], f"{where}.owner") if row["owner"] != "" else ""
+    plan, states, gradients, other = (size(row[part], f"{where}.{part}") for part in parts)
+    return DeviceMemory(plan, states, gradients, other, owner)
 
 
 def _names(machine: Machine | None, graph: Graph) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from memplan.cli.main import main
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.generators import chain
+from memplan.planner.baseline import baseline
 
 Plan = Callable[..., Result]
 
@@ -92,3 +93,14 @@ def test_faults_are_one_line(plan: Plan, words: tuple[str, ...], says: str) -> N
     assert ended.exit_code == 2, ended.stderr
     assert says in ended.stderr
     assert not Path("r.html").exists()
+
+
+def test_of_a_graph_the_page_is_of_its_baseline(plan: Plan) -> None:
+    """As of a snapshot that was imported, of which people want to know whose the peak is."""
+    ended = plan("report", "g.json", "-o", "r.html", "--json")
+    assert ended.exit_code == 0, ended.stderr
+    assert "g.json is a graph: its baseline is shown; `plan solve` makes a schedule of it" in ended.stderr
+    assert json.loads(ended.stdout)["peak"] == shown()["figures"]["peak"] == baseline(chain(6)).peak
+    ended = plan("report", "g.json", "--graph", "g.json")
+    assert ended.exit_code == 2
+    assert "it is a graph" in ended.stderr

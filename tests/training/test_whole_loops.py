@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 from typing import Any
 
 import memplan
 import pytest
 import torch
+from click.testing import CliRunner
+from memplan.cli.main import main
+from memplan.cli.printing.output import Output
+from memplan.cli.replay import open_schedule
+from memplan.cli.report import _origin
 from memplan.graphs.errors import InputError
 from memplan.graphs.units import format_bytes
 from memplan.runtime.device.cpu import Cpu
@@ -60,7 +66,7 @@ PLACES = {
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PLACES)
 def test_all_places_state_the_same_memory(
-    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The budget as it was given, and a peak that the loop does not exceed; both with the same parts."""
     loop, options = PLACES[name]
@@ -95,6 +101,21 @@ def test_all_places_state_the_same_memory(
         assert loops.peak() <= device.total - 512 + counts
     callback = ProgressEvent("train", planned=(device.total, 0))
     assert f"device {format_bytes(device.total)} planned" in str(callback)
+    plan.save(tmp_path)
+    schedule = tmp_path / "schedule.json"
+    held = open_schedule(schedule, None, Output())
+    assert held.budget == limit.plan
+    assert held.loop == device.within(limit)
+    assert held.loop in shown("show", schedule)
+    assert held.loop in shown("check", schedule)
+    assert f"in its training loop: peak {held.loop}" in _origin(held)
+    assert "in the loop" not in shown("check", schedule, "--budget", "1GB")  # not the loop's budget
+
+
+def shown(command: str, schedule: Path, *words: str) -> str:
+    result = CliRunner().invoke(main, [command, str(schedule), *words])
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
 
 
 def test_copies_of_weights_are_given_in_bytes() -> None:

@@ -2,7 +2,7 @@
 
 Models count their iterations, keep hidden states, append to lists, install hooks at their first call. Traced
 or compared, all that they can reach is afterwards what it was, the same objects with the same contents; what
-had changed can be listed. Results that a `functools.lru_cache` holds are forgotten if they are tensors.
+had changed can be listed. Results that a `functools.lru_cache` holds are forgotten if they have tensors.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def caches_forgotten() -> Generator[None]:
 
 
 _CACHED: Any = type(functools.cache(len))
-_CONTAINERS = (tuple, list, dict)
+_CONTAINERS = (tuple, list, dict, CellType)
 
 
 _MANY = 16
@@ -241,20 +241,40 @@ _caches = _Caches()
 
 
 def _looked_into(cached: Any) -> tuple[bool, bool]:
-    """Tell whether a cache holds a tensor, in containers five deep, and whether one of these can change.
+    """Tell whether a cache holds a tensor, five deep, and whether what holds it there can change.
 
-    All of one depth are checked at once, by their types.
+    In containers and closures any tensor counts, in attributes of a user's objects a fake one alone: a real
+    one is their state. All of one depth are checked at once, by their types.
     """
-    attributes = vars(cached)  # the wrapped function's, such as its annotations
-    things, can_change = [each for each in gc.get_referents(cached) if each is not attributes], False
+    own = (vars(cached), getattr(cached, "__wrapped__", None))  # of the function, such as its annotations
+    things = [each for each in gc.get_referents(cached) if not any(each is one for one in own)]
+    attributes, can_change = list[Any](), False
     for depth in range(5):
-        kinds = set(map(type, things))
-        if any(issubclass(kind, Tensor) for kind in kinds):
+        kinds, fake = set(map(type, things)), set(map(type, attributes))
+        if any(issubclass(kind, Tensor) for kind in kinds) or any(
+            issubclass(each, FakeTensor) for each in fake
+        ):
             return True, can_change
         can_change |= depth > 0 and any(issubclass(kind, list | dict) for kind in kinds)  # 0: its own table
-        inside = {kind for kind in kinds if issubclass(kind, _CONTAINERS) or kind.__module__ == "functools"}
-        things = gc.get_referents(*[thing for thing in things if type(thing) in inside])
+        states = [own_attributes(thing) for thing in (*things, *attributes) if _is_plain_object(type(thing))]
+        can_change |= bool(states)
+        attributes = [*gc.get_referents(*states, *_insides(attributes, fake))]
+        things = gc.get_referents(*_insides(things, kinds))
     return False, can_change
+
+
+def _insides(things: list[Any], kinds: set[type]) -> list[Any]:
+    """Return the containers among things, and the closures of the functions among them."""
+    inside = {kind for kind in kinds if issubclass(kind, _CONTAINERS) or kind.__module__ == "functools"}
+    return [
+        thing.__closure__ if type(thing) is FunctionType else thing
+        for thing in things
+        if type(thing) in inside or (type(thing) is FunctionType and thing.__closure__)
+    ]
+
+
+def _is_plain_object(kind: type) -> bool:
+    return is_of_user_class(kind) and not issubclass(kind, (nn.Module, Tensor, *_CONTAINERS))
 
 
 # ── how each kind of thing is kept ──────────────────────────────────────────────────────────────────

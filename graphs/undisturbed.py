@@ -11,6 +11,7 @@ needs more calls within each other than the model does, which a script's recursi
 from __future__ import annotations
 
 import _imp
+import _io
 import builtins
 import os
 import sys
@@ -103,6 +104,7 @@ def _own_builtins() -> Generator[None]:
     # The interpreter keeps a copy of them, and writes it back when the module is created once more. So a
     # script may have replaced them before memplan was imported.
     cast("Any", _imp).create_builtin(BuiltinImporter.find_spec("builtins"))
+    builtins.open = _io.open  # the copy is made before there is `open`
     replaced = {name: each for name, each in now.items() if vars(builtins).get(name) is not each}
     try:
         yield

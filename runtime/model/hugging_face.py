@@ -18,6 +18,7 @@ import torch
 from ...graphs.errors import InputError, MissingPackageError
 from ...graphs.files.documents import read_bytes
 from ...graphs.files.kinds import kind_of
+from ...graphs.undisturbed import undisturbed
 from .file import ModelFile
 
 NAME = "config.json"
@@ -52,6 +53,7 @@ def configuration_file(text: str) -> Path:
     return path / NAME if path.is_dir() else path
 
 
+@undisturbed()
 def load_configuration(
     text: str, length: int | None = None, dtype: str | None = None
 ) -> tuple[ModelFile, Configured]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import sys
 
 import pytest
 import torch
@@ -107,13 +108,15 @@ def test_lengths_that_cannot_be(tmp_path):
 
 
 def test_without_transformers_it_says_what_to_install(tmp_path, monkeypatch):
-    real = builtins.__import__
-
-    def missing(name, *rest, **more):
-        if name == "transformers":
-            raise ModuleNotFoundError(name=name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingPackageError, match=r"pip install 'memplan\[examples\]'"):
         load_configuration(str(written(tmp_path, GPT2)))
+
+
+def test_builtins_that_a_script_has_replaced_are_not_in_the_way(tmp_path, monkeypatch):
+    path = written(tmp_path, GPT2)
+    mine = lambda *_, **__: pytest.fail("not Python's own")  # noqa: E731
+    for name in ("open", "print"):
+        monkeypatch.setattr(builtins, name, mine)
+    assert load_configuration(str(path))[1].model == "GPT2LMHeadModel"
+    assert builtins.open is mine

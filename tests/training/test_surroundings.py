@@ -7,6 +7,7 @@ import builtins
 import decimal
 import inspect
 import io
+import locale
 import os
 import re
 import subprocess
@@ -48,6 +49,15 @@ def test_a_script_may_change_builtins_streams_warnings_and_its_folder(tmp_path: 
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)
     assert subprocess.run([sys.executable, path], check=False, timeout=300).returncode == 7
+
+
+@pytest.mark.scripts
+def test_without_asserts_and_docstrings_a_step_trains_and_the_command_works(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    assert subprocess.run([sys.executable, "-OO", path], check=False, timeout=300).returncode == 7
+    command = [sys.executable, "-OO", "-m", "memplan", "instances", "--json"]
+    assert subprocess.run(command, check=True, capture_output=True, timeout=100).stdout.startswith(b"{")
 
 
 def test_blocks_that_overlap_leave_the_scripts_builtins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +114,13 @@ def recursion_limit() -> None:
     sys.setrecursionlimit(len(inspect.stack(0)) + 60)
 
 
+def decimal_comma() -> None:
+    try:
+        locale.setlocale(locale.LC_ALL, "de_DE.UTF-8")
+    except locale.Error:
+        pytest.skip("this system has no locale with a decimal comma")
+
+
 CHANGES: dict[str, Callable[[], object]] = {
     "recursion limit": recursion_limit,
     "default device": lambda: torch.set_default_device("meta"),
@@ -111,6 +128,7 @@ CHANGES: dict[str, Callable[[], object]] = {
     "numpy's errors": lambda: np.seterr(all="raise"),
     "no hook of exceptions": lambda: setattr(sys, "excepthook", None),
     "one digit": lambda: decimal.setcontext(decimal.Context(1, traps=[decimal.Inexact])),
+    "decimal comma": decimal_comma,
     "no environment": lambda: os.environ.clear(),
 }
 
@@ -118,11 +136,13 @@ CHANGES: dict[str, Callable[[], object]] = {
 @pytest.fixture
 def surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     limit, digits, environment = sys.getrecursionlimit(), decimal.getcontext(), dict(os.environ)
+    words = locale.setlocale(locale.LC_ALL)
     numbers, dtype = np.geterr(), torch.get_default_dtype()
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     yield
     sys.setrecursionlimit(limit)
     decimal.setcontext(digits)
+    locale.setlocale(locale.LC_ALL, words)
     os.environ.update(environment)
     np.seterr(**numbers)
     torch.set_default_dtype(dtype)

@@ -22,26 +22,33 @@ _FUNCTIONAL = {
 """Functional calls that take the place of functions which change tensors in place, by their names."""
 
 
+IN_PART = (
+    "collectives of a module's own code are not planned in a larger graph: plan the network in it that "
+    "does not communicate, memplan.optimize_module(DistributedDataParallel(network), x), and leave the rest "
+    "outside"
+)
+
 IN_DDP = (
     "collectives of the module's own code are not planned in DistributedDataParallel: call it after "
-    "the step, on step.output (return_outputs=True)"
+    "the step, on step.output (return_outputs=True); or, if the loss needs its result, plan the network "
+    "alone, memplan.optimize_module(DistributedDataParallel(network), x), and compute the loss outside"
 )
 
 
 class CollectiveError(TraceError):
     """A call of torch.distributed communicates where no plan sees it.
 
-    in_ddp: what is said of it in DistributedDataParallel, where the functional form is not planned either.
+    called: that the user's line calls it, where the functional form is not planned either.
     """
 
-    in_ddp: str = ""
+    called: str = ""
 
 
 def collective_error(line: str, operator: Any) -> CollectiveError:
     """Return the error of a call of an operator at the user's line."""
     name = _function_called() or operator.overloadpacket.__name__
     error = CollectiveError(f"{line}{_refusal(name)}")
-    error.in_ddp = f"{line}calls {name}, and {IN_DDP}"
+    error.called = f"{line}calls {name}"
     return error
 
 

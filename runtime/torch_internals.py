@@ -418,6 +418,16 @@ def has_communication_hooks(module: nn.Module) -> bool:
     return bool(vars(module).get("_comm_hooks"))
 
 
+def call_in_parallel(
+    parallel: nn.Module, function: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> Any:
+    """Call a function as a DistributedDataParallel calls its module: buffers are sent before, gradients are
+    averaged in backward."""
+    around: Any = parallel
+    arguments, keywords = around._pre_forward(*arguments, **keywords)
+    return around._post_forward(function(*arguments, **keywords))
+
+
 def has_hooks(tensor: Tensor) -> bool:
     """Tell whether something is to be done with the tensor's gradient."""
     return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None))

@@ -18,22 +18,25 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from ..graphs.errors import InputError, MemplanError, MismatchError
+from ..runtime.in_place_collectives import IN_PART, CollectiveError
 from ..runtime.interrupts import deferred_signals, open_to_signals
 from ..runtime.model.arguments import parse_inputs, validate_module
 from ..runtime.model.iteration import Inputs, Iteration, tensors_in, with_tensors
-from ..runtime.model.processes import inside
+from ..runtime.model.processes import parallel_of
 from ..runtime.program.outputs import Wanted
 from ..runtime.run.execute import PlannedStep
 from ..runtime.run.part import Begun, PlannedPart
+from ..runtime.torch_internals import call_in_parallel
 from . import checkpoint
 from .accelerated import refuse_offloading_hooks
 from .evaluation import Forward
 from .loop_memory import LoopMemory
 from .option import option, takes
 from .options import Options, PlanningOptions, parse_count, parse_dtype, parse_outputs
-from .plan import Planner
+from .plan import CollectivesFoundError, Planner
 from .report import TrainingLog
 from .retry import with_less
 from .step import Step
@@ -79,7 +82,8 @@ def optimize_module(module: Any, inputs: Any, options: ModuleOptions) -> Planned
     outputs and their gradients count. What your own code computes in between is in addition.
 
     Args:
-        module (torch.nn.Module): the module, already on the training device and in the intended mode.
+        module (torch.nn.Module): the module, already on the training device and in the intended mode. Of a
+            DistributedDataParallel the module inside is planned; buffers and gradients are its own matter.
         inputs (Tensor, tuple or dict): an example of its inputs: one tensor, a tuple of positional arguments
             or a dict of keyword arguments. Inputs that require a gradient get one. A share as budget is of
             what this example takes.
@@ -95,12 +99,18 @@ def optimize_module(module: Any, inputs: Any, options: ModuleOptions) -> Planned
         DifferenceError: the plan does not compute what eager PyTorch computes.
     """
     validate_module(module)
-    module, processes = inside(module)
+    parallel = parallel_of(module)
+    module = module if parallel is None else parallel.module
     refuse_offloading_hooks(module)
-    if processes is not None:
+    if parallel is not None and parallel.static_graph:
         raise InputError(
-            "a DistributedDataParallel can't be planned as part of a larger graph: plan the module inside "
-            "it, and average the gradients of its parameters after backward()"
+            "DistributedDataParallel's static_graph=True does not average the gradients of a module planned "
+            "in a larger graph: leave static_graph out"
+        )
+    if parallel is not None and options.machine is not None:
+        raise InputError(
+            "machine= does not go with a DistributedDataParallel in a larger graph, which holds the weights "
+            "that would be offloaded: leave machine= out"
         )
     if options.pad_values is not None:
         raise InputError("pad_values: a planned module's outputs would be padded too: pad before the call")
@@ -122,7 +132,13 @@ def optimize_module(module: Any, inputs: Any, options: ModuleOptions) -> Planned
     )
     planner = Planner(options.extended(Options), TrainingLog(options.progress), calls=options.calls)
     with deferred_signals(), open_to_signals(first_interrupt=True):
-        return PlannedModule(iteration, planner, None)
+        try:
+            return PlannedModule(iteration, planner, None, parallel)
+        except (CollectiveError, CollectivesFoundError) as error:
+            if parallel is None:
+                raise
+            called = getattr(error, "called", "") or "the module communicates"
+            raise InputError(f"{called}, and {IN_PART}") from None
 
 
 class PlannedModule(Step):
@@ -144,8 +160,15 @@ class PlannedModule(Step):
 
     _planner: Planner
 
-    def __init__(self, iteration: Iteration, planner: Planner, buckets: None) -> None:
+    def __init__(
+        self,
+        iteration: Iteration,
+        planner: Planner,
+        buckets: None,
+        parallel: DistributedDataParallel | None = None,
+    ) -> None:
         super().__init__(iteration, planner, buckets, outside=lambda _trained: LoopMemory())
+        self._parallel = parallel
         self._waiting: WeakSet[Begun] = WeakSet()
         self._alone_forward: dict[Any, Forward] = {}
 
@@ -164,6 +187,11 @@ class PlannedModule(Step):
                 what requires a gradient, or too many calls wait for their backward.
             InfeasibleError: there is no schedule for the batch within the budget.
         """
+        if self._parallel is not None:
+            return call_in_parallel(self._parallel, self._called, arguments, keywords)
+        return self._called(*arguments, **keywords)
+
+    def _called(self, *arguments: Any, **keywords: Any) -> Any:
         checkpoint.check_loaded(self._iteration.module)
         with self._alone:
             given = self.plans[0].given(arguments, keywords)

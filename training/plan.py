@@ -174,7 +174,7 @@ class Planner(BudgetedPlanner):
             program = trace(iteration)
         except CollectiveError as error:
             if in_ddp:
-                raise InputError(error.in_ddp) from None
+                raise InputError(f"{error.called}, and {IN_DDP}") from None
             raise
         if in_ddp and (groups := groups_of(program)):
             raise InputError(f"the module calls {next(iter(groups.values()))}, and {IN_DDP}")

@@ -71,16 +71,23 @@ class Around(nn.Module):
     __call__ = forward  # past the user's hooks for all modules: this is none of the user's
 
 
+def parallel_of(module: Any) -> DistributedDataParallel | None:
+    """Return the module if it is a DistributedDataParallel. Raises InputError for one that casts."""
+    if type(module) is not DistributedDataParallel:
+        return None
+    if module.mixed_precision is not None:
+        raise InputError("DistributedDataParallel's mixed_precision is not in a plan: use autocast")
+    return module
+
+
 def inside(module: Any) -> tuple[Any, Processes | None]:
     """Return the module in a DistributedDataParallel with its processes; any other as it is.
 
     Raises InputError.
     """
-    parallel = module.outer() if isinstance(module, Around) else module
-    if type(parallel) is not DistributedDataParallel:
+    parallel = parallel_of(module.outer() if isinstance(module, Around) else module)
+    if parallel is None:
         return module, None
-    if parallel.mixed_precision is not None:
-        raise InputError("DistributedDataParallel's mixed_precision is not in a plan: use autocast")
     if has_communication_hooks(parallel):
         raise InputError("DistributedDataParallel has a communication hook, which a plan does not run")
     return parallel.module if parallel is module else module, Processes(parallel)

@@ -529,7 +529,9 @@ def test_a_collective_of_a_buffer_under_ddp_is_refused_with_what_works(tmp_path:
         (line, other), equal = found
         end = (
             ", and collectives of the module's own code are not planned in DistributedDataParallel: call it "
-            "after the step, on step.output (return_outputs=True)"
+            "after the step, on step.output (return_outputs=True); or, if the loss needs its result, plan "
+            "the network alone, memplan.optimize_module(DistributedDataParallel(network), x), and compute "
+            "the loss outside"
         )
         assert line.endswith(f"calls torch.distributed.all_reduce{end}"), found
         assert other.endswith(f"the module calls all_reduce{end}"), found

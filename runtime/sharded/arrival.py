@@ -36,6 +36,12 @@ _LAST_WORDS = 2.0
 """Seconds for which a program that ends waits for a store that does not answer, and for which one whose
 connection was closed may have said why."""
 
+_UNWATCHED = (
+    ', or was killed, which the others know at once by init_process_group("cpu:gloo,cuda:nccl"), not by '
+    "NCCL alone"
+)
+"""What is said of a rank that did not come to a default group without connections that PyTorch watches."""
+
 _TAG = 1_835_363_696
 """Tag of the first meeting's bytes: none that a program is likely to use itself."""
 
@@ -71,7 +77,7 @@ class Meeting:
                 raise MemplanError(
                     f"rank {missing[0]} did not come to memplan.optimize within {self._seconds:g} s: it "
                     "hangs, is still at something else, or does not call it"
-                    + ("" if self._watches else ", or was killed")
+                    + ("" if self._watches else _UNWATCHED)
                 )
             return not missing
 

@@ -70,7 +70,13 @@ class Ranks:
         self.replicas, self._in_first_row = len(groups.column), groups.in_first_row
         self._backend = device_of(device).collectives
         # Groups of a mesh's dimensions have PyTorch's default, not what init_process_group was given.
-        self._timeout = min(timeout_of(each, device) for each in (groups.users, default_group()))
+        try:
+            self._timeout = min(timeout_of(each, device) for each in (groups.users, default_group()))
+        except RuntimeError:
+            raise InputError(
+                f"a process group has no backend for tensors on the {device.type}, where the module is: "
+                'create the default group by init_process_group("cpu:gloo,cuda:nccl"), or move the module'
+            ) from None
         self._communicators = list[Communicator]()
         number = next(_numbers)
         store = SharedStore(f"memplan/{number}")

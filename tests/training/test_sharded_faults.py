@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from datetime import timedelta
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -23,6 +24,7 @@ from failing_operations import FailingAt, enter_faults, faulty
 from memplan import version
 from memplan.runtime.run.cycle import LOST_AMONG_RANKS
 from memplan.runtime.sharded import signs, store
+from memplan.runtime.sharded.arrival import Meeting
 from memplan.runtime.sharded.ranks import Ranks
 from memplan.training.together import end_groups
 from ranks import ranks
@@ -368,6 +370,65 @@ def test_a_rank_that_never_comes_is_named(tmp_path: Path, fault: str, line: str)
     text, seconds = ranks(come_late, tmp_path, fault, timeout=3 if fault == "absent" else 150)[0]
     assert text == line
     assert seconds < LIVES
+
+
+def killed_in_a_group(rank: int, folder: str, backend: str) -> tuple[str, float, str]:
+    """Wait on rank 0 alone, in a default group of this backend: the other is killed before."""
+    dist.destroy_process_group()
+    timeout = timedelta(seconds=4)
+    dist.init_process_group(backend, f"file://{folder}/again", timeout=timeout, rank=rank, world_size=2)
+    if rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(memplan.MemplanError) as refused:
+        memplan.optimize(model(), torch.randn(8, 6), loss_fn=squares, budget="100%", shard=True)
+    begun = perf_counter()
+    with pytest.raises(memplan.MemplanError) as lost:
+        Meeting(store.SharedStore("memplan/here"), [0, 1], timeout, 99).wait()
+    return str(lost.value), perf_counter() - begun, str(refused.value)
+
+
+UNWATCHED = (
+    "rank 1 did not come to memplan.optimize within 4 s: it hangs, is still at something else, or does not "
+    "call it, or was killed, which the others know at once by init_process_group("
+    '"cpu:gloo,cuda:nccl"), not by NCCL alone'
+)
+
+
+@pytest.mark.parametrize(("backend", "line"), [("cpu:gloo,cuda:gloo", KILLED), ("cuda:gloo", UNWATCHED)])
+def test_a_killed_rank_is_known_at_once_in_default_groups_that_have_gloo(
+    tmp_path: Path, backend: str, line: str
+) -> None:
+    """A group that has a backend for GPUs alone, as NCCL's, costs its timeout; a module on the CPU can't be
+    trained in it."""
+    text, seconds, refused = ranks(killed_in_a_group, tmp_path, str(tmp_path), backend)[0]
+    assert text == line
+    assert (seconds < 3.5) == (line == KILLED)
+    other = "a process group has no backend for tensors on the cpu, where the module is: create the "
+    assert refused.startswith(KILLED if line == KILLED else other)
+
+
+WAITS = """
+import os, signal
+from datetime import timedelta
+from torch import distributed as dist
+from memplan.runtime.sharded.arrival import Meeting
+from memplan.runtime.sharded.store import SharedStore
+
+dist.init_process_group("cuda:gloo")
+if dist.get_rank():
+    os.kill(os.getpid(), signal.SIGKILL)
+Meeting(SharedStore("memplan/here"), [0, 1], timedelta(minutes=30), 1).wait()
+"""
+
+
+def test_torchrun_ends_the_others_of_a_killed_rank_in_a_group_without_gloo(tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text(WAITS)
+    command = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
+    command += ["--rdzv-endpoint=localhost:0", str(tmp_path / "waits.py")]
+    ended = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1
+    assert "Signal 9 (SIGKILL)" in ended.stderr
+    assert "Signal 15 (SIGTERM)" in ended.stderr
 
 
 def test_a_store_whose_process_has_ended_says_so_in_one_line(

@@ -112,7 +112,7 @@ def main():
     parser.add_argument("--write", type=Path, help="the page to write from all rows")
     parser.add_argument("--machine", default="unnamed machine", help="as the page names it")
     parser.add_argument("--state", default="unnamed state", help="of the code, as the page names it")
-    parser.add_argument("--time-limit", type=float, default=0.3, help="seconds to solve in")
+    parser.add_argument("--time-limit", type=float, help="seconds to solve in, by default optimize's own")
     parser.add_argument("--once", action="store_true", help="AdamW in the plan alone, 100 % of the memory")
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for a model")
     options = parser.parse_args()

@@ -150,12 +150,14 @@ def eager(make, batches):
     return result, {"eager_peak": held + peak, "eager_seconds": timed(lambda: step(batches[-1]))}
 
 
-def planned(make, batches, budget, *, verify, in_plan, time_limit):
+def planned(make, batches, budget, *, in_plan, time_limit):
     """The results of the same loop by `optimize`, and facts for the row. Raises what `optimize` and the step
     raise; a LaterError has the number of the batch."""
     iteration = start(make)
     training = Training(iteration)
-    given = {"loss_fn": iteration.loss_fn, "verify": verify, "time_limit": time_limit}
+    given = {"loss_fn": iteration.loss_fn}
+    if time_limit is not None:
+        given["time_limit"] = time_limit
     first, targets = parts(batches[0])
     if targets is not None:
         given["targets"] = targets
@@ -269,14 +271,11 @@ def outcome(make, time_limit, loops=LOOPS, budgets=BUDGETS):
     except Exception as error:
         return {NO_MODEL: " ".join(f"{type(error).__name__}: {error}".split())[:300]}
     found = {"eager": facts}
-    compare = None
     for loop in loops:
-        options = {"budgets": budgets, "verify": compare, "in_plan": LOOPS[loop], "time_limit": time_limit}
+        options = {"budgets": budgets, "in_plan": LOOPS[loop], "time_limit": time_limit}
         found[loop] = judged(make, batches, expected, **options)
-        if (
-            found[loop]["outcome"] == WORKS
-        ):  # one loop was compared by `optimize`, the next by this file alone
-            budgets, compare = budgets[budgets.index(found[loop]["budget"]) :], False
+        if found[loop]["outcome"] == WORKS:
+            budgets = budgets[budgets.index(found[loop]["budget"]) :]
     if any(found[loop]["outcome"] == WRONG for loop in loops):
         repeated, _facts = eager(make, batches)
         unsteady = [name for name in expected if differs(expected[name], repeated[name])]

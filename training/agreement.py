@@ -8,7 +8,7 @@ its batch, all raise one line, and the training can go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 from zlib import crc32
 
@@ -74,7 +74,7 @@ class Agreement:
             failed = error
         number = _REFUSED
         if found is not None:
-            form = crc32(_form(found.inputs).encode()) if self._one_form else 0
+            form = crc32(_described(_form(found.inputs)).encode()) if self._one_form else 0
             number = -5 - form if found.step is None else steps.index(found.step)
         if self._compare(number, found, failed):
             assert found is not None
@@ -112,14 +112,23 @@ class Agreement:
             self._check_forms(self._ranks.gathered(_form(found.inputs)))
         return False
 
-    def _check_forms(self, forms: Sequence[str]) -> None:
+    def _check_forms(self, forms: Sequence[Mapping[str, tuple[str, list[int]]]]) -> None:
+        """Raise MismatchError if a rank's batch has another form than rank 0's."""
+        first = forms[0]
         for rank, form in enumerate(forms):
-            if form != forms[0]:
-                raise MismatchError(
-                    f"ranks 0 and {rank} have batches of different forms, {forms[0]} and {form}: give all "
-                    "ranks one form, by padding (pad_values=, pad_to_lengths=) or by dropping smaller last "
-                    "batches (drop_last=True)"
+            if form == first:
+                continue
+            if _sizeless(form) == _sizeless(first):
+                cure = (
+                    "by padding (pad_values=, pad_to_lengths=) or by dropping smaller last batches "
+                    "(drop_last=True)"
                 )
+            else:
+                cure = "with the same inputs, dtypes and numbers of dimensions"
+            raise MismatchError(
+                f"ranks 0 and {rank} have batches of different forms, {_described(first)} and "
+                f"{_described(form)}: give all ranks one form, {cure}"
+            )
 
     def _options(self, buckets: Buckets | None, inputs: Inputs) -> list[Inputs]:
         """Return the inputs as they may be padded: to lengths that fit the batches of all ranks."""
@@ -163,9 +172,17 @@ def _groups(buckets: Buckets) -> list[str]:
     return sorted({pad.group for pad in buckets.pads.values()})
 
 
-def _form(inputs: Inputs) -> str:
-    """Describe the tensors of a batch, but for their layouts: `input_ids int64 [4, 16]`."""
-    return ", ".join(
-        f"{name} {str(each.dtype).removeprefix('torch.')} {list(each.shape)}"
-        for name, each in tensors_in(inputs).items()
-    )
+def _form(inputs: Inputs) -> dict[str, tuple[str, list[int]]]:
+    """Return dtypes and shapes of a batch's tensors, without their layouts."""
+    tensors = tensors_in(inputs).items()
+    return {name: (str(each.dtype).removeprefix("torch."), [*each.shape]) for name, each in tensors}
+
+
+def _sizeless(form: Mapping[str, tuple[str, list[int]]]) -> dict[str, tuple[str, int]]:
+    """Return dtypes and numbers of dimensions."""
+    return {name: (dtype, len(shape)) for name, (dtype, shape) in form.items()}
+
+
+def _described(form: Mapping[str, tuple[str, list[int]]]) -> str:
+    """Describe a form: `input_ids int64 [4, 16]`."""
+    return ", ".join(f"{name} {dtype} {shape}" for name, (dtype, shape) in form.items())

@@ -111,6 +111,12 @@ def test_batches_of_other_shapes_on_other_ranks_are_refused_on_all(tmp_path: Pat
     assert first[0].startswith(line)
     line = "have batches of different forms, input_ids int64 [4, 16], labels int64 [4, 16] and input_ids"
     assert line in first[1] == second[1]
+    assert first[0].endswith(
+        "by padding (pad_values=, pad_to_lengths=) or by dropping smaller last batches (drop_last=True)"
+    )
+    assert first[1].endswith(
+        "give all ranks one form, with the same inputs, dtypes and numbers of dimensions"
+    )
     assert first[2:] == second[2:] == [""]
 
 

@@ -81,7 +81,10 @@ def check_operations(ranks: Ranks, form: str, inputs: Inputs, program: Program) 
                     f"{line}, and in input {name}, {layout} and {there[name]}: give it one layout on all "
                     "ranks, as contiguous() and detach() do"
                 )
-        raise MismatchError(f"{line}: they must run the same plan")
+        raise MismatchError(
+            f"{line}: they must run the same plan. Give all ranks the same module, and leave out of forward "
+            "what only some ranks do"
+        )
 
 
 def _described(tensor: Tensor) -> str:

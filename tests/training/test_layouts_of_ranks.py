@@ -13,6 +13,7 @@ from memplan.runtime.sharded.local_tensors import local_tensor
 from ranks import ranks
 from sharded_training import mesh_of
 from torch import Tensor, nn
+from torch import distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 pytestmark = pytest.mark.scripts
@@ -214,6 +215,45 @@ def test_layouts_that_change_the_operations_are_named_with_a_cure(tmp_path: Path
         for (line, equal), expected in zip(found, REFUSED, strict=True):
             assert expected in line
             assert all(equal), line
+
+
+class OfRank(Rows):
+    """Two layers, after an operation that rank 1 alone has. apart: whether forward leaves that out."""
+
+    apart = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x.sin() if dist.get_rank() and not self.apart else x)
+
+
+def by_rank(rank: int) -> tuple[list[str], list[bool]]:
+    """Return the refusals of ranks that run other operations, or have another module, and what is equal of
+    trainings that follow them."""
+    lines = list[str]()
+    for make in (OfRank, lambda: Many() if rank else Rows()):
+        with pytest.raises(memplan.MismatchError) as refused:
+            by_plan(make, lambda rank, step: {"x": drawn(2, 8, seed=step)}, rank, wraps=False)
+        lines.append(str(refused.value))
+    OfRank.apart = True
+
+    def layout(rank: int, step: int) -> Batch:
+        x = drawn(2, 8, seed=step)
+        return {"x": x.sin() if rank else x}
+
+    both = by_fsdp(OfRank, layout, rank), by_plan(OfRank, layout, rank, wraps=True)
+    return lines, [torch.equal(*pair) for pair in zip(*both, strict=True)]
+
+
+def test_ranks_that_do_other_things_are_refused_with_what_helps(tmp_path: Path) -> None:
+    for found in ranks(by_rank, tmp_path):
+        assert not isinstance(found, str), found
+        lines, equal = found
+        for line in lines:
+            assert line.startswith("ranks 0 and 1 differ in the operations of an iteration, "), line
+            assert line.endswith(
+                "Give all ranks the same module, and leave out of forward what only some ranks do"
+            )
+        assert all(equal)
 
 
 def each_its_own(rank: int) -> list[bool]:

@@ -96,7 +96,7 @@ class Planner(BudgetedPlanner):
     )
 
     def __post_init__(self) -> None:
-        self.verification = Verification(self.options, self.book, self.machine_of)
+        self.verification = Verification(self.options, self.book, self.machine_of, self._in_turn)
 
     @property
     def verify(self) -> bool | None:

@@ -87,6 +87,7 @@ class Verification:
     """The comparisons of a step's plans with eager PyTorch.
 
     machine_of: returns a plan's machine.
+    in_turn_of: returns the steps to compare one after the other, None for the step alone.
     waiting: the plans that are compared on the batches that train first.
     decided: of plans on the path for torch.compile, what code could decide by the batches they were compared
         with.
@@ -95,6 +96,7 @@ class Verification:
     options: Options
     book: TrainingLog
     machine_of: Callable[[Plan], Machine | None]
+    in_turn_of: Callable[[Iteration, PlannedStep], Sequence[PlannedStep] | None]
     waiting: WeakKeyDictionary[PlannedStep, _Waiting] = field(
         default_factory=WeakKeyDictionary[PlannedStep, _Waiting]
     )
@@ -178,8 +180,9 @@ class Verification:
         waiting, begun = self.waiting.get(step), False
         anew = self.options.verify is not False and self._decides_anew(iteration, step)
         if waiting is None:
-            if anew and not iteration.accumulates:
-                self.before_training(iteration, step, self.book.plan(step), None, loop, weighs=False)
+            if anew:
+                in_turn = self.in_turn_of(iteration, step)
+                self.before_training(iteration, step, self.book.plan(step), in_turn, loop, weighs=False)
             return run()
 
         def planned() -> Outcome:

@@ -47,3 +47,25 @@ def test_a_mask_that_hides_nothing_is_compared_after_one_that_hides(verify: bool
     assert any("torch.compile" in line for line in first), first
     assert not warned(step, x, shows)
     assert not warned(step, x, hides)
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_batches_of_an_update_are_compared_too(batches: int) -> None:
+    """In the midst of an update, whose sums are as they were afterwards."""
+    torch.manual_seed(0)
+    module, x = Masked(), torch.randn(4, 5)
+    hides, shows = torch.ones(4, 7, dtype=torch.bool), torch.ones(4, 7, dtype=torch.bool)
+    hides[0, 2:] = False
+    given: dict[str, Any] = {"optimizer": torch.optim.SGD(module.parameters(), 0.1), "cache": False}
+    given["gradient_accumulation_steps"] = batches
+    step = memplan.optimize(module, {"x": x, "mask": hides}, budget="100%", **given)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(2 * batches + 1):
+            step(x, mask=hides)
+    with pytest.warns(UserWarning, match="torch.compile"):
+        step(x, mask=shows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for mask in (shows, hides, shows):
+            step(x, mask=mask)

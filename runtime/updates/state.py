@@ -176,7 +176,10 @@ class OptimizerState:
         """
         groups = self._optimizer.param_groups
         if len(groups) != len(self._fixed):
-            raise MismatchError(f"the optimizer has {len(groups)} groups; the plan is for {len(self._fixed)}")
+            raise MismatchError(
+                f"the optimizer has {len(groups)} groups; the plan is for {len(self._fixed)}: plan "
+                "anew after add_param_group"
+            )
         for number, (group, then) in enumerate(zip(groups, self._fixed, strict=True)):
             check_fixed(self._described, group, number, then)
         refuse_hooks(self._optimizer)

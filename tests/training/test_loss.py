@@ -259,6 +259,42 @@ def test_a_third_is_rounded_once_more() -> None:
             ), name
 
 
+USES: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
+    "half": (lambda loss: loss / 2, True),
+    "times eight": (lambda loss: 8 * loss, True),
+    "negative": (lambda loss: -loss, True),
+    "with a penalty": (lambda loss: loss + 0.3, True),
+    "a third": (lambda loss: loss / 3, False),
+    "weighted": (lambda loss: 0.3 * loss + 1, False),
+    "squared": (lambda loss: loss**2, False),
+    "its logarithm": (lambda loss: loss.log(), False),
+}
+"""What a loop makes of a loss before `backward`, and whether gradients are bitwise eager PyTorch's."""
+
+
+def test_gradients_are_bitwise_where_they_are_promised() -> None:
+    """A power of two is exact; any other factor is said, and rounds once more."""
+    module = model()
+    baseline = copy.deepcopy(module)
+    words, labels = batch(1)
+    step = planned(module)
+    for name, (use, exact) in USES.items():
+        module.zero_grad()
+        baseline.zero_grad()
+        step._losses._rounded = False
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            use(step(words, targets=labels)).backward()
+        assert ["round once more" in str(each.message) for each in caught] == ([] if exact else [True]), name
+        use(loss_fn(baseline(words), labels)).backward()
+        if exact:
+            assert_same(module, baseline)
+        for own, other in zip(module.parameters(), baseline.parameters(), strict=True):
+            assert own.grad is other.grad or torch.allclose(
+                not_none(own.grad), not_none(other.grad), rtol=1e-4, atol=1e-6
+            ), name
+
+
 def test_gradients_that_nobody_asks_for_are_told_once() -> None:
     step, (words, labels) = planned(model()), batch(1)
     step(words, targets=labels)

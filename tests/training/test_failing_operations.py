@@ -121,11 +121,11 @@ MODELS = {
 WAYS: dict[str, dict[str, Any]] = {
     "planned": {},
     "rollback_on_error": {"rollback_on_error": True},
-    "offloaded": {"machine": MACHINE, "solver": "l2l", "budget": "80%"},
+    "offloaded": {"machine": MACHINE, "solver": "l2l", "budget": "90%"},
     "offloaded, rollback_on_error": {
         "machine": MACHINE,
         "solver": "l2l",
-        "budget": "80%",
+        "budget": "90%",
         "rollback_on_error": True,
     },
     "accumulated": {"gradient_accumulation_steps": 3},
@@ -180,12 +180,17 @@ class Training:
             self.load(start)
         self._plans = [*self.step.plans]
         self._waiting = dict(self.step._planner.verification.waiting)
-        self.before, self.states, self.counts = [start], [self.state()], list[int]()
+        self.before, self.counts = [start], list[int]()
+        self.begins, self.ends = list[dict[str, torch.Tensor]](), [self.state()]
         for number in range(iterations):
             self.load(self.before[number])
+            self.begins.append(self.state())
+            assert self.optimizer is None or same(
+                self.begins[number], self.ends[number]
+            )  # else without .grad
             self.compare(number)
             self.counts.append(self.run_failing(FailingAt()).count)
-            self.states.append(self.state())
+            self.ends.append(self.state())
             self.before.append(self.snapshot())
 
     def _cast(self, batch):
@@ -274,13 +279,16 @@ class Training:
             assert not compared or kind is torch.OutOfMemoryError, where
             assert "rollback" not in self.way, where
         else:
-            before, after = (same(now, self.states[each]) for each in (iteration, iteration + 1))
+            before, after = same(now, self.begins[iteration]), same(now, self.ends[iteration + 1])
+            if interrupted and self.optimizer is None:  # after the step, before the loop's backward
+                called = {x: y for x, y in self.ends[iteration + 1].items() if not x.endswith(".grad")}
+                after = after or same(now, called)
             assert after or (before and caught is not None), where
         self.load(self.before[iteration])
-        assert same(self.state(), self.states[iteration]), where
+        assert same(self.state(), self.begins[iteration]), where
         self.compare(iteration)
         self.run()
-        assert same(self.state(), self.states[iteration + 1]), where
+        assert same(self.state(), self.ends[iteration + 1]), where
 
 
 def same(one, other):

@@ -15,11 +15,12 @@ import _io
 import builtins
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from importlib.machinery import BuiltinImporter
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any, cast
 
 _CALLS = 1000
@@ -61,16 +62,21 @@ def _for_calls() -> Generator[None]:
     limit = sys.getrecursionlimit()
     more = min(limit + _CALLS, 2**31 - 1)  # a C int
     sys.setrecursionlimit(more)
-    hook: Any = sys.excepthook
-    sys.excepthook = hook or sys.__excepthook__  # without one no thread can be made
+    hooks: list[tuple[Any, Any, Any]] = [
+        (sys, sys.excepthook, sys.__excepthook__),
+        (threading, threading.excepthook, threading.__excepthook__),
+    ]
+    for module, hook, own in hooks:
+        module.excepthook = hook or own  # without them no thread can be made
     try:
         yield
     finally:
         if sys.getrecursionlimit() == more:  # else the script's code has set it meanwhile
             with suppress(RecursionError):  # the last block may end deeper than the first one began
                 sys.setrecursionlimit(limit)
-        if not hook and sys.excepthook is sys.__excepthook__:
-            sys.excepthook = hook
+        for module, hook, own in hooks:
+            if not hook and module.excepthook is own:
+                module.excepthook = hook
 
 
 _imports, _calls = _Shared(_for_imports), _Shared(_for_calls)
@@ -95,6 +101,14 @@ def deep_calls() -> Generator[None]:
     """
     with _calls.block():
         yield
+
+
+def start_thread(work: Callable[..., object], *arguments: object, name: str, daemon: bool = True) -> Thread:
+    """Start a thread and return it, whatever hooks of exceptions the script has."""
+    with deep_calls():
+        thread = Thread(target=work, args=arguments, name=name, daemon=daemon)
+    thread.start()
+    return thread
 
 
 @contextmanager

@@ -10,8 +10,9 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping
 from functools import partial
-from threading import Event, Thread, main_thread
+from threading import Event, main_thread
 
+from ..graphs.undisturbed import start_thread
 from ..planner.schedule.schedule import Schedule
 from .allowed import restrict
 from .auto.workers import SolverWorkers
@@ -44,7 +45,7 @@ class Background:
         work = partial(
             _solve, weakref.ref(self), self.ended, cancelled, solver, problem, seconds, settings or {}
         )
-        Thread(target=work, name="memplan background").start()
+        start_thread(work, name="memplan background", daemon=False)
         weakref.finalize(self, cancelled.set)
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from threading import Thread
 from typing import TypeVar
 
 import torch
+
+from ...graphs.undisturbed import start_thread
 
 _LEFT = 2
 
@@ -65,8 +66,7 @@ def _in_thread(work: Callable[[], object]) -> None:
         except BaseException as error:
             raised.append(error)
 
-    thread = Thread(target=run, name="memplan processors")
-    thread.start()
+    thread = start_thread(run, name="memplan processors", daemon=False)
     thread.join()
     if raised:
         raise raised[0]

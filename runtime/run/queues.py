@@ -21,6 +21,7 @@ from weakref import WeakSet
 
 import torch
 
+from ...graphs.undisturbed import start_thread
 from ...planner.simulator.clock import Queue
 from ..device.threads import update_threads, use_threads
 
@@ -117,13 +118,13 @@ class JobQueue:
     ) -> Ticket:
         job = self.job(work, arguments)
         job.after, job.gone = tuple(after), gone
-        self._drained = False
         if self._thread is None:
             begun = Event()
-            self._thread = Thread(target=self._run, args=(begun,), name=f"memplan {self.name}", daemon=True)
-            self._thread.start()
+            # Only now the queue has it: no job may wait for a thread that could not start.
+            self._thread = start_thread(self._run, begun, name=f"memplan {self.name}")
             begun.wait()  # no other thread may begin meanwhile: it might take this one's number of threads
             _started.add(self)
+        self._drained = False
         self._jobs.put(job)
         return job.ticket
 

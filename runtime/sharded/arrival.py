@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from threading import Thread
 from time import perf_counter, sleep
 from typing import TypeVar
 
@@ -24,6 +23,7 @@ import torch
 from torch import distributed as dist
 
 from ...graphs.errors import MemplanError
+from ...graphs.undisturbed import start_thread
 from ..torch_internals import connects_processes
 from .meshes import default_group
 from .signs import in_time, keep, line_of
@@ -65,7 +65,7 @@ class Meeting:
         if self._watches:
             place = members.index(self._own)
             self._next, self._previous = members[(place + 1) % len(members)], members[place - 1]
-            Thread(target=self._watch, daemon=True).start()
+            start_thread(self._watch, name="memplan arrival")
 
     def wait(self) -> None:
         """Wait until all ranks have come. Raises MemplanError if one has ended, or after the timeout."""
@@ -96,8 +96,7 @@ class Meeting:
             except BaseException as error:
                 failed.append(error)
 
-        thread = Thread(target=create, daemon=True)
-        thread.start()
+        thread = start_thread(create, name="memplan groups")
         self._until(lambda: not thread.is_alive())
         if failed:
             raise failed[0]

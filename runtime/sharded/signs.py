@@ -17,13 +17,14 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from itertools import count
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from time import perf_counter, sleep
 from typing import Any, TypeVar
 
 from torch import Tensor
 from torch import distributed as dist
 
+from ...graphs.undisturbed import start_thread
 from .store import LOST, SharedStore, StoreLostError
 
 _PATIENCE = 10.0
@@ -176,7 +177,7 @@ class Signs:
             self._beating += 1
             if self._beating == 1:
                 self._ended = Event()
-                Thread(target=self._beat, args=(self._ended,), daemon=True).start()
+                start_thread(self._beat, self._ended, name="memplan beat")
         try:
             yield
         finally:
@@ -277,8 +278,7 @@ def in_time(ask: Callable[[], Result], seconds: float) -> Result:
         with suppress(RuntimeError):
             found.append(ask())
 
-    thread = Thread(target=answer, daemon=True)
-    thread.start()
+    thread = start_thread(answer, name="memplan answer")
     thread.join(seconds)
     if not found:
         raise RuntimeError("the store does not answer")

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 import time
 from threading import Thread
 
@@ -58,6 +59,40 @@ def test_what_fails_in_a_thread_is_raised_by_who_waits_for_it():
     queue.add(lambda: None, (), (), ()).wait()
     queue.close()
     other.close()
+
+
+def refuse(*_given):
+    raise ValueError("a hook of the script's")
+
+
+@pytest.mark.parametrize("hook", [None, refuse], ids=["none", "one that raises"])
+def test_errors_come_out_whatever_hooks_of_exceptions_the_script_has(hook, monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", hook)
+    monkeypatch.setattr(threading, "excepthook", hook)
+    queue = queues.JobQueue("failing")
+    ticket = queue.add(lambda: 1 / 0, (), (), ())
+    with pytest.raises(ZeroDivisionError):
+        ticket.wait()
+    queue.drain()
+    queue.close()
+    queue.join()
+
+
+def test_a_thread_that_can_not_start_is_an_error_and_nothing_waits_for_it(monkeypatch):
+    """As with too many processes of a user: ending all jobs does not wait, and the next one runs."""
+
+    def fail(_thread):
+        raise RuntimeError("can't start new thread")
+
+    queue, done = queues.JobQueue("late"), []
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            queue.add(done.append, (1,), (), ())
+        queue.drain()
+    queue.add(done.append, (2,), (), ()).wait()
+    assert done == [2]
+    queue.close()
 
 
 def test_the_collector_may_give_back_in_the_midst_of_taking():

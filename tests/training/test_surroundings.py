@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -127,6 +128,7 @@ CHANGES: dict[str, Callable[[], object]] = {
     "default dtype": lambda: torch.set_default_dtype(torch.half),
     "numpy's errors": lambda: np.seterr(all="raise"),
     "no hook of exceptions": lambda: setattr(sys, "excepthook", None),
+    "no hook of threads": lambda: setattr(threading, "excepthook", None),
     "one digit": lambda: decimal.setcontext(decimal.Context(1, traps=[decimal.Inexact])),
     "decimal comma": decimal_comma,
     "no environment": lambda: os.environ.clear(),
@@ -139,6 +141,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     words = locale.setlocale(locale.LC_ALL)
     numbers, dtype = np.geterr(), torch.get_default_dtype()
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     yield
     sys.setrecursionlimit(limit)
     decimal.setcontext(digits)

@@ -20,11 +20,16 @@ RANKS = 2
 
 
 def ranks(
-    run: Callable[..., Any], folder: Path, *arguments: Any, size: int = RANKS, timeout: float = 150
+    run: Callable[..., Any],
+    folder: Path,
+    *arguments: Any,
+    size: int = RANKS,
+    timeout: float = 150,
+    limit: float = 200,
 ) -> list[Any]:
     """What each rank's run returns: a text where it raises, None where it ends without a word.
 
-    timeout: of collectives, in seconds.
+    timeout: of collectives, in seconds. limit: seconds after which ranks count as waiting for each other.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["preloaded"])
@@ -38,7 +43,7 @@ def ranks(
     for process in processes:
         process.start()
     for process in processes:
-        process.join(200)
+        process.join(limit)
     assert not any(process.is_alive() for process in processes), "the ranks wait for each other"
     files = [folder / f"{rank}.pt" for rank in range(size)]
     return [torch.load(file, weights_only=False) if file.exists() else None for file in files]

@@ -275,7 +275,7 @@ def without(removal: Removal) -> None:
     whole = loader.get_code
 
     def get_code(self: importlib.machinery.SourceFileLoader, fullname: str) -> CodeType | None:
-        if Path(self.path).resolve() != path:  # the package may be found by another path, such as src/
+        if Path(self.path).resolve() != path:
             return whole(self, fullname)
         source = path.read_text()
         if source.count(removal.line) != 1:

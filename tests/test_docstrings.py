@@ -22,12 +22,11 @@ LAYERS = (
     "report",
     "runtime",
     "solvers",
-    "src",
     "training",
 )
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 SOURCES = sorted(
-    path for layer in LAYERS for path in (ROOT / layer).rglob("*.py") if "memplan/" not in str(path.parent)
+    [*(ROOT / "memplan").glob("*.py"), *(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))]
 )
 
 FILE = re.compile(r"(?<![\w.*<{-])(?:[\w.-]+/)*([\w-]+\.py)\b(?!\.)")
@@ -74,7 +73,7 @@ def missing_files(path: Path, known: set[str]) -> list[str]:
 
 
 def test_named_files_exist() -> None:
-    folders = (*LAYERS, "tests", "benchmarks", "examples", "docs")
+    folders = ("memplan", "tests", "benchmarks", "examples", "docs")
     known = {path.name for folder in folders for path in (ROOT / folder).rglob("*.py")} | {"setup.py"}
     assert [fault for path in (*SOURCES, *PAGES) for fault in missing_files(path, known)] == []
 

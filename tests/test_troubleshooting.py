@@ -13,7 +13,7 @@ from memplan.cli.exits import verdict
 from memplan.graphs.errors import MemplanError
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = sorted(each.parent.name for each in (ROOT / "src" / "memplan").glob("*/__init__.py"))
+PACKAGES = sorted(each.parent.name for each in (ROOT / "memplan").glob("*/__init__.py"))
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 PARTS = re.split(r"^##+ (.+)$", PAGE, flags=re.M)
 ENTRIES = {head: text for head, text in zip(PARTS[1::2], PARTS[2::2], strict=True) if head.endswith("Error")}

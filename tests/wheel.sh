@@ -1,6 +1,7 @@
 #!/bin/sh
 # Build the wheel twice, with a deleted file and stray folders between: the same bytes. Build it from the source
-# archive: the same bytes. Install it in a clean environment without torch, and use `plan` from another folder.
+# archive, and from a clone without symbolic links, as Windows makes it: the same bytes. Install it in a clean
+# environment without torch, and use `plan` from another folder.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)
@@ -25,6 +26,13 @@ cmp "$work"/memplan-*.whl "$work"/again/memplan-*.whl
 PYTHONPATH="$work/build" "$python" -m build --sdist --outdir "$work/archive" "$work/source" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 "$python" -m pip wheel --quiet --no-deps --wheel-dir "$work/archive" "$work"/archive/memplan-*.tar.gz
 cmp "$work"/memplan-*.whl "$work"/archive/memplan-*.whl
+git -C "$work/source" init --quiet
+git -C "$work/source" add --all
+git -C "$work/source" -c user.name=wheel -c user.email=wheel@localhost commit --quiet --message source
+git -c core.symlinks=false clone --quiet "$work/source" "$work/without_links"
+test ! -d "$work/without_links/planner"
+"$python" -m pip wheel --quiet --no-deps --wheel-dir "$work/third" "$work/without_links"
+cmp "$work"/memplan-*.whl "$work"/third/memplan-*.whl
 "$python" -m venv "$work/clean"
 "$work/clean/bin/python" -m pip install --quiet "$work"/memplan-*.whl
 
@@ -37,9 +45,8 @@ import sys
 from pathlib import Path
 import memplan
 assert importlib.util.find_spec("torch") is None, "the clean environment has torch"
-source, there = Path(sys.argv[1]), Path(memplan.__file__).parent
-files = [path.relative_to(source) for top in source.glob("*/__init__.py") for path in top.parent.rglob("*.py")]
-files += [path.relative_to(source) for path in (source / "instances").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+source, there = Path(sys.argv[1], "memplan"), Path(memplan.__file__).parent
+files = [path.relative_to(source) for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc"]
 missing = [str(path) for path in files if not (there / path).is_file()]
 assert len(files) > 300 and not missing, f"the wheel lacks {missing}"
 from memplan.instances.catalogue import entries

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from coverage import CoverageData
 
-from .draw import PACKAGES
 from .recorder import ROOT
 
 FILES = 8
@@ -29,7 +28,7 @@ SELECTION = "not scripts and not exhaustive and not clock"
 
 def state(root: Path = ROOT) -> str:
     """Return a name of the sources and tests as they are in the index. Raises SystemExit if files differ."""
-    parts = [*PACKAGES, "tests"]
+    parts = ["memplan", "tests"]
     if subprocess.run(["git", "diff", "--quiet", "--", *parts], cwd=root).returncode:
         raise SystemExit("sources or tests differ from git's index: commit or add them first")
     listed = subprocess.run(
@@ -60,7 +59,7 @@ def _recorded(folder: Path, files: Sequence[str]) -> str:
     environment = {
         **os.environ,
         "RECORD_LINES": str(target),
-        "PYTHONPATH": os.pathsep.join((str(ROOT / "benchmarks"), str(ROOT / "src"))),
+        "PYTHONPATH": os.pathsep.join((str(ROOT / "benchmarks"), str(ROOT))),
         "OMP_NUM_THREADS": "1",
     }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "mutation.recorder", "-p", "no:cacheprovider"]
@@ -108,7 +107,7 @@ class Reach:
         if file not in self._files:
             found = self._files[file] = dict[int, set[str]]()
             for data in self._data:
-                for line, tests in data.contexts_by_lineno(str(ROOT / file)).items():
+                for line, tests in data.contexts_by_lineno(str((ROOT / file).resolve())).items():
                     found.setdefault(line, set()).update(filter(None, tests))
         return self._files[file]
 

@@ -16,8 +16,6 @@ from time import perf_counter
 import pytest
 from coverage import Coverage
 
-from .draw import PACKAGES
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -26,8 +24,8 @@ class Recorder:
 
     def __init__(self, file: Path) -> None:
         self._file, self._seconds = file, dict[str, float]()
-        folders = [str(ROOT / package) for package in PACKAGES]
-        self._coverage = Coverage(f"{file}.sqlite", source=folders, config_file=False, messages=False)
+        source = [str(ROOT / "memplan")]
+        self._coverage = Coverage(f"{file}.sqlite", source=source, config_file=False, messages=False)
         self._coverage.erase()
         self._coverage.start()
 

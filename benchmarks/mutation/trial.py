@@ -74,7 +74,7 @@ class Tree:
     def _end(self, tests: Sequence[str], *, every: bool) -> tuple[str, tuple[str, ...]]:
         names = self.path / "tests.txt"
         names.write_text("\n".join(tests))
-        environment = {**os.environ, "PYTHONPATH": str(self.path / "src"), "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "PYTHONPATH": str(self.path), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider"]
         try:
             done = subprocess.run(

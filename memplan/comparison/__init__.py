@@ -1,0 +1,1 @@
+"""Solvers compared on instances and budgets: `plan bench`."""

@@ -1,0 +1,1 @@
+"""A schedule to look at: one page that needs nothing else."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import touched
 from hypothesis import HealthCheck, settings
 from memplan.cli.printing import heartbeat
 
@@ -45,6 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Twice as many get `scripts`, the others `exhaustive`. HEAVY_TESTS_SEED, which CI sets, shuffles the files
     of `scripts`: if time ends before the heavy tests, other ones are left out at another commit.
+    HEAVY_TESTS_TOUCHED, which CI sets too, leaves out those that no change since the last night touches.
     """
     cases = defaultdict[str, list[pytest.Item]](list)
     for item in items:
@@ -58,6 +60,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.scripts if number < 2 * count else pytest.mark.exhaustive)
     if seed := os.environ.get("HEAVY_TESTS_SEED"):
         items.sort(key=lambda item: _place(item, seed))
+    if os.environ.get("HEAVY_TESTS_TOUCHED"):
+        _leave_out_untouched(items)
+
+
+def _leave_out_untouched(items: list[pytest.Item]) -> None:
+    """Skip heavy tests whose imports lead to no file that has changed since the last complete run."""
+    changed = touched.changed_since(touched.last_night(touched.NIGHTS.read_text()))
+    files = None if changed is None else touched.touched(changed)
+    for item in items:
+        if files is not None and item.path not in files and item.get_closest_marker("scripts"):
+            item.add_marker(pytest.mark.skip("nothing that it imports has changed since the last night"))
 
 
 def _place(item: pytest.Item, seed: str) -> bytes:

@@ -19,17 +19,17 @@ from typing import Any
 
 import torch
 from gpu.contestants import layers_of
+from memplan.devices.measuring.live_bytes import live_peak
+from memplan.model.file import load_model_file
+from memplan.model.iteration import Iteration
 from memplan.planner.baseline import baseline
-from memplan.runtime.compare.eager import run_eager
-from memplan.runtime.compare.peaks import resident_bytes
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.model.file import load_model_file
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.profile.profile import graph_from, measure_program
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
+from memplan.profiling.compare.eager import run_eager
+from memplan.profiling.compare.peaks import resident_bytes
+from memplan.profiling.profile.profile import graph_from, measure_program
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.output_layouts import residents, trace_real_layouts
 from torch.utils.checkpoint import checkpoint
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

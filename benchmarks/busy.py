@@ -23,15 +23,15 @@ from math import ceil
 from typing import Any
 
 import torch
-from memplan.runtime.below_autograd import as_traced
-from memplan.runtime.compare.verdict import verdict
-from memplan.runtime.device.choice import device_of
-from memplan.runtime.measuring.synthetic_inputs import SyntheticInputs, signature
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.profile.against_eager import check_against_eager, doubt_line
-from memplan.runtime.profile.profile import graph_from, measured_in_rounds
-from memplan.runtime.trace.output_layouts import residents
-from memplan.runtime.trace.trace import trace
+from memplan.devices.device.choice import device_of
+from memplan.devices.measuring.synthetic_inputs import SyntheticInputs, signature
+from memplan.model.iteration import Iteration
+from memplan.profiling.compare.verdict import verdict
+from memplan.profiling.profile.against_eager import check_against_eager, doubt_line
+from memplan.profiling.profile.profile import graph_from, measured_in_rounds
+from memplan.torch_support.below_autograd import as_traced
+from memplan.tracing.output_layouts import residents
+from memplan.tracing.trace import trace
 from torch import nn
 
 LOOP = "while True: pass"

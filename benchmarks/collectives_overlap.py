@@ -26,6 +26,7 @@ from typing import Any
 
 import memplan
 import torch
+from memplan.devices.calls.collectives import overlapping
 from memplan.graphs.draft import Draft
 from memplan.graphs.files.files import load_graph
 from memplan.graphs.graph import Graph, Kind, Phase
@@ -33,7 +34,6 @@ from memplan.graphs.machine import Peers
 from memplan.graphs.transformations.one_queue import on_one_queue
 from memplan.graphs.transformations.updates import SGD, gradients_by_name, with_updates
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.calls.collectives import overlapping
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
 from memplan.training import collectives

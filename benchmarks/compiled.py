@@ -21,20 +21,20 @@ from time import perf_counter, process_time
 from typing import Any
 
 import torch
+from memplan.devices.measuring.live_bytes import live_peak
 from memplan.graphs.errors import MemplanError
+from memplan.model.file import load_model_file
+from memplan.model.iteration import Iteration
 from memplan.planner.baseline import baseline
-from memplan.runtime.compare.accuracy import accuracy
-from memplan.runtime.compare.eager import run_eager
-from memplan.runtime.compare.peaks import resident_bytes
-from memplan.runtime.fusion.choice import chosen
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.model.file import load_model_file
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.profile.profile import graph_from, measure_program
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
+from memplan.profiling.compare.accuracy import accuracy
+from memplan.profiling.compare.eager import run_eager
+from memplan.profiling.compare.peaks import resident_bytes
+from memplan.profiling.fusion.choice import chosen
+from memplan.profiling.profile.profile import graph_from, measure_program
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.output_layouts import residents, trace_real_layouts
 from torch._functorch import config
 from torch.utils._pytree import tree_map
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
+from memplan.devices.measuring.disk_rates import disk_rates
+from memplan.devices.storage.copies import read, write
+from memplan.devices.storage.disk import Disk, File
+from memplan.devices.storage.host_buffers import Host, HostBuffer
 from memplan.planner.simulator.clock import Queue
-from memplan.runtime.measuring.disk_rates import disk_rates
 from memplan.runtime.run.queues import Queues
-from memplan.runtime.storage.copies import read, write
-from memplan.runtime.storage.disk import Disk, File
-from memplan.runtime.storage.host_buffers import Host, HostBuffer
 
 MIB = 2**20
 SIZES = tuple(MIB * size for size in (27, 9, 36, 36, 154, 9, 27, 36, 64, 36))

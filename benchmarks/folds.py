@@ -15,13 +15,13 @@ import torch
 from compiled import path_of
 from memplan.graphs.errors import MemplanError
 from memplan.graphs.graph import Graph
+from memplan.model.file import load_model_file
 from memplan.planner.baseline import baseline
-from memplan.runtime.fusion import choice
-from memplan.runtime.model.file import load_model_file
-from memplan.runtime.profile.profile import graph_from, measure_program
-from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
+from memplan.profiling.fusion import choice
+from memplan.profiling.profile.profile import graph_from, measure_program
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
+from memplan.tracing.output_layouts import residents, trace_real_layouts
 
 
 def figure(graph: Graph, budget: int, plain: float, seconds: float) -> str:

@@ -23,8 +23,8 @@ from time import perf_counter
 
 import memplan
 import torch
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.storage.host_access import at_home
+from memplan.devices.measuring.live_bytes import live_peak
+from memplan.devices.storage.host_access import at_home
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 

@@ -32,7 +32,7 @@ from typing import Any
 
 import memplan
 import torch
-from memplan.runtime.run.execute import PlannedStep
+from memplan.steps.execute import PlannedStep
 from memplan.training.loss import Losses
 from memplan.training.plans import Plans
 from torch import Tensor

@@ -16,17 +16,17 @@ import time
 from pathlib import Path
 
 import torch
+from memplan.devices.measuring.live_bytes import live_peak
 from memplan.graphs.graph import Graph
+from memplan.model.file import load_model_file
 from memplan.planner.baseline import baseline_schedule
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare.eager import run_eager
-from memplan.runtime.compare.verdict import verdict
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.model.file import load_model_file
-from memplan.runtime.profile.profile import graph_from, measure_program, quality
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.output_layouts import residents
-from memplan.runtime.trace.trace import trace
+from memplan.profiling.compare.eager import run_eager
+from memplan.profiling.compare.verdict import verdict
+from memplan.profiling.profile.profile import graph_from, measure_program, quality
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.output_layouts import residents
+from memplan.tracing.trace import trace
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MODELS = ["mlp", "gpt2", "bert", "llama", "t5", "vit", "transformer", "resnet50", "unet"]

@@ -155,6 +155,8 @@ def estimate_row(row: Row) -> dict[str, Any]:
 
     from memplan.graphs.graph import Graph
     from memplan.graphs.machines.presets import find_preset
+    from memplan.model.file import ModelFile
+    from memplan.model.iteration import Iteration
     from memplan.planner.addresses.caching_allocator import reserved_peak
     from memplan.planner.addresses.lifetimes import lifetimes
     from memplan.planner.baseline import baseline, baseline_schedule
@@ -162,14 +164,12 @@ def estimate_row(row: Row) -> dict[str, Any]:
     from memplan.planner.sizing.eight_bit import with_eight_bit_states
     from memplan.planner.sizing.estimate_range import memory_span
     from memplan.planner.sizing.ordinary_loop import ordinary_loop
-    from memplan.runtime.model.file import ModelFile
-    from memplan.runtime.model.iteration import Iteration
-    from memplan.runtime.profile.estimates import Estimates
-    from memplan.runtime.profile.loops import BLOCK_BYTES, cost_of_adding, state_elements
-    from memplan.runtime.profile.workspace import constant_bytes
-    from memplan.runtime.updates.choice import Choice
+    from memplan.profiling.profile.estimates import Estimates
+    from memplan.profiling.profile.loops import BLOCK_BYTES, cost_of_adding, state_elements
+    from memplan.profiling.profile.workspace import constant_bytes
     from memplan.solvers.problem import Problem
     from memplan.solvers.registry import run as registry
+    from memplan.updates.choice import Choice
 
     def build(batch: int = row["batch"]) -> Any:
         return model_of(row, batch)

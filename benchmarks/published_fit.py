@@ -1,6 +1,6 @@
 """Fit the efficiencies of estimates to published times, by the half of the rows that is for fitting.
 
-    python benchmarks/published_fit.py            fits, prints, and writes runtime/profile/efficiencies.yaml
+    python benchmarks/published_fit.py            fits, prints, and writes profiling/profile/efficiencies.yaml
     python benchmarks/published_fit.py --dry-run  prints alone
 
 The least sum of Huber losses of log(estimated / published), and of squared distances of the values'
@@ -22,9 +22,9 @@ import yaml
 from memplan.graphs.graph import Phase
 from memplan.graphs.machines.gpus import Gpu, find_gpu
 from memplan.graphs.machines.presets import find_preset
-from memplan.runtime.profile.efficiency import TABLE, efficiencies, efficiencies_of
-from memplan.runtime.profile.estimate import update_seconds
-from memplan.runtime.profile.roofline import CONVOLUTION_KINDS, KINDS
+from memplan.profiling.profile.efficiency import TABLE, efficiencies, efficiencies_of
+from memplan.profiling.profile.estimate import update_seconds
+from memplan.profiling.profile.roofline import CONVOLUTION_KINDS, KINDS
 from published import load_rows
 from published_table import half
 from published_work import Work, iteration_seconds, load_work

@@ -66,10 +66,10 @@ def iteration_seconds(row: dict[str, Any], work: Work, fitted: Any = None) -> fl
     """
     from memplan.graphs.graph import Phase
     from memplan.graphs.machines.presets import find_preset
-    from memplan.runtime.profile.efficiency import efficiencies
-    from memplan.runtime.profile.estimate import update_seconds
-    from memplan.runtime.profile.roofline import Work as Demanded
-    from memplan.runtime.profile.roofline import seconds
+    from memplan.profiling.profile.efficiency import efficiencies
+    from memplan.profiling.profile.estimate import update_seconds
+    from memplan.profiling.profile.roofline import Work as Demanded
+    from memplan.profiling.profile.roofline import seconds
 
     preset, reached = find_preset(row["card"]), fitted or efficiencies()
     gpu, updates, device, thread = preset.gpu, preset.machine.updates, 0.0, 0.0

@@ -25,7 +25,7 @@ from memplan.graphs.machines.presets import find_preset, with_host
 from memplan.graphs.units import format_bytes
 from memplan.planner.baseline import any_size, baseline, baseline_schedule
 from memplan.planner.sizing.estimate_range import usable
-from memplan.runtime.profile.workspace import constant_bytes
+from memplan.profiling.profile.workspace import constant_bytes
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
 from plan_picture import LEFT, TOP, Curve, Picture, arrow

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import memplan
 import torch
-from memplan.runtime.compare.peaks import peaks_of
+from memplan.profiling.compare.peaks import peaks_of
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR
 

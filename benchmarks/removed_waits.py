@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 
 class Removal(NamedTuple):
-    """A line of a file in runtime/, and what stands there instead."""
+    """A line of a file of memplan, and what stands there instead."""
 
     name: str
     file: str
@@ -45,186 +45,192 @@ class Removal(NamedTuple):
 REMOVALS = (
     # ── streams ──
     Removal(
-        "a copy waits for the computations before it", "run/streams", "self.stream.wait_event(self.computed)"
+        "a copy waits for the computations before it",
+        "runtime/run/streams",
+        "self.stream.wait_event(self.computed)",
     ),
     Removal(
         "a copy waits for copies on the other stream",
-        "run/streams",
+        "runtime/run/streams",
         "(wait_on(self.stream, ticket) for ticket",
         "(wait_on(self.stream, ticket) if not isinstance(ticket, DeviceTicket) else None for ticket",
     ),
     Removal(
         "a copy waits for jobs of other threads",
-        "run/streams",
+        "runtime/run/streams",
         "(wait_on(self.stream, ticket) for ticket",
         "(wait_on(self.stream, ticket) if isinstance(ticket, DeviceTicket) else None for ticket",
     ),
     Removal(
         "an event is waited for once it is recorded",
-        "run/streams",
+        "runtime/run/streams",
         "if (error := ticket.on_stream()) is None:",
         "if (error := None) is None:",
     ),
-    Removal("a stream waits for an event", "run/streams", "stream.wait_event(ticket.event)"),
+    Removal("a stream waits for an event", "runtime/run/streams", "stream.wait_event(ticket.event)"),
     Removal(
         "a thread waits until a copy is given",
-        "run/streams",
+        "runtime/run/streams",
         "if (error := self.on_stream()) is not None:",
         "if (error := None) is not None:",
     ),
-    Removal("a thread waits until a copy has ended", "run/streams", "self.event.synchronize()"),
+    Removal("a thread waits until a copy has ended", "runtime/run/streams", "self.event.synchronize()"),
     Removal(
         "an event is recorded after its copy",
-        "run/streams",
+        "runtime/run/streams",
         "                work(*arguments)\n                event.record()",
         "                event.record()\n                work(*arguments)",
     ),
     # ── queues ──
     Removal(
         "a job waits for the tickets of others",
-        "run/queues",
+        "runtime/run/queues",
         "return next(filter(None, (ticket.error() for ticket in self.after)), None)",
         "return None",
     ),
-    Removal("a job lets go before it works", "run/queues", "                self.gone = ()\n", ""),
+    Removal("a job lets go before it works", "runtime/run/queues", "                self.gone = ()\n", ""),
     Removal(
         "a job lets go before its ticket ends",
-        "run/queues",
+        "runtime/run/queues",
         "        self.after = self.gone = self.arguments = ()\n        del self.work\n",
         "",
     ),
     # ── the code of a turn ──
     Removal(
         "computations wait for copies",
-        "codegen/copies",
+        "runtime/codegen/copies",
         'self.lines.append(f"wait({self.ticket(step)})")',
     ),
-    Removal("a step's waits", "codegen/copies", "self.wait_for(self.iteration.waits.get(step, ()))"),
-    Removal("a prefetch's room is waited for", "codegen/copies", "self.wait_for(ends.transfers)"),
+    Removal("a step's waits", "runtime/codegen/copies", "self.wait_for(self.iteration.waits.get(step, ()))"),
+    Removal("a prefetch's room is waited for", "runtime/codegen/copies", "self.wait_for(ends.transfers)"),
     Removal(
         "a transfer waits for others",
-        "codegen/copies",
+        "runtime/codegen/copies",
         "for other in self.due(sorted(waits)))",
         "for other in ())",
     ),
     Removal(
         "a transfer lets go of host memory",
-        "codegen/copies",
+        "runtime/codegen/copies",
         'gone = "" if ends is None or on_device else',
         'gone = "" if True else',
     ),
     Removal(
         "a computation lets go of memory that it waited for",
-        "codegen/copies",
+        "runtime/codegen/copies",
         "self._pop(ends)\n\n    def wait_for",
         "pass\n\n    def wait_for",
     ),
     Removal(
         "a prefetch lets go of memory that it waited for",
-        "codegen/copies",
+        "runtime/codegen/copies",
         "self._pop(ends)\n\n    def _to_host",
         "pass\n\n    def _to_host",
     ),
     Removal(
         "a pending delete keeps the memory",
-        "codegen/copies",
+        "runtime/codegen/copies",
         "if key in self.iteration.pending:",
         "if False:",
     ),
     Removal(
         "a pending delete at the end keeps the memory",
-        "codegen/iteration",
+        "runtime/codegen/iteration",
         'self.lines.append(f"leaving[{key}] = ({tuple_of(names)})")',
     ),
     Removal(
         "a late block is opened by its job",
-        "codegen/copies",
+        "runtime/codegen/copies",
         "late = step in self.iteration.late",
         "late = False",
     ),
-    Removal("the loss and gradients wait for their copies", "codegen/iteration", "self.wait_for(producers)"),
+    Removal(
+        "the loss and gradients wait for their copies",
+        "runtime/codegen/iteration",
+        "self.wait_for(producers)",
+    ),
     Removal(
         "a result on the host is waited for",
-        "codegen/iteration",
+        "runtime/codegen/iteration",
         'self.lines.extend(f"{self.ticket(step)}.wait()" for step in self.due(producers))',
     ),
     # ── the rehearsal ──
     Removal(
         "a copy that is refreshed waits for its users",
-        "codegen/dry_run",
+        "runtime/codegen/dry_run",
         "            self._wait_for_users((target, x), queue)",
         "            pass",
     ),
     Removal(
         "what is changed in place waits for its users",
-        "codegen/dry_run",
+        "runtime/codegen/dry_run",
         "            self._wait_for_users((Memory.PEERS if x in on_peers else memory, x), queue)",
         "            pass",
     ),
     Removal(
         "host memory waits for the gate",
-        "codegen/dry_run",
+        "runtime/codegen/dry_run",
         "                self._wait(self._gate)",
         "                pass",
     ),
     Removal(
         "the workspace on the CPU is a gate",
-        "codegen/dry_run",
+        "runtime/codegen/dry_run",
         "            if workspace:\n                self._gate = self.step",
         "            pass",
     ),
     Removal(
         "memory that the CPU uses is a gate",
-        "codegen/dry_run",
+        "runtime/codegen/dry_run",
         "            self._gate = max(users[Queue.CPU], self._gate or users[Queue.CPU])",
         "            pass",
     ),
     Removal(
         "an allocation waits for what its room waits for",
-        "codegen/dry_run",
+        "runtime/codegen/dry_run",
         "            self._ends[self.step].transfers.extend(waits[earlier_waits:])",
         "            pass",
     ),
     Removal(
         "an allocation that waits is a gate",
-        "codegen/dry_run",
+        "runtime/codegen/dry_run",
         "            self._gate = self.step\n\n    def _end(",
         "\n    def _end(",
     ),
     Removal(
         "uses go on into the next turn",
-        "codegen/dry_run",
+        "runtime/codegen/dry_run",
         "self._users = {copy: users for copy, users in moved.items() if users}",
         "self._users = {}",
     ),
     Removal(
         "an allocation on the host is late",
-        "codegen/dry_run",
+        "runtime/codegen/dry_run",
         "            self._late.add(self.step)",
         "            pass",
     ),
     # ── from turn to turn ──
     Removal(
         "a turn waits for the turn before the last",
-        "run/cycle",
+        "runtime/run/cycle",
         "        for ticket in self._last.values():\n            ticket.wait()",
         "",
     ),
     Removal(
         "who puts or gets a tensor waits for all jobs",
-        "run/cycle",
+        "runtime/run/cycle",
         "if (error := next(filter(None, errors), None)) is not None:",
         "if (error := None) is not None:",
     ),
     Removal(
         "what is put on the host is there",
-        "run/cycle",
+        "runtime/run/cycle",
         "        offload(self.device, bytes_, block)\n        self.device.synchronize()",
         "        offload(self.device, bytes_, block)",
     ),
     Removal(
         "a failed iteration waits for its jobs",
-        "run/recovery",
+        "runtime/run/recovery",
         "                self._cycle.end_jobs()  # they may still copy from and to what the frames hold",
         "                pass",
     ),
@@ -271,7 +277,7 @@ def in_a_process_of_its_own(removal: Removal | None, schedules: int) -> str:
 
 def without(removal: Removal) -> None:
     """From now on the file is loaded so."""
-    loader, path = importlib.machinery.SourceFileLoader, (ROOT / "runtime" / f"{removal.file}.py").resolve()
+    loader, path = importlib.machinery.SourceFileLoader, ROOT / "memplan" / f"{removal.file}.py"
     whole = loader.get_code
 
     def get_code(self: importlib.machinery.SourceFileLoader, fullname: str) -> CodeType | None:

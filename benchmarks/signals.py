@@ -30,7 +30,7 @@ from typing import Any
 import memplan
 import torch
 from memplan.graphs.machine import Links, Machine
-from memplan.runtime.model.accumulated import accumulated
+from memplan.model.accumulated import accumulated
 from torch import Tensor, nn
 
 MACHINE = Machine(host_capacity=2**24, links=Links(d2h=1e9, h2d=1e9))

@@ -92,7 +92,7 @@ def warm():
     import torch
 
     torch.set_num_threads(1)
-    from memplan.runtime.model.iteration import Iteration
+    from memplan.model.iteration import Iteration
     from strangers_training import outcome
 
     def make():

@@ -4,7 +4,7 @@ from typing import Any
 
 import diffusers
 import torch
-from memplan.runtime.model.iteration import Iteration
+from memplan.model.iteration import Iteration
 from strangers_torch import square
 
 LATENT = (2, 4, 16, 16)

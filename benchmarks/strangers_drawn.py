@@ -117,7 +117,7 @@ def of_drawn():
 def trains(make, pipe):
     """Sends whether eager PyTorch trains it on two batches."""
     import torch
-    from memplan.runtime.model.iteration import forward
+    from memplan.model.iteration import forward
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 

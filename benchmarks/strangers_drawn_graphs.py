@@ -4,7 +4,7 @@
 from functools import partial
 
 import torch
-from memplan.runtime.model.iteration import Iteration
+from memplan.model.iteration import Iteration
 from strangers_torch import Calls
 from torch import nn
 

@@ -5,7 +5,7 @@ import inspect
 from functools import partial
 
 import torch
-from memplan.runtime.model.iteration import Iteration, Labelled
+from memplan.model.iteration import Iteration, Labelled
 from strangers_timm import classifier
 from torch import nn
 

@@ -4,7 +4,7 @@ import inspect
 from functools import partial
 
 import torch
-from memplan.runtime.model.iteration import Iteration, Labelled
+from memplan.model.iteration import Iteration, Labelled
 from strangers_tiny import tokens
 from strangers_torch import Calls, square
 from torch import nn

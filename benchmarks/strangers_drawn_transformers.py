@@ -4,7 +4,7 @@ not, tiny, with batches as the library's collators make them (lengths, padded la
 from functools import partial
 
 import torch
-from memplan.runtime.model.iteration import Iteration
+from memplan.model.iteration import Iteration
 from strangers_tiny import BART, GROUPED, IMAGE, tokens
 
 TEXTS, LENGTH, CLASSES = 4, 16, 4

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import torch
 import torch_geometric.nn as pyg
-from memplan.runtime.model.iteration import Iteration
+from memplan.model.iteration import Iteration
 from strangers_torch import net, square
 from torch import nn
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import timm
 import torch
-from memplan.runtime.model.iteration import Iteration, Labelled
+from memplan.model.iteration import Iteration, Labelled
 from torch.nn import functional
 
 NAMES = {

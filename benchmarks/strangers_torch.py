@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from memplan.runtime.model.iteration import Iteration, Labelled
+from memplan.model.iteration import Iteration, Labelled
 from torch import nn
 from torch.nn import functional
 

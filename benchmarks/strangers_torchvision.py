@@ -2,7 +2,7 @@
 torchvision are not needed."""
 
 import torch
-from memplan.runtime.model.iteration import Iteration
+from memplan.model.iteration import Iteration
 from strangers_torch import square, total
 from torch.nn import functional
 from torchvision import models
@@ -19,7 +19,7 @@ def classes(module, *shape):
             return total(functional.cross_entropy(each, labels) for each in output if each is not None)
         return functional.cross_entropy(output, labels)
 
-    from memplan.runtime.model.iteration import Labelled
+    from memplan.model.iteration import Labelled
 
     images = torch.randn(*(shape or IMAGES))
     return Iteration(module.train(), Labelled((images,), torch.randint(5, (len(images),))), loss)
@@ -80,7 +80,7 @@ def densenet():
 def segmented(name, **options):
     def build():
         module = models.get_model(name, weights=None, weights_backbone=None, num_classes=5, **options)
-        from memplan.runtime.model.iteration import Labelled
+        from memplan.model.iteration import Labelled
 
         def loss(output, labels):
             return total(functional.cross_entropy(each, labels) for each in output.values())

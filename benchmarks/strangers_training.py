@@ -15,9 +15,9 @@ from contextlib import suppress
 import numpy as np
 import torch
 from memplan import MemplanError, optimize
-from memplan.runtime.compare.peaks import generator_bytes
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.model.iteration import Labelled, forward, tensors_in
+from memplan.devices.measuring.live_bytes import live_peak
+from memplan.model.iteration import Labelled, forward, tensors_in
+from memplan.profiling.compare.peaks import generator_bytes
 from memplan.solvers.problem import InfeasibleError
 
 BATCHES = 10

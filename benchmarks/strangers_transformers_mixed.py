@@ -4,7 +4,7 @@ an Iteration."""
 from typing import Any
 
 import torch
-from memplan.runtime.model.iteration import Iteration
+from memplan.model.iteration import Iteration
 from strangers_tiny import BART, GROUPED, IMAGE, TINY, configured, tokens
 
 SPEECH = {

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from memplan.runtime.model.iteration import Iteration
+from memplan.model.iteration import Iteration
 from strangers_tiny import BART, GROUPED, TINY, configured, made_by, tokens, understood
 
 GPT = {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "rotary_dim": 4}

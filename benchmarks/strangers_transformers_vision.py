@@ -1,7 +1,7 @@
 """Small models of transformers for images and videos: by name, functions that return an Iteration."""
 
 import torch
-from memplan.runtime.model.iteration import Iteration
+from memplan.model.iteration import Iteration
 from strangers_tiny import IMAGE, configured, made_by
 
 STAGES = {"depths": [1, 1, 1, 1], "hidden_sizes": [16, 16, 32, 32], "image_size": 32}

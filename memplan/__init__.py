@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from .planner.schedule.file import load_schedule as load_schedule
     from .planner.schedule.file import save_schedule as save_schedule
     from .planner.simulator.simulate import simulate as simulate
-    from .runtime.unsupported import TraceError as TraceError
     from .solvers.problem import InfeasibleError as InfeasibleError
     from .solvers.problem import Problem as Problem
     from .solvers.registry.run import solve as solve
+    from .torch_support.unsupported import TraceError as TraceError
     from .training.module import PlannedModule as PlannedModule
     from .training.module import optimize_module as optimize_module
     from .training.optimize import optimize as optimize
@@ -52,7 +52,7 @@ _FROM = {
     "MismatchError": ".graphs.errors",
     "MissingPackageError": ".graphs.errors",
     "OutOfMemoryError": ".graphs.errors",
-    "TraceError": ".runtime.unsupported",
+    "TraceError": ".torch_support.unsupported",
     "load_graph": ".graphs.files.files",
     "save_graph": ".graphs.files.files",
     "load_schedule": ".planner.schedule.file",

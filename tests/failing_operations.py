@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from memplan.runtime.compare import batch, eager
+from memplan.profiling.compare import batch, eager
 from memplan.runtime.run.recovery import Recovery
-from memplan.runtime.updates.state import OptimizerState
+from memplan.updates.state import OptimizerState
 from torch.utils._python_dispatch import TorchDispatchMode
 
 

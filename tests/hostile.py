@@ -16,22 +16,23 @@ from unittest.mock import patch
 import torch
 import transfers
 from iterations import mean_square
+from memplan.devices.measuring.live_bytes import blocks_of
+from memplan.devices.storage import disk, host_buffers
 from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Machine, Memory
+from memplan.model.iteration import Iteration, Updates
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.clock import Queue
 from memplan.planner.simulator.simulate import simulate
+from memplan.profiling.compare.eager import run_eager
+from memplan.program.graph import Cost, graph_of
+from memplan.program.program import Program
 from memplan.runtime.codegen.host_calls import CpuOperation
-from memplan.runtime.compare.eager import run_eager
-from memplan.runtime.measuring.live_bytes import blocks_of
-from memplan.runtime.model.iteration import Iteration, Updates
-from memplan.runtime.program.graph import Cost, graph_of
-from memplan.runtime.program.program import Program
-from memplan.runtime.run import execute, over_plan, queues, streams
+from memplan.runtime.run import over_plan, queues, streams
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import Outcome, PlannedStep
-from memplan.runtime.storage import disk, host_buffers
-from memplan.runtime.trace.trace import trace
+from memplan.steps import execute
+from memplan.steps.execute import Outcome, PlannedStep
+from memplan.tracing.trace import trace
 from simulated_device.device import SimulatedDevice
 from simulated_device.threads import Delays
 from torch import nn

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from memplan.runtime.model.file import load_model_file
-from memplan.runtime.model.iteration import Iteration, Labelled
+from memplan.model.file import load_model_file
+from memplan.model.iteration import Iteration, Labelled
 from torch import nn
 from torch.nn import functional
 

@@ -1,6 +1,6 @@
 """A digest of all that planning may not change, and planners that compare it before and after.
 
-It shares no code with what puts things back (runtime/model/unchanged.py). Tensors whose values a schedule has
+It shares no code with what puts things back (guards/unchanged.py). Tensors whose values a schedule has
 moved away are left out: to read them would bring them back.
 """
 
@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from memplan.runtime.model.iteration import tensors_in
-from memplan.runtime.raw import is_one_of
-from memplan.runtime.reach import is_of_user_class
-from memplan.runtime.storage.offloaded import hold_of
+from memplan.devices.storage.offloaded import hold_of
+from memplan.model.iteration import tensors_in
+from memplan.torch_support.raw import is_one_of
+from memplan.torch_support.reach import is_of_user_class
 from memplan.training import optimize, plan
 from memplan.training.buckets import check_ignored
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 import memplan
 import pytest
 import torch
-from memplan.runtime.model.iteration import on_device
+from memplan.model.iteration import on_device
 from memplan.solvers.problem import InfeasibleError, NotFoundError
 from transfers import ITERATIONS
 

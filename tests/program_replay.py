@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from memplan.runtime.below_autograd import as_traced
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.measuring.synthetic_inputs import substitute
-from memplan.runtime.program.graph import Cost
-from memplan.runtime.program.program import refs
-from memplan.runtime.trace.joint import residents
+from memplan.devices.measuring.live_bytes import live_peak
+from memplan.devices.measuring.synthetic_inputs import substitute
+from memplan.program.graph import Cost
+from memplan.program.program import refs
+from memplan.torch_support.below_autograd import as_traced
+from memplan.tracing.joint import residents
 
 
 class ProgramReplay:

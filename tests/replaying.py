@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from memplan.runtime.device.cpu import Cpu
+from memplan.devices.device.cpu import Cpu
 
 
 class Replaying(Cpu):

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import memplan
 import torch
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.sharded.local_tensors import local_tensor
-from memplan.runtime.storage.offloaded import hold_of
+from memplan.devices.measuring.live_bytes import live_peak
+from memplan.devices.sharded.local_tensors import local_tensor
+from memplan.devices.storage.offloaded import hold_of
 from not_none import not_none
 from sharded_models import layers, make
 from torch import Tensor, nn

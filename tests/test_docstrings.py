@@ -15,14 +15,23 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     "cli",
     "comparison",
+    "devices",
     "exchange",
     "graphs",
+    "guards",
     "instances",
+    "model",
     "planner",
+    "profiling",
+    "program",
     "report",
     "runtime",
     "solvers",
+    "steps",
+    "torch_support",
+    "tracing",
     "training",
+    "updates",
 )
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 SOURCES = sorted(
@@ -35,7 +44,7 @@ USERS = {"MODEL.py", "cheapest/solver.py"}
 """Files of users in examples."""
 OTHERS = {
     "docs/solvers.md": {"partitioners.py"},
-    "runtime/unsupported.py": {"moe.py"},
+    "torch_support/unsupported.py": {"moe.py"},
     "solvers/recomputation/partitioner/operators.py": {"partitioners.py"},
     "solvers/recomputation/partitioner/saved.py": {"partitioners.py"},
     "solvers/recomputation/partitioner/torch_partitioner.py": {"partitioners.py"},

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from memplan.runtime.device.choice import device_of
+from memplan.devices.device.choice import device_of
 
 COMMAND = Path(__file__).parents[1] / "benchmarks" / "gpu" / "run"
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from memplan.graphs.machines.presets import find_preset
+from memplan.model.file import ModelFile
 from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.planner.sizing.ordinary_loop import ordinary_loop
-from memplan.runtime.model.file import ModelFile
-from memplan.runtime.profile.efficiency import efficiencies
-from memplan.runtime.profile.estimates import Estimates
-from memplan.runtime.updates.choice import Choice
+from memplan.profiling.profile.efficiency import efficiencies
+from memplan.profiling.profile.estimates import Estimates
+from memplan.updates.choice import Choice
 from torch import nn
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

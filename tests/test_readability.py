@@ -77,7 +77,7 @@ MEANT_IN_CODE = {
     "cli/size/words.py": "math.floor",
     "exchange/nodes.py": "np.floor",
     "exchange/onnx_shapes.py": "ONNX's operator Floor, np.floor",
-    "runtime/compare/verdict.py": "a field in files of older versions",
+    "profiling/compare/verdict.py": "a field in files of older versions",
     "solvers/bounds/offload/link_windows.py": "np.floor",
     "solvers/bounds/residency/cuts.py": "np.floor",
     "solvers/offloading/pofo/table.py": "np.floor",

@@ -1,8 +1,8 @@
 """Other packages import from a subpackage only its public modules.
 
 These are the files that its `__init__` names, and the file with the subpackage's name. Subpackages are the
-folders below the layers (graphs, planner, solvers, comparison, runtime, training, exchange, cli). The files
-at the top of a layer are open to all who may import the layer.
+folders below the layers, which are the folders of memplan. The files at the top of a layer are open to all
+who may import the layer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,16 @@ LAYERS = (
     "planner",
     "solvers",
     "comparison",
+    "torch_support",
+    "program",
+    "devices",
+    "model",
+    "updates",
+    "guards",
+    "tracing",
     "runtime",
+    "steps",
+    "profiling",
     "training",
     "report",
     "exchange",

@@ -10,15 +10,15 @@ from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Kind, Mode
 from memplan.graphs.machine import Links, Machine, Memory
 from memplan.graphs.transformations.updates import When
+from memplan.model.clipping import Clipping
+from memplan.model.iteration import Updates
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.residency.prefetch_placement import build_schedule
 from memplan.planner.residency.residency import Residency
 from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare.eager import run_eager
-from memplan.runtime.model.clipping import Clipping
-from memplan.runtime.model.iteration import Updates
-from memplan.runtime.program.graph import Cost, graph_of
+from memplan.profiling.compare.eager import run_eager
+from memplan.program.graph import Cost, graph_of
 from random_schedules import random_initial, random_schedule
 
 MACHINE = Machine(links=Links(1e9, 1e9, 1e9, 1e9))

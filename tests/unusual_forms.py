@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from memplan.runtime.model.iteration import Iteration
+from memplan.model.iteration import Iteration
 from torch import nn
 
 

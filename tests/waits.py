@@ -26,7 +26,7 @@ from memplan.planner.schedule.schedule import (
     offload,
     prefetch,
 )
-from memplan.runtime.program.graph import Cost, graph_of
+from memplan.program.graph import Cost, graph_of
 from transfers import MACHINE, adamw
 
 _Build = Callable[[Graph, list[Step]], tuple[list[Step], Initial]]

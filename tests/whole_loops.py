@@ -7,7 +7,7 @@ from typing import Any
 
 import memplan
 import torch
-from memplan.runtime.measuring.live_bytes import live_peak
+from memplan.devices.measuring.live_bytes import live_peak
 from memplan.solvers.problem import InfeasibleError
 from torch import Tensor, nn
 from torch.nn import functional

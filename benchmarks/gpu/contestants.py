@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from memplan.graphs.errors import InputError
-from memplan.runtime.model.iteration import Iteration
+from memplan.model.iteration import Iteration
 from torch import nn
 from torch._functorch import config
 from torch.utils.checkpoint import checkpoint

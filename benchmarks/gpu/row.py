@@ -8,7 +8,7 @@
 On CUDA the process' memory is capped before its iterations, and the allocator counts. Ours is set up before
 that: weights and states that it keeps on the host are made on the device here. Without CUDA ours runs on the
 simulated device, whose allocator counts whole blocks of 512 bytes, and the others on the CPU, where
-storage alive is counted (runtime/measuring/live_bytes.py) and nothing holds them to the budget: they fit if
+storage alive is counted (devices/measuring/live_bytes.py) and nothing holds them to the budget: they fit if
 their peak does.
 """
 
@@ -26,24 +26,24 @@ from typing import Any
 import contestants
 import models
 import torch
+from memplan.devices.device.choice import device_of
+from memplan.devices.device.device import Device, StreamDevice
+from memplan.devices.measuring.this_machine import measure_machine
 from memplan.graphs.errors import MemplanError
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.graph import Graph
 from memplan.graphs.machines.presets import find_machine
+from memplan.model.iteration import Iteration, Updates, on_device, tensors_in, with_targets
 from memplan.planner.baseline import baseline
-from memplan.runtime.compare.comparison import compare
-from memplan.runtime.compare.peaks import device_peak
-from memplan.runtime.device.choice import device_of
-from memplan.runtime.device.device import Device, StreamDevice
-from memplan.runtime.measuring.this_machine import measure_machine
-from memplan.runtime.model.iteration import Iteration, Updates, on_device, tensors_in, with_targets
-from memplan.runtime.profile.profile import graph_from, measure_program
-from memplan.runtime.program.program import Program
+from memplan.profiling.compare.comparison import compare
+from memplan.profiling.compare.peaks import device_peak
+from memplan.profiling.profile.profile import graph_from, measure_program
+from memplan.program.program import Program
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.output_layouts import residents, trace_real_layouts
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))
 

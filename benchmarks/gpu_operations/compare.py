@@ -9,9 +9,9 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from memplan.runtime.absent_gpu.capability import Capability
-from memplan.runtime.profile.estimate import trace_for
-from memplan.runtime.program.program import Program
+from memplan.devices.absent_gpu.capability import Capability
+from memplan.profiling.profile.estimate import trace_for
+from memplan.program.program import Program
 
 from .record import GOLDEN
 from .rows import Row, answered, iteration, read_rows, write_rows

@@ -9,11 +9,11 @@ import argparse
 from time import process_time
 from unittest.mock import patch
 
-from memplan.runtime.absent_gpu.capability import Capability
-from memplan.runtime.profile.estimate import trace_for
-from memplan.runtime.program.program import Program
-from memplan.runtime.trace import repeated
-from memplan.runtime.updates.choice import Choice
+from memplan.devices.absent_gpu.capability import Capability
+from memplan.profiling.profile.estimate import trace_for
+from memplan.program.program import Program
+from memplan.tracing import repeated
+from memplan.updates.choice import Choice
 
 from . import models
 from .rows import Row, iteration

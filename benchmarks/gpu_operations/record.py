@@ -72,8 +72,8 @@ def _compile(source: Path, library: Path) -> None:
 def recorded(capability: str) -> list[Row]:
     """Return the answers for one capability by the CUDA build's own choices."""
     import torch
-    from memplan.runtime.profile.fake_build import fake_build
-    from memplan.runtime.trace.trace import trace
+    from memplan.profiling.profile.fake_build import fake_build
+    from memplan.tracing.trace import trace
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():  # from here on guards of devices are fake
@@ -92,9 +92,9 @@ def recorded(capability: str) -> list[Row]:
 def _moved(built: Any) -> Any:
     """Move an iteration to the GPU as fake tensors, built for real or not."""
     import torch
-    from memplan.runtime.model.iteration import tensors_in, with_tensors
-    from memplan.runtime.torch_internals import FakeTensor
-    from memplan.runtime.trace.layouts import TrueFakes
+    from memplan.model.iteration import tensors_in, with_tensors
+    from memplan.torch_support.torch_internals import FakeTensor
+    from memplan.tracing.layouts import TrueFakes
 
     given = [*built.module.parameters(), *tensors_in(built.inputs).values()]
     fake = next((tensor.fake_mode for tensor in given if isinstance(tensor, FakeTensor)), None) or TrueFakes(

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 from memplan.graphs.graph import Phase
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.program.program import Program
+from memplan.model.iteration import Iteration
+from memplan.program.program import Program
 
 from .models import MODELS
 

@@ -8,7 +8,26 @@ from typing import NamedTuple
 
 from .mutations import Sites
 
-PACKAGES = ("graphs", "planner", "solvers", "runtime", "training", "comparison", "report", "exchange", "cli")
+PACKAGES = (
+    "graphs",
+    "planner",
+    "solvers",
+    "torch_support",
+    "program",
+    "devices",
+    "model",
+    "updates",
+    "guards",
+    "tracing",
+    "runtime",
+    "steps",
+    "profiling",
+    "training",
+    "comparison",
+    "report",
+    "exchange",
+    "cli",
+)
 """Packages of the source, each a folder of the root."""
 
 

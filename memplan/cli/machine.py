@@ -27,7 +27,7 @@ from .printing.output import Output, Row, labelled, table
 from .printing.output_files import destination_of, write_out
 
 if TYPE_CHECKING:
-    from ..runtime.measuring.this_machine import Measured
+    from ..devices.measuring.this_machine import Measured
 
 
 @click.command()
@@ -180,8 +180,8 @@ def _measure(
     network: bool,
     replicas: int | None,
 ) -> None:
-    from ..runtime.measuring.this_machine import measure_machine
-    from ..runtime.measuring.this_network import measure_with_network
+    from ..devices.measuring.this_machine import measure_machine
+    from ..devices.measuring.this_network import measure_with_network
 
     to = destination_of(destination, "machine", ".yaml")
     with output.status("measuring") as report:

@@ -37,12 +37,12 @@ def _current(path: Path, model: str, measurement: Measurement) -> Graph | str:
     """Return the graph, or why it is not used."""
     import torch
 
-    from ..runtime.device.choice import check_device, device_of
-    from ..runtime.fusion.choice import COMPILED
-    from ..runtime.model.file import load_model_file
-    from ..runtime.model.iteration import on_device
-    from ..runtime.trace.output_layouts import trace_real_layouts
-    from ..runtime.updates.choice import choice_of, updated
+    from ..devices.device.choice import check_device, device_of
+    from ..model.file import load_model_file
+    from ..model.iteration import on_device
+    from ..profiling.fusion.choice import COMPILED
+    from ..tracing.output_layouts import trace_real_layouts
+    from ..updates.choice import choice_of, updated
 
     try:
         graph = load_graph(path)

@@ -22,7 +22,7 @@ def model_code(model: str, device: str) -> Generator[None]:
     redirected too. The working folder is restored. Raises OutOfMemoryError if the code runs out of memory,
     InputError if it ends the process, or raises a BaseException that is not an Exception.
     """
-    from ..runtime.out_of_memory import WAYS, is_out_of_memory
+    from ..torch_support.out_of_memory import WAYS, is_out_of_memory
 
     try:
         with redirect_stdout(sys.stderr), _output_redirected(), _same_folder(), _exit_raises():

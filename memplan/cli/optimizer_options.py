@@ -11,9 +11,9 @@ import click
 from .parameter_types import Word
 
 if TYPE_CHECKING:
-    from ..runtime.updates.choice import Choice
+    from ..updates.choice import Choice
 
-_FOLDER = Path(__file__).parents[1] / "runtime" / "updates" / "optimizers"
+_FOLDER = Path(__file__).parents[1] / "updates" / "optimizers"
 
 OPTIMIZER_NAMES = sorted(path.stem for path in _FOLDER.glob("[!_]*.py"))
 """Names of the planned optimizers, taken from their files.
@@ -77,7 +77,7 @@ def optimizer_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def chosen(options: dict[str, Any]) -> Choice | None:
     """Return the chosen optimizer, None without --optimizer. Other options without it are bad usage."""
-    from ..runtime.updates.choice import Choice
+    from ..updates.choice import Choice
 
     given = {name: value for name, value in options.items() if value is not None}
     if "optimizer" in given:

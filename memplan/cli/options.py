@@ -316,7 +316,7 @@ def chosen_machine(path: Path | None, output: Output) -> Machine | None:
     """Return the machine of --machine; None without the option. Raises InputError, one line."""
     if path is None or str(path) != "auto":
         return None if path is None else find_machine(path)
-    from ..runtime.measuring.kept_machine import auto_machine
+    from ..devices.measuring.kept_machine import auto_machine
 
     with output.status("measuring this machine") as report:
         found = auto_machine(report)

@@ -18,13 +18,13 @@ from .printing.output import Output
 from .replay import Held
 
 if TYPE_CHECKING:
+    from ..model.file import ModelFile
+    from ..model.iteration import Iteration
     from ..planner.addresses.layout import Layout
-    from ..runtime.compare.compiled import Compiled
-    from ..runtime.fusion.fused import Fused
-    from ..runtime.model.file import ModelFile
-    from ..runtime.model.iteration import Iteration
-    from ..runtime.program.program import Program
-    from ..runtime.run.execute import PlannedStep
+    from ..profiling.compare.compiled import Compiled
+    from ..profiling.fusion.fused import Fused
+    from ..program.program import Program
+    from ..steps.execute import PlannedStep
 
 
 class Planned(NamedTuple):
@@ -81,15 +81,15 @@ def planned_step(
     cuda_graph: bool,
 ) -> Generator[Planned]:
     """Build the model and its planned step; the model's code may run in the block."""
-    from ..runtime.compare.compiled import Compiled
-    from ..runtime.device.choice import check_device, device_of
-    from ..runtime.fusion.choice import COMPILED
-    from ..runtime.model.file import load_model_file
-    from ..runtime.model.iteration import on_device
+    from ..devices.device.choice import check_device, device_of
+    from ..model.file import load_model_file
+    from ..model.iteration import on_device
+    from ..profiling.compare.compiled import Compiled
+    from ..profiling.fusion.choice import COMPILED
     from ..runtime.run.cycle import Terms
-    from ..runtime.run.execute import PlannedStep
-    from ..runtime.trace.output_layouts import trace_real_layouts
-    from ..runtime.updates.choice import choice_of, updated
+    from ..steps.execute import PlannedStep
+    from ..tracing.output_layouts import trace_real_layouts
+    from ..updates.choice import choice_of, updated
 
     graph_path = held.graph_path
     if device is not None:
@@ -167,7 +167,7 @@ def other_card(graph: Graph, here: dict[str, Any]) -> str | None:
 
     Results are right nevertheless: the operations are those of the trace made here.
     """
-    from ..runtime.device.card import differences
+    from ..devices.device.card import differences
 
     measured: Any = graph.source.get("card")
     found = differences(measured, here) if isinstance(measured, dict) else None  # pyright: ignore[reportUnknownArgumentType]
@@ -175,8 +175,8 @@ def other_card(graph: Graph, here: dict[str, Any]) -> str | None:
 
 
 def _aligned(program: Program, graph: Graph, graph_path: Path) -> Fused:
-    from ..runtime.fusion.choice import as_in
-    from ..runtime.trace.align import aligned
+    from ..profiling.fusion.choice import as_in
+    from ..tracing.align import aligned
 
     try:
         made = as_in(graph, program)

@@ -22,7 +22,7 @@ from .options import device_option
 from .printing.output import Output, Row
 
 if TYPE_CHECKING:
-    from ..runtime.updates.choice import Choice
+    from ..updates.choice import Choice
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,9 @@ def make_graph(model: str, measurement: Measurement, output: Output) -> Graph:
 
 
 def _measured(model: str, device: str, optimizer: Choice | None, output: Output, *, compiling: bool) -> Graph:
-    from ..runtime.compare.cost import below_baseline
-    from ..runtime.compare.verdict import warning
-    from ..runtime.profile.profile import profile as measure
+    from ..profiling.compare.cost import below_baseline
+    from ..profiling.compare.verdict import warning
+    from ..profiling.profile.profile import profile as measure
 
     with model_code(model, device), output.progress("profiling") as progress:
         graph = measure(model, device, progress, optimizer, compiling=compiling)
@@ -117,7 +117,7 @@ def _measured(model: str, device: str, optimizer: Choice | None, output: Output,
 
 
 def _estimated(model: str, preset: Preset, optimizer: Choice | None, output: Output) -> Graph:
-    from ..runtime.profile.estimate import estimate
+    from ..profiling.profile.estimate import estimate
 
     with model_code(model, "this machine"), output.progress("estimating") as progress:
         graph = estimate(model, preset, progress, optimizer)

@@ -23,8 +23,8 @@ from .replay import Held, arena_of, open_schedule, validate_schedule
 
 if TYPE_CHECKING:
     from ..planner.addresses.layout import Layout
-    from ..runtime.compare.peaks import Peaks
-    from ..runtime.compare.side_by_side import Measured, SideBySide
+    from ..profiling.compare.peaks import Peaks
+    from ..profiling.compare.side_by_side import Measured, SideBySide
 
 _OF_TRAINING = ("--steps", "--checkpoint", "--save-every")
 """Options of `plan train`."""
@@ -84,8 +84,8 @@ def run(
     held = open_schedule(schedule, graph_path, output)
     replay, layout = validate_schedule(held, schedule), arena_of(held, schedule)
     predicted = held.report(replay).predicted()
-    from ..runtime.compare.cost import Cost, worse_in_both
-    from ..runtime.compare.side_by_side import side_by_side, spans
+    from ..profiling.compare.cost import Cost, worse_in_both
+    from ..profiling.compare.side_by_side import side_by_side, spans
 
     with planned_step(held, model, device, disk, layout, output, cuda_graph=cuda_graph) as made:
         _file, iteration, step, say, compiled = made

@@ -20,8 +20,8 @@ from .printing.output import Output, Row, labelled
 from .replay import arena_of, open_schedule, validate_schedule
 
 if TYPE_CHECKING:
-    from ..runtime.model.iteration import Inputs
-    from ..runtime.run.execute import PlannedStep
+    from ..model.iteration import Inputs
+    from ..steps.execute import PlannedStep
     from ..training.loop import Trained
 
 _SECONDS_BETWEEN_LINES = 10.0
@@ -126,7 +126,7 @@ class _Lines:
 
 
 def _on_device(batches: Iterator[Inputs], step: PlannedStep) -> Iterator[Inputs]:
-    from ..runtime.model.iteration import tensors_in, with_tensors
+    from ..model.iteration import tensors_in, with_tensors
 
     for inputs in batches:
         tensors = {name: tensor.to(step.device.torch) for name, tensor in tensors_in(inputs).items()}

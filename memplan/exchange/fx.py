@@ -1,4 +1,4 @@
-"""PyTorch's joint FX graphs, as `torch.export.save` writes them. runtime/exported reads them."""
+"""PyTorch's joint FX graphs, as `torch.export.save` writes them. profiling/exported reads them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..graphs.errors import InputError
 from ..graphs.graph import Graph
-from ..runtime.exported.exported import read_export
+from ..profiling.exported.exported import read_export
 from .formats import Options
 
 

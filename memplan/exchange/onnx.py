@@ -23,8 +23,8 @@ from ..graphs.errors import InputError
 from ..graphs.files.documents import read_bytes
 from ..graphs.graph import Graph, Kind, Phase
 from ..graphs.machines.presets import find_preset
-from ..runtime.profile.estimate import estimate_source
-from ..runtime.profile.roofline import Work, seconds
+from ..profiling.profile.estimate import estimate_source
+from ..profiling.profile.roofline import Work, seconds
 from .formats import Options
 from .onnx_shapes import Shapes
 

@@ -1,5 +1,1 @@
-"""From a PyTorch model to a graph, and from a schedule to a run. The only folder that imports torch."""
-
-from .torch_range import check_torch
-
-check_torch()
+"""A schedule is run: its Python code, its queues, who owns the tensors that it moves."""

@@ -12,8 +12,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..graphs.errors import InputError
-from ..runtime.model.processes import Processes
-from ..runtime.unsupported import warn_user
+from ..model.processes import Processes
+from ..torch_support.unsupported import warn_user
 from .options import Options
 
 _UNDO = "call accelerate.hooks.remove_hook_from_module(model, recurse=True) first"

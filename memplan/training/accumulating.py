@@ -1,6 +1,6 @@
 """Steps that accumulate gradients: each batch adds its gradients to their sums, the last one also updates.
 
-The sums are states of the optimizer, moved and saved as others are (runtime/updates/sums.py). The plan of a
+The sums are states of the optimizer, moved and saved as others are (updates/sums.py). The plan of a
 shape has two parts, which share weights and states with it (training/plan.py, `Parts`):
 
     adding    adding    the plan    adding    …    updating     at an epoch's end: what is left
@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..graphs.errors import MismatchError
-from ..runtime.interrupts import deferred_signals
-from ..runtime.model.accumulated import accumulated
-from ..runtime.model.iteration import Inputs
-from ..runtime.run.execute import Outcome, PlannedStep
+from ..model.accumulated import accumulated
+from ..model.iteration import Inputs
+from ..steps.execute import Outcome, PlannedStep
+from ..torch_support.interrupts import deferred_signals
 from .report import Report
 from .step import Step
 

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 from ..graphs.errors import MemplanError
 from ..graphs.machine import Machine
 from ..graphs.units import format_bytes
+from ..model.iteration import Iteration
 from ..planner.bounds import time_bound
 from ..planner.errors import InvalidScheduleError
 from ..planner.residency.from_schedule import recover_residency
@@ -28,12 +29,11 @@ from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.clock import link_of
 from ..planner.simulator.simulate import simulate
 from ..runtime.codegen.codegen import is_plain
-from ..runtime.model.iteration import Iteration
-from ..runtime.out_of_memory import is_out_of_memory
-from ..runtime.run.execute import PlannedStep
 from ..runtime.run.stopwatch import Times
 from ..solvers.background import Background
 from ..solvers.problem import Problem
+from ..steps.execute import PlannedStep
+from ..torch_support.out_of_memory import is_out_of_memory
 from .drift import remeasured, slower, unevenness
 from .plan import Planner
 from .plan_cache import Plan

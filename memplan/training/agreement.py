@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 from zlib import crc32
 
+from ..devices.sharded.ranks import Ranks
 from ..graphs.errors import MemplanError, MismatchError
-from ..runtime.model.iteration import Inputs, Purpose, tensors_in
-from ..runtime.run.execute import PlannedStep
-from ..runtime.run.inputs import OtherShapeError
-from ..runtime.sharded.ranks import Ranks
+from ..model.iteration import Inputs, Purpose, tensors_in
+from ..steps.execute import PlannedStep
+from ..steps.inputs import OtherShapeError
 from .buckets import Buckets
 
 SharedCall = Literal["update", "save", "load"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ..graphs.errors import InputError
-from ..runtime.model.iteration import Inputs
+from ..model.iteration import Inputs
 from .random_numbers import random_numbers, set_random_numbers
 
 

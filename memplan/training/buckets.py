@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from ..graphs.errors import DifferenceError, InputError, MismatchError
-from ..runtime.compare.eager import run_eager
-from ..runtime.model.iteration import Inputs, Iteration, tensors_in, with_tensors
-from ..runtime.model.unchanged import unchanged
-from ..runtime.out_of_memory import is_out_of_memory
-from ..runtime.run.execute import Outcome
-from ..runtime.unsupported import warn_user
+from ..guards.unchanged import unchanged
+from ..model.iteration import Inputs, Iteration, tensors_in, with_tensors
+from ..profiling.compare.eager import run_eager
+from ..steps.execute import Outcome
+from ..torch_support.out_of_memory import is_out_of_memory
+from ..torch_support.unsupported import warn_user
 
 
 class Pad(NamedTuple):

@@ -14,27 +14,27 @@ from math import inf
 
 import numpy as np
 
+from ..devices.device.choice import device_of
+from ..devices.measuring.measure import Measurement
 from ..graphs.errors import InputError
 from ..graphs.graph import Graph, Phase
 from ..graphs.machine import Links, Machine
+from ..model.iteration import Iteration
 from ..planner.baseline import baseline, baseline_schedule
 from ..planner.device_memory import DeviceMemory
-from ..runtime.compare.compiled import Compiled
-from ..runtime.device.choice import device_of
-from ..runtime.fusion.choice import COMPILED, chosen
-from ..runtime.measuring.measure import Measurement
-from ..runtime.model.iteration import Iteration
-from ..runtime.profile.profile import graph_from, measure_program
-from ..runtime.profile.rounds import busy_line, uncertainty
-from ..runtime.program.program import Program
-from ..runtime.trace.output_layouts import residents
-from ..runtime.unsupported import warn_user
-from ..runtime.updates.averages import with_talks
-from ..runtime.updates.state import count_bytes
+from ..profiling.compare.compiled import Compiled
+from ..profiling.fusion.choice import COMPILED, chosen
+from ..profiling.profile.profile import graph_from, measure_program
+from ..profiling.profile.rounds import busy_line, uncertainty
+from ..program.program import Program
 from ..solvers.incumbent import Incumbent, gap
 from ..solvers.problem import InfeasibleError, Problem, Status
 from ..solvers.registry.kept import keep_for_retry, kept_schedule
 from ..solvers.registry.run import solve_or_unpin as solve
+from ..torch_support.unsupported import warn_user
+from ..tracing.output_layouts import residents
+from ..updates.averages import with_talks
+from ..updates.state import count_bytes
 from .infeasible import explain, name_smallest
 from .loop_memory import LoopMemory, StepInfeasibleError
 from .old_gradients import machine_for, may_pay, pays

@@ -30,8 +30,8 @@ from torch.utils import _pytree as pytree
 
 from ..graphs.errors import InputError, MemplanError, MismatchError
 from ..graphs.files.documents import regular_size
-from ..runtime.interrupts import deferred_signals
-from ..runtime.unsupported import warn_user
+from ..torch_support.interrupts import deferred_signals
+from ..torch_support.unsupported import warn_user
 from .digests import FORMAT, Digests, read_digests, write_digests
 from .holding import Holding
 from .optimizer_states import Optimizer, prepare_states, states_of

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..graphs.errors import InputError
-from ..runtime.model.iteration import tensors_in
+from ..model.iteration import tensors_in
 from .buckets import Pad
 
 _IDS, _TYPES, _MASK, _LABELS = "input_ids", "token_type_ids", "mask", "labels"

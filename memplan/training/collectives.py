@@ -2,7 +2,7 @@
 are gathered in forward, functional collectives on ordinary tensors.
 
 Their collectives are operations of the plan, which all ranks run in one order (together.py). DTensors are
-local at its edge (runtime/sharded/local_tensors.py): parameters and states stay the DTensors that they are.
+local at its edge (devices/sharded/local_tensors.py): parameters and states stay the DTensors that they are.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from torch import distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from ..devices.calls.collectives import collectives_in, groups_of, overlapping
+from ..devices.sharded.meshes import RankGroups, default_group
+from ..devices.sharded.ranks import Ranks
 from ..graphs.errors import InputError, MismatchError
 from ..graphs.machine import Machine
-from ..runtime.calls.collectives import collectives_in, groups_of, overlapping
-from ..runtime.model.iteration import Iteration, tensors_in
-from ..runtime.model.processes import Processes
-from ..runtime.profile.collectives import measure_around, measure_collectives
-from ..runtime.profile.profile import costs_of, with_true_sizes
-from ..runtime.program.graph import graph_of
-from ..runtime.program.program import Program
-from ..runtime.sharded.meshes import RankGroups, default_group
-from ..runtime.sharded.ranks import Ranks
-from ..runtime.torch_collectives import root_mesh
-from ..runtime.trace.output_layouts import residents, trace_real_layouts
-from ..runtime.trace.trace import trace
+from ..model.iteration import Iteration, tensors_in
+from ..model.processes import Processes
+from ..profiling.profile.collectives import measure_around, measure_collectives
+from ..profiling.profile.profile import costs_of, with_true_sizes
+from ..program.graph import graph_of
+from ..program.program import Program
+from ..torch_support.torch_collectives import root_mesh
+from ..tracing.output_layouts import residents, trace_real_layouts
+from ..tracing.trace import trace
 from .buckets import Buckets
 from .holding import Holding
 from .options import Options

@@ -16,9 +16,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..graphs.errors import MemplanError
+from ..model.iteration import TARGETS, Iteration, joined
+from ..model.reading import has_targets
 from ..planner.card import Card, Entry
-from ..runtime.model.iteration import TARGETS, Iteration, joined
-from ..runtime.model.reading import has_targets
 from .options import Options
 from .step import Step
 

@@ -18,16 +18,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from functools import partial
 
+from ..devices.measuring.live_bytes import ProfilerOnError, can_count, live_peak
 from ..graphs.errors import DifferenceError, InputError, MemplanError, OutOfMemoryError
 from ..graphs.graph import Graph, Kind
 from ..graphs.units import format_bytes
+from ..model.iteration import Inputs, Iteration, tensors_in
 from ..planner.baseline import baseline
-from ..runtime.compare.eager import run_eager
-from ..runtime.compare.peaks import resident_bytes
-from ..runtime.measuring.live_bytes import ProfilerOnError, can_count, live_peak
-from ..runtime.model.iteration import Inputs, Iteration, tensors_in
-from ..runtime.run.execute import Outcome, PlannedStep
-from ..runtime.unsupported import TraceError, warn_user
+from ..profiling.compare.eager import run_eager
+from ..profiling.compare.peaks import resident_bytes
+from ..steps.execute import Outcome, PlannedStep
+from ..torch_support.unsupported import TraceError, warn_user
 from .retry import Around
 
 REASONS = (TraceError, DifferenceError, InputError, OutOfMemoryError)

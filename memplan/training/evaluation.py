@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from ..graphs.graph import Kind
 from ..graphs.machine import Machine, Memory
+from ..model.iteration import Inputs, Iteration, Purpose
 from ..planner.simulator.footprint import Footprint
-from ..runtime.model.iteration import Inputs, Iteration, Purpose
-from ..runtime.program.program import Storage
-from ..runtime.run.execute import Outcome, PlannedStep
+from ..program.program import Storage
+from ..steps.execute import Outcome, PlannedStep
 from .plan import Planner
 from .plans import Plans
 from .retry import with_less

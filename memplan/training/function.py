@@ -25,9 +25,9 @@ import torch
 from torch import Tensor, nn
 
 from ..graphs.errors import InputError
-from ..runtime.model.processes import Around
-from ..runtime.raw import is_a
-from ..runtime.reach import cell_contents, globals_in, parts_with_code, reachable
+from ..model.processes import Around
+from ..torch_support.raw import is_a
+from ..torch_support.reach import cell_contents, globals_in, parts_with_code, reachable
 from .deferred import Planning
 from .options import Options
 from .report import Report

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..runtime.storage.host_access import at_home_value, replace_at_home
+from ..devices.storage.host_access import at_home_value, replace_at_home
 from .random_numbers import random_numbers
 
 Result = TypeVar("Result")

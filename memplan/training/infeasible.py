@@ -16,15 +16,15 @@ from ..graphs.errors import InputError, MemplanError
 from ..graphs.graph import Graph, Kind
 from ..graphs.machine import Links, Machine
 from ..graphs.transformations.updates import ADAMW, with_updates
+from ..model.iteration import Iteration
+from ..model.processes import Around
 from ..planner.bounds import offloads
 from ..planner.budget import spelled
 from ..planner.schedule.schedule import Schedule
-from ..runtime.model.iteration import Iteration
-from ..runtime.model.processes import Around
-from ..runtime.program.program import Program
-from ..runtime.updates.catalogue import OPTIMIZERS, is_planned
+from ..program.program import Program
 from ..solvers.problem import InfeasibleError, Problem, percent
 from ..solvers.registry.run import solve
+from ..updates.catalogue import OPTIMIZERS, is_planned
 from .loop_memory import LoopMemory, StepInfeasibleError, optimizers_of, trained_parameters
 from .options import Options
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..graphs.errors import InputError
-from ..runtime.interrupts import deferred_signals
+from ..torch_support.interrupts import deferred_signals
 from . import checkpoint
 from .options import Options
 from .retry import with_less

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ..graphs.errors import InputError
-from ..runtime.model.iteration import Iteration
-from ..runtime.run.execute import PlannedStep
+from ..model.iteration import Iteration
+from ..steps.execute import PlannedStep
 from . import checkpoint
 from .batches import Batches
 

@@ -26,19 +26,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..devices.device.choice import device_of
+from ..devices.storage.offloaded import hold_of
 from ..graphs.errors import InputError
 from ..graphs.units import format_bytes
+from ..model.iteration import Iteration
 from ..planner.budget import spelled
 from ..planner.device_memory import DeviceMemory
-from ..runtime.compare.peaks import RESIDENT, resident_bytes
-from ..runtime.device.choice import device_of
-from ..runtime.model.iteration import Iteration
-from ..runtime.program.program import Program
-from ..runtime.storage.offloaded import hold_of
-from ..runtime.torch_internals import no_torch_function
-from ..runtime.unsupported import warn_user
-from ..runtime.updates.optimizer_memory import Taken, counted, counted_of_kind
+from ..profiling.compare.peaks import RESIDENT, resident_bytes
+from ..program.program import Program
 from ..solvers.problem import InfeasibleError
+from ..torch_support.torch_internals import no_torch_function
+from ..torch_support.unsupported import warn_user
+from ..updates.optimizer_memory import Taken, counted, counted_of_kind
 from .options import Options, States
 
 ASSUMED = torch.optim.AdamW

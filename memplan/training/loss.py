@@ -23,13 +23,13 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from ..devices.storage.offloaded import bring_back
 from ..graphs.errors import MemplanError, MismatchError
-from ..runtime.model.iteration import Inputs, refuse_gradients_of_inputs
-from ..runtime.model.processes import Processes
-from ..runtime.run.execute import Outcome, PlannedStep
-from ..runtime.storage.offloaded import bring_back
-from ..runtime.torch_internals import graph_is_kept, hooks_of_saved_tensors
-from ..runtime.unsupported import warn_user
+from ..model.iteration import Inputs, refuse_gradients_of_inputs
+from ..model.processes import Processes
+from ..steps.execute import Outcome, PlannedStep
+from ..torch_support.torch_internals import graph_is_kept, hooks_of_saved_tensors
+from ..torch_support.unsupported import warn_user
 
 
 class Losses:

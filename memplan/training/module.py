@@ -21,15 +21,15 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..graphs.errors import InputError, MemplanError, MismatchError
-from ..runtime.in_place_collectives import IN_PART, CollectiveError
-from ..runtime.interrupts import deferred_signals, open_to_signals
-from ..runtime.model.arguments import parse_inputs, validate_module
-from ..runtime.model.iteration import Inputs, Iteration, tensors_in, with_tensors
-from ..runtime.model.processes import parallel_of
-from ..runtime.program.outputs import Wanted
-from ..runtime.run.execute import PlannedStep
-from ..runtime.run.part import Begun, PlannedPart
-from ..runtime.torch_internals import call_in_parallel
+from ..model.arguments import parse_inputs, validate_module
+from ..model.iteration import Inputs, Iteration, tensors_in, with_tensors
+from ..model.processes import parallel_of
+from ..program.outputs import Wanted
+from ..steps.execute import PlannedStep
+from ..steps.part import Begun, PlannedPart
+from ..torch_support.in_place_collectives import IN_PART, CollectiveError
+from ..torch_support.interrupts import deferred_signals, open_to_signals
+from ..torch_support.torch_internals import call_in_parallel
 from . import checkpoint
 from .accelerated import refuse_offloading_hooks
 from .evaluation import Forward

@@ -18,18 +18,18 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..devices.device.choice import device_of
+from ..devices.device.device import Device, StreamDevice
+from ..devices.storage.arena import pinned_arena
+from ..devices.storage.copies import offload, prefetch, raw, value
+from ..devices.storage.host_buffers import Host, HostBuffer
+from ..devices.storage.offloaded import hold_of, offload_value, restore
 from ..graphs.machine import Machine
+from ..model.iteration import Iteration
 from ..planner.baseline import baseline
 from ..planner.simulator.simulate import Figures, simulate
-from ..runtime.device.choice import device_of
-from ..runtime.device.device import Device, StreamDevice
-from ..runtime.model.iteration import Iteration
-from ..runtime.program.program import Value
-from ..runtime.storage.arena import pinned_arena
-from ..runtime.storage.copies import offload, prefetch, raw, value
-from ..runtime.storage.host_buffers import Host, HostBuffer
-from ..runtime.storage.offloaded import hold_of, offload_value, restore
-from ..runtime.torch_internals import no_torch_function
+from ..program.program import Value
+from ..torch_support.torch_internals import no_torch_function
 from .loop_memory import LoopMemory
 from .options import Options
 from .plan_cache import Plan

@@ -11,9 +11,8 @@ from typing import Any, ParamSpec, Protocol, cast, overload
 from torch import nn
 
 from ..graphs.errors import InputError
-from ..runtime.interrupts import deferred_signals, open_to_signals
-from ..runtime.model.arguments import parse_inputs, takes_argument, validate_module
-from ..runtime.model.iteration import (
+from ..model.arguments import parse_inputs, takes_argument, validate_module
+from ..model.iteration import (
     TARGETS,
     Arguments,
     Inputs,
@@ -24,9 +23,10 @@ from ..runtime.model.iteration import (
     tensors_in,
     with_targets,
 )
-from ..runtime.model.processes import Processes, inside
-from ..runtime.torch_fsdp import fsdp_units
-from ..runtime.updates.catalogue import is_planned
+from ..model.processes import Processes, inside
+from ..torch_support.interrupts import deferred_signals, open_to_signals
+from ..torch_support.torch_fsdp import fsdp_units
+from ..updates.catalogue import is_planned
 from .accelerated import (
     inside_accelerated,
     refuse_offloading_hooks,

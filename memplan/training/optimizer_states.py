@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..graphs.errors import InputError, MismatchError
-from ..runtime.model.accumulated import SUM, accumulated, note_accumulated
+from ..model.accumulated import SUM, accumulated, note_accumulated
 from .holding import Holding
 
 Optimizer = torch.optim.Optimizer

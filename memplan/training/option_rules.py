@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 from ..graphs.errors import InputError
-from ..runtime.fusion.kernel import check_compiler
-from ..runtime.model.iteration import Inputs, tensors_in
-from ..runtime.model.processes import Processes
-from ..runtime.updates.averaged import validate_average
-from ..runtime.updates.masters import prepare_masters
+from ..model.iteration import Inputs, tensors_in
+from ..model.processes import Processes
+from ..profiling.fusion.kernel import check_compiler
+from ..updates.averaged import validate_average
+from ..updates.masters import prepare_masters
 from .options import Options
 from .weights import check_weights
 

@@ -12,6 +12,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
+from ..devices.measuring.kept_machine import AUTO, auto_machine
+from ..devices.sharded.meshes import Mesh
 from ..graphs.errors import InputError
 from ..graphs.folders.cache import user_cache
 from ..graphs.folders.private import PrivateFolder
@@ -19,17 +21,15 @@ from ..graphs.machine import Machine
 from ..graphs.machines.presets import find_machine
 from ..graphs.transformations.updates import When
 from ..graphs.units import FEW_BYTES, bare_number, parse_bytes, parse_span
+from ..model.clipping import Clipping, parse_norm
 from ..planner.budget import Budget, parse_budget
-from ..runtime.measuring.kept_machine import AUTO, auto_machine
-from ..runtime.model.clipping import Clipping, parse_norm
-from ..runtime.program.outputs import Wanted
-from ..runtime.sharded.meshes import Mesh
-from ..runtime.unsupported import warn_user
-from ..runtime.updates.catalogue import titles
+from ..program.outputs import Wanted
 from ..solvers.allowed import parse_allow
 from ..solvers.problem import Technique
 from ..solvers.registry.catalogue import check_solver
 from ..solvers.registry.run import chosen_settings
+from ..torch_support.unsupported import warn_user
+from ..updates.catalogue import titles
 from .option import OptionsBase, UnfitError, option
 from .progress import Progress, progress_callback
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
+from ..devices.sharded.local_tensors import local_tensor, part_of
+from ..devices.sharded.shards import checksum
+from ..devices.storage.host_access import at_home_value
 from ..graphs.errors import InputError, MismatchError
-from ..runtime.sharded.local_tensors import local_tensor, part_of
-from ..runtime.sharded.shards import checksum
-from ..runtime.storage.host_access import at_home_value
 from .sharded_holding import JointHolding
 
 

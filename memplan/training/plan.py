@@ -9,31 +9,31 @@ from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from ..devices.calls.collectives import groups_of
+from ..devices.measuring.live_bytes import check_profiler
 from ..graphs.errors import InputError
 from ..graphs.undisturbed import deep_calls
+from ..model.iteration import Iteration
 from ..planner.simulator.part import part_of
-from ..runtime.calls.collectives import groups_of
-from ..runtime.collector import collector_off
-from ..runtime.compare.signature import grounds
-from ..runtime.fusion.choice import COMPILED
-from ..runtime.in_place_collectives import IN_DDP, CollectiveError
-from ..runtime.measuring.live_bytes import check_profiler
-from ..runtime.model.iteration import Iteration
-from ..runtime.out_of_memory import planning
-from ..runtime.profile.fused_updates import fused_hint
-from ..runtime.profile.part import graph_of_part
-from ..runtime.profile.sampled import Samples
-from ..runtime.program.program import Program
-from ..runtime.program.structure import structure
+from ..profiling.compare.signature import grounds
+from ..profiling.fusion.choice import COMPILED
+from ..profiling.profile.fused_updates import fused_hint
+from ..profiling.profile.part import graph_of_part
+from ..profiling.profile.sampled import Samples
+from ..program.program import Program
+from ..program.structure import structure
 from ..runtime.run.cycle import Terms
-from ..runtime.run.execute import PlannedStep
-from ..runtime.run.part import PlannedPart
-from ..runtime.torch_collectives import ranks_of_group
-from ..runtime.trace.output_layouts import trace_real_layouts
-from ..runtime.trace.trace import trace
-from ..runtime.updates.averages import averaged
-from ..runtime.updates.parts import Part, adding, updating
 from ..solvers.problem import InfeasibleError
+from ..steps.execute import PlannedStep
+from ..steps.part import PlannedPart
+from ..torch_support.collector import collector_off
+from ..torch_support.in_place_collectives import IN_DDP, CollectiveError
+from ..torch_support.out_of_memory import planning
+from ..torch_support.torch_collectives import ranks_of_group
+from ..tracing.output_layouts import trace_real_layouts
+from ..tracing.trace import trace
+from ..updates.averages import averaged
+from ..updates.parts import Part, adding, updating
 from .budgeted import BudgetedPlanner
 from .derived import transferred
 from .old_gradients import ON_HOST, machine_for
@@ -57,7 +57,7 @@ class Parts(NamedTuple):
 
     They train the same weights as the plan for the last batch.
     adding: for the batches before the last.
-    updating: for an update without a batch (runtime/updates/parts.py).
+    updating: for an update without a batch (updates/parts.py).
     """
 
     adding: PlannedStep

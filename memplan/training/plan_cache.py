@@ -3,9 +3,9 @@
 A plan is a folder of two files, graph.json and schedule.json, as `plan show` and `plan check` read them. It
 is found by the hash of all that it depends on: the traced program, when it updates weights, the budget, the
 machine, the solver and its time limit, PyTorch, memplan, and the computer with its threads, driver and flags
-(runtime/device/card.py), since times are measured on it. A plan that is damaged or not valid is made anew.
+(devices/device/card.py), since times are measured on it. A plan that is damaged or not valid is made anew.
 One that was found is compared with eager PyTorch like any other plan, once: compared.json has the signature
-under which it was found equal (runtime/compare/signature.py). If this signature still holds, with this very
+under which it was found equal (profiling/compare/signature.py). If this signature still holds, with this very
 plan, the comparison is skipped.
 
 The folder is private, like all caches (graphs/folders/private.py): a plan that another user could have
@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..devices.device.choice import device_of
 from ..graphs.errors import InputError, MemplanError
 from ..graphs.files.documents import MOST_BYTES, document_bytes, parse_document
 from ..graphs.files.files import graph_digest, save_graph
@@ -42,12 +43,11 @@ from ..graphs.machine import Machine
 from ..planner.schedule.file import LoopStatement, save_schedule, schedule_from_document, schedule_to_document
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import simulate
-from ..runtime.compare.compiled import Compiled
-from ..runtime.device.choice import device_of
-from ..runtime.fusion.choice import as_in
-from ..runtime.program.program import Program
-from ..runtime.trace.align import aligned
-from ..runtime.updates.order import check_order
+from ..profiling.compare.compiled import Compiled
+from ..profiling.fusion.choice import as_in
+from ..program.program import Program
+from ..tracing.align import aligned
+from ..updates.order import check_order
 
 _log = logging.getLogger(__name__)
 

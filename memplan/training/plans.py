@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from ..graphs.errors import MismatchError
-from ..runtime.interrupts import deferred_signals, open_to_signals
-from ..runtime.model.iteration import Inputs, Iteration
-from ..runtime.run.execute import PlannedStep
-from ..runtime.run.inputs import OtherModeError, OtherShapeError, OtherValuesError
-from ..runtime.torch_internals import fake_results_forgotten
-from ..runtime.unsupported import warn_user
+from ..model.iteration import Inputs, Iteration
+from ..steps.execute import PlannedStep
+from ..steps.inputs import OtherModeError, OtherShapeError, OtherValuesError
+from ..torch_support.interrupts import deferred_signals, open_to_signals
+from ..torch_support.torch_internals import fake_results_forgotten
+from ..torch_support.unsupported import warn_user
 from .agreement import Agreement, Found, SharedCall
 from .buckets import Buckets
 from .trace_watch import TraceWatch

@@ -7,10 +7,10 @@ from itertools import zip_longest
 
 from torch import Tensor, nn
 
+from ..devices.sharded.ranks import Ranks
 from ..graphs.errors import MismatchError
-from ..runtime.model.iteration import Inputs, tensors_in
-from ..runtime.program.program import Program
-from ..runtime.sharded.ranks import Ranks
+from ..model.iteration import Inputs, tensors_in
+from ..program.program import Program
 from .options import Options
 
 

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
+from ..devices.device.device import Stamp
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..graphs.units import duration, format_bytes
@@ -25,8 +26,7 @@ from ..planner.device_memory import DeviceMemory
 from ..planner.schedule.file import LoopStatement
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import Figures, simulate
-from ..runtime.device.device import Stamp
-from ..runtime.run.execute import PlannedStep
+from ..steps.execute import PlannedStep
 from .plan_cache import Plan, save
 from .progress import PlanningLine, Progress, ProgressEvent
 

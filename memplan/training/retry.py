@@ -1,7 +1,7 @@
 """Out of memory in spite of a plan: the iteration is repeated by a plan for fewer bytes.
 
 The device may have less memory than the budget says: other processes use it, or it is fragmented. After most
-failures the iteration is as if it had not begun (runtime/run/execute.py). Then nothing is lost: the same
+failures the iteration is as if it had not begun (steps/execute.py). Then nothing is lost: the same
 graph is solved for fewer bytes, and the same batch is trained on, with the same random numbers.
 """
 
@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 from ..graphs.graph import Graph
 from ..planner.device_memory import DeviceMemory
-from ..runtime.out_of_memory import is_out_of_memory
-from ..runtime.run.execute import PlannedStep
 from ..runtime.run.recovery import UNDONE
-from ..runtime.unsupported import warn_user
 from ..solvers.problem import InfeasibleError
+from ..steps.execute import PlannedStep
+from ..torch_support.out_of_memory import is_out_of_memory
+from ..torch_support.unsupported import warn_user
 
 SHARES = (0.95, 0.9, 0.8)
 """Shares of the budget of the plan that failed first, in the order in which they are tried."""

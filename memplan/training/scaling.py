@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import torch
 
-from ..runtime.model.iteration import Inputs, Scaled, unscaled
-from ..runtime.torch_internals import report_infinite, reported_infinite
+from ..model.iteration import Inputs, Scaled, unscaled
+from ..torch_support.torch_internals import report_infinite, reported_infinite
 
 
 class Scaling:

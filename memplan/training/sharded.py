@@ -18,26 +18,26 @@ from functools import partial
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from ..devices.sharded.direct_calls import refuse_direct_calls
+from ..devices.sharded.fully_sharded import Wrapped, find_wrapped, precision_of, taken_out
+from ..devices.sharded.gradients import share_sizes, with_local_states, with_padding
+from ..devices.sharded.meshes import check_dimensions
+from ..devices.sharded.network import measure_network
+from ..devices.sharded.ranks import OnAllRanksError, Ranks
+from ..devices.sharded.shards import Precision, Shards, check_module, checksums
 from ..graphs.errors import InputError, MismatchError
 from ..graphs.machine import Machine, Peers
 from ..graphs.transformations.sharding import sharded
-from ..runtime.model.iteration import Iteration, tensors_in
-from ..runtime.model.processes import Processes
-from ..runtime.profile.profile import costs_of, measure_program, with_true_sizes
-from ..runtime.program.graph import graph_of
-from ..runtime.program.program import Program
-from ..runtime.run.execute import PlannedStep
-from ..runtime.sharded.direct_calls import refuse_direct_calls
-from ..runtime.sharded.fully_sharded import Wrapped, find_wrapped, precision_of, taken_out
-from ..runtime.sharded.gradients import share_sizes, with_local_states, with_padding
-from ..runtime.sharded.meshes import check_dimensions
-from ..runtime.sharded.network import measure_network
-from ..runtime.sharded.ranks import OnAllRanksError, Ranks
-from ..runtime.sharded.shards import Precision, Shards, check_module, checksums
-from ..runtime.trace.output_layouts import residents, trace_real_layouts
-from ..runtime.updates.clipping import clip
-from ..runtime.updates.masters import MASTER
+from ..model.iteration import Iteration, tensors_in
+from ..model.processes import Processes
+from ..profiling.profile.profile import costs_of, measure_program, with_true_sizes
+from ..program.graph import graph_of
+from ..program.program import Program
 from ..solvers.problem import InfeasibleError
+from ..steps.execute import PlannedStep
+from ..tracing.output_layouts import residents, trace_real_layouts
+from ..updates.clipping import clip
+from ..updates.masters import MASTER
 from .buckets import Buckets, check_ignored
 from .holding import Holding
 from .options import Options

@@ -8,7 +8,7 @@ the CPU. So a budget may be less than a rank's shares.
 from __future__ import annotations
 
 from ..graphs.machine import Machine
-from ..runtime.model.iteration import Iteration
+from ..model.iteration import Iteration
 from .buckets import Buckets
 from .collectives import CollectiveAccumulatingStep, CollectivePlanner, CollectiveStep
 from .holding import Holding

@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from ..devices.sharded.local_tensors import local_state, local_tensor
+from ..devices.sharded.ranks import Ranks
+from ..devices.sharded.shards import Shards
+from ..devices.storage.host_access import at_home_value, replace_at_home
 from ..graphs.errors import InputError, MismatchError
-from ..runtime.sharded.local_tensors import local_state, local_tensor
-from ..runtime.sharded.ranks import Ranks
-from ..runtime.sharded.shards import Shards
-from ..runtime.storage.host_access import at_home_value, replace_at_home
 from .holding import Holding
 from .random_numbers import random_numbers
 

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from ..graphs.errors import InputError, MismatchError
-from ..runtime.model.accumulated import forget_sums
-from ..runtime.model.iteration import DIVISOR
+from ..model.accumulated import forget_sums
+from ..model.iteration import DIVISOR
 from .options import Options, PlanningOptions
 from .trainer_loss import PlannedLoss, with_items
 

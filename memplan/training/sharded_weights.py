@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ..devices.sharded.ranks import Ranks
+from ..devices.sharded.shards import Shards, checksum, local_of
 from ..graphs.errors import InputError, MismatchError
-from ..runtime.sharded.ranks import Ranks
-from ..runtime.sharded.shards import Shards, checksum, local_of
 from .weights import find_values
 
 

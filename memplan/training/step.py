@@ -17,19 +17,19 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from ..devices.storage.host_access import at_home
 from ..graphs.errors import DifferenceError, MismatchError
 from ..graphs.units import duration, format_bytes
+from ..model.clipping import parse_norm
+from ..model.iteration import Inputs, Iteration, Purpose, scale_of, tensors_in
 from ..planner.card import Card, Entry
-from ..runtime.compare.batch import train_eagerly
-from ..runtime.interrupts import deferred_signals, open_to_signals
-from ..runtime.model.clipping import parse_norm
-from ..runtime.model.iteration import Inputs, Iteration, Purpose, scale_of, tensors_in
-from ..runtime.run.execute import Outcome, PlannedStep
-from ..runtime.storage.host_access import at_home
-from ..runtime.unsupported import warn_user
-from ..runtime.updates.averaged import averages
-from ..runtime.updates.state import check_unfrozen
+from ..profiling.compare.batch import train_eagerly
 from ..solvers.problem import InfeasibleError
+from ..steps.execute import Outcome, PlannedStep
+from ..torch_support.interrupts import deferred_signals, open_to_signals
+from ..torch_support.unsupported import warn_user
+from ..updates.averaged import averages
+from ..updates.state import check_unfrozen
 from . import checkpoint
 from .adapt import Adapter
 from .buckets import Buckets

@@ -20,10 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..devices.storage.checksum import Digest
+from ..devices.storage.host_access import at_home_value
 from ..graphs.errors import InputError
 from ..graphs.files.documents import regular_size
-from ..runtime.storage.checksum import Digest
-from ..runtime.storage.host_access import at_home_value
 
 _PIECE = 64 << 20
 """Bytes that are copied from a device at a time."""

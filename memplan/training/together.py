@@ -24,28 +24,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..devices.calls.collectives import collectives_in
+from ..devices.device.host_capacity import available_bytes
+from ..devices.sharded.arrival import leave
+from ..devices.sharded.meshes import Mesh, RankGroups
+from ..devices.sharded.ranks import Ranks
+from ..devices.sharded.store import StoreLostError
 from ..graphs.errors import InputError, MemplanError, MismatchError
 from ..graphs.graph import Graph
 from ..graphs.machine import Machine
 from ..graphs.machines.nodes import part_of_node
+from ..model.iteration import Inputs, Iteration
+from ..model.processes import end_processes
 from ..planner.schedule.schedule import Schedule
 from ..planner.simulator.simulate import simulate
-from ..runtime.calls.collectives import collectives_in
-from ..runtime.collector import collector_off
-from ..runtime.device.host_capacity import available_bytes
-from ..runtime.model.iteration import Inputs, Iteration
-from ..runtime.model.processes import end_processes
-from ..runtime.program.program import Program
-from ..runtime.program.structure import graph_form
-from ..runtime.run.execute import Outcome, PlannedStep
+from ..program.program import Program
+from ..program.structure import graph_form
 from ..runtime.run.queues import end_all
-from ..runtime.sharded.arrival import leave
-from ..runtime.sharded.meshes import Mesh, RankGroups
-from ..runtime.sharded.ranks import Ranks
-from ..runtime.sharded.store import StoreLostError
-from ..runtime.trace.align import aligned
-from ..runtime.unsupported import warn_user
-from ..runtime.updates.catalogue import titles
+from ..steps.execute import Outcome, PlannedStep
+from ..torch_support.collector import collector_off
+from ..torch_support.unsupported import warn_user
+from ..tracing.align import aligned
+from ..updates.catalogue import titles
 from .accumulating import AccumulatingStep
 from .agreement import SharedCall
 from .options import Options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from ..runtime.unsupported import warn_user
+from ..torch_support.unsupported import warn_user
 
 _CALLS, _MANY = 5, 3
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..graphs.errors import MismatchError
-from ..runtime.model.processes import Around
+from ..model.processes import Around
 from .collators import collated_pads
 from .optimize import optimize_with
 from .options import Options, PlanningOptions

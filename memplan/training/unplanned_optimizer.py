@@ -12,14 +12,14 @@ from functools import partial
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..devices.storage.offloaded import bring_back
 from ..graphs.errors import DifferenceError, InputError
-from ..runtime.interrupts import deferred_signals
-from ..runtime.model.iteration import Inputs, Iteration
-from ..runtime.run.execute import PlannedStep
-from ..runtime.storage.offloaded import bring_back
-from ..runtime.unsupported import warn_user
-from ..runtime.updates.catalogue import titles
-from ..runtime.updates.optimizer_memory import counted
+from ..model.iteration import Inputs, Iteration
+from ..steps.execute import PlannedStep
+from ..torch_support.interrupts import deferred_signals
+from ..torch_support.unsupported import warn_user
+from ..updates.catalogue import titles
+from ..updates.optimizer_memory import counted
 from .buckets import Buckets
 from .loop_memory import LoopMemory, gradient_bytes
 from .loss import Losses

@@ -1,7 +1,7 @@
 """Plans compared with eager PyTorch: on the batches that train first, or before them.
 
     verify=None     the first iterations of a plan that was not compared before are eager PyTorch's as well,
-                    on the same batches (runtime/compare/batch.py). So training begins at once.
+                    on the same batches (profiling/compare/batch.py). So training begins at once.
     verify=True     each plan, before its first iteration, on the inputs that it was made for
     verify=False    never
 
@@ -25,23 +25,23 @@ import torch
 from ..graphs.errors import InputError, MemplanError
 from ..graphs.machine import Machine
 from ..graphs.units import format_bytes
+from ..guards.unchanged import unchanged
+from ..model.iteration import Iteration, tensors_in
 from ..planner.baseline import baseline
 from ..planner.bounds import minimum_memory
 from ..planner.simulator.simulate import simulate
-from ..runtime.compare.batch import BatchComparison
-from ..runtime.compare.cost import Cost, EagerCost, below_baseline, worse_than_eager
-from ..runtime.compare.verdict import (
+from ..profiling.compare.batch import BatchComparison
+from ..profiling.compare.cost import Cost, EagerCost, below_baseline, worse_than_eager
+from ..profiling.compare.verdict import (
     NOT_COMPARED,
     as_source,
     compared,
     has_memory_for_eager,
     warning,
 )
-from ..runtime.model.iteration import Iteration, tensors_in
-from ..runtime.model.unchanged import unchanged
-from ..runtime.out_of_memory import is_out_of_memory
-from ..runtime.run.execute import Outcome, PlannedStep
-from ..runtime.unsupported import warn_user
+from ..steps.execute import Outcome, PlannedStep
+from ..torch_support.out_of_memory import is_out_of_memory
+from ..torch_support.unsupported import warn_user
 from .options import Options
 from .plan_cache import Plan
 from .report import LoopAccount, TrainingLog

@@ -1,6 +1,6 @@
 """Weights for a model on `meta`, read from files of safetensors or of torch.save.
 
-Its tensors become uninitialized (runtime/storage/lazy_init.py). They take no memory until an iteration or
+Its tensors become uninitialized (devices/storage/lazy_init.py). They take no memory until an iteration or
 other code reads them; then they go straight to the memory in which the plan keeps them. The parameters stay
 the same objects, so an optimizer may have been made of them.
 """
@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ..devices.storage.lazy_init import filled_with, is_unmade, make_later, refill
 from ..graphs.errors import InputError
-from ..runtime.program.program import Value
-from ..runtime.storage.lazy_init import filled_with, is_unmade, make_later, refill
-from ..runtime.torch_internals import empty_for_nobody
+from ..program.program import Value
+from ..torch_support.torch_internals import empty_for_nobody
 from .saved_file import open_saved
 from .tensor_file import open_tensors
 

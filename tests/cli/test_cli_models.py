@@ -158,8 +158,8 @@ def test_a_graph_that_was_changed_by_hand_is_a_mismatch(plan: Plan) -> None:
 
 @pytest.mark.usefixtures("ready")
 def test_a_run_that_differs_from_eager_fails(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    from memplan.runtime.compare import verdict
-    from memplan.runtime.compare.comparison import Comparison
+    from memplan.profiling.compare import verdict
+    from memplan.profiling.compare.comparison import Comparison
 
     monkeypatch.setattr(verdict, "compare", lambda *_: Comparison("0.0.weight.grad", 0.5, 17))
     result = plan(
@@ -186,8 +186,8 @@ def test_a_run_that_differs_from_eager_fails(plan: Plan, monkeypatch: pytest.Mon
 def test_a_run_that_takes_more_than_planned_is_a_fault_of_ours(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from memplan.runtime.compare import side_by_side
-    from memplan.runtime.compare.peaks import peaks
+    from memplan.profiling.compare import side_by_side
+    from memplan.profiling.compare.peaks import peaks
 
     monkeypatch.setattr(side_by_side, "peaks", lambda *run: peaks(*run)._replace(host=7))
     run = ("run", "schedule.json", "--graph", "graph.yaml", "--model", "model.py", "--timing-repeats", "1")
@@ -200,7 +200,7 @@ def test_a_run_that_takes_more_than_planned_is_a_fault_of_ours(
 @pytest.mark.usefixtures("ready")
 def test_where_eager_does_not_fit_the_plan_runs_alone(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
-    from memplan.runtime.compare import comparison
+    from memplan.profiling.compare import comparison
 
     def too_large(*_given: object, **_named: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
@@ -217,8 +217,8 @@ def test_where_eager_does_not_fit_the_plan_runs_alone(plan: Plan, monkeypatch: p
 
 
 def test_a_profile_that_differs_from_eager_is_an_error(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    from memplan.runtime.compare import verdict
-    from memplan.runtime.compare.comparison import Comparison
+    from memplan.profiling.compare import verdict
+    from memplan.profiling.compare.comparison import Comparison
 
     monkeypatch.setattr(verdict, "compare", lambda *_: Comparison("loss", 0.5, 17))
     result = plan("profile", "model.py", "-o", "graph.yaml")

@@ -20,12 +20,12 @@ from memplan.cli.size.report import lines_of
 from memplan.cli.size.search import Room, SizeResult
 from memplan.graphs.generators import chain
 from memplan.graphs.machines.presets import find_preset, presets
+from memplan.model.file import ModelFile
 from memplan.planner.baseline import baseline
 from memplan.planner.simulator.simulate import Figures
 from memplan.planner.sizing.estimate_range import LOOSE
 from memplan.planner.sizing.sizing import Trial
-from memplan.runtime.model.file import ModelFile
-from memplan.runtime.profile.estimates import Estimates
+from memplan.profiling.profile.estimates import Estimates
 
 Plan = Callable[..., Result]
 KEPT = 8_519_680
@@ -688,7 +688,7 @@ def test_a_second_command_traces_nothing(plan: Plan, monkeypatch: pytest.MonkeyP
     def fails(*_arguments: Any) -> Any:
         raise AssertionError
 
-    monkeypatch.setattr("memplan.runtime.profile.estimates.traced", fails)
+    monkeypatch.setattr("memplan.profiling.profile.estimates.traced", fails)
     assert sized(plan, "--batch", 2) == first
     result = plan("size", "model.py", "--gpu", "rtx3060", "--batch", 2, "--no-cache")
     assert isinstance(result.exception, AssertionError) or "AssertionError" in result.stderr

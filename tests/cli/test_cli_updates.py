@@ -11,11 +11,11 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from memplan.cli.main import main
+from memplan.devices.device.cpu import Cpu
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.transformations.updates import ADAMW, with_updates
 from memplan.planner.baseline import baseline
-from memplan.runtime.device.cpu import Cpu
 from replaying import Replaying
 from torch import nn
 

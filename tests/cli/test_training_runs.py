@@ -15,9 +15,9 @@ import torch
 from click.testing import CliRunner, Result
 from killed_training import MODEL, STEPS, Killed
 from memplan.cli.main import main
-from memplan.runtime.model.file import load_model_file
-from memplan.runtime.model.iteration import Labelled
-from memplan.runtime.run.execute import PlannedStep
+from memplan.model.file import load_model_file
+from memplan.model.iteration import Labelled
+from memplan.steps.execute import PlannedStep
 from memplan.training.batches import Batches
 from memplan.training.tensor_file import open_tensors
 

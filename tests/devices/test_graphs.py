@@ -8,9 +8,9 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from memplan.runtime.device.choice import device_of
-from memplan.runtime.device.cpu import Cpu
-from memplan.runtime.device.device import StreamDevice
+from memplan.devices.device.choice import device_of
+from memplan.devices.device.cpu import Cpu
+from memplan.devices.device.device import StreamDevice
 from on_devices import assert_same, built, by_plan, eagerly
 from replaying import Replaying
 from torch import nn

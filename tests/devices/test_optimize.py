@@ -7,7 +7,7 @@ import memplan
 import pytest
 import torch
 from lion_pytorch import Lion
-from memplan.runtime.unsupported import TraceError
+from memplan.torch_support.unsupported import TraceError
 from not_none import not_none
 from on_devices import CUDA, TURNS, adam, assert_same, built, by_plan, eagerly, loss_of, state
 

@@ -6,14 +6,14 @@ import random
 import pytest
 import torch
 from iterations import ITERATIONS
+from memplan.devices.calls.randomness import generators_kept
+from memplan.model.iteration import on_device
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.calls.randomness import generators_kept
-from memplan.runtime.compare.peaks import peaks
-from memplan.runtime.model.iteration import on_device
-from memplan.runtime.profile.profile import graph_from, measure_program
+from memplan.profiling.compare.peaks import peaks
+from memplan.profiling.profile.profile import graph_from, measure_program
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.output_layouts import residents, trace_real_layouts
 from not_none import not_none
 from transfers import (
     MACHINE,
@@ -109,8 +109,8 @@ def test_draws_from_the_other_generator_are_repeated(device):
             noise = torch.randn(x.shape).to(x.device)
             return self.last(self.first(x + noise).tanh()).square().mean()
 
+    from memplan.model.iteration import Iteration
     from memplan.planner.schedule.sequence import in_default_mode, schedule_of
-    from memplan.runtime.model.iteration import Iteration
 
     torch.manual_seed(0)
     module, x = Noisy().to(device), torch.randn(32, 64).to(device)

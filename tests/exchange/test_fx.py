@@ -20,14 +20,14 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.files.files import graph_digest, load_graph, save_graph
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machines.presets import find_preset
+from memplan.model.iteration import Iteration
 from memplan.planner.baseline import baseline
-from memplan.runtime.exported.joint import joint_of
-from memplan.runtime.exported.values import argument
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.profile.estimate import estimate_program
-from memplan.runtime.trace.trace import trace
+from memplan.profiling.exported.joint import joint_of
+from memplan.profiling.exported.values import argument
+from memplan.profiling.profile.estimate import estimate_program
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
+from memplan.tracing.trace import trace
 from torch import Tensor, nn
 from torch.export.experimental import _export_forward_backward
 from torch.utils.checkpoint import checkpoint

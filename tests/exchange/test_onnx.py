@@ -15,7 +15,7 @@ from memplan.graphs.files.files import graph_digest, load_graph, save_graph
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machines.presets import find_preset
 from memplan.planner.baseline import baseline
-from memplan.runtime.profile.roofline import Work, seconds
+from memplan.profiling.profile.roofline import Work, seconds
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
 

@@ -13,20 +13,20 @@ from typing import Any
 
 import pytest
 import torch
+from memplan.devices.absent_gpu import autocast
+from memplan.devices.absent_gpu.absent_gpu import absent_gpu
+from memplan.devices.absent_gpu.capability import Capability
 from memplan.graphs.errors import MemplanError
 from memplan.graphs.machines.gpus import gpus
 from memplan.graphs.machines.presets import find_preset
-from memplan.runtime.absent_gpu import autocast
-from memplan.runtime.absent_gpu.absent_gpu import absent_gpu
-from memplan.runtime.absent_gpu.capability import Capability
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.profile import estimate as estimating
-from memplan.runtime.profile.estimate import estimate
-from memplan.runtime.profile.fake_build import fake_build
-from memplan.runtime.program.program import Program
-from memplan.runtime.torch_internals import autocast_operators
-from memplan.runtime.trace.trace import trace
-from memplan.runtime.unsupported import TraceError
+from memplan.model.iteration import Iteration
+from memplan.profiling.profile import estimate as estimating
+from memplan.profiling.profile.estimate import estimate
+from memplan.profiling.profile.fake_build import fake_build
+from memplan.program.program import Program
+from memplan.torch_support.torch_internals import autocast_operators
+from memplan.torch_support.unsupported import TraceError
+from memplan.tracing.trace import trace
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel

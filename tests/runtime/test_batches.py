@@ -9,12 +9,12 @@ import pytest
 import torch
 from memplan.graphs.errors import InputError
 from memplan.graphs.machines.presets import find_preset
-from memplan.runtime.model.batches import takes_batch, with_batch
-from memplan.runtime.model.file import load_model_file
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.profile.estimate import estimate_file
-from memplan.runtime.profile.fake_build import fake_build
-from memplan.runtime.trace.trace import trace
+from memplan.model.batches import takes_batch, with_batch
+from memplan.model.file import load_model_file
+from memplan.model.iteration import Iteration
+from memplan.profiling.profile.estimate import estimate_file
+from memplan.profiling.profile.fake_build import fake_build
+from memplan.tracing.trace import trace
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 

@@ -13,18 +13,18 @@ import torch
 from click.testing import CliRunner
 from iterations import mean_square
 from memplan.cli.main import main
-from memplan.runtime.compare.eager_operations import EagerOperations
-from memplan.runtime.device.cpu import Cpu
-from memplan.runtime.device.device import Timed
-from memplan.runtime.measuring.measure import Measurement
-from memplan.runtime.measuring.timing import AGREE, FEWEST, MOST, Timing
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.profile import against_eager, rounds
-from memplan.runtime.profile.against_eager import Check, check_against_eager, doubt_line
-from memplan.runtime.profile.profile import measure_program, profile
-from memplan.runtime.profile.rounds import Rounds, busy_line, uncertainty
-from memplan.runtime.trace.output_layouts import residents
-from memplan.runtime.trace.trace import trace
+from memplan.devices.device.cpu import Cpu
+from memplan.devices.device.device import Timed
+from memplan.devices.measuring.measure import Measurement
+from memplan.devices.measuring.timing import AGREE, FEWEST, MOST, Timing
+from memplan.model.iteration import Iteration
+from memplan.profiling.compare.eager_operations import EagerOperations
+from memplan.profiling.profile import against_eager, rounds
+from memplan.profiling.profile.against_eager import Check, check_against_eager, doubt_line
+from memplan.profiling.profile.profile import measure_program, profile
+from memplan.profiling.profile.rounds import Rounds, busy_line, uncertainty
+from memplan.tracing.output_layouts import residents
+from memplan.tracing.trace import trace
 from torch import nn
 
 MS = 1e-3

@@ -16,13 +16,13 @@ import torch
 from iterations import seeded
 from memplan.graphs.errors import MismatchError
 from memplan.graphs.files.validate import validate
+from memplan.model.iteration import Iteration, Updates
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare.comparison import compare
-from memplan.runtime.model.iteration import Iteration, Updates
-from memplan.runtime.program.graph import Cost, graph_of
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.align import aligned
-from memplan.runtime.trace.trace import trace
+from memplan.profiling.compare.comparison import compare
+from memplan.program.graph import Cost, graph_of
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.align import aligned
+from memplan.tracing.trace import trace
 from recomputing import recomputing
 from torch import nn
 

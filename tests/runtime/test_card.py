@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from memplan.cli.planned_step import other_card
-from memplan.runtime.device import card
-from memplan.runtime.device.choice import device_of
+from memplan.devices.device import card
+from memplan.devices.device.choice import device_of
 from small_graphs import small_graph
 
 Install = Callable[[str], None]

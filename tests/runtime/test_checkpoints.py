@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from memplan.model.iteration import Iteration
 from memplan.planner.schedule.schedule import Schedule, compute
-from memplan.runtime.compare.comparison import compare
-from memplan.runtime.compare.eager import run_eager
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.trace import trace
+from memplan.profiling.compare.comparison import compare
+from memplan.profiling.compare.eager import run_eager
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.trace import trace
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 

@@ -7,12 +7,12 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.graph import Phase
 from memplan.graphs.machine import Updates as Speeds
 from memplan.graphs.machines.gpus import find_gpu
-from memplan.runtime.model.iteration import Iteration, Updates
-from memplan.runtime.profile.efficiency import efficiencies
-from memplan.runtime.profile.estimate import estimate_program
-from memplan.runtime.profile.roofline import Work, seconds
-from memplan.runtime.trace.trace import trace
-from memplan.runtime.updates.choice import Choice, choice_of, updated
+from memplan.model.iteration import Iteration, Updates
+from memplan.profiling.profile.efficiency import efficiencies
+from memplan.profiling.profile.estimate import estimate_program
+from memplan.profiling.profile.roofline import Work, seconds
+from memplan.tracing.trace import trace
+from memplan.updates.choice import Choice, choice_of, updated
 from not_none import not_none
 from torch import nn
 

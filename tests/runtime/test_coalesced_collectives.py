@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.sharded.ranks import Ranks
+from memplan.devices.measuring.live_bytes import live_peak
+from memplan.devices.sharded.ranks import Ranks
 from ranks import ranks
 from torch import Tensor
 

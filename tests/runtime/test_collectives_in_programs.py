@@ -10,10 +10,10 @@ import memplan
 import pytest
 import torch
 import torch.distributed._functional_collectives as functional
-from memplan.runtime.calls.collectives import collectives_in, groups_of, is_collective
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.trace.output_layouts import trace_real_layouts
-from memplan.runtime.trace.trace import trace
+from memplan.devices.calls.collectives import collectives_in, groups_of, is_collective
+from memplan.model.iteration import Iteration
+from memplan.tracing.output_layouts import trace_real_layouts
+from memplan.tracing.trace import trace
 from memplan.training.plan import CollectivesFoundError
 from torch import Tensor, nn
 from torch import distributed as dist
@@ -131,7 +131,7 @@ def test_planning_alone_ends_before_a_collective_runs(monkeypatch: pytest.Monkey
     def runs(*_arguments: Any) -> None:
         raise AssertionError("a collective ran")
 
-    monkeypatch.setattr("memplan.runtime.calls.collectives.Collective.__call__", runs)
+    monkeypatch.setattr("memplan.devices.calls.collectives.Collective.__call__", runs)
     with pytest.raises(CollectivesFoundError, match="all_reduce communicates with other ranks"):
         memplan.optimize_module(Product(summed), (torch.ones(4, 6),), budget="100%", cache=False)
 

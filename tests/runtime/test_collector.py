@@ -14,9 +14,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from memplan.runtime.collector import collector_off, collector_seldom
-from memplan.runtime.reach import is_of_user, reachable
-from memplan.runtime.reads.youngest import Youngest
+from memplan.guards.reads.youngest import Youngest
+from memplan.torch_support.collector import collector_off, collector_seldom
+from memplan.torch_support.reach import is_of_user, reachable
 from torch import nn
 
 

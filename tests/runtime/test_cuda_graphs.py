@@ -13,18 +13,18 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from memplan.devices.absent_gpu.absent_gpu import absent_gpu
+from memplan.devices.absent_gpu.capability import Capability
+from memplan.devices.device.cpu import Cpu
 from memplan.graphs.errors import MemplanError
+from memplan.model.iteration import Iteration, Updates
 from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.sequence import in_default_mode, schedule_of
-from memplan.runtime.absent_gpu.absent_gpu import absent_gpu
-from memplan.runtime.absent_gpu.capability import Capability
-from memplan.runtime.device.cpu import Cpu
-from memplan.runtime.model.iteration import Iteration, Updates
-from memplan.runtime.profile.fake_build import fake_build
+from memplan.profiling.profile.fake_build import fake_build
 from memplan.runtime.run.captured_iteration import _why_not, check_capturable  # pyright: ignore[reportPrivateUsage]
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.trace import trace
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.trace import trace
 from not_none import not_none
 from replaying import Replaying
 from torch import nn

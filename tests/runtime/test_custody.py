@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 import torch
+from memplan.devices.storage.offloaded import Offloaded, give_up, hold_of, offload_value, restore
 from memplan.graphs.errors import InputError, MemplanError, MismatchError
 from memplan.graphs.graph import Mode
 from memplan.graphs.machine import Memory
+from memplan.guards.python_state import PythonState
 from memplan.planner.baseline import baseline_schedule
-from memplan.runtime.compare.eager import run_eager
-from memplan.runtime.compare.peaks import peaks
-from memplan.runtime.model.python_state import PythonState
-from memplan.runtime.program.program import Value
+from memplan.profiling.compare.eager import run_eager
+from memplan.profiling.compare.peaks import peaks
+from memplan.program.program import Value
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.storage.offloaded import Offloaded, give_up, hold_of, offload_value, restore
-from memplan.runtime.torch_internals import attributes_of
-from memplan.runtime.trace.trace import trace
+from memplan.steps.execute import PlannedStep
+from memplan.torch_support.torch_internals import attributes_of
+from memplan.tracing.trace import trace
 from not_none import not_none
 from torch import nn
 from torch.utils import dlpack

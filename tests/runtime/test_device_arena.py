@@ -7,14 +7,14 @@ from unittest.mock import patch
 import pytest
 import torch
 from hostile import NETS, TURNS, Lateness, between_device_and_host, case, eagerly, train
+from memplan.devices.device.cuda import Cuda
+from memplan.devices.device.planned_arena import PlannedRooms
 from memplan.graphs.errors import InputError
 from memplan.planner.addresses.addresses import lay_out, rows_of
 from memplan.planner.addresses.caching_allocator import BLOCK, OWN_ROUNDING, CachingAllocator, round_up
-from memplan.runtime.device.cuda import Cuda
-from memplan.runtime.device.planned_arena import PlannedRooms
 from memplan.runtime.run import over_plan
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
+from memplan.steps.execute import PlannedStep
 from not_none import not_none
 from simulated_device.device import SimulatedDevice
 from transfers import assert_equal

@@ -6,13 +6,13 @@ from pathlib import Path
 import memplan.runtime
 import pytest
 import torch
-from memplan.runtime.device.choice import device_of
-from memplan.runtime.device.cpu import Cpu
-from memplan.runtime.device.cuda import Cuda
-from memplan.runtime.model.iteration import Iteration, on_device
-from memplan.runtime.profile.profile import measure_program
-from memplan.runtime.trace.output_layouts import residents
-from memplan.runtime.trace.trace import trace
+from memplan.devices.device.choice import device_of
+from memplan.devices.device.cpu import Cpu
+from memplan.devices.device.cuda import Cuda
+from memplan.model.iteration import Iteration, on_device
+from memplan.profiling.profile.profile import measure_program
+from memplan.tracing.output_layouts import residents
+from memplan.tracing.trace import trace
 from torch import nn
 
 RUNTIME = Path(memplan.runtime.__file__).parent

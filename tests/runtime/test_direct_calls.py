@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import torch
 from iterations import ITERATIONS
+from memplan.devices.measuring.synthetic_inputs import SyntheticInputs
 from memplan.graphs.graph import Kind
-from memplan.runtime.below_autograd import as_traced
+from memplan.program.program import Call, Program, Ref, Setting, Storage, Value
 from memplan.runtime.codegen.direct_calls import direct_call
 from memplan.runtime.codegen.views import Same, Views
-from memplan.runtime.measuring.synthetic_inputs import SyntheticInputs
-from memplan.runtime.program.program import Call, Program, Ref, Setting, Storage, Value
-from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
+from memplan.torch_support.below_autograd import as_traced
+from memplan.tracing.output_layouts import residents, trace_real_layouts
 from torch import Tensor
 from torch.utils import _pytree as pytree
 

@@ -18,13 +18,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from memplan.devices.storage import disk as module
+from memplan.devices.storage.checksum import checksum
+from memplan.devices.storage.disk import Disk, File
+from memplan.devices.storage.extents import Extents
+from memplan.devices.storage.host_buffers import Host
 from memplan.graphs.errors import InputError, MemplanError
 from memplan.planner.addresses.pinned import PAGE
-from memplan.runtime.storage import disk as module
-from memplan.runtime.storage.checksum import checksum
-from memplan.runtime.storage.disk import Disk, File
-from memplan.runtime.storage.extents import Extents
-from memplan.runtime.storage.host_buffers import Host
 
 MIB = 2**20
 SIZES = (0, 1, PAGE, PAGE + 904, MIB + 1, 3 * module.PIECE + 7)
@@ -236,7 +236,7 @@ def test_an_extent_is_there_as_long_as_somebody_looks_at_it(tmp_path: Path) -> N
 KILLED = """
 import os, signal, torch
 from pathlib import Path
-from memplan.runtime.storage.disk import Disk
+from memplan.devices.storage.disk import Disk
 disk = Disk(2**22, Path())
 file = disk.file(2**22)
 file.write(torch.ones(2**22, dtype=torch.uint8))

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from memplan.runtime.absent_gpu.capability import Capability
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.profile.estimate import trace_for
-from memplan.runtime.program.program import Program
-from memplan.runtime.trace import repeated
-from memplan.runtime.trace import trace as trace_module
-from memplan.runtime.trace.equal_layers import KEPT, EqualLayers
-from memplan.runtime.trace.joint import joint_graph
-from memplan.runtime.updates.choice import Choice
+from memplan.devices.absent_gpu.capability import Capability
+from memplan.model.iteration import Iteration
+from memplan.profiling.profile.estimate import trace_for
+from memplan.program.program import Program
+from memplan.tracing import repeated
+from memplan.tracing import trace as trace_module
+from memplan.tracing.equal_layers import KEPT, EqualLayers
+from memplan.tracing.joint import joint_graph
+from memplan.updates.choice import Choice
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 

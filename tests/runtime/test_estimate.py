@@ -11,12 +11,12 @@ from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Phase
 from memplan.graphs.machines.gpus import find_gpu
 from memplan.graphs.machines.presets import find_preset
-from memplan.runtime.model.file import load_model_file
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.profile.efficiency import efficiencies
-from memplan.runtime.profile.estimate import estimate, estimate_program
-from memplan.runtime.profile.fake_build import fake_build
-from memplan.runtime.trace.trace import trace
+from memplan.model.file import load_model_file
+from memplan.model.iteration import Iteration
+from memplan.profiling.profile.efficiency import efficiencies
+from memplan.profiling.profile.estimate import estimate, estimate_program
+from memplan.profiling.profile.fake_build import fake_build
+from memplan.tracing.trace import trace
 from not_none import not_none
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor

@@ -9,22 +9,22 @@ from dataclasses import replace
 import pytest
 import torch
 from iterations import ITERATIONS, gpt2, seeded
+from memplan.devices.device.cpu import Cpu
+from memplan.devices.measuring.live_bytes import live_peak
 from memplan.graphs.errors import MismatchError
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Kind
+from memplan.model.iteration import Iteration
 from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.sequence import in_default_mode, schedule_of
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare.comparison import compare
-from memplan.runtime.compare.eager import run_eager
-from memplan.runtime.device.cpu import Cpu
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.program.graph import Cost, graph_of
+from memplan.profiling.compare.comparison import compare
+from memplan.profiling.compare.eager import run_eager
+from memplan.program.graph import Cost, graph_of
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.trace import trace
-from memplan.runtime.updates.state import count_bytes
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.trace import trace
+from memplan.updates.state import count_bytes
 from not_none import not_none
 from program_replay import ProgramReplay
 from recomputing import recomputing

@@ -12,23 +12,23 @@ from dataclasses import replace
 
 import pytest
 import torch
+from memplan.devices.storage import blocks
+from memplan.devices.storage.offloaded import Offloaded
 from memplan.graphs.graph import Kind, Mode
 from memplan.graphs.machine import Memory
+from memplan.model.iteration import Iteration, on_device
 from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.schedule import Schedule, compute, delete, offload, prefetch
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare.comparison import compare
-from memplan.runtime.compare.peaks import peaks
-from memplan.runtime.model.iteration import Iteration, on_device
-from memplan.runtime.profile.profile import graph_from, measure_program
-from memplan.runtime.program.graph import graph_of
+from memplan.profiling.compare.comparison import compare
+from memplan.profiling.compare.peaks import peaks
+from memplan.profiling.profile.profile import graph_from, measure_program
+from memplan.program.graph import graph_of
 from memplan.runtime.run import queues
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.storage import blocks
-from memplan.runtime.storage.offloaded import Offloaded
-from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
-from memplan.runtime.trace.trace import trace
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.output_layouts import residents, trace_real_layouts
+from memplan.tracing.trace import trace
 from not_none import not_none
 from program_replay import ProgramReplay
 from simulated_device.device import SimulatedDevice

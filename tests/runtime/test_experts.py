@@ -2,14 +2,14 @@
 
 import pytest
 import torch
+from memplan.model.iteration import Iteration
 from memplan.planner.baseline import baseline_schedule
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare.comparison import compare
-from memplan.runtime.compare.peaks import peaks
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.profile.profile import graph_from, measure_program
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
+from memplan.profiling.compare.comparison import compare
+from memplan.profiling.compare.peaks import peaks
+from memplan.profiling.profile.profile import graph_from, measure_program
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.output_layouts import residents, trace_real_layouts
 from torch import nn
 
 TOKENS, WIDTH, EXPERTS = 60, 32, 4

@@ -14,11 +14,11 @@ import pytest
 import torch
 from memplan.graphs.errors import MemplanError
 from memplan.planner.baseline import baseline_schedule
-from memplan.runtime.compare.eager import run_eager
+from memplan.profiling.compare.eager import run_eager
 from memplan.runtime.run import queues
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.trace import trace
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.trace import trace
 from not_none import not_none
 from test_custody import with_updates_on_cpu
 from transfers import MACHINE, absent, adamw, clipped, everything, in_order, seeded, unmeasured

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from memplan.graphs.machines.presets import find_preset
-from memplan.runtime.model.file import ModelFile
-from memplan.runtime.profile.estimate import estimate_file, traced
-from memplan.runtime.profile.estimates import Estimates
-from memplan.runtime.profile.family import DiffersError, Family, same
-from memplan.runtime.updates.choice import Choice
+from memplan.model.file import ModelFile
+from memplan.profiling.profile.estimate import estimate_file, traced
+from memplan.profiling.profile.estimates import Estimates
+from memplan.profiling.profile.family import DiffersError, Family, same
+from memplan.updates.choice import Choice
 from torch import nn
 
 PRESET = find_preset("rtx3060")

@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from memplan.runtime.updates import elementwise
-from memplan.runtime.updates.catalogue import description, rules
-from memplan.runtime.updates.elementwise import is_foreach
+from memplan.updates import elementwise
+from memplan.updates.catalogue import description, rules
+from memplan.updates.elementwise import is_foreach
 from not_none import not_none
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode

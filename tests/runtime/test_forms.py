@@ -5,24 +5,24 @@ import random
 import memplan
 import pytest
 import torch
+from memplan.devices.measuring.synthetic_inputs import SyntheticInputs, substitute
 from memplan.graphs.machines.presets import find_preset
+from memplan.model.iteration import Iteration
 from memplan.planner.baseline import baseline_schedule
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.below_autograd import as_traced
-from memplan.runtime.compare.comparison import compare
-from memplan.runtime.compare.peaks import peaks
-from memplan.runtime.measuring.synthetic_inputs import SyntheticInputs, substitute
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.profile.estimate import estimate_program
-from memplan.runtime.profile.profile import graph_from, measure_program
-from memplan.runtime.program.graph import Cost, graph_of
-from memplan.runtime.program.program import values_read
+from memplan.profiling.compare.comparison import compare
+from memplan.profiling.compare.peaks import peaks
+from memplan.profiling.profile.estimate import estimate_program
+from memplan.profiling.profile.profile import graph_from, measure_program
+from memplan.program.graph import Cost, graph_of
+from memplan.program.program import values_read
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.layouts import results_of
-from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
-from memplan.runtime.trace.trace import trace
-from memplan.runtime.unsupported import TraceError
+from memplan.steps.execute import PlannedStep
+from memplan.torch_support.below_autograd import as_traced
+from memplan.torch_support.unsupported import TraceError
+from memplan.tracing.layouts import results_of
+from memplan.tracing.output_layouts import residents, trace_real_layouts
+from memplan.tracing.trace import trace
 from recomputing import recomputing
 from torch import nn
 from transfers import MACHINE, absent

@@ -9,17 +9,17 @@ from contextlib import nullcontext
 import memplan
 import pytest
 import torch
+from memplan.model.iteration import Iteration
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare.comparison import compare
-from memplan.runtime.compare.peaks import peaks
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.profile.profile import graph_from, measure_program
+from memplan.profiling.compare.comparison import compare
+from memplan.profiling.compare.peaks import peaks
+from memplan.profiling.profile.profile import graph_from, measure_program
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
-from memplan.runtime.trace.trace import trace
-from memplan.runtime.unsupported import TraceError
+from memplan.steps.execute import PlannedStep
+from memplan.torch_support.unsupported import TraceError
+from memplan.tracing.output_layouts import residents, trace_real_layouts
+from memplan.tracing.trace import trace
 from not_none import not_none
 from recomputing import recomputing
 from torch import nn

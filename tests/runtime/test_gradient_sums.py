@@ -7,15 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from iterations import seeded
+from memplan.devices.measuring.live_bytes import live_peak
 from memplan.graphs.files.validate import validate
+from memplan.model.iteration import Iteration
 from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare.comparison import compare
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.program.graph import graph_of
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.trace import trace
+from memplan.profiling.compare.comparison import compare
+from memplan.program.graph import graph_of
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.trace import trace
 from program_replay import ProgramReplay
 from recomputing import recomputing
 from torch import nn

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from memplan.graphs.errors import InputError, MemplanError, MismatchError
+from memplan.model.iteration import Iteration
 from memplan.planner.baseline import baseline_schedule
-from memplan.runtime.compare.comparison import compare
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.trace import trace
+from memplan.profiling.compare.comparison import compare
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.trace import trace
 from recomputing import recomputing
 from torch import nn
 from torch._C._distributed_c10d import HashStore

@@ -8,12 +8,12 @@ from typing import Any
 import hostile
 import pytest
 import torch
+from memplan.devices.storage.disk import File
+from memplan.devices.storage.host_access import at_home, at_home_value, replace_at_home
+from memplan.devices.storage.offloaded import Offloaded
 from memplan.graphs.errors import MemplanError
 from memplan.graphs.machine import Memory
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.storage.disk import File
-from memplan.runtime.storage.host_access import at_home, at_home_value, replace_at_home
-from memplan.runtime.storage.offloaded import Offloaded
+from memplan.steps.execute import PlannedStep
 from test_custody import moving
 from test_disk import overwrite
 from transfers import adamw, everything, seeded, train_eagerly

@@ -10,14 +10,14 @@ import pytest
 import torch
 from memplan.graphs.graph import Kind, Mode
 from memplan.graphs.machine import Memory
+from memplan.profiling.compare import eager
+from memplan.profiling.compare.comparison import compare
+from memplan.profiling.compare.host_updates import stepped_on_host, weights_on_host
 from memplan.runtime.codegen.host_calls import CpuOperation
-from memplan.runtime.compare import eager
-from memplan.runtime.compare.comparison import compare
-from memplan.runtime.compare.host_updates import stepped_on_host, weights_on_host
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.trace import trace
-from memplan.runtime.updates.updates import updates_weights
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.trace import trace
+from memplan.updates.updates import updates_weights
 from torch import nn
 from transfers import MACHINE, absent, adamw, replace_modes, seeded, unmeasured
 

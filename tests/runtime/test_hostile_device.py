@@ -29,18 +29,18 @@ from hostile import (
     seeded,
 )
 from iterations import mean_square
+from memplan.devices.storage.arena import _arenas
 from memplan.graphs.graph import Kind
 from memplan.graphs.machine import Memory
+from memplan.model.iteration import Iteration
 from memplan.planner.baseline import baseline_schedule
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare.peaks import peaks
-from memplan.runtime.compare.timing import Run, window, windows
-from memplan.runtime.model.iteration import Iteration
+from memplan.profiling.compare.peaks import peaks
+from memplan.profiling.compare.timing import Run, window, windows
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.run.over_plan import WATCHED_ITERATIONS
-from memplan.runtime.storage.arena import _arenas
-from memplan.runtime.trace.trace import trace
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.trace import trace
 from not_none import not_none
 from simulated_device.device import SimulatedDevice
 from simulated_device.pinned import PinnedMemory

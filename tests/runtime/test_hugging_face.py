@@ -11,8 +11,8 @@ import torch
 from memplan.graphs.errors import InputError, MissingPackageError
 from memplan.graphs.graph import Kind
 from memplan.graphs.machines.presets import find_preset
-from memplan.runtime.model.hugging_face import is_configuration, load_configuration
-from memplan.runtime.profile.estimate import estimate_file
+from memplan.model.hugging_face import is_configuration, load_configuration
+from memplan.profiling.profile.estimate import estimate_file
 
 SMALL = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "vocab_size": 100}
 GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 1, "n_embd": 32, "n_head": 2,

@@ -13,15 +13,15 @@ import pytest
 import torch
 from click.testing import CliRunner
 from memplan.cli.main import main
+from memplan.devices.device.cpu import Cpu
+from memplan.devices.device.host_capacity import host_memory
+from memplan.devices.measuring import kept_machine as kept
+from memplan.devices.measuring.this_machine import Measured, device_room
 from memplan.graphs.errors import InputError
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.folders.cache import cache_folder
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Links, Machine, Updates
-from memplan.runtime.device.cpu import Cpu
-from memplan.runtime.device.host_capacity import host_memory
-from memplan.runtime.measuring import kept_machine as kept
-from memplan.runtime.measuring.this_machine import Measured, device_room
 from memplan.training.options import Options
 from not_none import not_none
 from simulated_device.device import SimulatedDevice

@@ -18,12 +18,12 @@ import torch
 from memplan.graphs.files.files import graph_digest
 from memplan.graphs.folders.cache import cache_folder
 from memplan.graphs.machines.presets import find_preset
-from memplan.runtime.model.file import load_model_file
-from memplan.runtime.profile import kept_traces
-from memplan.runtime.profile.estimate import traced
-from memplan.runtime.profile.estimates import Estimates
-from memplan.runtime.profile.kept_traces import KeptTraces
-from memplan.runtime.updates.choice import Choice
+from memplan.model.file import load_model_file
+from memplan.profiling.profile import kept_traces
+from memplan.profiling.profile.estimate import traced
+from memplan.profiling.profile.estimates import Estimates
+from memplan.profiling.profile.kept_traces import KeptTraces
+from memplan.updates.choice import Choice
 
 MODEL = """
 import os

@@ -8,19 +8,19 @@ from time import perf_counter, sleep
 import pytest
 import torch
 from iterations import mean_square
+from memplan.devices.device import device as devices
+from memplan.devices.measuring import measure as measuring
+from memplan.devices.measuring.measure import Measurement, measure
+from memplan.model.iteration import Iteration
 from memplan.planner.baseline import baseline_schedule
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.device import device as devices
-from memplan.runtime.fusion import choice
-from memplan.runtime.fusion.pair import Pair
-from memplan.runtime.measuring import measure as measuring
-from memplan.runtime.measuring.measure import Measurement, measure
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.profile.profile import graph_from, measure_program
-from memplan.runtime.program.graph import Cost, graph_of
+from memplan.profiling.fusion import choice
+from memplan.profiling.fusion.pair import Pair
+from memplan.profiling.profile.profile import graph_from, measure_program
+from memplan.program.graph import Cost, graph_of
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.trace import trace
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.trace import trace
 from simulated_device.device import SimulatedDevice
 from simulated_device.threads import Delays
 from torch import nn

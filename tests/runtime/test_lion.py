@@ -15,17 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.cli.optimizer_options import OPTIMIZER_NAMES
 from memplan.graphs.errors import InputError, MismatchError
+from memplan.model.iteration import Iteration, Updates
 from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.schedule import DEFAULT_MODE, Verb
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.model.iteration import Iteration, Updates
-from memplan.runtime.program.graph import Cost, graph_of
+from memplan.program.graph import Cost, graph_of
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.trace import trace
-from memplan.runtime.updates.catalogue import FUNCTIONS, OPTIMIZERS, is_planned
-from memplan.runtime.updates.optimizers.lion import Lion
-from memplan.runtime.updates.updates import updates_weights
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.trace import trace
+from memplan.updates.catalogue import FUNCTIONS, OPTIMIZERS, is_planned
+from memplan.updates.optimizers.lion import Lion
+from memplan.updates.updates import updates_weights
 from torch import nn
 from transfers import MACHINE, assert_equal, seeded, train_by_plan, train_eagerly, wandering
 

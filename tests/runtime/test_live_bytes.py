@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memplan.runtime.measuring.live_bytes import AllocatorEvent, live_curve, live_peak
+from memplan.devices.measuring.live_bytes import AllocatorEvent, live_curve, live_peak
 
 N = 1000
 BYTES = 4 * N  # a float32 tensor of N elements

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 from memplan.graphs.errors import InputError
+from memplan.model.file import ModelFile
+from memplan.model.iteration import Iteration
+from memplan.model.lora import LowRank, parse_low_rank, with_adapters
+from memplan.model.variant import Variant
 from memplan.planner.baseline import baseline
-from memplan.runtime.model.file import ModelFile
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.model.lora import LowRank, parse_low_rank, with_adapters
-from memplan.runtime.model.variant import Variant
-from memplan.runtime.profile.loops import adapted_layers, trained_elements
-from memplan.runtime.program.graph import Cost, graph_of
-from memplan.runtime.trace.trace import trace
-from memplan.runtime.updates.choice import Choice, updated
+from memplan.profiling.profile.loops import adapted_layers, trained_elements
+from memplan.program.graph import Cost, graph_of
+from memplan.tracing.trace import trace
+from memplan.updates.choice import Choice, updated
 from torch import Tensor, nn
 
 WIDTH, LAYERS, VOCABULARY = 32, 2, 96

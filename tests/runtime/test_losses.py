@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from memplan.model.iteration import Iteration, with_targets
 from memplan.planner.schedule.schedule import Schedule, compute
-from memplan.runtime.compare.eager import run_eager
-from memplan.runtime.model.iteration import Iteration, with_targets
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.trace import trace
+from memplan.profiling.compare.eager import run_eager
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.trace import trace
 from not_none import not_none
 from torch import nn
 

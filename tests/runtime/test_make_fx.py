@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 from iterations import example
-from memplan.runtime import torch_make_fx
-from memplan.runtime.torch_internals import FakeTensorMode
-from memplan.runtime.torch_make_fx import make_fx
-from memplan.runtime.trace import functional, joint
-from memplan.runtime.trace.trace import trace
+from memplan.torch_support import torch_make_fx
+from memplan.torch_support.torch_internals import FakeTensorMode
+from memplan.torch_support.torch_make_fx import make_fx
+from memplan.tracing import functional, joint
+from memplan.tracing.trace import trace
 from torch import Tensor, fx
 from torch.fx.experimental import proxy_tensor
 

@@ -7,10 +7,10 @@ from math import isfinite
 
 import pytest
 import torch
-from memplan.runtime.device.cpu import Cpu
-from memplan.runtime.device.device import Timed
-from memplan.runtime.measuring.measure import MOST_COPIES, copies, measure
-from memplan.runtime.measuring.timing import FEWEST, MOST, Timing
+from memplan.devices.device.cpu import Cpu
+from memplan.devices.device.device import Timed
+from memplan.devices.measuring.measure import MOST_COPIES, copies, measure
+from memplan.devices.measuring.timing import FEWEST, MOST, Timing
 
 N = 1000
 

@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 from memplan.graphs.errors import InputError, MissingPackageError
-from memplan.runtime.model.file import load_model_file
+from memplan.model.file import load_model_file
 
 GOOD = """
 import torch

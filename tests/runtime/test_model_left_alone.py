@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from memplan.guards.python_state import PythonState
+from memplan.model.iteration import Iteration
 from memplan.planner.schedule.schedule import Schedule, compute
-from memplan.runtime.compare.comparison import compare
-from memplan.runtime.compare.eager import run_eager
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.model.python_state import PythonState
-from memplan.runtime.reach import parts_with_code, reachable
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.torch_internals import FakeTensor
-from memplan.runtime.trace.trace import trace
+from memplan.profiling.compare.comparison import compare
+from memplan.profiling.compare.eager import run_eager
+from memplan.steps.execute import PlannedStep
+from memplan.torch_support.reach import parts_with_code, reachable
+from memplan.torch_support.torch_internals import FakeTensor
+from memplan.tracing.trace import trace
 from not_none import not_none
 from torch import nn
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 from memplan.graphs.errors import MemplanError
+from memplan.guards.guards import Guards
+from memplan.model.iteration import Iteration, Updates
 from memplan.planner.baseline import baseline_schedule
-from memplan.runtime.model.guards import Guards
-from memplan.runtime.model.iteration import Iteration, Updates
-from memplan.runtime.run.execute import PlannedStep
 from memplan.runtime.run.owners import Owners
-from memplan.runtime.trace.trace import trace
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.trace import trace
 from torch import Tensor, nn
 from transfers import unmeasured
 

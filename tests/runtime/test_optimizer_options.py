@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, note, settings
 from hypothesis import strategies as some
 from memplan.graphs.errors import InputError, MismatchError
+from memplan.model.iteration import Iteration, Updates
 from memplan.planner.baseline import baseline_schedule
-from memplan.runtime.model.iteration import Iteration, Updates
-from memplan.runtime.program.graph import Cost, graph_of
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.trace import trace
+from memplan.program.graph import Cost, graph_of
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.trace import trace
 from torch import nn
 
 WAYS = ({}, {"foreach": False}, {"foreach": True}, {"fused": True})

@@ -15,10 +15,10 @@ import pytest
 import torch
 from memplan.graphs.errors import InputError, MismatchError
 from memplan.graphs.machine import Links, Machine
-from memplan.runtime.model.iteration import Iteration, Updates
-from memplan.runtime.trace.trace import trace
-from memplan.runtime.updates.order import check_order
-from memplan.runtime.updates.updates import updates_weights
+from memplan.model.iteration import Iteration, Updates
+from memplan.tracing.trace import trace
+from memplan.updates.order import check_order
+from memplan.updates.updates import updates_weights
 from torch import nn
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 import torch
+from memplan.devices.measuring.live_bytes import live_peak
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Machine
+from memplan.model.iteration import Iteration
 from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.simulator.simulate import simulate
 from memplan.planner.sizing.accumulation import accumulating, earlier_seconds, is_sum
 from memplan.planner.sizing.ordinary_loop import ordinary_loop
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.program.graph import Cost, graph_of
-from memplan.runtime.trace.trace import trace
-from memplan.runtime.updates.choice import Choice, updated
+from memplan.program.graph import Cost, graph_of
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
+from memplan.tracing.trace import trace
+from memplan.updates.choice import Choice, updated
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from click.testing import CliRunner
 from memplan.cli.main import main
-from memplan.runtime.measuring.synthetic_inputs import SyntheticInputs
-from memplan.runtime.trace import output_layouts
+from memplan.devices.measuring.synthetic_inputs import SyntheticInputs
+from memplan.tracing import output_layouts
 from memplan.training import plan as planning
 from torch import Tensor, nn
 

@@ -10,18 +10,18 @@ import pytest
 import torch
 from hostile import Lateness, blocks
 from memplan.graphs.graph import Graph
+from memplan.model.clipping import Clipping
+from memplan.model.iteration import Iteration, Updates
 from memplan.planner.simulator.part import part_of
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare.eager import run_eager
-from memplan.runtime.model.clipping import Clipping
-from memplan.runtime.model.iteration import Iteration, Updates
-from memplan.runtime.program.graph import Cost, graph_of
-from memplan.runtime.program.program import Program
+from memplan.profiling.compare.eager import run_eager
+from memplan.program.graph import Cost, graph_of
+from memplan.program.program import Program
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.trace import trace
-from memplan.runtime.updates.clipping import clip
-from memplan.runtime.updates.parts import Part, adding, updating
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.trace import trace
+from memplan.updates.clipping import clip
+from memplan.updates.parts import Part, adding, updating
 from not_none import not_none
 from torch import Tensor, nn
 from transfers import MACHINE, absent, in_order, wandering, with_modes

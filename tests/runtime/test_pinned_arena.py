@@ -10,6 +10,8 @@ from dataclasses import replace
 import pytest
 import torch
 from hostile import NETS, Case, Lateness, case, check_case, eagerly, planned_step, same, train
+from memplan.devices.device.device import Unpin
+from memplan.devices.storage.arena import Arena
 from memplan.graphs.machine import Link, Links, Machine, Memory
 from memplan.planner.addresses.lifetimes import lifetimes
 from memplan.planner.addresses.pinned import PAGE, pinned_layout, pinned_room
@@ -17,10 +19,8 @@ from memplan.planner.baseline import baseline_schedule
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.simulator.pinned import PINNED
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.device.device import Unpin
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.storage.arena import Arena
+from memplan.steps.execute import PlannedStep
 from not_none import not_none
 from simulated_device.device import SimulatedDevice
 from strategies import random_case

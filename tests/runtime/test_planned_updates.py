@@ -10,27 +10,27 @@ import random
 import pytest
 import torch
 from iterations import ITERATIONS, gpt2, seeded
+from memplan.devices.measuring.live_bytes import live_peak
+from memplan.devices.measuring.measure import measure
+from memplan.devices.measuring.synthetic_inputs import SyntheticInputs
 from memplan.graphs.errors import MismatchError
 from memplan.graphs.files.validate import validate
 from memplan.graphs.graph import Kind
 from memplan.graphs.transformations.updates import ADAMW, When, with_updates
+from memplan.model.clipping import Clipping
+from memplan.model.iteration import Iteration, Updates
 from memplan.planner.baseline import baseline_schedule
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare.comparison import compare
-from memplan.runtime.compare.side_by_side import side_by_side
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.measuring.measure import measure
-from memplan.runtime.measuring.synthetic_inputs import SyntheticInputs
-from memplan.runtime.model.clipping import Clipping
-from memplan.runtime.model.iteration import Iteration, Updates
-from memplan.runtime.profile.profile import graph_from, measure_program
-from memplan.runtime.program.graph import Cost, graph_of
+from memplan.profiling.compare.comparison import compare
+from memplan.profiling.compare.side_by_side import side_by_side
+from memplan.profiling.profile.profile import graph_from, measure_program
+from memplan.program.graph import Cost, graph_of
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.output_layouts import residents
-from memplan.runtime.trace.trace import trace
-from memplan.runtime.updates import state as states
-from memplan.runtime.updates.updates import updates_weights
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.output_layouts import residents
+from memplan.tracing.trace import trace
+from memplan.updates import state as states
+from memplan.updates.updates import updates_weights
 from not_none import not_none
 from recomputing import recomputing
 from simulated_device.device import SimulatedDevice

@@ -6,26 +6,26 @@ from collections import Counter
 import pytest
 import torch
 from iterations import example, seeded
-from memplan.planner.baseline import baseline_schedule
-from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.device.cpu import Cpu
-from memplan.runtime.device.device import Timed
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.measuring.measure import Measurement
-from memplan.runtime.measuring.synthetic_inputs import (
+from memplan.devices.device.cpu import Cpu
+from memplan.devices.device.device import Timed
+from memplan.devices.measuring.live_bytes import live_peak
+from memplan.devices.measuring.measure import Measurement
+from memplan.devices.measuring.synthetic_inputs import (
     POOL_ELEMENTS,
     SyntheticInputs,
     elements_spanned,
     signature,
     substitute,
 )
-from memplan.runtime.model.iteration import Iteration, call, loss_of
-from memplan.runtime.profile import rounds
-from memplan.runtime.profile.profile import graph_from, measure_program, quality
-from memplan.runtime.program.program import Call, Ref, values_read
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.output_layouts import residents
-from memplan.runtime.trace.trace import trace
+from memplan.model.iteration import Iteration, call, loss_of
+from memplan.planner.baseline import baseline_schedule
+from memplan.planner.simulator.simulate import simulate
+from memplan.profiling.profile import rounds
+from memplan.profiling.profile.profile import graph_from, measure_program, quality
+from memplan.program.program import Call, Ref, values_read
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.output_layouts import residents
+from memplan.tracing.trace import trace
 from not_none import not_none
 from torch import nn
 

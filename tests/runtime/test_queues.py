@@ -8,8 +8,8 @@ from threading import Thread
 
 import pytest
 import torch
+from memplan.devices.storage import host_buffers
 from memplan.runtime.run import queues
-from memplan.runtime.storage import host_buffers
 
 
 def test_a_queue_keeps_its_order_and_waits_for_tickets():

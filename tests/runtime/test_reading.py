@@ -8,8 +8,8 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from memplan.runtime.model.iteration import Called, Iteration, Labelled
-from memplan.runtime.model.reading import Reading
+from memplan.model.iteration import Called, Iteration, Labelled
+from memplan.model.reading import Reading
 from torch import nn
 
 X, Y, Z = torch.ones(1), torch.ones(2), torch.ones(3)

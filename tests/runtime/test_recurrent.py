@@ -4,12 +4,12 @@ import traceback
 
 import pytest
 import torch
-from memplan.runtime.calls.fake_kernels import gru_cell, gru_cell_backward
-from memplan.runtime.hints import hint
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.torch_internals import has_fake_kernel
-from memplan.runtime.trace.trace import trace
-from memplan.runtime.unsupported import TraceError
+from memplan.devices.calls.fake_kernels import gru_cell, gru_cell_backward
+from memplan.model.iteration import Iteration
+from memplan.torch_support.hints import hint
+from memplan.torch_support.torch_internals import has_fake_kernel
+from memplan.torch_support.unsupported import TraceError
+from memplan.tracing.trace import trace
 from torch import nn
 
 

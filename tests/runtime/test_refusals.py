@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 from memplan.graphs.errors import MismatchError
+from memplan.model.iteration import Iteration
 from memplan.planner.schedule.schedule import Schedule, compute
-from memplan.runtime.hints import hint
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.trace import trace
-from memplan.runtime.unsupported import TraceError, at_line, is_users
+from memplan.steps.execute import PlannedStep
+from memplan.torch_support.hints import hint
+from memplan.torch_support.unsupported import TraceError, at_line, is_users
+from memplan.tracing.trace import trace
 from torch import nn
 
 

@@ -8,8 +8,15 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.graph import Phase
 from memplan.graphs.machines.gpus import GIB, find_gpu
 from memplan.graphs.machines.gpus import gpus as all_gpus
-from memplan.runtime.profile.efficiency import Efficiencies, efficiencies, efficiencies_of
-from memplan.runtime.profile.roofline import CONVOLUTION_KINDS, KINDS, Work, distinct_bytes, seconds, work_of
+from memplan.profiling.profile.efficiency import Efficiencies, efficiencies, efficiencies_of
+from memplan.profiling.profile.roofline import (
+    CONVOLUTION_KINDS,
+    KINDS,
+    Work,
+    distinct_bytes,
+    seconds,
+    work_of,
+)
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 import torch
 from memplan.graphs.machines.presets import find_preset
-from memplan.runtime.model.file import load_model_file
-from memplan.runtime.profile import saved_program
-from memplan.runtime.profile.estimate import traced
-from memplan.runtime.profile.saved_program import (
+from memplan.model.file import load_model_file
+from memplan.profiling.profile import saved_program
+from memplan.profiling.profile.estimate import traced
+from memplan.profiling.profile.saved_program import (
     UnsavableError,
     program_from_document,
     program_to_document,
 )
-from memplan.runtime.program.outputs import Output
-from memplan.runtime.program.program import Program, Ref, Setting
-from memplan.runtime.updates.choice import Choice
-from memplan.runtime.updates.rules import RULES
+from memplan.program.outputs import Output
+from memplan.program.program import Program, Ref, Setting
+from memplan.updates.choice import Choice
+from memplan.updates.rules import RULES
 
 MODEL = """
 import torch

@@ -9,25 +9,25 @@ from typing import Any
 import pytest
 import torch
 from iterations import seeded
+from memplan.devices.measuring.synthetic_inputs import SyntheticInputs
 from memplan.graphs.machine import Links, Machine
+from memplan.model.clipping import Clipping
+from memplan.model.iteration import Iteration, Scaled, Updates
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare.comparison import compare
-from memplan.runtime.compare.eager import run_eager
-from memplan.runtime.compare.side_by_side import side_by_side
-from memplan.runtime.measuring.synthetic_inputs import SyntheticInputs
-from memplan.runtime.model.clipping import Clipping
-from memplan.runtime.model.iteration import Iteration, Scaled, Updates
-from memplan.runtime.profile.profile import graph_from, measure_program
-from memplan.runtime.program.graph import Cost, graph_of
+from memplan.profiling.compare.comparison import compare
+from memplan.profiling.compare.eager import run_eager
+from memplan.profiling.compare.side_by_side import side_by_side
+from memplan.profiling.profile.profile import graph_from, measure_program
+from memplan.program.graph import Cost, graph_of
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.output_layouts import residents
-from memplan.runtime.trace.trace import trace
-from memplan.runtime.updates.scaling import unscale
-from memplan.runtime.updates.updates import updates_weights
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.output_layouts import residents
+from memplan.tracing.trace import trace
+from memplan.updates.scaling import unscale
+from memplan.updates.updates import updates_weights
 from recomputing import recomputing
 from simulated_device.device import SimulatedDevice
 from torch import Tensor, nn

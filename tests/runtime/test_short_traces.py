@@ -9,14 +9,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.profile.products import multiplications, product_key
-from memplan.runtime.program.program import Call, Program
-from memplan.runtime.torch_internals import tree_leaves
-from memplan.runtime.torch_make_fx import make_fx
-from memplan.runtime.trace import functional
-from memplan.runtime.trace.trace import trace
+from memplan.devices.measuring.live_bytes import live_peak
+from memplan.model.iteration import Iteration
+from memplan.profiling.profile.products import multiplications, product_key
+from memplan.program.program import Call, Program
+from memplan.torch_support.torch_internals import tree_leaves
+from memplan.torch_support.torch_make_fx import make_fx
+from memplan.tracing import functional
+from memplan.tracing.trace import trace
 from torch import Tensor, nn, ops
 from torch.utils import _pytree
 

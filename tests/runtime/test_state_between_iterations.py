@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import torch
 from memplan.graphs.errors import DifferenceError
+from memplan.guards.python_state import PythonState
+from memplan.guards.reads.recorder import Recording
+from memplan.model.iteration import Iteration, Updates
 from memplan.planner.schedule.schedule import Schedule, compute
-from memplan.runtime.compare import comparison as comparing
-from memplan.runtime.compare import eager, verdict
-from memplan.runtime.compare.comparison import compare
-from memplan.runtime.model.iteration import Iteration, Updates
-from memplan.runtime.model.python_state import PythonState
-from memplan.runtime.reads.recorder import Recording
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.trace import trace
-from memplan.runtime.unsupported import TraceError
+from memplan.profiling.compare import comparison as comparing
+from memplan.profiling.compare import eager, verdict
+from memplan.profiling.compare.comparison import compare
+from memplan.steps.execute import PlannedStep
+from memplan.torch_support.unsupported import TraceError
+from memplan.tracing.trace import trace
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

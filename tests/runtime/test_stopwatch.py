@@ -12,16 +12,16 @@ import pytest
 import torch
 from hostile import TURNS, Lateness, case, eagerly, planned_step, train
 from iterations import mean_square
+from memplan.devices.device.cpu import Cpu
 from memplan.graphs.machine import Links, Machine, Memory
+from memplan.model.iteration import Iteration
 from memplan.planner.residency.prefetch_placement import build_schedule
 from memplan.planner.residency.residency import Residency
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.clock import Queue
-from memplan.runtime.device.cpu import Cpu
-from memplan.runtime.model.iteration import Iteration
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.trace import trace
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.trace import trace
 from not_none import not_none
 from recomputing import recomputing
 from torch import nn

@@ -5,11 +5,11 @@ import warnings
 
 import pytest
 from hostile import between_device_and_host, planned_step
+from memplan.devices.storage.arena import Arena
+from memplan.devices.storage.host_buffers import Host
 from memplan.planner.simulator.clock import Queue
 from memplan.runtime.run.queues import JobQueue, Ticket
 from memplan.runtime.run.streams import Streams
-from memplan.runtime.storage.arena import Arena
-from memplan.runtime.storage.host_buffers import Host
 from not_none import not_none
 from simulated_device.device import SimulatedDevice
 from simulated_device.threads import Delays

@@ -10,15 +10,15 @@ from unittest.mock import patch
 import pytest
 import torch
 from hostile import NETS, Lateness, case, eagerly, planned_step
+from memplan.model.iteration import Iteration
 from memplan.planner.baseline import baseline_schedule
 from memplan.planner.schedule.schedule import Schedule
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare.peaks import peaks
-from memplan.runtime.model.iteration import Iteration
+from memplan.profiling.compare.peaks import peaks
 from memplan.runtime.run import over_plan
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.trace import trace
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.trace import trace
 from recomputing import recomputing
 from transfers import MACHINE, adamw, assert_equal, everything, seeded, unmeasured, wandering
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 from memplan.graphs.errors import InputError, MismatchError
+from memplan.model.file import load_model_file
+from memplan.model.iteration import Iteration, Labelled, with_targets
 from memplan.planner.schedule.schedule import Schedule, compute
-from memplan.runtime.compare.comparison import compare
-from memplan.runtime.compare.eager import run_eager
-from memplan.runtime.model.file import load_model_file
-from memplan.runtime.model.iteration import Iteration, Labelled, with_targets
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.output_layouts import trace_real_layouts
-from memplan.runtime.trace.trace import trace
-from memplan.runtime.unsupported import TraceError
+from memplan.profiling.compare.comparison import compare
+from memplan.profiling.compare.eager import run_eager
+from memplan.steps.execute import PlannedStep
+from memplan.torch_support.unsupported import TraceError
+from memplan.tracing.output_layouts import trace_real_layouts
+from memplan.tracing.trace import trace
 from not_none import not_none
 from torch import nn
 from torch.nn import functional

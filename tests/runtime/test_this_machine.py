@@ -14,17 +14,17 @@ import pytest
 import torch
 from click.testing import CliRunner, Result
 from memplan.cli.main import main
+from memplan.devices.device import host_capacity
+from memplan.devices.device.choice import device_of
+from memplan.devices.measuring import disk_rates as disk
+from memplan.devices.measuring import link_rates, rates, this_machine, update_rates
+from memplan.devices.measuring import pinnable as pinning
+from memplan.devices.measuring.rates import Rate, latency, rate_of, repeated
+from memplan.devices.storage.disk import Disk
 from memplan.graphs.errors import InputError
 from memplan.graphs.files.files import save_graph
 from memplan.graphs.files.machine import load_machine
 from memplan.graphs.generators import chain
-from memplan.runtime.device import host_capacity
-from memplan.runtime.device.choice import device_of
-from memplan.runtime.measuring import disk_rates as disk
-from memplan.runtime.measuring import link_rates, rates, this_machine, update_rates
-from memplan.runtime.measuring import pinnable as pinning
-from memplan.runtime.measuring.rates import Rate, latency, rate_of, repeated
-from memplan.runtime.storage.disk import Disk
 from not_none import not_none
 from simulated_device.device import SimulatedDevice
 from simulated_device.threads import Delays

@@ -1,6 +1,6 @@
-"""Names that torch does not promise to keep stand in runtime/torch_internals.py, Inductor's in
-runtime/torch_inductor.py, those of fully_shard in runtime/torch_fsdp.py, those of a GPU that is not here in
-runtime/absent_gpu, and nowhere else.
+"""Names that torch does not promise to keep stand in torch_support: most in torch_internals.py, Inductor's in
+torch_inductor.py, those of fully_shard in torch_fsdp.py; those of a GPU that is not here in
+devices/absent_gpu, and nowhere else.
 
 Read from the syntax trees of the package. What counts: modules of torch with an underscore in their path, and
 those that its documentation leaves out; attributes with a leading underscore that the same file does not
@@ -18,10 +18,23 @@ import memplan
 import pytest
 
 PACKAGE = Path(memplan.__file__).parent
+ROOMS = (
+    "cli",
+    "devices",
+    "guards",
+    "model",
+    "profiling",
+    "program",
+    "runtime",
+    "steps",
+    "torch_support",
+    "tracing",
+    "updates",
+)
 FILES = sorted(
     path
-    for part in ("runtime", "cli")
-    for path in (PACKAGE / part).glob("**/*.py")
+    for room in ROOMS
+    for path in (PACKAGE / room).rglob("*.py")
     if path.parent.name != "absent_gpu"  # all of it replaces what PyTorch keeps to itself
 )
 DOCUMENTED = {"_replace", "_fields", "_asdict", "_make", "_exit", "_run_exitfuncs", "_getframe"}
@@ -114,7 +127,7 @@ def test_they_stand_in_their_files(path: Path) -> None:
     ):
         assert found
     else:
-        assert not found, f"these belong in runtime/torch_internals.py: {found}"
+        assert not found, f"these belong in torch_support/torch_internals.py: {found}"
 
 
 @pytest.mark.parametrize(

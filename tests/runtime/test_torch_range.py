@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from memplan.runtime.torch_range import NEWEST, OLDEST
+from memplan.torch_support.torch_range import NEWEST, OLDEST
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -44,7 +44,7 @@ def test_solving_needs_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("version", "lines"), [("2.99.0a0+git1f", 1), (str(torch.__version__), 0)])
 def test_one_newer_than_tested_is_told_of(version: str, lines: int, tmp_path: Path) -> None:
-    ended = with_torch(version, tmp_path, "import memplan.runtime.program.names")
+    ended = with_torch(version, tmp_path, "import memplan.torch_support.raw")
     assert ended.returncode == 0
     assert ended.stderr.count("\n") == lines
     assert not lines or f"torch {version} is newer than any that memplan was tested with" in ended.stderr

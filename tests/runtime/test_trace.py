@@ -8,15 +8,15 @@ import torch
 from iterations import ITERATIONS, Branching, gpt2, seeded
 from memplan.graphs.errors import InputError
 from memplan.graphs.graph import Kind, Phase
+from memplan.model.iteration import Iteration, tensors_in, with_tensors
 from memplan.planner.schedule.schedule import Schedule, compute
-from memplan.runtime.compare.comparison import compare
-from memplan.runtime.model.iteration import Iteration, tensors_in, with_tensors
-from memplan.runtime.program.fingerprint import fingerprint
-from memplan.runtime.program.program import refs, values_read
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.functional import functional_graph
-from memplan.runtime.trace.trace import trace
-from memplan.runtime.unsupported import TraceError
+from memplan.profiling.compare.comparison import compare
+from memplan.program.fingerprint import fingerprint
+from memplan.program.program import refs, values_read
+from memplan.steps.execute import PlannedStep
+from memplan.torch_support.unsupported import TraceError
+from memplan.tracing.functional import functional_graph
+from memplan.tracing.trace import trace
 from not_none import not_none
 from program_replay import ProgramReplay
 from torch import fx, nn

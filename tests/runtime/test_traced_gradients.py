@@ -9,9 +9,9 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.trace.trace import trace
-from memplan.runtime.unsupported import TraceError
+from memplan.model.iteration import Iteration
+from memplan.torch_support.unsupported import TraceError
+from memplan.tracing.trace import trace
 from not_none import not_none
 from torch import nn
 from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_mutation

@@ -7,21 +7,21 @@ from functools import partial
 
 import pytest
 import torch
+from memplan.devices.device.choice import device_of
+from memplan.devices.storage import disk, host_buffers
+from memplan.devices.storage.copies import value
+from memplan.devices.storage.host_buffers import Host
 from memplan.graphs.errors import InputError, MemplanError
 from memplan.graphs.graph import Mode
 from memplan.graphs.machine import Link, Machine, Memory, Tier
 from memplan.planner.baseline import baseline_schedule
 from memplan.planner.errors import InvalidScheduleError
 from memplan.planner.schedule.schedule import Initial, Schedule, delete, offload
+from memplan.program.program import Value
 from memplan.runtime.codegen.host_calls import check_mode
-from memplan.runtime.device.choice import device_of
-from memplan.runtime.program.program import Value
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.storage import disk, host_buffers
-from memplan.runtime.storage.copies import value
-from memplan.runtime.storage.host_buffers import Host
-from memplan.runtime.trace.trace import trace
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.trace import trace
 from transfers import (
     MACHINE,
     absent,

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from memplan.model.iteration import Iteration
 from memplan.planner.schedule.sequence import in_default_mode, schedule_of
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.program.graph import Cost, graph_of
+from memplan.program.graph import Cost, graph_of
 from memplan.runtime.run.cycle import Terms
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.output_layouts import trace_real_layouts
-from memplan.runtime.trace.trace import trace
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.output_layouts import trace_real_layouts
+from memplan.tracing.trace import trace
 from torch import nn
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from memplan.devices.device import threads
+from memplan.devices.device.threads import as_updates_run, update_threads, use_threads
 from memplan.planner.simulator.clock import Queue
-from memplan.runtime.device import threads
-from memplan.runtime.device.threads import as_updates_run, update_threads, use_threads
 from memplan.runtime.run.queues import JobQueue, Queues
-from memplan.runtime.updates import rules
+from memplan.updates import rules
 
 
 def in_new_thread(work: Callable[[], Any] = torch.get_num_threads) -> Any:

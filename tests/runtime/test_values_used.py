@@ -7,15 +7,15 @@ import torch
 from iterations import mean_square
 from memplan import optimize
 from memplan.graphs.errors import MismatchError
+from memplan.model.iteration import Iteration
 from memplan.planner.baseline import baseline_schedule
-from memplan.runtime.compare.comparison import compare
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.profile.profile import graph_from, measure_program
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.run.inputs import OtherShapeError
-from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
-from memplan.runtime.trace.trace import trace
-from memplan.runtime.unsupported import TraceError
+from memplan.profiling.compare.comparison import compare
+from memplan.profiling.profile.profile import graph_from, measure_program
+from memplan.steps.execute import PlannedStep
+from memplan.steps.inputs import OtherShapeError
+from memplan.torch_support.unsupported import TraceError
+from memplan.tracing.output_layouts import residents, trace_real_layouts
+from memplan.tracing.trace import trace
 from not_none import not_none
 from torch import nn
 from torch.nn import functional
@@ -148,7 +148,7 @@ def test_many_answers_need_equal_inputs():
         torch.randn(3, 8),
         torch.arange(200),
     )
-    assert len(not_none(step.program.used)._items) == 1
+    assert len(not_none(step.program.used).texts()) == 1
     step(torch.randn(3, 8), torch.arange(200))
     with pytest.raises(OtherShapeError):
         step(torch.randn(3, 8), torch.arange(200).clamp(max=198))

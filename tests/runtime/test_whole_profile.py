@@ -3,17 +3,17 @@
 import pytest
 import torch
 from iterations import EXAMPLES, example
+from memplan.devices.device.cpu import Cpu
 from memplan.graphs.errors import DifferenceError, InputError
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.files.validate import validate
 from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.compare import verdict as verdicts
-from memplan.runtime.compare.comparison import Comparison
-from memplan.runtime.device.cpu import Cpu
-from memplan.runtime.profile.profile import profile
-from memplan.runtime.program.graph import Cost, graph_of
-from memplan.runtime.trace.trace import trace
+from memplan.profiling.compare import verdict as verdicts
+from memplan.profiling.compare.comparison import Comparison
+from memplan.profiling.profile.profile import profile
+from memplan.program.graph import Cost, graph_of
+from memplan.tracing.trace import trace
 
 MODEL = """
 import torch

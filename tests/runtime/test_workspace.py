@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from memplan.graphs.machines.gpus import find_gpu
 from memplan.graphs.machines.presets import find_preset
-from memplan.runtime.model.file import ModelFile
-from memplan.runtime.profile.estimate import estimate_file
-from memplan.runtime.profile.estimates import Estimates
-from memplan.runtime.profile.workspace import Workspace, constant_bytes, workspace_of
+from memplan.model.file import ModelFile
+from memplan.profiling.profile.estimate import estimate_file
+from memplan.profiling.profile.estimates import Estimates
+from memplan.profiling.profile.workspace import Workspace, constant_bytes, workspace_of
 from torch import nn
 
 aten = torch.ops.aten

@@ -5,8 +5,8 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 
+from memplan.devices.device.planned_arena import PlannedRooms
 from memplan.planner.addresses.caching_allocator import BLOCK, OWN_ROUNDING, CachingAllocator, Chunk, round_up
-from memplan.runtime.device.planned_arena import PlannedRooms
 
 
 class Arena(PlannedRooms):

@@ -30,11 +30,11 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
+from memplan.devices.device.device import Event, Stamp, Stream, StreamDevice, Unpin
+from memplan.devices.storage.copies import raw
+from memplan.devices.storage.offloaded import Offloaded
 from memplan.planner.addresses.caching_allocator import MIB, CachingAllocator, Chunk, NoRoomError
-from memplan.runtime.device.device import Event, Stamp, Stream, StreamDevice, Unpin
-from memplan.runtime.program.program import Operation, Program, Target
-from memplan.runtime.storage.copies import raw
-from memplan.runtime.storage.offloaded import Offloaded
+from memplan.program.program import Operation, Program, Target
 from torch import Tensor
 
 from .arena import Arena

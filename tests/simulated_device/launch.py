@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from memplan.runtime.below_autograd import as_traced
-from memplan.runtime.calls.fused import dropout_mask
-from memplan.runtime.program.program import Operation, Program, Target, Value, refs
-from memplan.runtime.storage.copies import raw, value
+from memplan.devices.calls.fused import dropout_mask
+from memplan.devices.storage.copies import raw, value
+from memplan.program.program import Operation, Program, Target, Value, refs
+from memplan.torch_support.below_autograd import as_traced
 from torch import Tensor
 
 from .threads import DeviceFaultError, ThreadStream

@@ -16,7 +16,7 @@ from time import monotonic, sleep
 
 import numpy as np
 import torch
-from memplan.runtime.device.device import PinError
+from memplan.devices.device.device import PinError
 from torch import Tensor
 
 POISON = 0xFF

@@ -10,8 +10,8 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from memplan.devices.device.device import Device
 from memplan.graphs.machine import Links, Machine
-from memplan.runtime.device.device import Device
 from memplan.runtime.run.cycle import LOST
 from ranks import ranks
 from torch import Tensor, nn

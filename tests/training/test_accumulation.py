@@ -12,9 +12,9 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from memplan.devices.device.device import Device
 from memplan.graphs.graph import Phase
 from memplan.graphs.machine import Links, Machine
-from memplan.runtime.device.device import Device
 from memplan.runtime.run.cycle import Cycle
 from memplan.runtime.run.recovery import BEGINS_ANEW, UNDONE
 from memplan.training.progress import progress_callback

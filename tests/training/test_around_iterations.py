@@ -9,8 +9,8 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from memplan.devices.measuring.live_bytes import live_peak
 from memplan.graphs.machine import Link, Links, Machine
-from memplan.runtime.measuring.live_bytes import live_peak
 from ranks import ranks
 from sharded_models import batch, make
 from sharded_training import adamw, planned_step

@@ -13,10 +13,10 @@ from itertools import groupby
 import memplan
 import pytest
 import torch
-from memplan.runtime.compare import cost
-from memplan.runtime.compare.comparison import ITERATIONS
-from memplan.runtime.compare.cost import Cost, below_baseline, is_slower, worse_in_both
-from memplan.runtime.measuring.live_bytes import live_peak
+from memplan.devices.measuring.live_bytes import live_peak
+from memplan.profiling.compare import cost
+from memplan.profiling.compare.comparison import ITERATIONS
+from memplan.profiling.compare.cost import Cost, below_baseline, is_slower, worse_in_both
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

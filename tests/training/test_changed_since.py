@@ -232,7 +232,7 @@ def test_a_hook_on_the_optimizers_steps_is_refused(before: bool, monkeypatch: py
     optimizer = torch.optim.SGD(module.parameters(), 0.1)
     if before:
         optimizer.register_step_post_hook(lambda *_arguments: None)
-        monkeypatch.setattr("memplan.runtime.trace.trace._attempt", None)
+        monkeypatch.setattr("memplan.tracing.trace._attempt", None)
         with pytest.raises(memplan.MemplanError, match="the optimizer has a hook on its steps"):
             planned(module, optimizer=optimizer)
         return

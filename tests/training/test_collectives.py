@@ -14,16 +14,16 @@ import pytest
 import torch
 import torch.distributed._functional_collectives as functional
 from communicating_models import MESHES, WIDE, Mlps, batch, make
+from memplan.devices.calls.collectives import Collective, groups_of, is_collective
+from memplan.devices.measuring.live_bytes import live_peak
+from memplan.devices.sharded.local_tensors import local_tensor
+from memplan.devices.storage.offloaded import hold_of
 from memplan.graphs.graph import Kind
 from memplan.graphs.machine import Link, Links, Machine, Memory
 from memplan.graphs.transformations.one_queue import on_one_queue
+from memplan.model.accumulated import SUM
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.calls.collectives import Collective, groups_of, is_collective
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.model.accumulated import SUM
-from memplan.runtime.sharded.local_tensors import local_tensor
-from memplan.runtime.storage.offloaded import hold_of
 from memplan.training import checkpoint
 from not_none import not_none
 from ranks import RANKS, ranks

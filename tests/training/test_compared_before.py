@@ -15,10 +15,10 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from memplan.runtime.compare import signature, verdict
-from memplan.runtime.compare.batch import BatchComparison
-from memplan.runtime.compare.comparison import ITERATIONS
-from memplan.runtime.trace.output_layouts import trace_real_layouts
+from memplan.profiling.compare import signature, verdict
+from memplan.profiling.compare.batch import BatchComparison
+from memplan.profiling.compare.comparison import ITERATIONS
+from memplan.tracing.output_layouts import trace_real_layouts
 from memplan.training import plan as planning
 from memplan.training import verification
 from memplan.training.progress import ProgressEvent

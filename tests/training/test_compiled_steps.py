@@ -13,12 +13,12 @@ import memplan
 import pytest
 import torch
 from memplan.graphs.errors import DifferenceError, InputError
-from memplan.runtime.compare.peaks import peaks
-from memplan.runtime.fusion import kernel as compiling
-from memplan.runtime.fusion.choice import Chosen, chosen
-from memplan.runtime.fusion.kernel import Kernel
-from memplan.runtime.model.iteration import with_targets
-from memplan.runtime.program.program import Program
+from memplan.model.iteration import with_targets
+from memplan.profiling.compare.peaks import peaks
+from memplan.profiling.fusion import kernel as compiling
+from memplan.profiling.fusion.choice import Chosen, chosen
+from memplan.profiling.fusion.kernel import Kernel
+from memplan.program.program import Program
 from memplan.training import budgeted
 from torch import Tensor, distributed, nn
 from torch._C._distributed_c10d import HashStore
@@ -133,7 +133,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import torch
-from memplan.runtime.fusion import choice
+from memplan.profiling.fusion import choice
 from memplan.training import budgeted
 from test_compiled_steps import STEPS, momentum, batch, model, optimized
 

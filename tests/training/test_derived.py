@@ -9,11 +9,11 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from memplan.devices.measuring.live_bytes import live_peak
 from memplan.graphs.machine import Links, Machine
-from memplan.runtime.compare.peaks import resident_bytes
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.profile.profile import measure_program
-from memplan.runtime.program.structure import structure
+from memplan.profiling.compare.peaks import resident_bytes
+from memplan.profiling.profile.profile import measure_program
+from memplan.program.structure import structure
 from memplan.training import budgeted
 from torch import Tensor, nn
 from torch.nn import functional

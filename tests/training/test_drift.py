@@ -16,14 +16,14 @@ from weakref import WeakKeyDictionary
 import memplan
 import pytest
 import torch
+from memplan.devices.device.cpu import Cpu
+from memplan.devices.storage import host_buffers
 from memplan.graphs.generators import chain
 from memplan.graphs.machine import Link, Links, Machine
 from memplan.planner.simulator.clock import Queue
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.device.cpu import Cpu
-from memplan.runtime.profile.profile import measure_program
+from memplan.profiling.profile.profile import measure_program
 from memplan.runtime.run.stopwatch import Copied, Times
-from memplan.runtime.storage import host_buffers
 from memplan.solvers import background
 from memplan.training import adapt, budgeted, report
 from memplan.training import plan as planning

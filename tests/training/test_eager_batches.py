@@ -10,9 +10,9 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from memplan.devices.measuring.live_bytes import Peak
 from memplan.graphs.machine import Links, Machine
-from memplan.runtime.measuring.live_bytes import Peak
-from memplan.runtime.unsupported import TraceError
+from memplan.torch_support.unsupported import TraceError
 from memplan.training import eager_batches
 from torch import Tensor, nn
 from torch.nn import functional

@@ -10,10 +10,10 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from memplan.devices.storage.offloaded import Offloaded
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.profile.profile import measure_program
-from memplan.runtime.storage.offloaded import Offloaded
+from memplan.profiling.profile.profile import measure_program
 from memplan.training import budgeted
 from torch import Tensor, nn
 from torch.nn import functional

@@ -22,7 +22,7 @@ import pytest
 import torch
 from failing_operations import ERRORS, FailingAt, enter_faults
 from memplan.graphs.machine import Links, Machine
-from memplan.runtime.compare import batch
+from memplan.profiling.compare import batch
 from torch import nn
 from torch.nn import functional
 

@@ -9,10 +9,10 @@ import memplan
 import pytest
 import torch
 from memplan.graphs.errors import DifferenceError
-from memplan.runtime.compare import batch, comparison
-from memplan.runtime.compare.comparison import ITERATIONS
-from memplan.runtime.compare.eager import run_eager
-from memplan.runtime.run.execute import Outcome, PlannedStep
+from memplan.profiling.compare import batch, comparison
+from memplan.profiling.compare.comparison import ITERATIONS
+from memplan.profiling.compare.eager import run_eager
+from memplan.steps.execute import Outcome, PlannedStep
 from memplan.training import step as steps
 from memplan.training import verification
 from not_none import not_none

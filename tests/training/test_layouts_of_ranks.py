@@ -9,7 +9,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from memplan.runtime.sharded.local_tensors import local_tensor
+from memplan.devices.sharded.local_tensors import local_tensor
 from ranks import ranks
 from sharded_training import mesh_of
 from torch import Tensor, nn

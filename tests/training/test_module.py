@@ -13,9 +13,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memplan.devices.measuring.live_bytes import live_peak
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.schedule.schedule import Verb
-from memplan.runtime.measuring.live_bytes import live_peak
 from torch import Tensor, nn
 from torch.nn import functional
 

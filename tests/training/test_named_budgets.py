@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import memplan
 import pytest
 import torch
-from memplan.runtime.measuring.live_bytes import live_peak
+from memplan.devices.measuring.live_bytes import live_peak
 from memplan.solvers.problem import InfeasibleError
 from torch import Tensor, nn
 from torch.nn import functional

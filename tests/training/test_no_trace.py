@@ -12,10 +12,10 @@ import memplan
 import numpy as np
 import pytest
 import torch
-from memplan.runtime.compare import batch, comparison, eager
-from memplan.runtime.model.iteration import Iteration, Updates
-from memplan.runtime.model.saved import SavedTensor, elements_of
-from memplan.runtime.model.unchanged import unchanged
+from memplan.guards.saved import SavedTensor, elements_of
+from memplan.guards.unchanged import unchanged
+from memplan.model.iteration import Iteration, Updates
+from memplan.profiling.compare import batch, comparison, eager
 from no_trace import differences, digest
 from not_none import not_none
 from torch import nn
@@ -250,7 +250,7 @@ def test_ctrl_c_while_it_compares(when, verify, monkeypatch):
     original = eager.run_eager
     for file in (comparison, batch):
         monkeypatch.setattr(file, "run_eager", run_eager)
-    monkeypatch.setattr("memplan.runtime.model.unchanged.SavedTensor", Interrupting)
+    monkeypatch.setattr("memplan.guards.unchanged.SavedTensor", Interrupting)
     options = {"budget": "100%", "cache": False, "time_limit": 1, "verify": verify}
     with pytest.raises(KeyboardInterrupt):
         memplan.optimize(module, X, optimizer=optimizer, **options)(X)

@@ -9,9 +9,9 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from memplan.devices.storage.offloaded import Offloaded, bring_back
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.simulator.simulate import simulate
-from memplan.runtime.storage.offloaded import Offloaded, bring_back
 from memplan.solvers.problem import InfeasibleError
 from memplan.training.old_gradients import OldGradients
 from memplan.training.plan import Planner

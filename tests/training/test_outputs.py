@@ -12,7 +12,7 @@ import memplan
 import pytest
 import torch
 from memplan.graphs.machine import Links, Machine
-from memplan.runtime.profile.profile import measure_program
+from memplan.profiling.profile.profile import measure_program
 from memplan.training import budgeted
 from torch import Tensor, nn
 from torch.nn import functional

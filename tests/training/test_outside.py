@@ -8,10 +8,10 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from memplan.devices.measuring.live_bytes import live_peak
 from memplan.graphs.machine import Links, Machine
-from memplan.runtime.compare.peaks import generator_bytes, resident_bytes
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.updates.optimizer_memory import counted
+from memplan.profiling.compare.peaks import generator_bytes, resident_bytes
+from memplan.updates.optimizer_memory import counted
 from torch import Tensor, nn
 from torch.nn import functional
 

@@ -10,7 +10,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from memplan.runtime import torch_internals
+from memplan.torch_support import torch_internals
 from torch import nn, profiler
 
 LINE = "a plan is measured with PyTorch's profiler, of which there is one, and yours is on"
@@ -107,7 +107,7 @@ def test_whichever_profiler_warms_up_is_seen():
     """Prepared before the first question or after it, by a step or directly; not when it has ended."""
     script = """
 from torch.profiler import ProfilerActivity, _KinetoProfile, profile, schedule
-from memplan.runtime.torch_internals import profiler_is_prepared
+from memplan.torch_support.torch_internals import profiler_is_prepared
 cpu = {"activities": [ProfilerActivity.CPU]}
 early = _KinetoProfile(**cpu)
 early.prepare_trace()

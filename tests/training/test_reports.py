@@ -15,12 +15,12 @@ import memplan
 import pytest
 import torch
 from five_layers import INPUTS, adamw, loss_of, model, optimized
+from memplan.devices.device.cpu import Cpu
+from memplan.devices.measuring.measure import Measurement
 from memplan.graphs.errors import InputError
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.units import format_bytes
-from memplan.runtime.device.cpu import Cpu
-from memplan.runtime.measuring.measure import Measurement
-from memplan.runtime.profile.profile import measure_program
+from memplan.profiling.profile.profile import measure_program
 from memplan.training import budgeted, progress
 from memplan.training.progress import Line, ProgressEvent
 from memplan.training.report import ENOUGH

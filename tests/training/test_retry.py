@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 from five_layers import INPUTS, adamw, loss_of, model, optimized
+from memplan.devices.device.cpu import Cpu
 from memplan.graphs.machine import Links, Machine
-from memplan.runtime.device.cpu import Cpu
-from memplan.runtime.run import cycle, execute
+from memplan.runtime.run import cycle
 from memplan.solvers.registry.run import solve_or_unpin
+from memplan.steps import execute
 from memplan.training import budgeted
 from simulated_device.device import SimulatedDevice
 from torch import nn

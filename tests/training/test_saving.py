@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from memplan.devices.storage.host_access import at_home_value
+from memplan.devices.storage.offloaded import Offloaded
 from memplan.graphs.errors import InputError, MismatchError
 from memplan.graphs.machine import Links, Machine
-from memplan.runtime.storage.host_access import at_home_value
-from memplan.runtime.storage.offloaded import Offloaded
 from memplan.training import checkpoint
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_loader import load

@@ -11,12 +11,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memplan.runtime.device.cpu import Cpu
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.program.program import Value
-from memplan.runtime.sharded.gradients import spread_rows
-from memplan.runtime.sharded.ranks import Ranks
-from memplan.runtime.sharded.shards import Shards, checksums
+from memplan.devices.device.cpu import Cpu
+from memplan.devices.measuring.live_bytes import live_peak
+from memplan.devices.sharded.gradients import spread_rows
+from memplan.devices.sharded.ranks import Ranks
+from memplan.devices.sharded.shards import Shards, checksums
+from memplan.program.program import Value
 from sharded_training import whole
 from torch import Tensor, nn
 from torch import distributed as dist

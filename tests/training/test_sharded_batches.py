@@ -8,7 +8,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from memplan.runtime.measuring.live_bytes import live_peak
+from memplan.devices.measuring.live_bytes import live_peak
 from ranks import ranks
 from sharded_models import batch, make
 from sharded_training import Trained, adamw, by_fsdp, differences, planned_step, share_bytes, whole

@@ -18,10 +18,10 @@ import memplan
 import pytest
 import torch
 from failing_operations import ERRORS, FailingAt, MineError, enter_faults
+from memplan.devices.sharded.local_tensors import local_tensor
 from memplan.graphs.machine import Links, Machine
-from memplan.runtime.model.processes import Processes
+from memplan.model.processes import Processes
 from memplan.runtime.run.cycle import LOST_AMONG_RANKS
-from memplan.runtime.sharded.local_tensors import local_tensor
 from memplan.training.together import ranks_of
 from ranks import ranks
 from torch import Tensor, nn

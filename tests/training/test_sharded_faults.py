@@ -22,10 +22,10 @@ import pytest
 import torch
 from failing_operations import FailingAt, enter_faults, faulty
 from memplan import version
+from memplan.devices.sharded import signs, store
+from memplan.devices.sharded.arrival import Meeting
+from memplan.devices.sharded.ranks import Ranks
 from memplan.runtime.run.cycle import LOST_AMONG_RANKS
-from memplan.runtime.sharded import signs, store
-from memplan.runtime.sharded.arrival import Meeting
-from memplan.runtime.sharded.ranks import Ranks
 from memplan.training.together import end_groups
 from ranks import ranks
 from sharded_training import Size, mesh_of
@@ -411,8 +411,8 @@ WAITS = """
 import os, signal
 from datetime import timedelta
 from torch import distributed as dist
-from memplan.runtime.sharded.arrival import Meeting
-from memplan.runtime.sharded.store import SharedStore
+from memplan.devices.sharded.arrival import Meeting
+from memplan.devices.sharded.store import SharedStore
 
 dist.init_process_group("cuda:gloo")
 if dist.get_rank():

@@ -15,12 +15,12 @@ import torch
 from accelerate_on_cpus import free_port
 from click.testing import CliRunner
 from memplan.cli.main import main
+from memplan.devices.sharded.meshes import Mesh
+from memplan.devices.sharded.network import measure_network
+from memplan.devices.sharded.ranks import Ranks
 from memplan.graphs.files.files import load_graph, save_graph
 from memplan.graphs.files.machine import load_machine
 from memplan.graphs.generators import chain
-from memplan.runtime.sharded.meshes import Mesh
-from memplan.runtime.sharded.network import measure_network
-from memplan.runtime.sharded.ranks import Ranks
 from not_none import not_none
 from ranks import ranks
 from torch import Tensor

@@ -10,12 +10,12 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from memplan.devices.sharded.local_tensors import local_tensor
+from memplan.devices.storage.offloaded import hold_of
 from memplan.graphs.machine import Link, Links, Machine
 from memplan.graphs.transformations.sharding import rank_bytes
 from memplan.planner.schedule.schedule import DEFAULT_MODE, Verb
-from memplan.runtime.program.program import Program
-from memplan.runtime.sharded.local_tensors import local_tensor
-from memplan.runtime.storage.offloaded import hold_of
+from memplan.program.program import Program
 from memplan.training import together
 from not_none import not_none
 from ranks import ranks

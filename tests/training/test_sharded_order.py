@@ -6,20 +6,20 @@ import re
 
 import pytest
 import torch
+from memplan.devices.sharded.gradients import with_padding
+from memplan.devices.sharded.shards import Shards
 from memplan.graphs.machine import Peers
 from memplan.graphs.transformations.sharding import sharded
+from memplan.model.clipping import Clipping
+from memplan.model.iteration import Iteration, Updates
 from memplan.planner.baseline import baseline
 from memplan.planner.schedule.schedule import Schedule, Verb
-from memplan.runtime.model.clipping import Clipping
-from memplan.runtime.model.iteration import Iteration, Updates
-from memplan.runtime.program.graph import Cost, graph_of
-from memplan.runtime.program.program import Program
+from memplan.program.graph import Cost, graph_of
+from memplan.program.program import Program
 from memplan.runtime.run.cycle import Cycle, Terms
-from memplan.runtime.sharded.gradients import with_padding
-from memplan.runtime.sharded.shards import Shards
-from memplan.runtime.trace.output_layouts import trace_real_layouts
 from memplan.solvers.problem import InfeasibleError, Problem
 from memplan.solvers.registry.run import solve
+from memplan.tracing.output_layouts import trace_real_layouts
 from torch import Tensor, nn
 
 pytestmark = pytest.mark.scripts

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from memplan.runtime.measuring.live_bytes import live_peak
+from memplan.devices.measuring.live_bytes import live_peak
 from ranks import ranks
 from sharded_models import batch, make
 from sharded_training import COUNT, Trained, adamw, error, planned_step, share_bytes, wrapped

@@ -12,10 +12,10 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from memplan.devices.measuring.live_bytes import live_peak
+from memplan.devices.sharded.ranks import Ranks
 from memplan.graphs.machine import Memory
 from memplan.planner.schedule.schedule import Verb
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.sharded.ranks import Ranks
 from memplan.solvers.offloading.sharded.policies import POLICIES
 from memplan.training.together import end_groups
 from not_none import not_none

@@ -12,9 +12,9 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from memplan.devices.measuring.live_bytes import live_peak
+from memplan.devices.sharded.shards import Shards
 from memplan.graphs.machine import Link, Links, Machine
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.sharded.shards import Shards
 from memplan.training.saved_file import open_saved
 from ranks import ranks
 from safetensors.torch import save_file

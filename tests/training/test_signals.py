@@ -16,9 +16,22 @@ import memplan
 import pytest
 import torch
 from memplan.graphs.machine import Links, Machine
-from memplan.runtime.interrupts import deferred_signals, open_to_signals
+from memplan.torch_support.interrupts import deferred_signals, open_to_signals
 from not_none import not_none
 from torch import nn
+
+ROOMS = (
+    "devices",
+    "guards",
+    "model",
+    "program",
+    "runtime",
+    "steps",
+    "torch_support",
+    "tracing",
+    "training",
+    "updates",
+)
 
 X = [torch.randn(16, 16, generator=torch.Generator().manual_seed(seed)) for seed in range(5)]
 MACHINE = Machine(host_capacity=2**24, links=Links(d2h=1e9, h2d=1e9))
@@ -66,7 +79,7 @@ class RaisingAt:
 
     def called(self, frame, _event, _argument):
         name = frame.f_code.co_filename
-        own = "/runtime/" in name or "/training/" in name or name.startswith("<")
+        own = any(f"/memplan/{room}/" in name for room in ROOMS) or name.startswith("<")
         return self.line if own and "/tests/" not in name and not name.endswith("interrupts.py") else None
 
     def line(self, _frame, event, _argument):

@@ -9,10 +9,11 @@ import memplan
 import pytest
 import torch
 from memplan.graphs.machine import Links, Machine
-from memplan.runtime.run import cycle, execute
+from memplan.runtime.run import cycle
 from memplan.solvers.auto import auto
 from memplan.solvers.problem import InfeasibleError, NotFoundError, Problem, SolverResult
 from memplan.solvers.registry import kept
+from memplan.steps import execute
 from memplan.training import infeasible
 from simulated_device.device import SimulatedDevice
 from torch import Tensor, nn

@@ -7,7 +7,7 @@ from pathlib import Path
 import memplan
 import pytest
 import torch
-from memplan.runtime.compare import signature
+from memplan.profiling.compare import signature
 from strange_objects import NAMED, STRANGE, Holder
 
 

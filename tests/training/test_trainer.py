@@ -9,8 +9,8 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from memplan.devices.measuring.live_bytes import live_peak
 from memplan.graphs.errors import InputError, MismatchError
-from memplan.runtime.measuring.live_bytes import live_peak
 from not_none import not_none
 from torch import Tensor, nn
 from torch.nn import functional

@@ -8,11 +8,11 @@ from typing import Any
 import memplan
 import pytest
 import torch
+from memplan.devices.device.cpu import Cpu
+from memplan.devices.measuring.live_bytes import live_peak
+from memplan.devices.storage.lazy_init import is_unmade
 from memplan.graphs.errors import InputError
 from memplan.graphs.machine import Links, Machine
-from memplan.runtime.device.cpu import Cpu
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.storage.lazy_init import is_unmade
 from safetensors.torch import save_file
 from torch import Tensor, nn
 

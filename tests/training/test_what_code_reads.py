@@ -34,11 +34,11 @@ import numpy as np
 import pytest
 import torch
 from kinds_of_values import KINDS, THREAD, VARIABLE, Data, Slotted
+from memplan.guards.reads.recorder import Recording
+from memplan.model.iteration import Iteration
 from memplan.planner.baseline import baseline_schedule
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.reads.recorder import Recording
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.trace.trace import trace
+from memplan.steps.execute import PlannedStep
+from memplan.tracing.trace import trace
 from rarer_kinds_of_values import RARER
 from torch import Tensor, nn
 from transfers import unmeasured

@@ -18,9 +18,9 @@ from memplan.cli.main import main
 from memplan.cli.printing.output import Output
 from memplan.cli.replay import open_schedule
 from memplan.cli.report import _origin
+from memplan.devices.device.cpu import Cpu
 from memplan.graphs.errors import InputError
 from memplan.graphs.units import format_bytes
-from memplan.runtime.device.cpu import Cpu
 from memplan.solvers.problem import InfeasibleError
 from memplan.training import progress
 from memplan.training.loop_memory import optimizers_of

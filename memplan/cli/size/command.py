@@ -193,7 +193,7 @@ def size(
     plan size model.py --gpu rtx3060,a100 --batch 1,2,4 --optimizer sgd
     plan size config.json --gpu h100 --ranks 8 --link nvlink
     """
-    from ...runtime.collector import collector_seldom
+    from ...torch_support.collector import collector_seldom
 
     chosen, network = _presets(gpu, host, lanes), Network.of(options)
     registry.chosen_settings(solver, settings)
@@ -354,7 +354,7 @@ def _room(
     preset: Preset, machine_path: Path | None, budget: Budget | None, reserve: Budget | None, output: Output
 ) -> tuple[Preset, Room]:
     """Return the preset with the requested machine, and the bytes to use there."""
-    from ...runtime.profile.workspace import constant_bytes
+    from ...profiling.profile.workspace import constant_bytes
 
     machine = chosen_machine(machine_path, output) or _allocatable(preset)
     if machine.device_capacity is not None and machine.device_capacity > preset.gpu.total:

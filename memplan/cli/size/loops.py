@@ -20,7 +20,7 @@ from ...planner.sizing.estimate_range import Span, memory_span
 from ...planner.sizing.ordinary_loop import ordinary_loop
 
 if TYPE_CHECKING:
-    from ...runtime.profile.estimates import Estimates
+    from ...profiling.profile.estimates import Estimates
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Loops:
 
     def eight_bit(self, batch: int) -> Loop:
         """Return the ordinary loop with optimizer states of 8 bits, whose step makes no copies."""
-        from ...runtime.profile.loops import BLOCK_BYTES, state_elements
+        from ...profiling.profile.loops import BLOCK_BYTES, state_elements
 
         elements = state_elements(self.estimates.program(batch, self.preset))
 
@@ -90,13 +90,13 @@ class Loops:
 
     def tokens(self, batch: int) -> int | None:
         """Return the tokens of a sample, None if the model takes none."""
-        from ...runtime.profile.loops import tokens_per_sample
+        from ...profiling.profile.loops import tokens_per_sample
 
         return tokens_per_sample(self.estimates.program(batch, self.preset), batch)
 
     def adapters(self, batch: int) -> str | None:
         """Return in words which layers have adapters and how much is trained; None if there are none."""
-        from ...runtime.profile.loops import adapted_layers, trained_elements
+        from ...profiling.profile.loops import adapted_layers, trained_elements
 
         program = self.estimates.program(batch, self.preset)
         layers = adapted_layers(program)
@@ -123,7 +123,7 @@ class Loops:
         return loop if peers is None else loop.changed(lambda graph: sharded(graph, peers))
 
     def _micro_batch(self, batch: int) -> Loop:
-        from ...runtime.profile.loops import cost_of_adding
+        from ...profiling.profile.loops import cost_of_adding
 
         loop = Loop(self.estimates.graph(batch, self.preset), self.estimates.at_worst(batch, self.preset))
         cost = cost_of_adding(self.preset)

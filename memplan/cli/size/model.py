@@ -14,7 +14,7 @@ from ...graphs.transformations.updates import When
 from .loop_options import LoopOptions
 
 if TYPE_CHECKING:
-    from ...runtime.profile.estimates import Estimates
+    from ...profiling.profile.estimates import Estimates
 
 
 class Subject(NamedTuple):
@@ -43,18 +43,18 @@ def open_subject(
     length, dtype: for a configuration. loop: options that change what is trained. cached: traces are kept on
     disk, and taken from there. Raises MemplanError, one line.
     """
-    from ...runtime.model.file import ModelFile, load_model_file, path_and_entry
-    from ...runtime.model.hugging_face import (
+    from ...model.file import ModelFile, load_model_file, path_and_entry
+    from ...model.hugging_face import (
         Configured,
         configuration_file,
         is_configuration,
         load_configuration,
     )
-    from ...runtime.model.lora import parse_low_rank
-    from ...runtime.model.variant import Variant
-    from ...runtime.profile.estimates import Estimates
-    from ...runtime.profile.kept_traces import KeptTraces
-    from ...runtime.updates.choice import Choice
+    from ...model.lora import parse_low_rank
+    from ...model.variant import Variant
+    from ...profiling.profile.estimates import Estimates
+    from ...profiling.profile.kept_traces import KeptTraces
+    from ...updates.choice import Choice
 
     _refuse_other_names(model)
     what = None

@@ -14,7 +14,7 @@ from .layout import Layout
 from .room import least_room
 
 PAGE = 4096
-"""Bytes. A disk takes memory that begins at one without a copy in between (runtime/storage/disk.py)."""
+"""Bytes. A disk takes memory that begins at one without a copy in between (devices/storage/disk.py)."""
 
 _TOLERANCE = 1e-3
 """Share of an iteration's time that less memory may cost."""

@@ -6,7 +6,7 @@ memory   low        the tensors alone
                     the blocks of PyTorch's caching allocator, whose rules are replayed, and LOOSE of it: what
                     loops hold besides, the model's outputs for instance. A plan leaves nothing free there:
                     `plan solve --static-layout` gives each tensor its place within the budget
-time     expected   by the roofline with fitted efficiencies (runtime/profile/efficiency.py)
+time     expected   by the roofline with fitted efficiencies (profiling/profile/efficiency.py)
          low, high  divided and multiplied by WITHIN, the factor within which 90 % of published iterations
                     are wanted: benchmarks/results/published.md has how many are, in a half of the rows that
                     nothing was fitted to

@@ -12,10 +12,10 @@ Between the two halves of an iteration that is part of a larger graph it is a ge
 
         v9, = yield v5, v6,                       # the outputs, for their gradients
 
-Before a call that changes a storage in place, `keep((3, v7))` has the journal (storage/journal.py) note it.
-The names are indices: of values (v), of targets (f), of arguments that are not simple numbers (c) and of
-saved generator states (s). Nothing in the source comes from a name in a file. A storage is freed when the
-last value in it is deleted, so every line that follows a `del` has that memory.
+Before a call that changes a storage in place, `keep((3, v7))` has the journal (devices/storage/journal.py)
+note it. The names are indices: of values (v), of targets (f), of arguments that are not simple numbers (c)
+and of saved generator states (s). Nothing in the source comes from a name in a file. A storage is freed when
+the last value in it is deleted, so every line that follows a `del` has that memory.
 
 A recomputed operation makes all its results once more; those that are there already are dropped at once.
 A random operation that will be recomputed has the generator's state saved before its first run, restored
@@ -29,14 +29,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ...devices.calls.randomness import restore_generator, save_generator
+from ...devices.device.choice import device_of
+from ...devices.device.device import Device, StreamDevice
+from ...devices.device.planned_arena import Request
 from ...planner.schedule.schedule import Initial, Schedule, Verb
-from ..calls.randomness import restore_generator, save_generator
-from ..device.choice import device_of
-from ..device.device import Device, StreamDevice
-from ..device.planned_arena import Request
-from ..handover import HANDOVER
-from ..program.free_names import FreeNames
-from ..program.program import Call, Operation, Program, values_read
+from ...program.free_names import FreeNames
+from ...program.handover import HANDOVER
+from ...program.program import Call, Operation, Program, values_read
 from .direct_calls import direct_call
 from .placement import Placement
 from .views import Same, Views

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ...devices.calls.collectives import communicate
+from ...devices.device.device import Device
+from ...devices.storage.copies import loaded, raw, value
 from ...graphs.graph import Graph
 from ...graphs.machine import Memory
 from ...planner.addresses.layout import Layout
 from ...planner.schedule.schedule import Schedule, Verb
 from ...planner.simulator.clock import Queue, source_of
-from ..calls.collectives import communicate
-from ..device.device import Device
-from ..program.program import Program, Value
-from ..storage.copies import loaded, raw, value
+from ...program.program import Program, Value
 from .codegen import Writer
 from .dry_run import FENCE, Ends, IterationCode, Leave, copy_of_key
 from .placement import Placement
@@ -21,7 +21,7 @@ LETTERS = {Memory.DEVICE: "d", Memory.HOST: "h", Memory.DISK: "k"}
 """The memories that the runtime has, by the letter of the variables for copies there."""
 
 JOBS = {Queue.D2H: "offload", Queue.H2D: "prefetch", Queue.DISK_WRITE: "write", Queue.DISK_READ: "read"}
-"""The function that makes a copy, by the transfer queue: from a copy to a copy (storage/copies.py)."""
+"""The function that makes a copy, by the transfer queue: (devices/storage/copies.py)."""
 
 Place = tuple[int, int]
 """A copy: its memory and its storage."""

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..below_autograd import as_traced
-from ..program.names import short_name
-from ..program.program import Call, Program, Ref, Setting, Value
-from ..torch_internals import (
+from ...program.names import short_name
+from ...program.program import Call, Program, Ref, Setting, Value
+from ...torch_support.below_autograd import as_traced
+from ...torch_support.torch_internals import (
     OpOverload,
     TorchDispatchMode,
     functions_named,

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...devices.device.device import Device
+from ...devices.measuring.synthetic_inputs import substitute
+from ...devices.storage.copies import raw, value
+from ...devices.storage.host_buffers import Host, HostBuffer
 from ...graphs.errors import MemplanError
 from ...graphs.graph import Mode
-from ..below_autograd import as_traced
-from ..device.device import Device
-from ..measuring.synthetic_inputs import substitute
-from ..program.program import Call, Operation, Program, values_read
-from ..storage.copies import raw, value
-from ..storage.host_buffers import Host, HostBuffer
+from ...program.program import Call, Operation, Program, values_read
+from ...torch_support.below_autograd import as_traced
 
 _CPU = torch.device("cpu")
 

@@ -30,15 +30,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...devices.device.device import Device
 from ...graphs.graph import Graph, Mode
 from ...graphs.machine import Memory
 from ...planner.addresses.layout import Layout
 from ...planner.schedule.schedule import DEFAULT_MODE, Schedule, Verb
 from ...planner.simulator.clock import Queue, transfer_queue
-from ..device.device import Device
-from ..program.free_names import Name
-from ..program.program import Call, Operation, Program, Ref, values_read
-from ..updates.clipping import clip
+from ...program.free_names import Name
+from ...program.program import Call, Operation, Program, Ref, values_read
+from ...updates.clipping import clip
 from .codegen import Code
 from .copies import CopyWriter, Place, tuple_of, variable
 from .dry_run import IterationCode, copy_of_key

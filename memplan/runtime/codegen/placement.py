@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...devices.device.planned_arena import Request
 from ...graphs.machine import Memory
 from ...planner.addresses.layout import Layout
 from ...planner.addresses.lifetimes import WORKSPACE
 from ...planner.schedule.schedule import Schedule, Verb
-from ..device.planned_arena import Request
-from ..program.program import Program
+from ...program.program import Program
 
 NOWHERE: Request = (0, 0)
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..program.program import Call, Program, Ref, values_read
-from ..torch_internals import memory_of, no_dispatch_modes, no_function_modes
+from ...program.program import Call, Program, Ref, values_read
+from ...torch_support.torch_internals import memory_of, no_dispatch_modes, no_function_modes
 
 AS_STRIDED: Any = torch.ops.aten.as_strided.default
 

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from ...devices.device.device import Device
+from ...devices.device.planned_arena import PlannedRooms, Request
 from ...graphs.errors import InputError
 from ...planner.addresses.layout import Layout
 from ...planner.budget import spelled
 from ...planner.schedule.schedule import Schedule
+from ...program.program import Program
 from ..codegen.placement import Placement
-from ..device.device import Device
-from ..device.planned_arena import PlannedRooms, Request
-from ..program.program import Program
 
 
 class Rooms:

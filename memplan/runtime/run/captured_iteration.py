@@ -21,16 +21,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...devices.device.device import Device
 from ...graphs.errors import MemplanError
 from ...planner.schedule.schedule import Schedule
+from ...program.program import Call, Operation, Program, Ref
+from ...torch_support.torch_internals import ATTENTION, ATTENTION_BACKWARD
+from ...torch_support.unsupported import warn_user
+from ...updates.averages import averages
+from ...updates.rules import if_finite, is_fused
+from ...updates.updates import updates_weights
 from ..codegen.codegen import is_plain
-from ..device.device import Device
-from ..program.program import Call, Operation, Program, Ref
-from ..torch_internals import ATTENTION, ATTENTION_BACKWARD
-from ..unsupported import warn_user
-from ..updates.averages import averages
-from ..updates.rules import if_finite, is_fused
-from ..updates.updates import updates_weights
 
 aten: Any = torch.ops.aten
 

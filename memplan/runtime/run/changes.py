@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...devices.calls.batch_norm import FUNCTIONAL
+from ...devices.calls.cumulative_norm import STATISTICS
 from ...graphs.graph import Phase
-from ..calls.batch_norm import FUNCTIONAL
-from ..calls.cumulative_norm import STATISTICS
-from ..program.program import Operation, Program, Ref
-from ..reach import spelled
-from ..torch_internals import no_torch_function, set_version, version_of
-from ..updates.sums import adds_up
-from ..updates.updates import updates_weights
+from ...program.program import Operation, Program, Ref
+from ...torch_support.reach import spelled
+from ...torch_support.torch_internals import no_torch_function, set_version, version_of
+from ...updates.sums import adds_up
+from ...updates.updates import updates_weights
 
 _COPY: Any = torch.ops.aten.copy_.default
 _STATISTICS = {*FUNCTIONAL.values(), STATISTICS}

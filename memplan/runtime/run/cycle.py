@@ -15,6 +15,15 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from ...devices.device.choice import device_of
+from ...devices.device.device import Device, StreamDevice
+from ...devices.sharded.shards import Shards
+from ...devices.storage.arena import Arena, pinned_arena
+from ...devices.storage.copies import offload, prefetch, raw, read, write
+from ...devices.storage.disk import Disk, File
+from ...devices.storage.host_buffers import Host, HostBuffer
+from ...devices.storage.journal import Journal
+from ...devices.storage.offloaded import Fill
 from ...graphs.errors import MemplanError
 from ...graphs.graph import Graph
 from ...graphs.machine import Links, Machine, Memory
@@ -23,22 +32,13 @@ from ...planner.addresses.pinned import pinned_layout
 from ...planner.schedule.schedule import Schedule, Verb
 from ...planner.simulator.clock import Queue
 from ...planner.simulator.simulate import simulate
+from ...program.graph import Cost, graph_of
+from ...program.program import Program
+from ...torch_support.unsupported import warn_user
+from ...updates.clipping import clip_over_ranks
 from ..codegen.copies import LETTERS, Place, variable
 from ..codegen.dry_run import DryRun, IterationCode
 from ..codegen.iteration import generate_iteration
-from ..device.choice import device_of
-from ..device.device import Device, StreamDevice
-from ..program.graph import Cost, graph_of
-from ..program.program import Program
-from ..sharded.shards import Shards
-from ..storage.arena import Arena, pinned_arena
-from ..storage.copies import offload, prefetch, raw, read, write
-from ..storage.disk import Disk, File
-from ..storage.host_buffers import Host, HostBuffer
-from ..storage.journal import Journal
-from ..storage.offloaded import Fill
-from ..unsupported import warn_user
-from ..updates.clipping import clip_over_ranks
 from .arena import Rooms
 from .queues import Queues, Ticket
 from .stopwatch import Stopwatch

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
+from ...devices.device.device import Device, StreamDevice
+from ...devices.measuring.live_bytes import blocks_of
 from ...planner.schedule.schedule import Schedule
 from ...planner.simulator.simulate import simulate
-from ..device.device import Device, StreamDevice
-from ..measuring.live_bytes import blocks_of
 from .cycle import Cycle, Terms
 
 WATCHED_ITERATIONS = 4

@@ -14,10 +14,10 @@ from itertools import accumulate
 
 from torch import Tensor
 
+from ...devices.storage.offloaded import Offloaded
 from ...graphs.errors import MismatchError
-from ..program.program import Program
-from ..storage.offloaded import Offloaded
-from ..torch_internals import no_torch_function
+from ...program.program import Program
+from ...torch_support.torch_internals import no_torch_function
 
 _ADDRESS = Tensor.data_ptr
 

@@ -7,9 +7,9 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from ..program.program import Program
-from ..sharded.local_tensors import planned_local
-from ..updates.state import OptimizerState
+from ...devices.sharded.local_tensors import planned_local
+from ...program.program import Program
+from ...updates.state import OptimizerState
 
 Owner = Callable[[], Tensor]
 

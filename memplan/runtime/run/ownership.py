@@ -1,8 +1,8 @@
 """Ownership of tensors that a schedule moves: a step takes a module's and an optimizer's, and gives them
 back.
 
-In between they are offloaded (storage/offloaded.py): any use of one has it back first, by another step that
-moves it too. The next iteration takes it once more, and whatever tensor has replaced it.
+In between they are offloaded (devices/storage/offloaded.py): any use of one has it back first, by another
+step that moves it too. The next iteration takes it once more, and whatever tensor has replaced it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from ...devices.storage.blocks import memory_of
+from ...devices.storage.copies import raw, value
+from ...devices.storage.offloaded import Hold, bring_back, give_up, hold_anew, hold_of, offload_value, restore
 from ...graphs.errors import MemplanError, MismatchError
 from ...graphs.machine import Memory
-from ..interrupts import deferred_signals
-from ..model.guards import described, form_of
-from ..program.program import Program
-from ..storage.blocks import memory_of
-from ..storage.copies import raw, value
-from ..storage.offloaded import Hold, bring_back, give_up, hold_anew, hold_of, offload_value, restore
+from ...guards.guards import described, form_of
+from ...program.program import Program
+from ...torch_support.interrupts import deferred_signals
 from .cycle import Cycle
 from .owners import Owner
 

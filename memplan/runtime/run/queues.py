@@ -21,9 +21,9 @@ from weakref import WeakSet
 
 import torch
 
+from ...devices.device.threads import update_threads, use_threads
 from ...graphs.undisturbed import start_thread
 from ...planner.simulator.clock import Queue
-from ..device.threads import update_threads, use_threads
 
 Work = Callable[..., None]
 

@@ -19,18 +19,18 @@ from typing import NoReturn, Protocol
 
 from torch import Tensor
 
+from ...devices.calls.randomness import restore_generator, save_generator
+from ...devices.device.device import Device
+from ...devices.sharded.local_tensors import planned_local
+from ...devices.storage.copies import raw
+from ...devices.storage.journal import Journal
+from ...devices.storage.offloaded import give_up
 from ...graphs.errors import MemplanError
-from ..calls.randomness import restore_generator, save_generator
-from ..device.device import Device
-from ..model.unchanged import NOT_PUT_BACK
-from ..program.program import Program
-from ..sharded.local_tensors import planned_local
-from ..storage.copies import raw
-from ..storage.journal import Journal
-from ..storage.offloaded import give_up
-from ..updates.state import OptimizerState
-from ..updates.sums import sums_of
-from ..updates.updates import updates_weights
+from ...guards.unchanged import NOT_PUT_BACK
+from ...program.program import Program
+from ...updates.state import OptimizerState
+from ...updates.sums import sums_of
+from ...updates.updates import updates_weights
 from .cycle import LOST, LOST_AMONG_RANKS, Cycle
 from .owners import Owners
 from .ownership import Ownership
@@ -191,7 +191,7 @@ class Recovery:
 
 @contextmanager
 def noted_as_undone() -> Generator[None]:
-    """Surround iterations of which all is put back if they fail (model/unchanged.py): the note of one that
+    """Surround iterations of which all is put back if they fail (guards/unchanged.py): the note of one that
     could not do so itself says so.
     """
     try:

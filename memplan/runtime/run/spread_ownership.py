@@ -12,12 +12,12 @@ from typing import NoReturn
 
 from torch import Tensor
 
+from ...devices.sharded.local_tensors import give_up_local
+from ...devices.sharded.shards import Gathered, Shards, Share, local_of, version_of_share
 from ...graphs.errors import MemplanError
 from ...graphs.machine import Memory
+from ...program.program import Program
 from ..codegen.copies import variable
-from ..program.program import Program
-from ..sharded.local_tensors import give_up_local
-from ..sharded.shards import Gathered, Shards, Share, local_of, version_of_share
 from .cycle import Cycle
 from .owners import Owner
 from .ownership import Ownership

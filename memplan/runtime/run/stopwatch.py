@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
+from ...devices.device.device import Device, Stamp
+from ...devices.storage.host_buffers import HostBuffer
 from ...graphs.graph import Graph
 from ...planner.schedule.schedule import DEFAULT_MODE, Schedule, Verb
 from ...planner.simulator.clock import Queue, transfer_queue
 from ..codegen.copies import JOBS
-from ..device.device import Device, Stamp
-from ..storage.host_buffers import HostBuffer
 
 Way = tuple[int, int]
 """An operation and its execution variant."""

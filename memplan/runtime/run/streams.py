@@ -12,7 +12,7 @@ All device memory is allocated and freed by the training thread, on its own stre
 - before memory is freed that a copy reads or fills, the computing stream waits for that copy's event.
 
 Host memory is the device's to copy from (pinned). A block that is dropped is held until the copies of it have
-ended (storage/host_buffers.py), and its allocator too gives it to nobody before.
+ended (devices/storage/host_buffers.py), and its allocator too gives it to nobody before.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ...devices.device.device import Event, Stream, StreamDevice
+from ...devices.storage.host_buffers import HostBuffer
 from ...planner.simulator.clock import Queue
-from ..device.device import Event, Stream, StreamDevice
-from ..storage.host_buffers import HostBuffer
 from .queues import Job, JobQueue, Queues, Ticket, Work
 
 

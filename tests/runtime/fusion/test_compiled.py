@@ -15,28 +15,28 @@ import pytest
 import torch
 from click.testing import CliRunner
 from memplan.cli.main import main
+from memplan.devices.measuring.measure import Measurement
 from memplan.graphs.errors import DifferenceError, InputError, MismatchError
 from memplan.graphs.files.files import load_graph
 from memplan.graphs.graph import Graph
+from memplan.model.iteration import Iteration
 from memplan.planner.baseline import baseline, baseline_schedule
-from memplan.runtime.compare import accuracy as accuracies
-from memplan.runtime.compare.accuracy import accuracy
-from memplan.runtime.compare.compiled import Compiled, compare_compiled
-from memplan.runtime.fusion import kernel as kernels
-from memplan.runtime.fusion.choice import COMPILED, as_in, chosen
-from memplan.runtime.fusion.folds import folds
-from memplan.runtime.fusion.fused import Fused, fused
-from memplan.runtime.fusion.groups import grouped
-from memplan.runtime.fusion.kernel import Kernel
-from memplan.runtime.fusion.uses import Uses
-from memplan.runtime.measuring.measure import Measurement
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.program.graph import Cost, graph_of
-from memplan.runtime.program.program import Program
-from memplan.runtime.run.execute import PlannedStep
-from memplan.runtime.torch_inductor import inductor
-from memplan.runtime.trace.align import aligned
-from memplan.runtime.trace.output_layouts import trace_real_layouts
+from memplan.profiling.compare import accuracy as accuracies
+from memplan.profiling.compare.accuracy import accuracy
+from memplan.profiling.compare.compiled import Compiled, compare_compiled
+from memplan.profiling.fusion import kernel as kernels
+from memplan.profiling.fusion.choice import COMPILED, as_in, chosen
+from memplan.profiling.fusion.folds import folds
+from memplan.profiling.fusion.fused import Fused, fused
+from memplan.profiling.fusion.groups import grouped
+from memplan.profiling.fusion.kernel import Kernel
+from memplan.profiling.fusion.uses import Uses
+from memplan.program.graph import Cost, graph_of
+from memplan.program.program import Program
+from memplan.steps.execute import PlannedStep
+from memplan.torch_support.torch_inductor import inductor
+from memplan.tracing.align import aligned
+from memplan.tracing.output_layouts import trace_real_layouts
 from recomputing import recomputing
 from torch import nn
 from torch._inductor.async_compile import AsyncCompile
@@ -207,7 +207,7 @@ def test_a_compiler_that_fails_is_refused_in_one_line(tmp_path: Path) -> None:
         "#!/bin/sh\ncase $1 in --version) echo g++ 13; exit;; esac\necho 'x.cpp:1: error: no disk'; exit 1\n"
     )
     broken.chmod(0o755)
-    code = "from memplan.runtime.fusion.kernel import *; check_compiler(torch.device('cpu'))"
+    code = "from memplan.profiling.fusion.kernel import *; check_compiler(torch.device('cpu'))"
     settings = {**os.environ, "CXX": str(broken), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     ran = subprocess.run(
         [sys.executable, "-c", code], env=settings, capture_output=True, text=True, check=False
@@ -225,7 +225,7 @@ def test_libraries_in_a_folder_with_a_space(tmp_path: Path) -> None:
 import torch.utils.cpp_extension as extension
 extension.TORCH_LIB_PATH = {str(folder / "lib")!r}
 import torch
-from memplan.runtime.fusion.kernel import check_compiler
+from memplan.profiling.fusion.kernel import check_compiler
 check_compiler(torch.device("cpu"))
 """
     settings = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from memplan.graphs.errors import MismatchError
 from memplan.graphs.graph import Kind, Phase
 from memplan.planner.baseline import baseline, baseline_schedule
+from memplan.profiling.fusion import fused as fusing
+from memplan.profiling.fusion.folds import folds
+from memplan.profiling.fusion.groups import Group, grouped, outside
+from memplan.profiling.fusion.kernel import Kernel
+from memplan.profiling.fusion.members import Members
+from memplan.profiling.fusion.uses import Uses
+from memplan.program.graph import Cost, graph_of
+from memplan.program.program import Call, Operation, Program, Ref, Storage, Value
 from memplan.runtime.codegen.codegen import generate
-from memplan.runtime.fusion import fused as fusing
-from memplan.runtime.fusion.folds import folds
-from memplan.runtime.fusion.groups import Group, grouped, outside
-from memplan.runtime.fusion.kernel import Kernel
-from memplan.runtime.fusion.members import Members
-from memplan.runtime.fusion.uses import Uses
-from memplan.runtime.program.graph import Cost, graph_of
-from memplan.runtime.program.program import Call, Operation, Program, Ref, Storage, Value
 
 aten: Any = torch.ops.aten
 SIDE = 8

@@ -34,7 +34,7 @@ LAYERS = {
 
 @cache
 def graph_of(model: str) -> Graph:
-    from memplan.runtime.profile.estimate import estimate
+    from memplan.profiling.profile.estimate import estimate
 
     return estimate(str(EXAMPLES / f"{model}.py"), "A100")
 

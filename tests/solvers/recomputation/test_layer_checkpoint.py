@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 import torch
+from memplan.devices.measuring.live_bytes import live_peak
 from memplan.graphs.draft import Draft
 from memplan.graphs.generators import layered as layered_dag
 from memplan.graphs.graph import Graph, Kind, Phase
+from memplan.model.iteration import Iteration
 from memplan.planner.baseline import baseline
 from memplan.planner.schedule.schedule import Verb
-from memplan.runtime.compare.eager import run_eager
-from memplan.runtime.compare.peaks import resident_bytes
-from memplan.runtime.measuring.live_bytes import live_peak
-from memplan.runtime.model.iteration import Iteration
-from memplan.runtime.profile.profile import graph_from, measure_program
-from memplan.runtime.trace.output_layouts import residents, trace_real_layouts
+from memplan.profiling.compare.eager import run_eager
+from memplan.profiling.compare.peaks import resident_bytes
+from memplan.profiling.profile.profile import graph_from, measure_program
 from memplan.solvers.problem import InfeasibleError, NotAcceptedError, Problem
 from memplan.solvers.recomputation.checkpointing.layer_checkpoint import numbered
 from memplan.solvers.registry.run import solve
+from memplan.tracing.output_layouts import residents, trace_real_layouts
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

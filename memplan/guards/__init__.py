@@ -1,0 +1,1 @@
+"""What a plan assumes of Python: read in a trace, put back after it, checked before each iteration."""

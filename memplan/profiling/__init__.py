@@ -1,0 +1,1 @@
+"""Measurements: a program's times and bytes, and planned iterations compared with eager ones."""

@@ -1,0 +1,82 @@
+"""An iteration with compiled operations: the plan's bits are those without a plan, and as exact as
+eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...graphs.errors import DifferenceError
+from ...model.iteration import Iteration
+from ...planner.baseline import baseline_schedule
+from ...program.graph import Cost, graph_of
+from ...program.program import Program
+from ...steps.execute import PlannedStep
+from ...updates.parts import adding
+from ..fusion.fused import Kernels
+from .accuracy import accuracy
+from .comparison import Comparison, between, compare, compared_iterations
+
+
+class Compiled(NamedTuple):
+    """A program with compiled operations and what it was made of.
+
+    uncompiled: the program before it was compiled.
+    kernels: of the compiled one.
+    """
+
+    uncompiled: Program
+    kernels: Kernels
+
+
+def compare_compiled(
+    iteration: Iteration,
+    step: PlannedStep,
+    compiled: Compiled,
+    iterations: Sequence[PlannedStep] | None = None,
+) -> Comparison:
+    """Compare the plan with the same kernels without a plan, bit by bit, and these with eager's, see
+    `accuracy`.
+
+    iterations: see `compare`.
+    """
+    iterations = compared_iterations(step) if iterations is None else iterations
+    found = between(iteration, _in_traced_order(iteration, step.program, step, iterations), iterations)
+    if not found.equal:
+        return found
+    try:
+        exact = accuracy(iteration, compiled.uncompiled, step.program, compiled.kernels)
+    except DifferenceError as error:
+        return found._replace(first=str(error), largest=float("nan"))
+    return found._replace(compiled=str(exact))
+
+
+def compare_traced(
+    iteration: Iteration,
+    step: PlannedStep,
+    compiled: Compiled,
+    iterations: Sequence[PlannedStep] | None = None,
+) -> Comparison:
+    """Compare the traced program, uncompiled and in traced order, with eager PyTorch, bit by bit.
+
+    iterations: iterations of the compiled step.
+    """
+    iterations = compared_iterations(step) if iterations is None else iterations
+    uncompiled = _in_traced_order(iteration, compiled.uncompiled, step, iterations)
+    return compare(iteration, uncompiled[iterations.index(step)], uncompiled)
+
+
+def _in_traced_order(
+    iteration: Iteration, program: Program, step: PlannedStep, iterations: Sequence[PlannedStep]
+) -> list[PlannedStep]:
+    """Return the iterations with this program, kept whole and in traced order.
+
+    step: the one that updates; the others are of batches that do not.
+    """
+
+    def made(program: Program) -> PlannedStep:
+        graph = graph_of(program, [Cost(0.0)] * len(program.operations))
+        return PlannedStep(iteration, program, baseline_schedule(graph))
+
+    by_step = {each: made(program if each is step else adding(program).program) for each in {*iterations}}
+    return [by_step[each] for each in iterations]

@@ -1,0 +1,254 @@
+"""Estimates of a program's operations for a GPU that is not here: the graph's times by the roofline.
+
+The program has the operations that PyTorch runs on a GPU of that compute capability (devices/absent_gpu). A
+model is built and traced without memory for it; of many equal layers four, where that gives the same program
+(tracing/repeated.py).
+
+What an operation demands is one thing, what a GPU makes of it another: `Demand.cost`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from ...devices.absent_gpu.absent_gpu import absent_gpu
+from ...devices.absent_gpu.capability import Capability
+from ...devices.device.device import StreamDevice
+from ...devices.device.host_capacity import available_bytes
+from ...devices.measuring.synthetic_inputs import signature, substitute
+from ...graphs.errors import MemplanError
+from ...graphs.graph import Graph, Phase
+from ...graphs.machine import Updates
+from ...graphs.machines.gpus import Gpu, lacks
+from ...graphs.machines.presets import Preset, find_preset
+from ...model.file import ModelFile, load_model_file
+from ...model.iteration import Iteration
+from ...program.graph import Cost, graph_of, with_costs
+from ...program.program import Call, Program, values_read
+from ...torch_support.unsupported import is_value_dependent
+from ...tracing.trace import trace
+from ...updates.choice import Choice, updated
+from ...updates.optimizers.adamw import ADAMW, ADAMW_FUSED
+from ...updates.rules import effort, is_fused
+from ...updates.updates import updates_weights
+from .efficiency import efficiencies
+from .fake_build import fake_build
+from .roofline import Work, distinct_bytes, launch_seconds, seconds, work_of
+from .rounds import Progress
+from .workspace import Workspace, constant_bytes, workspace_of
+
+
+def estimate_source(gpu: Gpu, works: Iterable[Work]) -> dict[str, Any]:
+    """Return what a graph's source says of an estimate: for which GPU, by what, and which dtypes it lacks."""
+    rates = dict.fromkeys(work.rate for work in works if work.flops)
+    notes = [line for rate in rates if (line := lacks(gpu, rate)) is not None]
+    capability = str(Capability(*gpu.capability))
+    return {
+        "gpu": gpu.name,
+        "capability": capability,
+        "data": gpu.source,
+        **({"notes": notes} if notes else {}),
+    }
+
+
+def estimate(
+    model: str, gpu: str | Preset, progress: Progress | None = None, optimizer: Choice | None = None
+) -> Graph:
+    """Estimate the graph of the iteration that a model file, `path[:entry]`, builds; its machine is the
+    GPU's preset.
+
+    gpu: a preset, its name, or a machine file that describes its GPU.
+
+    optimizer: the updates of its weights, at the machine's speeds; without one the gradients are the result.
+
+    `source.device` is the one whose operations were traced. Raises MemplanError, one line.
+    """
+    preset = find_preset(gpu)
+    return estimate_file(load_model_file(model), preset, progress, optimizer=optimizer)
+
+
+def estimate_file(
+    file: ModelFile,
+    preset: Preset,
+    progress: Progress | None = None,
+    batch: int | None = None,
+    optimizer: Choice | None = None,
+) -> Graph:
+    """Estimate the graph of a model file, as `estimate` does.
+
+    batch: samples in an iteration, None: the model file's own.
+    """
+    program = traced(file, batch, optimizer, preset.gpu)
+    return graph_from_demands(file, preset, program, demands_of(program, progress), optimizer)
+
+
+def traced(file: ModelFile, batch: int | None, optimizer: Choice | None, gpu: Gpu) -> Program:
+    """Trace the program that a GPU runs, of a model that is built without memory for it."""
+    return trace_for(Capability(*gpu.capability), partial(file.build, batch), optimizer)
+
+
+def trace_for(
+    capability: Capability, build: Callable[[], Iteration], optimizer: Choice | None = None
+) -> Program:
+    """Trace the program that a GPU of this capability runs.
+
+    The model is built without memory; with memory, on the host, if its code asks for values of its tensors
+    and the host has room for its weights.
+    """
+    with absent_gpu(capability):
+        iteration = fake_build(build)
+        try:
+            return trace(updated(iteration, optimizer))
+        except MemplanError as error:
+            weights = sum(parameter.nbytes for parameter in iteration.module.parameters())
+            if not is_value_dependent(error.__cause__ or error) or weights > (available_bytes() or weights):
+                raise
+        return trace(updated(build(), optimizer))
+
+
+def graph_from_demands(
+    file: ModelFile, preset: Preset, program: Program, demands: Sequence[Demand], optimizer: Choice | None
+) -> Graph:
+    source = {
+        "model": file.path,
+        "entry": file.entry,
+        **_source_on(preset, demands),
+        **({} if optimizer is None else {"optimizer": optimizer.document()}),
+    }
+    return graph_of(
+        program,
+        costs_of(program, demands, preset.gpu, preset.machine.updates),
+        name=file.name,
+        source=source,
+        machine=preset.machine,
+        block_bytes=StreamDevice.block_bytes,
+    )
+
+
+def graph_on(graph: Graph, preset: Preset, program: Program, demands: Sequence[Demand]) -> Graph:
+    """Return the graph of the same program on another GPU that runs the same operations."""
+    costs = costs_of(program, demands, preset.gpu, preset.machine.updates)
+    return with_costs(graph, costs, _source_on(preset, demands), preset.machine)
+
+
+def _source_on(preset: Preset, demands: Sequence[Demand]) -> dict[str, Any]:
+    works = (one.work for one in demands)
+    return {"estimate": estimate_source(preset.gpu, works), "constant": constant_bytes(preset.gpu)}
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Demand of one operation on a GPU.
+
+    workspace: see workspace.py; of an update its temporaries.
+    passes: of an update, how often it walks over as many bytes as the gradient has (`size`).
+    fused: by a fused kernel.
+    """
+
+    work: Work
+    workspace: Workspace
+    passes: int | None = None
+    size: int = 0
+    fused: bool = False
+
+    def cost(self, gpu: Gpu, updates: Updates, phase: Phase) -> Cost:
+        """Return the cost by the roofline; that of an update by how often it passes over its bytes,
+        relative to AdamW.
+
+        The machine names AdamW's speed. A fused update is compared with the fused AdamW, if the machine names
+        that. Without a named speed an update runs at the bandwidth of the device, and on no host.
+        """
+        launch = launch_seconds(phase)
+        if self.passes is None:
+            return Cost(seconds(self.work, gpu), self.workspace.usual, launch_seconds=launch)
+        passed = self.passes * self.size
+        host = _pass_rate(updates.host, updates.host_fused, fused=self.fused)
+        return Cost(
+            update_seconds(passed, gpu, updates, fused=self.fused),
+            self.workspace.usual,
+            None if host is None else passed / host,
+            self.workspace.usual,
+            launch,
+        )
+
+
+def update_seconds(passed: int, gpu: Gpu, updates: Updates, *, fused: bool) -> float:
+    """Return the time of an update on the device.
+
+    passed: bytes that it reads and writes.
+    """
+    device = _pass_rate(updates.device, updates.device_fused, fused=fused)
+    if device is None:
+        return seconds(Work(0, passed, ""), gpu)
+    return passed / device + efficiencies().kernel
+
+
+def estimate_program(
+    program: Program, gpu: Gpu, progress: Progress | None = None, updates: Updates | None = None
+) -> list[Cost]:
+    """Return, per operation, its roofline time and its workspace.
+
+    updates: how fast AdamW runs on the device and on the host, if known.
+    """
+    return costs_of(program, demands_of(program, progress), gpu, updates or Updates())
+
+
+def costs_of(program: Program, demands: Sequence[Demand], gpu: Gpu, updates: Updates) -> list[Cost]:
+    """Return the cost of each operation on a GPU, from what it demands."""
+    known: dict[tuple[int, Phase], Cost] = {}  # equal calls have one demand
+    for operation, demand in zip(program.operations, demands, strict=True):
+        if (key := (id(demand), operation.phase)) not in known:
+            known[key] = demand.cost(gpu, updates, operation.phase)
+    return [known[id(demand), one.phase] for one, demand in zip(program.operations, demands, strict=True)]
+
+
+def demands_of(program: Program, progress: Progress | None = None) -> list[Demand]:
+    """Return each operation's demand."""
+    known: dict[Hashable, Demand] = {}
+    demands: list[Demand] = []
+    for operation in program.operations:
+        key = signature(program, operation.call)
+        if key not in known:
+            asks = _update if updates_weights(operation) else _demand
+            known[key] = asks(program, operation.call)
+        demands.append(known[key])
+        if progress is not None:
+            progress(len(demands), len(program.operations), operation.name)
+    return demands
+
+
+def _demand(program: Program, call: Call) -> Demand:
+    tensors = {value: _layout(program, value) for value in values_read(call)}
+    arguments, keywords = substitute(call.arguments, tensors), substitute(call.keywords, tensors)
+    results: list[Any] = [None if value is None else _layout(program, value) for value in call.outputs]
+    made = call.target, arguments, keywords, tuple(results) if call.several else results[0]
+    return Demand(work_of(*made), workspace_of(*made))
+
+
+def _update(program: Program, call: Call) -> Demand:
+    _weight, gradient, *_states = values_read(call)
+    size = distinct_bytes(_layout(program, gradient))
+    passes, temporaries = effort(call.target, call.keywords)
+    workspace = Workspace(temporaries * size, temporaries * size)
+    return Demand(Work(0, 0, ""), workspace, passes, size, is_fused(call.target, call.keywords))
+
+
+def _pass_rate(adamw: float | None, fused_adamw: float | None, *, fused: bool) -> float | None:
+    """Return how many bytes an update reads or writes per second.
+
+    adamw, fused_adamw: bytes of weights that these update per second.
+    """
+    if fused and fused_adamw is not None:
+        return ADAMW_FUSED.passes * fused_adamw
+    return None if adamw is None else ADAMW.passes * adamw
+
+
+def _layout(program: Program, value: int) -> torch.Tensor:
+    """Create a tensor of the value's shape, strides and dtype, without data."""
+    form = program.values[value]
+    return torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device="meta")

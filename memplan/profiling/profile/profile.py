@@ -1,0 +1,188 @@
+"""`plan profile`: a model traced, each of its operations measured, and one iteration compared with eager.
+
+Each distinct call (operation, shapes, strides, dtypes, other arguments) is measured by itself, on synthetic
+inputs, so that measuring takes far less memory than the iteration, and seconds if that takes seconds: a GPT-2
+of 6 layers has 499 operations of which 88 are distinct. Only the comparison needs the memory of eager
+PyTorch; if there is not that much, the graph says that it was not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...devices.device.choice import check_device, device_of
+from ...devices.measuring.live_bytes import check_profiler
+from ...devices.measuring.measure import Measurement
+from ...graphs.graph import Graph
+from ...model.file import load_model_file
+from ...model.iteration import on_device
+from ...program.graph import Cost, graph_of
+from ...program.program import Operation, Program
+from ...tracing.output_layouts import residents, trace_real_layouts
+from ...updates.choice import Choice, updated
+from ..compare.accuracy import accuracy
+from ..compare.verdict import verdict
+from ..fusion.choice import COMPILED, chosen
+from .against_eager import Check, check_against_eager, doubt_line
+from .rounds import Progress, Rounds, uncertainty
+
+
+def profile(
+    model: str,
+    device: str = "cpu",
+    progress: Progress | None = None,
+    optimizer: Choice | None = None,
+    *,
+    compiling: bool = False,
+) -> Graph:
+    """Profile the iteration that a model file, `path[:entry]`, builds, as a graph.
+
+    Raises MemplanError, one line.
+
+    optimizer: the updates of its weights; without one the gradients are the result.
+    compiling: operations are fused by Inductor if that is faster; `source.compiled` says which, see
+        docs/formats.md.
+
+    `source` says where the graph comes from, how good the times are (`measured`, see `quality`) and whether
+    the traced iteration equals eager PyTorch's (`eager`, see `verdict`).
+    """
+    check_device(device)
+    file = load_model_file(model)
+    iteration = updated(on_device(file.build(), device), optimizer)
+    program = trace_real_layouts(iteration)
+    rounds = measured_in_rounds(program, residents(program, iteration), progress, ran=True)
+    clock = device_of(program.device).clock_rate()  # while the device is warm
+    eager = verdict(iteration, program, graph_from(program, rounds.measurements()))
+    check = check_against_eager(iteration, program, rounds, eager)
+    measured = rounds.measurements()
+    graph = graph_from(program, measured, name=file.name)
+    source = {
+        "model": file.path,
+        "entry": file.entry,
+        "threads": torch.get_num_threads(),
+        "measured": quality(measured, check),
+        "eager": eager,
+        **({} if optimizer is None else {"optimizer": optimizer.document()}),
+    }
+    where = device_of(program.device)
+    if (capability := where.capability()) is not None:
+        source["capability"] = capability
+    if card := where.surroundings():
+        source["card"] = card if clock is None else {**card, "clock": clock}
+    if constant := where.constant_bytes():
+        source["constant"] = constant
+    if compiling:
+        found = chosen(program, measured, progress)
+        exact = accuracy(iteration, program, found.program, found.kernels)
+        graph = graph_from(found.program, found.measured, name=file.name)
+        source |= {COMPILED: found.groups, "accuracy": exact.ratio}
+    return replace(graph, source={**graph.source, **source})
+
+
+def measure_program(
+    program: Program,
+    tensors: Mapping[int, torch.Tensor],
+    progress: Progress | None = None,
+    *,
+    ran: bool = False,
+    limit_seconds: float | None = None,
+) -> list[Measurement]:
+    """Measure each operation; equal signatures share one measurement.
+
+    tensors: those of inputs, buffers and constants, by value. They and the random generator stay as they are.
+    ran: all operations have been run before in this process, as `trace_real_layouts` does.
+    limit_seconds: of the rounds after the first, by default `rounds.LIMIT_SECONDS`.
+
+    Raises InputError if the user's profiler is on.
+    """
+    return measured_in_rounds(program, tensors, progress, ran=ran, limit_seconds=limit_seconds).measurements()
+
+
+def measured_in_rounds(
+    program: Program,
+    tensors: Mapping[int, torch.Tensor],
+    progress: Progress | None = None,
+    *,
+    ran: bool = False,
+    limit_seconds: float | None = None,
+) -> Rounds:
+    """Measure each operation as `measure_program`, and return the rounds, which can go on."""
+    check_profiler(program.device)
+    rounds = Rounds(program, tensors, ran=ran)
+    rounds.run_until_settled(progress, limit_seconds)
+    return rounds
+
+
+def graph_from(program: Program, measured: Sequence[Measurement], **labels: Any) -> Graph:
+    """Build the graph with what was measured.
+
+    labels: `name` and `source`, see graph_of.
+    """
+    program = with_true_sizes(program, measured)
+    return graph_of(program, costs_of(program, measured), **labels)
+
+
+def with_true_sizes(program: Program, measured: Sequence[Measurement]) -> Program:
+    """Return the program with its storages as large as they came out.
+
+    Some operations give back more than they say: `mse_loss` returns one number in a storage of its input's
+    size.
+    """
+    storages = list(program.storages)
+    for operation, one in zip(program.operations, measured, strict=True):
+        for output, size in zip(operation.call.outputs, one.result_bytes, strict=False):
+            if output is not None and (storage := program.values[output].storage) in operation.writes:
+                storages[storage] = storages[storage]._replace(bytes=size)
+    return replace(program, storages=storages)
+
+
+def costs_of(program: Program, measured: Sequence[Measurement]) -> list[Cost]:
+    """Convert measurements to costs: the memory of an operation in addition to its outputs is its
+    workspace.
+    """
+
+    def outputs(operation: Operation) -> int:
+        return sum(program.storages[storage].bytes for storage in operation.writes)
+
+    return [
+        Cost(
+            one.seconds,
+            max(0, one.peak_bytes - outputs(operation)),
+            one.host_seconds,
+            one.host_bytes,
+            one.launch,
+        )
+        for operation, one in zip(program.operations, measured, strict=True)
+    ]
+
+
+def quality(measured: Sequence[Measurement], check: Check | None = None) -> dict[str, Any]:
+    """Return figures on how far the times can be trusted, for the graph's `source`.
+
+    signatures: number of distinct calls.
+    spread: interquartile range over median, the median over the distinct calls.
+    spread_by_time: its mean over operations, weighted by their time.
+    off: share of the time by which it may be wrong since rounds of measuring did not agree.
+    sum, eager: seconds of the operations alone and in eager PyTorch, if that was measured.
+    doubt: the line for the user, if there is one.
+    """
+    if not measured:
+        return {"signatures": 0, "spread": 0.0, "spread_by_time": 0.0, "off": 0.0}
+    distinct = list({id(one): one for one in measured}.values())
+    seconds = [one.seconds for one in measured]
+    figures: dict[str, Any] = {
+        "signatures": len(distinct),
+        "spread": round(float(np.median([one.spread for one in distinct])), 4),
+        "spread_by_time": round(float(np.average([one.spread for one in measured], weights=seconds)), 4),
+        "off": round(uncertainty(measured), 4),
+    }
+    if check is not None:
+        figures |= {"sum": check.sum, "eager": check.eager}
+    if (line := doubt_line(measured, check)) is not None:
+        figures["doubt"] = line
+    return figures

@@ -1,0 +1,1 @@
+"""A traced iteration as calls over storages, and the names in it."""

@@ -1,0 +1,103 @@
+"""The optimizer that a command line or a graph's `source` names, made for a module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..graphs.errors import InputError
+from ..graphs.files.fields import check_fields, mapping
+from ..graphs.transformations.updates import When
+from ..model.clipping import Clipping, parse_norm
+from ..model.iteration import Iteration, Updates
+from .catalogue import OPTIMIZERS
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A planned optimizer by name, with hyperparameters.
+
+    name: of a file in `optimizers/`.
+    update: when weights are updated.
+    clip_norm: of all gradients; None without clipping.
+    fused: by PyTorch's fused kernels, if it has some and they take the parameters: several times as fast,
+    with other bits.
+    The rest are the optimizer's own; None is its default.
+    """
+
+    name: str
+    update: When = "in-backward"
+    lr: float | None = None
+    weight_decay: float | None = None
+    momentum: float | None = None
+    betas: tuple[float, float] | None = None
+    eps: float | None = None
+    amsgrad: bool | None = None
+    nesterov: bool | None = None
+    clip_norm: float | None = None
+    fused: bool = True
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Make the optimizer. Raises InputError for a hyperparameter that it refuses or does not have."""
+        general = ("name", "update", "clip_norm", "fused")
+        given = {k: v for k, v in asdict(self).items() if v is not None and k not in general}
+        if (described := OPTIMIZERS.get(self.name)) is None:
+            raise InputError(f"unknown optimizer {self.name!r}: known are {', '.join(OPTIMIZERS)}")
+        if foreign := given.keys() - described.hyperparameters:
+            raise InputError(f"{self.name} has no {min(foreign)}")
+        numbers = [value for name, value in given.items() if name != "betas"]
+        if not all(map(isfinite, [*numbers, *(self.betas or ())])):
+            raise InputError(f"{self.name}: a number is not finite")
+        try:
+            make: Any = described.make
+            trained = [p for p in parameters if p.requires_grad]
+            kernels: dict[str, bool] = {}
+            if described.has_fused:
+                fused = self.fused and all(map(_takes_fused_kernels, trained))
+                kernels = {"fused": True} if fused else {"foreach": False}
+            return make(trained, **kernels, **given)
+        except ValueError as error:
+            raise InputError(f"{self.name}: {error}") from None
+
+    def document(self) -> dict[str, Any]:
+        """Return the choice as a graph's `source` has it; `choice_of` reads it."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def choice_of(document: object) -> Choice:
+    """Read a choice from a graph's `source`. One without `fused` is older than the choice of it, and without
+    fused kernels. Raises InputError, one line."""
+    try:
+        row = dict(mapping(document, "it"))
+        check_fields(row, ("name", "update"), tuple(field.name for field in fields(Choice)[2:]))
+        name, update, betas = row.pop("name"), row.pop("update"), row.pop("betas", None)
+        switches = {"fused": bool(row.pop("fused", False))}
+        switches |= {field: bool(row.pop(field)) for field in ("amsgrad", "nesterov") if field in row}
+        if name not in OPTIMIZERS or update not in ("in-backward", "after"):
+            raise ValueError(f"no optimizer {name!r} that updates {update!r}")
+        pair = None if betas is None else (float(betas[0]), float(betas[1]))
+        numbers = {field: float(value) for field, value in row.items()}
+        return Choice(name, update, betas=pair, **numbers, **switches)
+    except (TypeError, ValueError, IndexError) as error:
+        raise InputError(f"source.optimizer: {error}") from None
+
+
+def updated(iteration: Iteration, choice: Choice | None) -> Iteration:
+    """Return the iteration with the chosen updates of all parameters that require a gradient."""
+    if choice is None:
+        return iteration
+    optimizer = choice.optimizer(iteration.module.parameters())
+    clipping = None if choice.clip_norm is None else Clipping(parse_norm(choice.clip_norm))
+    return iteration._replace(updates=Updates(optimizer, choice.update, clipping))
+
+
+def _takes_fused_kernels(parameter: Tensor) -> bool:
+    """Tell whether the tensor has real numbers that fill their memory: fused kernels pass over that in
+    memory order.
+    """
+    return parameter.is_floating_point() and torch.empty_like(parameter).stride() == parameter.stride()

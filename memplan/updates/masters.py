@@ -1,0 +1,120 @@
+"""Updates in float32 for weights in bfloat16 or float16: on a master of each, a state in addition to the
+optimizer's own, all float32. The weight is the master, rounded.
+
+`torch.optim` has no masters, and its `load_state_dict` rounds states to the dtype of the weight: hooks keep
+the bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..graphs.errors import InputError
+from .catalogue import titles
+from .planned_optimizer import Rule
+from .rules import on_master
+
+MASTER = "master"
+_LOW = (torch.bfloat16, torch.float16)
+
+
+def with_master(rule: Rule, parameter: nn.Parameter, *, in_float32: bool = False) -> Rule:
+    """Return the rule on a master if the parameter needs one.
+
+    in_float32: gradients are clipped and summed up in float32 too, as if they were the master's.
+    """
+    if parameter.dtype not in _LOW:
+        return rule
+    keywords: dict[str, Any] = {**rule.keywords, "rule": rule.target.__name__}
+    if in_float32:
+        keywords["in_float32"] = True
+    return rule._replace(
+        target=on_master,
+        states=(*rule.states, MASTER),
+        keywords=keywords,
+        dtype=torch.float32,
+        summed=torch.float32 if in_float32 else None,
+    )
+
+
+def is_own_master(weight: Tensor, state: str) -> bool:
+    """Tell whether a state is the weight itself: the master of one whose share is in float32."""
+    return state == MASTER and weight.dtype == torch.float32
+
+
+def prepare_masters(module: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    """Let the optimizer keep float32 bits from now on. Raise InputError, one line, if there are no masters.
+
+    optimizer: None for one whose updates are not planned.
+    """
+    if optimizer is None:
+        raise InputError(
+            f"master_weights=True goes with optimizer= of {titles()}: they are states in the plan"
+        )
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not any(parameter.dtype in _LOW for parameter in trained):
+        raise InputError(
+            "master_weights=True: no weight that is trained is bfloat16 or float16, so none has a master"
+        )
+    for row in optimizer.state.values():
+        if any(isinstance(x, Tensor) and x.dtype in _LOW for x in row.values()):
+            raise InputError(
+                "master_weights=True: the optimizer has states of less than float32, since load_state_dict "
+                "rounds them: call it after optimize, which keeps their bits"
+            )
+    _keep_bits(optimizer)
+
+
+def _keep_bits(optimizer: torch.optim.Optimizer) -> None:
+    """Make `load_state_dict` leave float32 states of low weights float32 from now on."""
+    given: dict[Any, dict[str, Any]] = {}
+
+    def note(_optimizer: Any, document: dict[str, Any]) -> None:
+        given.clear()
+        given.update(document["state"])
+
+    def put(_optimizer: Any) -> None:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        for index, parameter in enumerate(parameters):
+            for name, value in given.get(index, {}).items():
+                if isinstance(value, Tensor) and value.dtype == torch.float32 and parameter.dtype in _LOW:
+                    device = optimizer.state[parameter][name].device
+                    optimizer.state[parameter][name] = value.to(device, copy=True)
+        given.clear()
+
+    optimizer.register_load_state_dict_pre_hook(note)
+    optimizer.register_load_state_dict_post_hook(put)
+
+
+def _own_step(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.step()
+
+
+def step_on_masters(
+    optimizer: torch.optim.Optimizer, step: Callable[[torch.optim.Optimizer], None] = _own_step
+) -> None:
+    """Run the optimizer's own step on master weights, as a plan does: each low weight is replaced by its
+    master.
+    """
+    low: list[tuple[Tensor, Tensor, Tensor]] = []
+    for weight in (p for group in optimizer.param_groups for p in group["params"]):
+        if weight.grad is not None and weight.dtype in _LOW:
+            master = optimizer.state[weight].pop(MASTER, None)
+            master = weight.detach().float() if master is None else master
+            low.append((weight, weight.data, weight.grad))
+            # `.grad` must have the weight's dtype: it is taken off while that changes.
+            weight.grad, gradient = None, weight.grad
+            weight.data = master
+            weight.grad = gradient.float()
+    try:
+        step(optimizer)
+    finally:
+        for weight, data, gradient in low:
+            master, weight.grad = weight.data, None
+            weight.data = data.copy_(master)
+            weight.grad = gradient
+            optimizer.state[weight][MASTER] = master

@@ -1,0 +1,424 @@
+"""The tensors and numbers of a live optimizer, as the updates of a program take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from ..devices.device.device import Device, StreamDevice
+from ..devices.sharded.local_tensors import local_state, planned_local
+from ..devices.storage.host_access import at_home_value
+from ..devices.storage.lazy_init import filled_with, unmade, zeros
+from ..devices.storage.offloaded import Fill, Offloaded
+from ..graphs.errors import MemplanError, MismatchError
+from ..model.accumulated import SUM, Accumulated, accumulated, forget_sums, note_accumulated
+from ..model.iteration import Iteration
+from ..program.program import Program, Value
+from ..torch_support.torch_internals import count_as_stepped, kernel_for_lists, no_torch_function
+from .averaged import AVERAGE
+from .catalogue import check_fixed, description, fixed, refuse_hooks, refuse_replaced_step, steps_of
+from .masters import MASTER, is_own_master
+from .planned_optimizer import FIRST_NUMBER
+from .sums import sums_of
+from .updates import updates_weights
+
+COUNT = "step"
+"""Name under which some optimizers keep, with a parameter's states, how often it was updated."""
+
+_WITHOUT = (
+    "Plan anew without optimizer=, and call loss.backward(), optimizer.step() and optimizer.zero_grad() "
+    "after the step"
+)
+_ANEW = (
+    "Make the module and a new optimizer, load the weights without the states, and plan, with all layers "
+    "trained from the start"
+)
+"""Advice if some weights were updated more often than others; the second if ranks share them."""
+
+
+def check_unfrozen(
+    optimizer: torch.optim.Optimizer, before: Iterable[Tensor], since: Iterable[Tensor]
+) -> None:
+    """Raise MismatchError if planned updates can't go on with parameters that were not trained before.
+
+    before: the parameters that have been trained so far.
+    since: those that are trained from now on, in addition.
+    """
+    times = max((_times_updated(optimizer, each) for each in before), default=0.0)
+    later = list(since)
+    if any(_times_updated(optimizer, each) != times for each in later):
+        raise _uneven(later)
+
+
+def _times_updated(optimizer: torch.optim.Optimizer, weight: Tensor) -> float:
+    """Return how often the optimizer has updated a parameter; if it does not count, 1 for any number."""
+    row: dict[str, Any] = optimizer.state.get(weight, {})
+    described = description(optimizer)
+    if described is not None and described.counts:
+        return float(row.get(COUNT, 0))
+    return float(any(isinstance(x, Tensor) for name, x in row.items() if name not in OF_PLANS))
+
+
+def _uneven(tensors: Iterable[Tensor]) -> MismatchError:
+    """Return the error of parameters that were updated more often than others."""
+    way = _ANEW if any(isinstance(each, DTensor) for each in tensors) else _WITHOUT
+    return MismatchError(
+        "the optimizer has updated some parameters more often than others, as after a layer was frozen: "
+        f"planned updates count all equally. {way}"
+    )
+
+
+def count_bytes(optimizer: torch.optim.Optimizer, device: Device) -> int:
+    """Return the bytes of the step counts that the optimizer keeps on a device that allocates blocks.
+
+    PyTorch's fused kernels have a count for each weight there, in addition to the states that the plan knows.
+    """
+    described = description(optimizer)
+    if described is None or not described.counts or not isinstance(device, StreamDevice):
+        return 0
+    counts = sum(len(group["params"]) for group in optimizer.param_groups if group.get("fused"))
+    return counts * device.block_bytes
+
+
+class OptimizerState:
+    """State of the optimizer of an iteration that has updates. Around each iteration: `begin`, then `end`.
+
+    It behaves as `torch.optim` does: missing states are made by the first iteration, zero, if that reads
+    them; the counts of optimizers that count go on. So `state_dict()` is what it is after
+    `optimizer.step()`, and `load_state_dict()` holds.
+    """
+
+    def __init__(self, program: Program, iteration: Iteration) -> None:
+        assert iteration.updates is not None
+        self._optimizer = iteration.updates.optimizer
+        self._clipping = iteration.updates.clipping
+        self._module = iteration.module
+        self._program, self._states = program, list(program.states)
+        weight = self._module.get_parameter
+        self.own_masters = {key for key in program.states if is_own_master(weight(key[0]), key[1])}
+        self._names: dict[str, list[str]] = {}
+        for parameter, state in program.states:
+            if (parameter, state) not in self.own_masters:
+                self._names.setdefault(parameter, []).append(state)
+        given = {id(each) for group in self._optimizer.param_groups for each in group["params"]}
+        self._updated = [n for n, each in self._module.named_parameters() if id(each) in given]
+        self._of = iteration.accumulate if sums_of(program) else 1
+        self._process = (0, 1)
+        if iteration.processes is not None:
+            self._process = (iteration.processes.rank, iteration.processes.size)
+        self._adds = self._of > 1 and not any(map(updates_weights, program.operations))
+        self._begun: Accumulated | None = None
+        self._new = False
+        described = description(self._optimizer)
+        assert described is not None, "its updates are in the program"
+        self._described, self._counts = described, described.counts
+        self._made: list[tuple[str, str]] = []
+        self._counted: list[Tensor] = []
+        self._counts_now: list[Tensor] = []
+        self._steps = 0.0
+        self._ends = False
+        self._forms = {state: program.values[value] for state, value in program.states.items()}
+        self._own_step: tuple[Any, ...] = ()
+        self._fixed = [fixed(self._described, group) for group in self._optimizer.param_groups]
+
+    def refuse_steps(self) -> Callable[[], None]:
+        """Make the optimizer's own `step` raise MemplanError if it has nothing to do.
+
+        Returns a function that ends that.
+
+        If there are gradients `step` goes on: an iteration of another form may be run in eager PyTorch.
+        """
+        groups = self._optimizer.param_groups
+
+        def check(*_arguments: Any) -> None:
+            if all(parameter.grad is None for group in groups for parameter in group["params"]):
+                raise MemplanError(
+                    "optimizer.step() has no gradients: the planned step has updated the weights already; "
+                    "clipping or scaling of gradients is not in the plan"
+                )
+
+        return self._optimizer.register_step_pre_hook(check).remove
+
+    def count_bytes(self, device: Device) -> int:
+        """Return the bytes of step counts on the device, see the function of this name."""
+        return count_bytes(self._optimizer, device)
+
+    @property
+    def counts(self) -> bool:
+        """Whether updates depend on the number of the step."""
+        return self._counts
+
+    def by_tensor(self) -> dict[int, torch.dtype]:
+        """Return the settings that fused kernels can read from 0-dimensional tensors with the same bits, by
+        place, with the dtype: the number of the step, and learning rates that are such tensors themselves.
+
+        A rate that is a number has more digits than the tensor would have.
+        """
+        numbers = len(self._described.numbers)
+        rates = {
+            FIRST_NUMBER + numbers * place: group["lr"].dtype
+            for place, group in enumerate(self._optimizer.param_groups)
+            if group.get("fused") and isinstance(group["lr"], Tensor)
+        }
+        return {**({0: torch.float32} if self._counts else {}), **rates}
+
+    def check(self, tensors: Mapping[str, Tensor]) -> None:
+        """Raise MismatchError if the optimizer's groups have changed in more than their numbers, or if there
+        are gradients that planned updates do not take; InputError if it has hooks, or another `step`.
+
+        tensors: the module's parameters as they are now, by name.
+        """
+        groups = self._optimizer.param_groups
+        if len(groups) != len(self._fixed):
+            raise MismatchError(
+                f"the optimizer has {len(groups)} groups; the plan is for {len(self._fixed)}: plan "
+                "anew after add_param_group"
+            )
+        for number, (group, then) in enumerate(zip(groups, self._fixed, strict=True)):
+            check_fixed(self._described, group, number, then)
+        refuse_hooks(self._optimizer)
+        if (now := steps_of(self._optimizer)) != self._own_step:
+            if description(self._optimizer) is not self._described:
+                raise MismatchError(
+                    f"the optimizer is a {now[0].__name__} now; the plan is for {self._described.title}"
+                )
+            refuse_replaced_step(self._optimizer)
+            self._own_step = now
+        updated = {id(parameter) for group in groups for parameter in group["params"]}
+        for name in self._updated:
+            if id(tensors[name]) not in updated:
+                raise MismatchError(
+                    f"{name} was replaced; the optimizer has the one before: load into that one (without "
+                    "assign=True), or make optimizer and plan anew"
+                )
+        with no_torch_function():  # an offloaded tensor stays where it is
+            grads = [tensors[name].grad for name in self._updated]
+        for name, grad in zip(self._updated, grads, strict=True):
+            if grad is not None:
+                raise MismatchError(
+                    f"{name}.grad is there, and would be left out: planned updates are by the gradients of "
+                    "the step's own loss. Call zero_grad() before the step, compute the other loss in "
+                    "loss_fn, or plan without optimizer="
+                )
+
+    def begin(self, tensors: Mapping[str, Tensor]) -> tuple[list[Tensor], list[float]]:
+        """Begin an iteration, after `check`, with the same tensors.
+
+        Returns the states, in the program's order, and the settings: which step it is, the norm to clip to,
+        whether the batch is the first of its update, each group's numbers.
+
+        Without counts (SGD) the step is 1 if the states were not there, 2 if they were. Raises MismatchError
+        if the states are others than the plan's.
+        """
+        self._begun = self._accumulated()
+        self._made, self._counted, self._ends = [], [], False
+        try:
+            return self._read(tensors)
+        except BaseException:
+            self.undo()
+            raise
+
+    def _read(self, tensors: Mapping[str, Tensor]) -> tuple[list[Tensor], list[float]]:
+        """Return what `begin` does, with the missing states made."""
+        rows = {name: self._optimizer.state[tensors[name]] for name in self._names}
+        made = {self._make(name, row) for name, row in rows.items()}
+        self._new = made == {True} if self._begun is None else self._begun.new
+        counts = {float(not self._new)}
+        if self._counts:
+            self._counts_now = [row[COUNT] for row in rows.values()]
+            _check_counts(self._counts_now)
+            counts = set(_numbers(self._counts_now))
+            self._steps = max(counts)
+        states = [
+            weight
+            if is_own_master(weight := tensors[parameter], state)
+            else planned_local(rows[parameter][state])
+            for parameter, state in self._states
+        ]
+        self._check_forms(states)
+        if len(made) > 1 or len(counts) > 1:
+            raise _uneven(tensors.values())
+        settings = [
+            number for group in self._optimizer.param_groups for number in self._described.values(group)
+        ]
+        most = inf if self._clipping is None else self._clipping.max_norm
+        return states, [1 + max(counts), most, float(self._begun is None), *settings]
+
+    def _check_forms(self, states: list[Tensor]) -> None:
+        """Raise MismatchError for a state of another form than the plan's."""
+        with no_torch_function():  # one that is offloaded is empty, and has the form that it is held in
+            found = [(each.dtype, each.device, each.shape) for each in states]
+        for now, tensor, key in zip(found, states, self._states, strict=True):
+            form = self._forms[key]
+            shape = form.shape if isinstance(tensor, Offloaded) else now[2]
+            if (*now[:2], shape) != (form.dtype, form.device, form.shape):
+                raise MismatchError(
+                    f"{key[1]} of {key[0]} is {now[0]} {list(shape)} on {now[1]} in the optimizer; the plan "
+                    f"is for {form.dtype} {list(form.shape)} on {form.device}"
+                )
+
+    def undo(self) -> None:
+        """Make the iteration as if it had not begun: the states that it made are removed."""
+        for count in self._counted:  # not all may have been counted
+            count.fill_(self._steps)
+        self._counted = []
+        if self._ends:
+            note_accumulated(self._optimizer, self._begun)
+        self._ends = False
+        rows = self._rows()
+        for name, state in self._made:
+            rows[name].pop(state, None)
+        for name in [name for name, row in rows.items() if not row]:
+            self._optimizer.state.pop(self._module.get_parameter(name), None)
+        self._made = []
+
+    def end(self, *, skipped: bool = False) -> None:
+        """Count the batch, or the step, for learning rate schedules too, which warn of optimizers that
+        don't step.
+
+        skipped: it has changed nothing.
+        """
+        if skipped:
+            self.undo()
+            return
+        self._ends = True
+        if self._adds:
+            batches = 0 if self._begun is None else self._begun.batches
+            note_accumulated(self._optimizer, Accumulated(batches + 1, self._of, self._new, *self._process))
+            return
+        note_accumulated(self._optimizer, None)
+        count_as_stepped(self._optimizer)
+        if self._counts:
+            self._counted = self._counts_now
+            _add(self._counted, 1)
+
+    def forget_sums(self) -> None:
+        """Forget the sums: the update begins anew with the next batch."""
+        self._ends = False
+        forget_sums(self._optimizer)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all states are there; those that are missing are made by the next iteration."""
+        rows = self._rows()
+        return all(state in rows[parameter] for parameter, names in self._names.items() for state in names)
+
+    def tensor(self, parameter: str, state: str) -> Tensor:
+        """Return a state as plans have it: of one that is spread over ranks, this rank's share."""
+        weight = self._module.get_parameter(parameter)
+        found = self._optimizer.state[weight]
+        return weight if is_own_master(weight, state) else planned_local(found[state])
+
+    def _accumulated(self) -> Accumulated | None:
+        """Return the progress of the update, if the optimizer holds sums.
+
+        Raises MismatchError if the sums are of another number of batches, or another process's.
+        """
+        now = accumulated(self._optimizer)
+        if now is not None and (now.of != self._of or now.batches >= now.of):
+            raise MismatchError(
+                f"the optimizer holds sums of {now.batches} of {now.of} batches; the plan has "
+                f"gradient_accumulation_steps={self._of}"
+            )
+        if now is not None and (now.rank, now.size) != self._process:
+            rank, size = self._process
+            raise MismatchError(
+                f"the optimizer holds the sums of rank {now.rank} of {now.size} in the midst of an update, "
+                f"this is rank {rank} of {size}: load what this rank has saved, or what was saved "
+                "between updates"
+            )
+        return now
+
+    def _rows(self) -> dict[str, dict[str, Any]]:
+        """Return by parameter name what the optimizer holds for it."""
+        state = self._optimizer.state
+        return {name: state.get(self._module.get_parameter(name), {}) for name in self._names}
+
+    def _count(self, parameter: str) -> Tensor:
+        """Return a step count of zero. Fused kernels need it on the weight's device."""
+        weight = self._module.get_parameter(parameter)
+        groups = self._optimizer.param_groups
+        if any(group.get("fused") and any(p is weight for p in group["params"]) for group in groups):
+            return torch.zeros((), dtype=torch.float32, device=self._program.device)
+        wide = torch.get_default_dtype() == torch.float64
+        return torch.zeros((), dtype=torch.float64 if wide else torch.float32, device="cpu")
+
+    def _first(self, parameter: str, state: str) -> Fill:
+        """Return the fill of a new state: a master is its weight as it then is; an average its master, if
+        it has one.
+        """
+        if state not in (MASTER, AVERAGE):
+            return zeros
+        weight = self._module.get_parameter(parameter)
+        master = self._optimizer.state[weight].get(MASTER) if state == AVERAGE else None
+        return partial(_as, weight if master is None else master, self._forms[parameter, state])
+
+    def _make(self, parameter: str, row: dict[str, Any]) -> bool:
+        """Make the missing states of a parameter, uninitialized; tell whether some were missing that are
+        the optimizer's own.
+        """
+        missing = [state for state in self._names[parameter] if row.get(state) is None]
+        own = [state for state in missing if state not in OF_PLANS]
+        if self._counts and row.get(COUNT) is None:
+            row[COUNT] = self._count(parameter)
+            self._made.append((parameter, COUNT))
+        for state in missing:
+            self._made.append((parameter, state))
+            weight, form = self._module.get_parameter(parameter), self._forms[parameter, state]
+            if isinstance(weight, DTensor):
+                row[state] = local_state(weight, form.dtype, copied=state == MASTER)
+                continue
+            row[state] = unmade(form, self._first(parameter, state))
+        return bool(own)
+
+
+OF_PLANS = (MASTER, AVERAGE, SUM)
+"""States that plans have in addition to the optimizer's own."""
+
+
+def _as(tensor: Tensor, form: Value, bytes_: Tensor) -> None:
+    """Fill bytes with a tensor's values, in whichever memory these are then."""
+    filled_with(at_home_value(tensor), form, bytes_)
+
+
+def _check_counts(counts: Sequence[Any]) -> None:
+    """Raise MismatchError unless each weight has a step count of its own: plans count each one once."""
+    if not all(isinstance(count, Tensor) for count in counts):
+        raise MismatchError("a step count of the optimizer is no tensor: give torch.tensor(float(step))")
+    if len(set(map(Tensor.data_ptr, counts))) < len(counts):
+        raise MismatchError(
+            "two parameters of the optimizer share one step count, which planned updates would count twice: "
+            "give each its clone()"
+        )
+
+
+def _numbers(counts: list[Tensor]) -> list[float]:
+    """Return the counts as numbers: on the CPU without any memory, elsewhere with one wait per device."""
+    here, others = _by_place(counts)
+    kinds = {(count.device, count.dtype) for count in others}
+    groups = ([count for count in others if (count.device, count.dtype) == kind] for kind in kinds)
+    read = [number for group in groups for number in torch.stack(group).tolist()]
+    return [float(number) for number in (*(count.item() for count in here), *read)]
+
+
+def _add(counts: list[Tensor], number: int) -> None:
+    """Add a number to the counts in place, on the CPU without any memory: `add_` takes 12 bytes there."""
+    here, others = _by_place(counts)
+    for count in here:
+        count.fill_(count.item() + number)
+    if others:
+        kernel_for_lists("add_")(others, number)
+
+
+def _by_place(counts: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the counts that are on the CPU, where a plan's device may be full around iterations, and the
+    others.
+    """
+    here = [count for count in counts if count.device.type == "cpu"]
+    return here, [count for count in counts if count.device.type != "cpu"]

@@ -7,6 +7,9 @@ from typing import Any
 LONGEST_LINE = 1000
 """Most characters of a line; the middle of a longer one is left out."""
 
+NOT_PUT_BACK = "some of what the iteration has changed could not be put back"
+"""Beginning of a note of what iterations have raised."""
+
 
 class MemplanError(Exception):
     """Base of every error that is the input's fault, not memplan's.

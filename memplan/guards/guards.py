@@ -23,7 +23,8 @@ from ..devices.storage.offloaded import Offloaded
 from ..graphs.errors import InputError, MismatchError
 from ..model.iteration import Iteration
 from ..model.processes import Around
-from ..program.program import Program, Value
+from ..program.forms import described, form_of
+from ..program.program import Program
 from ..torch_support.hints import NESTED, SPARSE
 from ..torch_support.raw import bases_of, by_class, class_entries, is_a, is_one_of
 from ..torch_support.reach import is_of_user_class, names_in
@@ -362,17 +363,6 @@ def _defaults() -> tuple[Any, ...]:
     attention = kernels.flash_sdp_enabled(), kernels.math_sdp_enabled(), kernels.mem_efficient_sdp_enabled()
     deterministic = torch.are_deterministic_algorithms_enabled()
     return torch.get_default_dtype(), torch.get_default_device(), deterministic, attention
-
-
-def form_of(tensor: Tensor, like: Value) -> Value:
-    """Return the tensor's form, at the offset and storage of `like`."""
-    shape, strides = tuple(tensor.shape), tensor.stride()
-    return like._replace(shape=shape, strides=strides, dtype=tensor.dtype, device=tensor.device)
-
-
-def described(form: Value) -> str:
-    """Describe a form: `torch.float32 [4, 8] with strides [8, 1] on cpu`."""
-    return f"{form.dtype} {list(form.shape)} with strides {list(form.strides)} on {form.device}"
 
 
 def simple_attributes(part: nn.Module) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..devices.calls.randomness import restore_generator, save_generator
+from ..graphs.errors import NOT_PUT_BACK
 from ..model.iteration import Iteration, tensors_in
 from ..program.program import Program
 from ..torch_support.interrupts import deferred_signals, open_to_signals
@@ -26,9 +27,6 @@ from ..torch_support.raw import is_a
 from ..torch_support.reach import parts_with_code, reachable
 from .python_state import PythonState
 from .saved import SavedGradients, SavedOptimizer, SavedTensor, run_all
-
-NOT_PUT_BACK = "some of what the iteration has changed could not be put back"
-"""Beginning of a note of what iterations have raised."""
 
 
 class Before:

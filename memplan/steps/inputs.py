@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from ..graphs.errors import MismatchError
-from ..guards.guards import described, form_of
 from ..guards.reads.contents import content
 from ..guards.reads.reads import short
 from ..model.iteration import Inputs, Labelled, others_in, tensors_in, unscaled
+from ..program.forms import described, form_of
 from ..program.program import Program, Value, values_read
 from ..runtime.codegen.views import AS_STRIDED
 from ..torch_support.raw import is_simple

@@ -1,4 +1,5 @@
 """Iterations of a schedule, which replace forward and backward.
 
-Public modules: cycle, execute, inputs, over_plan, part, queues, recovery, stopwatch.
+Public modules: arena, captured_iteration, changes, cycle, over_plan, overlaps, owners, ownership, queues,
+recovery, spread_ownership, stopwatch.
 """

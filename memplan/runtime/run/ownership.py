@@ -19,7 +19,7 @@ from ...devices.storage.copies import raw, value
 from ...devices.storage.offloaded import Hold, bring_back, give_up, hold_anew, hold_of, offload_value, restore
 from ...graphs.errors import MemplanError, MismatchError
 from ...graphs.machine import Memory
-from ...guards.guards import described, form_of
+from ...program.forms import described, form_of
 from ...program.program import Program
 from ...torch_support.interrupts import deferred_signals
 from .cycle import Cycle

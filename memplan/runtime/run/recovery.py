@@ -25,8 +25,7 @@ from ...devices.sharded.local_tensors import planned_local
 from ...devices.storage.copies import raw
 from ...devices.storage.journal import Journal
 from ...devices.storage.offloaded import give_up
-from ...graphs.errors import MemplanError
-from ...guards.unchanged import NOT_PUT_BACK
+from ...graphs.errors import NOT_PUT_BACK, MemplanError
 from ...program.program import Program
 from ...updates.state import OptimizerState
 from ...updates.sums import sums_of

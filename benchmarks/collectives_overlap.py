@@ -36,7 +36,7 @@ from memplan.graphs.transformations.updates import SGD, gradients_by_name, with_
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import Problem
 from memplan.solvers.registry.run import solve
-from memplan.training import collectives
+from memplan.training.ranks import collectives
 from torch import distributed as dist
 
 RANKS, LATENCY, UPDATE_RATE = 8, 30e-6, 150e9

@@ -35,7 +35,7 @@ def run(*, updates: bool) -> None:
     import memplan
     import torch
     from gpt2 import build
-    from memplan.training import plan
+    from memplan.training.plans import plan
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

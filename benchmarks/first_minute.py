@@ -158,7 +158,7 @@ def start(model: str, budget: str, threads: int, verify: bool | None) -> None:
     phases = Phases()
     phases.enter("import")
     import memplan
-    from memplan.training import plan
+    from memplan.training.plans import plan
 
     layouts = "trace_real_layouts"
     setattr(plan, layouts, phases.around(getattr(plan, layouts), "layouts"))

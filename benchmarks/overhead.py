@@ -33,8 +33,8 @@ from typing import Any
 import memplan
 import torch
 from memplan.steps.execute import PlannedStep
-from memplan.training.loss import Losses
-from memplan.training.plans import Plans
+from memplan.training.plans.plans import Plans
+from memplan.training.step.loss import Losses
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .training.module import PlannedModule as PlannedModule
     from .training.module import optimize_module as optimize_module
     from .training.optimize import optimize as optimize
-    from .training.step import Step as Step
+    from .training.step.step import Step as Step
     from .training.trainer import optimize_trainer as optimize_trainer
 
 _FROM = {
@@ -62,7 +62,7 @@ _FROM = {
     "solve": ".solvers.registry.run",
     "optimize": ".training.optimize",
     "PlannedModule": ".training.module",
-    "Step": ".training.step",
+    "Step": ".training.step.step",
     "optimize_module": ".training.module",
     "optimize_trainer": ".training.trainer",
 }

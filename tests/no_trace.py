@@ -17,8 +17,9 @@ from memplan.devices.storage.offloaded import hold_of
 from memplan.model.iteration import tensors_in
 from memplan.torch_support.raw import is_one_of
 from memplan.torch_support.reach import is_of_user_class
-from memplan.training import optimize, plan
-from memplan.training.buckets import check_ignored
+from memplan.training import optimize
+from memplan.training.plans import plan
+from memplan.training.plans.buckets import check_ignored
 
 SIMPLE_TYPES = (bool, int, float, str, bytes, type(None))
 

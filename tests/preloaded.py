@@ -6,7 +6,7 @@ from typing import Any
 for name in (
     "accelerate",
     "memplan.training.optimize",
-    "memplan.training.sharded",
+    "memplan.training.ranks.sharded",
     "peft",
     "ranks",
     "sharded_models",

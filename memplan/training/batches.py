@@ -7,7 +7,7 @@ from typing import Any
 
 from ..graphs.errors import InputError
 from ..model.iteration import Inputs
-from .random_numbers import random_numbers, set_random_numbers
+from .checkpoints.random_numbers import random_numbers, set_random_numbers
 
 
 class Batches:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..graphs.errors import InputError
 from ..model.iteration import tensors_in
-from .buckets import Pad
+from .plans.buckets import Pad
 
 _IDS, _TYPES, _MASK, _LABELS = "input_ids", "token_type_ids", "mask", "labels"
 _TARGETS = "decoder_"

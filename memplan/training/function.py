@@ -28,11 +28,11 @@ from ..graphs.errors import InputError
 from ..model.processes import Around
 from ..torch_support.raw import is_a
 from ..torch_support.reach import cell_contents, globals_in, parts_with_code, reachable
-from .deferred import Planning
 from .options import Options
-from .report import Report
-from .step import Step
-from .trace_watch import TraceWatch
+from .plans.report import Report
+from .plans.trace_watch import TraceWatch
+from .step.deferred import Planning
+from .step.step import Step
 
 _READ_NAMES = {"locals", "vars", "dir", "eval", "exec"}
 """Functions of Python that read variables by their names."""

@@ -14,8 +14,8 @@ from torch import Tensor
 from ..graphs.errors import InputError
 from ..model.iteration import Iteration
 from ..steps.execute import PlannedStep
-from . import checkpoint
 from .batches import Batches
+from .checkpoints import checkpoint
 
 SECONDS_BETWEEN = 600.0
 """Seconds between two checkpoints, if no number of iterations is requested."""

@@ -30,16 +30,16 @@ from ..steps.part import Begun, PlannedPart
 from ..torch_support.in_place_collectives import IN_PART, CollectiveError
 from ..torch_support.interrupts import deferred_signals, open_to_signals
 from ..torch_support.torch_internals import call_in_parallel
-from . import checkpoint
 from .accelerated import refuse_offloading_hooks
-from .evaluation import Forward
-from .loop_memory import LoopMemory
+from .checkpoints import checkpoint
 from .option import option, takes
 from .options import Options, PlanningOptions, parse_count, parse_dtype, parse_outputs
-from .plan import CollectivesFoundError, Planner
-from .report import TrainingLog
-from .retry import with_less
-from .step import Step
+from .plans.loop_memory import LoopMemory
+from .plans.plan import CollectivesFoundError, Planner
+from .plans.report import TrainingLog
+from .step.evaluation import Forward
+from .step.retry import with_less
+from .step.step import Step
 
 
 class ModuleOptions(PlanningOptions):

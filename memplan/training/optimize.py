@@ -33,21 +33,21 @@ from .accelerated import (
     warn_of_ddp,
     without_accelerate,
 )
-from .accumulating import AccumulatingStep
-from .buckets import Buckets, check_ignored, parse_buckets
-from .collectives import collective_step, joint_ranks
-from .deferred import DeferredStep
+from .checkpoints.weights import read_weights
 from .function import PlannedFunction
-from .inference import InferenceStep, validate_inference
 from .option import takes
 from .option_rules import validate_options
 from .options import Options
-from .plan import CollectivesFoundError, Planner
-from .report import TrainingLog
-from .sharded import sharded_step
-from .step import Step
-from .unplanned_optimizer import OutsideStep
-from .weights import read_weights
+from .plans.buckets import Buckets, check_ignored, parse_buckets
+from .plans.plan import CollectivesFoundError, Planner
+from .plans.report import TrainingLog
+from .ranks.collectives import collective_step, joint_ranks
+from .ranks.sharded import sharded_step
+from .step.accumulating import AccumulatingStep
+from .step.deferred import DeferredStep
+from .step.inference import InferenceStep, validate_inference
+from .step.step import Step
+from .step.unplanned_optimizer import OutsideStep
 
 Keywords = ParamSpec("Keywords")
 

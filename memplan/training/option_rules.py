@@ -11,8 +11,8 @@ from ..model.processes import Processes
 from ..profiling.fusion.kernel import check_compiler
 from ..updates.averaged import validate_average
 from ..updates.masters import prepare_masters
+from .checkpoints.weights import check_weights
 from .options import Options
-from .weights import check_weights
 
 
 def validate_options(

@@ -13,7 +13,7 @@ from ..model.processes import Around
 from .collators import collated_pads
 from .optimize import optimize_with
 from .options import Options, PlanningOptions
-from .step import Step
+from .step.step import Step
 
 _ITEMS = "the trainer's num_items_in_batch"
 """Name of the trainer's count among the inputs of a plan; a batch may have one of its own."""

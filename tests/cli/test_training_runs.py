@@ -19,7 +19,7 @@ from memplan.model.file import load_model_file
 from memplan.model.iteration import Labelled
 from memplan.steps.execute import PlannedStep
 from memplan.training.batches import Batches
-from memplan.training.tensor_file import open_tensors
+from memplan.training.checkpoints.tensor_file import open_tensors
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from memplan.cli.main import main
 from memplan.devices.measuring.synthetic_inputs import SyntheticInputs
 from memplan.tracing import output_layouts
-from memplan.training import plan as planning
+from memplan.training.plans import plan as planning
 from torch import Tensor, nn
 
 OPTIONS: dict[str, Any] = {"budget": "100%", "cache": False, "states": 0}

@@ -17,8 +17,8 @@ from memplan.graphs.graph import Phase
 from memplan.graphs.machine import Links, Machine
 from memplan.runtime.run.cycle import Cycle
 from memplan.runtime.run.recovery import BEGINS_ANEW, UNDONE
+from memplan.training.plans.report import TrainingLog
 from memplan.training.progress import progress_callback
-from memplan.training.report import TrainingLog
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import OneCycleLR, StepLR

@@ -68,7 +68,7 @@ def eager_peak(module):
 
 
 def test_a_model_with_checkpoints_of_its_own_takes_less_than_the_baseline(monkeypatch):
-    monkeypatch.setattr("memplan.training.verification.worse_than_eager", lambda *_: None)
+    monkeypatch.setattr("memplan.training.plans.verification.worse_than_eager", lambda *_: None)
     module = Checkpointed()
     lines, step = said(module)
     (line,) = [line for line in lines if "of the baseline" in line]
@@ -116,7 +116,7 @@ def test_one_that_is_slower_now_and_then_is_not(rounds, slower):
 def test_new_shapes_of_a_training_that_runs_are_not_refused(monkeypatch):
     module = Checkpointed()
     _, step = said(module, budget=eager_peak(module) - 1, states=0, gradients="freed")
-    monkeypatch.setattr("memplan.training.verification.worse_than_eager", lambda *_: "worse")
+    monkeypatch.setattr("memplan.training.plans.verification.worse_than_eager", lambda *_: "worse")
     step(X[:100]).backward()
 
 
@@ -213,7 +213,7 @@ def test_rounds_take_turns(monkeypatch):
     """So that what else the machine does meets both."""
     module, order = Checkpointed(), []
     monkeypatch.setattr(cost, "run_eager", lambda _iteration: order.append("eager"))
-    monkeypatch.setattr("memplan.training.verification.worse_than_eager", lambda *_: None)
+    monkeypatch.setattr("memplan.training.plans.verification.worse_than_eager", lambda *_: None)
     _, step = said(module)
     plan = step.plans[0]
     monkeypatch.setattr(plan, "run", lambda _inputs: order.append("plan"))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from memplan.graphs.machine import Links, Machine
-from memplan.training import adapt, report
+from memplan.training.plans import adapt, report
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, parametrizations, vector_to_parameters

@@ -11,8 +11,8 @@ import memplan
 import pytest
 import torch
 from memplan.graphs.errors import InputError
-from memplan.training.buckets import Pad
 from memplan.training.collators import collated_pads
+from memplan.training.plans.buckets import Pad
 from torch import Tensor, nn
 from torch.nn import functional
 

@@ -24,7 +24,7 @@ from memplan.graphs.transformations.one_queue import on_one_queue
 from memplan.model.accumulated import SUM
 from memplan.planner.schedule.schedule import Verb
 from memplan.planner.simulator.simulate import simulate
-from memplan.training import checkpoint
+from memplan.training.checkpoints import checkpoint
 from not_none import not_none
 from ranks import RANKS, ranks
 from sharded_training import COUNT, adamw, error, whole

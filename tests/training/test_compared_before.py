@@ -19,8 +19,8 @@ from memplan.profiling.compare import signature, verdict
 from memplan.profiling.compare.batch import BatchComparison
 from memplan.profiling.compare.comparison import ITERATIONS
 from memplan.tracing.output_layouts import trace_real_layouts
-from memplan.training import plan as planning
-from memplan.training import verification
+from memplan.training.plans import plan as planning
+from memplan.training.plans import verification
 from memplan.training.progress import ProgressEvent
 from torch import Tensor, nn
 

@@ -19,7 +19,7 @@ from memplan.profiling.fusion import kernel as compiling
 from memplan.profiling.fusion.choice import Chosen, chosen
 from memplan.profiling.fusion.kernel import Kernel
 from memplan.program.program import Program
-from memplan.training import budgeted
+from memplan.training.plans import budgeted
 from torch import Tensor, distributed, nn
 from torch._C._distributed_c10d import HashStore
 from torch.nn import functional

@@ -23,7 +23,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memplan.graphs.errors import MemplanError
-from memplan.training import checkpoint, digests, holding
+from memplan.training.checkpoints import checkpoint, digests, holding
 from torch import Tensor, nn
 
 MODEL, OPTIMIZER, REST = checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.REST

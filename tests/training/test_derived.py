@@ -14,7 +14,7 @@ from memplan.graphs.machine import Links, Machine
 from memplan.profiling.compare.peaks import resident_bytes
 from memplan.profiling.profile.profile import measure_program
 from memplan.program.structure import structure
-from memplan.training import budgeted
+from memplan.training.plans import budgeted
 from torch import Tensor, nn
 from torch.nn import functional
 

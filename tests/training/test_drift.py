@@ -25,10 +25,10 @@ from memplan.planner.simulator.simulate import simulate
 from memplan.profiling.profile.profile import measure_program
 from memplan.runtime.run.stopwatch import Copied, Times
 from memplan.solvers import background
-from memplan.training import adapt, budgeted, report
-from memplan.training import plan as planning
-from memplan.training.adapt import COUNTED_ITERATIONS
-from memplan.training.drift import remeasured, unevenness
+from memplan.training.plans import adapt, budgeted, report
+from memplan.training.plans import plan as planning
+from memplan.training.plans.adapt import COUNTED_ITERATIONS
+from memplan.training.plans.drift import remeasured, unevenness
 from memplan.training.progress import ProgressEvent
 from torch import Tensor, nn
 

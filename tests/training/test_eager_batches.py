@@ -13,7 +13,7 @@ import torch
 from memplan.devices.measuring.live_bytes import Peak
 from memplan.graphs.machine import Links, Machine
 from memplan.torch_support.unsupported import TraceError
-from memplan.training import eager_batches
+from memplan.training.step import eager_batches
 from torch import Tensor, nn
 from torch.nn import functional
 

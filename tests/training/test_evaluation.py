@@ -14,7 +14,7 @@ from memplan.devices.storage.offloaded import Offloaded
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.simulator.simulate import simulate
 from memplan.profiling.profile.profile import measure_program
-from memplan.training import budgeted
+from memplan.training.plans import budgeted
 from torch import Tensor, nn
 from torch.nn import functional
 

@@ -13,8 +13,8 @@ from memplan.profiling.compare import batch, comparison
 from memplan.profiling.compare.comparison import ITERATIONS
 from memplan.profiling.compare.eager import run_eager
 from memplan.steps.execute import Outcome, PlannedStep
-from memplan.training import step as steps
-from memplan.training import verification
+from memplan.training.plans import verification
+from memplan.training.step import step as steps
 from not_none import not_none
 from torch import Tensor, nn
 

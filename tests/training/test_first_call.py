@@ -13,7 +13,7 @@ import memplan
 import pytest
 import torch
 from memplan.graphs.errors import InputError, MemplanError
-from memplan.training.step import Step
+from memplan.training.step.step import Step
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset

@@ -14,9 +14,9 @@ import torch
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers import background
 from memplan.solvers.problem import Problem
-from memplan.training import adapt, budgeted
+from memplan.training.plans import adapt, budgeted
+from memplan.training.plans.report import TrainingLog
 from memplan.training.progress import ProgressEvent
-from memplan.training.report import TrainingLog
 from torch import Tensor, nn
 
 INPUTS = torch.randn(64, 32)

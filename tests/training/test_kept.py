@@ -14,7 +14,7 @@ import torch
 from memplan.graphs.errors import InputError
 from memplan.graphs.machine import Link, Links, Machine
 from memplan.solvers.registry.run import solve_or_unpin
-from memplan.training import budgeted, plan_cache
+from memplan.training.plans import budgeted, plan_cache
 from torch import nn
 from torch.nn import functional
 

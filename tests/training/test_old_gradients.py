@@ -13,9 +13,9 @@ from memplan.devices.storage.offloaded import Offloaded, bring_back
 from memplan.graphs.machine import Links, Machine
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.problem import InfeasibleError
-from memplan.training.old_gradients import OldGradients
-from memplan.training.plan import Planner
-from memplan.training.plan_cache import Plan
+from memplan.training.plans.old_gradients import OldGradients
+from memplan.training.plans.plan import Planner
+from memplan.training.plans.plan_cache import Plan
 from not_none import not_none
 from simulated_device.device import SimulatedDevice
 from torch import Tensor, nn
@@ -50,7 +50,7 @@ def test_the_smallest_budget_is_lower(monkeypatch: pytest.MonkeyPatch) -> None:
     """SGD: its step takes little, so that an iteration needs most."""
     options = GIVEN | {"allow": ("recompute", "offload")}
     least = smallest(Loops(momentum, Loops.zero_grad_between, **options))
-    monkeypatch.setattr("memplan.training.budgeted.machine_for", lambda *_: None)
+    monkeypatch.setattr("memplan.training.plans.budgeted.machine_for", lambda *_: None)
     resident = smallest(Loops(momentum, Loops.zero_grad_between, **options))
     gradients = sum(p.nbytes for p in Loops(momentum, Loops.zero_grad_between).model.parameters())
     assert least < resident
@@ -237,7 +237,7 @@ def test_a_host_without_memory_for_them_has_them_stay_and_count(monkeypatch: pyt
     def full(*_arguments: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("memplan.training.old_gradients.offload", full)
+    monkeypatch.setattr("memplan.training.plans.old_gradients.offload", full)
     with (
         pytest.warns(UserWarning, match="count from now on: the host has no memory for them; call zero_grad"),
         pytest.raises(InfeasibleError, match=r"of \.grad"),  # it is the smallest budget
@@ -282,7 +282,7 @@ def test_on_a_device_that_copies_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies are queued on the simulated device, whose streams run behind; memory is used anew at once."""
     torch.manual_seed(3)
     device = SimulatedDevice(5)
-    monkeypatch.setattr("memplan.training.old_gradients.device_of", lambda _: device)
+    monkeypatch.setattr("memplan.training.plans.old_gradients.device_of", lambda _: device)
     parameters = [nn.Parameter(torch.zeros(size, 7)) for size in (1, 300, 20)]
     for each in parameters:
         each.grad = torch.randn_like(each)

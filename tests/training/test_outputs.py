@@ -13,7 +13,7 @@ import pytest
 import torch
 from memplan.graphs.machine import Links, Machine
 from memplan.profiling.profile.profile import measure_program
-from memplan.training import budgeted
+from memplan.training.plans import budgeted
 from torch import Tensor, nn
 from torch.nn import functional
 

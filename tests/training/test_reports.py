@@ -21,9 +21,10 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.machine import Links, Machine
 from memplan.graphs.units import format_bytes
 from memplan.profiling.profile.profile import measure_program
-from memplan.training import budgeted, progress
+from memplan.training import progress
+from memplan.training.plans import budgeted
+from memplan.training.plans.report import ENOUGH
 from memplan.training.progress import Line, ProgressEvent
-from memplan.training.report import ENOUGH
 
 
 def test_every_phase_is_told_and_timed() -> None:

@@ -16,7 +16,7 @@ from memplan.graphs.machine import Links, Machine
 from memplan.runtime.run import cycle
 from memplan.solvers.registry.run import solve_or_unpin
 from memplan.steps import execute
-from memplan.training import budgeted
+from memplan.training.plans import budgeted
 from simulated_device.device import SimulatedDevice
 from torch import nn
 

@@ -20,7 +20,7 @@ from memplan.devices.storage.host_access import at_home_value
 from memplan.devices.storage.offloaded import Offloaded
 from memplan.graphs.errors import InputError, MismatchError
 from memplan.graphs.machine import Links, Machine
-from memplan.training import checkpoint
+from memplan.training.checkpoints import checkpoint
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save

@@ -15,7 +15,7 @@ import memplan
 import pytest
 import torch
 from memplan.graphs.machine import Links, Machine
-from memplan.training.plan import Planner
+from memplan.training.plans.plan import Planner
 from torch import Tensor, nn
 from torch.nn import functional
 

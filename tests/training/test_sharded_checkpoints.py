@@ -11,8 +11,8 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from memplan.training import tensor_file
-from memplan.training.sharded_holding import ShardedHolding
+from memplan.training.checkpoints import tensor_file
+from memplan.training.checkpoints.sharded_holding import ShardedHolding
 from ranks import ranks
 from sharded_models import batch, layers, make
 from sharded_training import Size, mesh_of

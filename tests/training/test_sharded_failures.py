@@ -22,7 +22,7 @@ from memplan.devices.sharded.local_tensors import local_tensor
 from memplan.graphs.machine import Links, Machine
 from memplan.model.processes import Processes
 from memplan.runtime.run.cycle import LOST_AMONG_RANKS
-from memplan.training.together import ranks_of
+from memplan.training.ranks.together import ranks_of
 from ranks import ranks
 from torch import Tensor, nn
 from torch import distributed as dist

@@ -26,7 +26,7 @@ from memplan.devices.sharded import signs, store
 from memplan.devices.sharded.arrival import Meeting
 from memplan.devices.sharded.ranks import Ranks
 from memplan.runtime.run.cycle import LOST_AMONG_RANKS
-from memplan.training.together import end_groups
+from memplan.training.ranks.together import end_groups
 from ranks import ranks
 from sharded_training import Size, mesh_of
 from torch import Tensor, nn

@@ -16,7 +16,7 @@ from memplan.graphs.machine import Link, Links, Machine
 from memplan.graphs.transformations.sharding import rank_bytes
 from memplan.planner.schedule.schedule import DEFAULT_MODE, Verb
 from memplan.program.program import Program
-from memplan.training import together
+from memplan.training.ranks import together
 from not_none import not_none
 from ranks import ranks
 from sharded_models import batch, make

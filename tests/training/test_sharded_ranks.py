@@ -17,7 +17,7 @@ from memplan.devices.sharded.ranks import Ranks
 from memplan.graphs.machine import Memory
 from memplan.planner.schedule.schedule import Verb
 from memplan.solvers.offloading.sharded.policies import POLICIES
-from memplan.training.together import end_groups
+from memplan.training.ranks.together import end_groups
 from not_none import not_none
 from ranks import ranks
 from sharded_models import batch, make

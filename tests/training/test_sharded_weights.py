@@ -15,7 +15,7 @@ import torch
 from memplan.devices.measuring.live_bytes import live_peak
 from memplan.devices.sharded.shards import Shards
 from memplan.graphs.machine import Link, Links, Machine
-from memplan.training.saved_file import open_saved
+from memplan.training.checkpoints.saved_file import open_saved
 from ranks import ranks
 from safetensors.torch import save_file
 from sharded_models import batch, make

@@ -14,7 +14,7 @@ from memplan.solvers.auto import auto
 from memplan.solvers.problem import InfeasibleError, NotFoundError, Problem, SolverResult
 from memplan.solvers.registry import kept
 from memplan.steps import execute
-from memplan.training import infeasible
+from memplan.training.plans import infeasible
 from simulated_device.device import SimulatedDevice
 from torch import Tensor, nn
 from torch.nn import functional

@@ -23,7 +23,7 @@ from memplan.graphs.errors import InputError
 from memplan.graphs.units import format_bytes
 from memplan.solvers.problem import InfeasibleError
 from memplan.training import progress
-from memplan.training.loop_memory import optimizers_of
+from memplan.training.plans.loop_memory import optimizers_of
 from memplan.training.progress import ProgressEvent
 from torch import nn
 from torch.nn import functional

@@ -1,0 +1,161 @@
+"""What a refused budget says in addition: its share, and bytes with `optimizer=` and `machine=`.
+
+Figures are those of schedules that are found, in a moment, so that what is advised can be followed. Only what
+fits the loop is tried: an optimizer whose updates are planned, a device that has a host below it. The graph
+with updates is estimated, one update per weight added, not traced: hence "about".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from torch.optim import Optimizer
+
+from ...graphs.errors import InputError, MemplanError
+from ...graphs.graph import Graph, Kind
+from ...graphs.machine import Links, Machine
+from ...graphs.transformations.updates import ADAMW, with_updates
+from ...model.iteration import Iteration
+from ...model.processes import Around
+from ...planner.bounds import offloads
+from ...planner.budget import spelled
+from ...planner.schedule.schedule import Schedule
+from ...program.program import Program
+from ...solvers.problem import InfeasibleError, Problem, percent
+from ...solvers.registry.run import solve
+from ...updates.catalogue import OPTIMIZERS, is_planned
+from ..options import Options
+from .loop_memory import LoopMemory, StepInfeasibleError, optimizers_of, trained_parameters
+
+_AUTO = "auto"
+
+_ANY_RATE = 1.0
+"""Bytes per second of updates whose time does not matter."""
+
+_WORKSPACE = 1.0
+"""Bytes of an update's temporaries per byte of its gradient."""
+
+_SECONDS = 1.0
+"""The most to spend on each way out."""
+
+_ABOUT = 1.02
+"""Factor on the bytes of a graph that is estimated."""
+
+_LINKED = Machine(links=Links(1e10, 1e10))
+"""A machine with a host: which bytes suffice does not depend on rates."""
+
+
+def explain(
+    error: InfeasibleError,
+    problem: Problem,
+    outside: LoopMemory,
+    program: Program,
+    iteration: Iteration,
+    options: Options,
+) -> None:
+    """Add the ways out that were tried to an error whose bytes do not include those outside of the plan."""
+    # Offloading makes the loop's own optimizer's step no smaller.
+    of_step = outside.needed(program)
+    for clause in _clauses(error, problem, outside, of_step, iteration, options):
+        error.advise(clause)
+
+
+def name_smallest(error: StepInfeasibleError, problem: Problem) -> None:
+    """Let the error of an optimizer's step name bytes that suffice for the plan too."""
+    found = _smallest(problem.graph, problem.machine, problem)
+    if found is not None:
+        error.least = max(found[0], error.min_memory)
+        error.holding(found[1])
+
+
+def _clauses(
+    error: InfeasibleError,
+    problem: Problem,
+    outside: LoopMemory,
+    of_step: int,
+    iteration: Iteration,
+    options: Options,
+) -> Iterator[str]:
+    extra, graph = outside.bytes, problem.graph
+    machine = problem.machine or graph.machine
+    known = (error.min_memory if error.smallest is None else error.smallest) + extra
+    planned = _with_updates(graph, outside) if _may_plan_updates(iteration, options) else None
+    linked = None if offloads(machine) or not _has_host(graph, problem, iteration) else _LINKED
+    ways = [
+        ("optimizer=", planned, machine, 0, 0),
+        ("machine=", graph, linked, extra, of_step),
+        ("optimizer= and machine=", planned, linked, 0, 0),
+    ]
+    needs = list[str]()
+    for way, tried, on, more, least in ways:
+        if tried is None or (on is None and "machine=" in way):
+            continue
+        found = _smallest(tried, on, problem, options.solver)
+        size = 0 if found is None else max(least, ceil(_ABOUT * found[0]) + more)
+        if 0 < size < known:
+            share = "" if error.peak is None else f" ({percent(size, error.peak)})"
+            needs.append(f"with {way} from about {spelled(size)}{share}")
+    if needs:
+        yield f"less suffices {', '.join(needs)}"
+
+
+def _smallest(
+    graph: Graph, machine: Machine | None, problem: Problem, solver: str = _AUTO
+) -> tuple[int, Schedule] | None:
+    """Return the smallest budget found in a moment, in bytes, and a schedule. problem: what it allows.
+
+    solver: the loop's own, since another one may manage less.
+
+    Below the minimum memory `auto` looks for the least at once, and waits for no compiler.
+    """
+    try:
+        solve(solver, Problem(graph, 1, machine, problem.allow), _SECONDS, bound_seconds=0)
+    except InfeasibleError as refusal:
+        if refusal.smallest is not None and refusal.schedule is not None:
+            return refusal.smallest, refusal.schedule
+    except MemplanError:
+        return None
+    return None
+
+
+def _has_host(graph: Graph, problem: Problem, iteration: Iteration) -> bool:
+    """Tell whether tensors of this loop could be offloaded: a CPU has no memory below its own."""
+    return graph.source.get("device") != "cpu" and problem.allows("offload") and iteration.processes is None
+
+
+def _may_plan_updates(iteration: Iteration, options: Options) -> bool:
+    """Tell whether this very loop could give its optimizer to the plan."""
+    if iteration.updates is not None or options.optimizer is not None or not iteration.trains:
+        return False
+    if isinstance(iteration.module, Around) or iteration.processes is not None:
+        return False
+    states = options.states
+    if isinstance(states, Optimizer):
+        return is_planned(states)
+    if states is not None:
+        return states in {described.make for described in OPTIMIZERS.values()}
+    found = optimizers_of(trained_parameters(iteration.module).values())
+    return len(found) <= 1 and all(map(is_planned, found))
+
+
+def _with_updates(graph: Graph, outside: LoopMemory) -> Graph | None:
+    """Return the graph with updates of as many bytes of states; None if they can't be added."""
+    if not outside.bytes:
+        return None
+    weights = sum(graph.tensors.bytes[x] for x in _gradients(graph))
+    try:
+        return with_updates(
+            graph,
+            optimizer=ADAMW,
+            when="in-backward",
+            device_rate=_ANY_RATE,
+            workspace_scale=_WORKSPACE,
+            state_scale=outside.states / max(1, weights * len(ADAMW.states)),
+        )
+    except InputError:
+        return None
+
+
+def _gradients(graph: Graph) -> list[int]:
+    return [x for x in graph.results if graph.tensors.kind[x] == Kind.PARAMETER_GRADIENT]

@@ -1,0 +1,4 @@
+"""Steps of several ranks that train one module together.
+
+Public modules: collectives, sharded.
+"""

@@ -1,0 +1,338 @@
+"""Plans that several ranks run at the same time, and the steps that run them.
+
+    all ranks   trace the module, and compare what they have traced
+    rank 0      measures, solves, and sends the plan
+    all ranks   run the plan
+
+Whatever fails in this on one rank fails on all. A batch of another shape gets another plan in the same way;
+ranks agree on the plan of each batch (agreement.py). Two kinds of training are planned so: ranks that hold
+shares of the weights (sharded.py), and modules whose own code communicates (collectives.py).
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...devices.calls.collectives import collectives_in
+from ...devices.device.host_capacity import available_bytes
+from ...devices.sharded.arrival import leave
+from ...devices.sharded.meshes import Mesh, RankGroups
+from ...devices.sharded.ranks import Ranks
+from ...devices.sharded.store import StoreLostError
+from ...graphs.errors import InputError, MemplanError, MismatchError
+from ...graphs.graph import Graph
+from ...graphs.machine import Machine
+from ...graphs.machines.nodes import part_of_node
+from ...model.iteration import Inputs, Iteration
+from ...model.processes import end_processes
+from ...planner.schedule.schedule import Schedule
+from ...planner.simulator.simulate import simulate
+from ...program.program import Program
+from ...program.structure import graph_form
+from ...runtime.run.queues import end_all
+from ...steps.execute import Outcome, PlannedStep
+from ...torch_support.collector import collector_off
+from ...torch_support.unsupported import warn_user
+from ...tracing.align import aligned
+from ...updates.catalogue import titles
+from ..options import Options
+from ..plans.agreement import SharedCall
+from ..plans.plan import Planner
+from ..plans.plan_cache import Plan
+from ..step.accumulating import AccumulatingStep
+from ..step.step import Step
+from .rank_checks import check_operations
+
+_made: list[Ranks] = []
+
+
+@atexit.register
+def end_groups() -> None:
+    """End the groups that collectives run in, once those under way have ended.
+
+    If the program ends by an error, wherever it was raised, the other ranks name it.
+
+    Gloo's thread lets go of a collective's tensors some time after it. A tensor that Python has made needs
+    Python for that, and if the interpreter is ending the process aborts.
+    """
+    end_all()
+    error = getattr(sys, "last_value", None)  # of whatever no code has caught
+    leave(error)
+    end_processes(error)
+    while _made:
+        _made.pop().end(error)
+
+
+def made_ranks(mesh: Mesh | RankGroups, device: torch.device) -> Ranks:
+    """Create the groups of the ranks of a mesh, or of these, which end before the program does.
+
+    All ranks call it together. Raises MemplanError if not all do, after the timeout of their group.
+    """
+    try:
+        ranks = Ranks(mesh, device)
+    except StoreLostError as error:
+        raise MemplanError(str(error)) from None
+    except (RuntimeError, ValueError) as error:
+        raise MemplanError(
+            f"the ranks can't plan together ({first_words(error)}): one has ended, or does not call "
+            "memplan.optimize"
+        ) from error
+    _made.append(ranks)
+    return ranks
+
+
+def part_of_this_node(ranks: Ranks, machine: Machine | None) -> Machine | None:
+    """Return this rank's part of its node, as rank 0 describes it. Raises MismatchError if one has none."""
+    found = ranks.gathered(machine is None)
+    if (other := next((rank for rank, one in enumerate(found) if one != found[0]), None)) is not None:
+        raise MismatchError(f"ranks 0 and {other} differ in machine=: they must run the same plan")
+    first: Machine | None = ranks.from_first(machine)
+    return None if first is None else part_of_node(first, ranks.on_node)
+
+
+def first_words(error: Exception) -> str:
+    """Return what an error says, without the addresses and frames that follow."""
+    return " ".join(str(error).split(". ")[0].split())[:200]
+
+
+FirstPlan = tuple[Graph, Schedule, int, str]
+"""Graph, schedule, budget and policy of a plan, as rank 0 sends them."""
+
+
+class TogetherPlanner(Planner):
+    """Factory of the plans of ranks that run the same plan. All ranks call it together.
+
+    _reordered: whether a rank has traced independent operations in another order than others.
+    """
+
+    _reordered = False
+
+    def _made_step(self, iteration: Iteration, less: int) -> PlannedStep:
+        with ranks_of(iteration).beating():
+            return self._made_together(ranks_of(iteration), iteration, less)
+
+    def _made_together(self, ranks: Ranks, iteration: Iteration, less: int) -> PlannedStep:
+        with self._around_planning(iteration):
+            with self.book.phase("trace"), collector_off():
+                program = self._traced(iteration)
+            self._count_libraries(iteration, program)
+            size = self.bytes and max(0, self.bytes - less)
+            plan = self._first_plan(iteration, program, size)
+        graph, schedule, budget, policy = ranks.from_first(plan)
+        made = Plan(self._in_order_of(program, graph), graph, schedule, budget, policy=policy)
+        self.bytes = self.bytes or budget
+        self._planned_first(iteration)
+        ranks.together(partial(self._check_host, ranks, made))
+        step = ranks.together(partial(self._step, iteration, made))
+        self._settled[step] = ""
+        self._asked[step] = (budget,)
+        self.book.opened(step, made, self.machine_of(made), self)
+        return step
+
+    def _around_planning(self, iteration: Iteration) -> AbstractContextManager[None]:
+        """Return a context for trace and measurements."""
+        return nullcontext()
+
+    def _trace_one_path(self, iteration: Iteration, trace: Callable[[Iteration], Program]) -> Program:
+        """Trace on all ranks; once more, on a path that no values decide, if those of their batches decide
+        otherwise what the code does, as with a mask that hides nothing in one of them.
+        """
+        ranks = ranks_of(iteration)
+        program = ranks.together(partial(trace, iteration))
+        found = ranks.gathered((graph_form(program), program.used is not None))
+        if all(form == found[0][0] for form, _used in found) or not any(used for _form, used in found):
+            return program
+        try:
+            program = ranks.together(partial(trace, iteration._replace(one_path=True)))
+        except MemplanError:
+            return program  # the check of their forms says how they differ
+        warn_user(
+            "values in the batches of the ranks decide otherwise what the model's code does, as an attention "
+            "mask does that hides nothing on one rank: these batches are planned on the path for "
+            "torch.compile, whose results may differ from eager PyTorch's by roundings"
+        )
+        return program
+
+    @abstractmethod
+    def _traced(self, iteration: Iteration) -> Program:
+        """Trace the iteration on all ranks. Raises MemplanError, on all of them, if programs differ."""
+
+    @abstractmethod
+    def _first_plan(self, iteration: Iteration, program: Program, size: int | None) -> FirstPlan | None:
+        """Measure on all ranks, and return the plan on rank 0, None on others.
+
+        size: the budget in bytes, None to ask the options.
+        """
+
+    def _in_order_of(self, program: Program, graph: Graph) -> Program:
+        """Return this rank's program in the order of rank 0's, of which the graph is."""
+        return aligned(program, graph, same_bytes=False) if self._reordered else program
+
+    def _check_form(self, iteration: Iteration, program: Program) -> None:
+        """Raise MismatchError, on all ranks, unless their programs have one graph, but for bytes.
+
+        A rank may have a batch with other strides than another, take another part of a tensor, or begin with
+        another word: each runs its own operations. If one has traced independent operations in another order,
+        it must have the same ones, with the same numbers.
+        """
+        ranks = ranks_of(iteration)
+        forms = ranks.gathered(graph_form(program))
+        self._reordered = any(form != forms[0] for form in forms)
+        if self._reordered:
+            order = [program.operations[place].name for place in collectives_in(program)]
+            check_operations(ranks, f"{program.fingerprint} {order}", iteration.inputs, program)
+
+    def _sizes(self, ranks: Ranks, program: Program) -> list[int]:
+        """Return the bytes of each of rank 0's storages, the most that they take on any rank."""
+        names = ranks.from_first([storage.name for storage in program.storages])
+        own = [storage.bytes for storage in program.storages]
+        if self._reordered:
+            by_name = {storage.name: storage.bytes for storage in program.storages}
+            own = [by_name[name] for name in names]
+        return [*map(max, zip(*ranks.gathered(own), strict=True))]
+
+    def _planned_first(self, iteration: Iteration) -> None:
+        """Do what follows the first plan, before its step is made."""
+
+    def _check_host(self, ranks: Ranks, plan: Plan) -> None:
+        """Raise InputError if the ranks of this node together need more host memory than it has now."""
+        machine = self.machine_of(plan)
+        figures = simulate(plan.graph, plan.schedule, budget=plan.budget, machine=machine).figures
+        free = available_bytes()
+        if free is not None and ranks.on_node * figures.host_peak > free:
+            raise InputError(
+                f"the plan needs {figures.host_peak:,} bytes of host memory for each of the {ranks.on_node} "
+                f"ranks of this node, {free:,} are available to them here: give a higher budget=, or a "
+                f"machine= whose host has a capacity of {free:,} bytes or less"
+            )
+
+    def _solved_by_first(
+        self, iteration: Iteration, program: Program, graph: Graph, size: int | None
+    ) -> FirstPlan:
+        """Solve the graph on rank 0. Raises InfeasibleError."""
+        budget = self._first_budget(graph, program, iteration) if size is None else size
+        plan = super()._solved(self._unsolved(program, graph, budget), iteration, budget)
+        return plan.graph, plan.schedule, plan.budget, plan.policy
+
+    def _solved(self, plan: Plan, iteration: Iteration, budget: int) -> Plan:
+        """Solve the iteration's graph on rank 0, and return the plan on all."""
+        ranks = ranks_of(iteration)
+
+        def solved() -> Plan | None:
+            return None if ranks.rank else super(TogetherPlanner, self)._solved(plan, iteration, budget)
+
+        made = ranks.together(solved)
+        schedule, budget, policy = ranks.from_first(made and (made.schedule, made.budget, made.policy))
+        return plan._replace(schedule=schedule, budget=budget, policy=policy)
+
+
+class TogetherStep(Step):
+    """A training step that all ranks run at the same time, by the same plan."""
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Tensor:
+        """Run one iteration, as all ranks do; see Step.
+
+        Raises:
+            MemplanError: on all ranks if one has failed, has ended, or does not come to a collective within
+                the process group's timeout.
+        """
+        ranks = ranks_of(self._iteration)
+        ranks.note(None)
+        try:
+            return super().__call__(*arguments, **keywords)
+        except BaseException as error:
+            ranks.note(error)
+            raise
+
+    def _iterate(self, inputs: Inputs, plan: PlannedStep) -> Outcome:
+        with ranks_of(self._iteration).in_order():  # a rank that fails leaves the others' collectives
+            return super()._iterate(inputs, plan)
+
+    def save(
+        self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write a checkpoint, as all ranks do together; see Step."""
+        with self._with_others("save"):
+            super().save(folder, optimizer=optimizer, extra=extra)
+
+    def load(
+        self, folder: str | Path, *, optimizer: Any = None, extra: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Load a checkpoint, as all ranks do together; see Step."""
+        with self._with_others("load"):
+            return super().load(folder, optimizer=optimizer, extra=extra)
+
+    @contextmanager
+    def _with_others(self, call: SharedCall) -> Generator[None]:
+        """Surround a call that all ranks make. Raises MismatchError, on all of them, if one does not."""
+        ranks = ranks_of(self._iteration)
+        with self._alone:
+            ranks.note(None)
+            self._plans.agree_on(call)
+            with ranks.beating():
+                yield
+
+    def _serving(self, inputs: Inputs) -> tuple[PlannedStep | None, Inputs]:
+        """Return the plan for the inputs, the same one on all ranks, and the inputs as it takes them.
+
+        No batch is trained on by eager PyTorch: the other ranks run their plans.
+        """
+        return self._plans.serving(inputs)
+
+
+class TogetherAccumulatingStep(TogetherStep, AccumulatingStep):
+    """A TogetherStep of which several batches make one update."""
+
+    def update(self) -> None:
+        """Update the weights with what is accumulated; all ranks call it together."""
+        with self._with_others("update"):
+            super().update()
+
+
+def ranks_of(iteration: Iteration) -> Ranks:
+    """Return the ranks that run the iteration's plan."""
+    ranks = iteration.ranks
+    assert ranks is not None
+    return ranks
+
+
+def validate_together(options: Options, word: str, *, planned: bool) -> None:
+    """Raise InputError, one line, for options that do not go with plans of several ranks.
+
+    word: what there is such a plan for: `shard=`, `fully_shard`, `a module that communicates`.
+    planned: whether the optimizer's updates are part of the plan.
+    """
+    unsupported: dict[str, bool] = {
+        "train=False": not options.train,
+        "scaler": options.enabled_scaler is not None,
+        "ema": options.ema is not None,
+        "weights": options.weights is not None and word != "shard=",
+        "compile": options.compile,
+        "cuda_graph": options.cuda_graph,
+        "rollback_on_error": options.rollback_on_error,
+        "verify=True": options.verify is True,
+    }
+    for name, given in unsupported.items():
+        if given:
+            raise InputError(f"{word} and {name} are not supported together: leave {name} out")
+    if not planned or options.optimizer is None:
+        raise InputError(
+            f"{word} needs the optimizer, whose updates are in the plan: optimizer= of {titles()}"
+        )
+
+
+def with_sizes(program: Program, sizes: Sequence[int]) -> Program:
+    """Return the program with storages of these sizes at least, in bytes."""
+    both = zip(program.storages, sizes, strict=True)
+    return replace(program, storages=[one._replace(bytes=max(one.bytes, size)) for one, size in both])

@@ -1,0 +1,133 @@
+"""Batches for which no plan can be made, in a training that has plans: eager PyTorch runs them, if it fits.
+
+    batch ──▶ no plan for its shape or values ──▶ none can be made: the trace is refused, or is not eager's
+                                                      └──▶ no larger than one that fits if all is kept?
+                                                              ├── yes: eager PyTorch, with one warning
+                                                              └── no: the refusal
+
+While the user's profiler records, no plan can be measured: until it ends, such batches are eager PyTorch's
+whatever they take, unless plans keep tensors off the device.
+
+A batch of the same form is not traced once more. Values may decide what a batch takes, and eager PyTorch
+keeps what the code still names; so the first one of each form is measured, and if it took more the next ones
+are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from functools import partial
+
+from ...devices.measuring.live_bytes import ProfilerOnError, can_count, live_peak
+from ...graphs.errors import DifferenceError, InputError, MemplanError, OutOfMemoryError
+from ...graphs.graph import Graph, Kind
+from ...graphs.units import format_bytes
+from ...model.iteration import Inputs, Iteration, tensors_in
+from ...planner.baseline import baseline
+from ...profiling.compare.eager import run_eager
+from ...profiling.compare.peaks import resident_bytes
+from ...steps.execute import Outcome, PlannedStep
+from ...torch_support.unsupported import TraceError, warn_user
+from .retry import Around
+
+REASONS = (TraceError, DifferenceError, InputError, OutOfMemoryError)
+"""Errors after which eager PyTorch can run the batch: not those of batches that it would not take either."""
+
+
+class EagerBatches:
+    """The batches of a step that eager PyTorch runs.
+
+    iteration: the step's, without inputs.
+    """
+
+    def __init__(self, iteration: Iteration) -> None:
+        self._iteration = iteration
+        several = iteration.updates is not None and iteration.accumulate > 1  # the sums are the plans'
+        self._possible = iteration.trains and iteration.alone and not several
+        self._forms: dict[Hashable, str] = {}
+        self._said = self._said_profiled = False
+        self._unmeasured: set[Hashable] = set()
+        self._exceeded = False
+
+    def check_new(self, inputs: Inputs) -> None:
+        """Raise TraceError if no plan could be made for a batch of this form."""
+        if self._forms and (why := self._forms.get(_form(inputs))) is not None:
+            raise TraceError(why)
+
+    def take(self, inputs: Inputs, error: MemplanError, steps: Iterable[PlannedStep]) -> None:
+        """Take over a batch for which no plan can be made. Raises the error if it may not fit.
+
+        error: why no plan can be made.
+        steps: the plans that there are.
+        """
+        steps = list(steps)
+        whole = self._possible and all(each.cycle is None for each in steps)  # all tensors are on the device
+        if whole and isinstance(error, ProfilerOnError):
+            if not self._said_profiled:
+                self._said_profiled = True
+                warn_user(f"{error}; until then eager PyTorch runs them, and may take more than the budget")
+            return
+        if self._exceeded or not (self._possible and any(_fits(step, inputs) for step in steps)):
+            raise error
+        if (form := _form(inputs)) not in self._forms:
+            self._forms[form] = str(error)
+            self._unmeasured.add(form)
+        if not self._said:
+            self._said = True
+            warn_user(f"{error}; batches like this one run as eager PyTorch runs them, which fits the budget")
+
+    def run(self, inputs: Inputs, plan: PlannedStep, around: Around) -> Outcome:
+        """Run an iteration by eager PyTorch. What plans have offloaded must be back.
+
+        plan: any of the step's, which says what gradients are left to the loop.
+        """
+        run = partial(run_eager, self._iteration._replace(inputs=inputs))
+        if (form := _form(inputs)) in self._unmeasured and can_count(plan.program.device):
+            self._unmeasured.discard(form)
+            measured = live_peak(run, plan.program.device)
+            outcome = measured.result
+            self._weigh(resident_bytes(plan.program) + measured.peak_bytes, plan, around)
+        else:
+            outcome = run()
+        left = outcome.gradients  # those of updates are used up
+        if self._iteration.updates is not None:
+            left = {name: gradient for name, gradient in left.items() if name in plan.program.gradients}
+        return outcome._replace(gradients=left, parameters=plan.parameters(left), saved=plan.saved(inputs))
+
+    def _weigh(self, peak: int, plan: PlannedStep, around: Around) -> None:
+        """Refuse further batches if this one has taken more than the budget. peak: bytes that it took."""
+        if plan.budget is not None and plan.graph is not None and peak > plan.budget:
+            whole, limit = (around(plan.graph, size) for size in (peak, plan.budget))
+            self._exceeded = True
+            warn_user(
+                f"eager PyTorch took {format_bytes(whole.total)} for a batch without a plan, more than the "
+                f"budget of {limit}: further ones are refused"
+            )
+
+
+def _fits(step: PlannedStep, inputs: Inputs) -> bool:
+    """Tell whether an iteration on these inputs takes no more than one on a plan's, and that fits the plan's
+    budget if everything is kept.
+    """
+    graph, program = step.graph, step.program
+    if graph is None or step.budget is None:
+        return False
+    known = {name: program.values[value].dtype for name, value in program.inputs.items()}
+    if known != {name: x.dtype for name, x in tensors_in(inputs).items()}:
+        return False  # eager PyTorch may not take such a batch either
+    planned = sum(program.storages[program.values[value].storage].bytes for value in program.inputs.values())
+    given = sum(x.nbytes for x in tensors_in(inputs).values() if x.device == program.device)
+    return given <= planned and baseline(graph).peak + _held_gradients(graph) <= step.budget
+
+
+def _held_gradients(graph: Graph) -> int:
+    """Return the bytes of gradients that updates free one by one in a plan, and eager PyTorch holds
+    together.
+    """
+    held = graph.tensors.kind == Kind.PARAMETER_GRADIENT
+    held[list(graph.results)] = False  # the iteration leaves them, and the baseline has them
+    return int(graph.tensors.bytes[held].sum())
+
+
+def _form(inputs: Inputs) -> Hashable:
+    return tuple((name, x.shape, x.dtype) for name, x in tensors_in(inputs).items())

@@ -33,7 +33,7 @@ class DINOHead(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.mlp = nn.Sequential(nn.Linear(WIDE, WIDE), nn.GELU(), nn.Linear(WIDE, 6))
-        self.last_layer = nn.utils.weight_norm(nn.Linear(6, OUT, bias=False))
+        self.last_layer: Any = nn.utils.weight_norm(nn.Linear(6, OUT, bias=False))
         self.last_layer.weight_g.data.fill_(1)
         self.last_layer.weight_g.requires_grad = False
 
@@ -194,7 +194,8 @@ class SwavWhole(nn.Module):
         self.model = SwavModel()
 
     def forward(self, images: list[Tensor]) -> Any:
-        return swav_loss(self.model, *self.model(images), None, len(images[0]))
+        embedding, output = self.model(images)
+        return swav_loss(self.model, embedding, output, None, len(images[0]))
 
 
 # ── BYOL ────────────────────────────────────────────────────────────────────────────────────────────

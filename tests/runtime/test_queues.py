@@ -70,7 +70,11 @@ def test_errors_come_out_whatever_hooks_of_exceptions_the_script_has(hook, monke
     monkeypatch.setattr(sys, "excepthook", hook)
     monkeypatch.setattr(threading, "excepthook", hook)
     queue = queues.JobQueue("failing")
-    ticket = queue.add(lambda: 1 / 0, (), (), ())
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    ticket = queue.add(fail, (), (), ())
     with pytest.raises(ZeroDivisionError):
         ticket.wait()
     queue.drain()

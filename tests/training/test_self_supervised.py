@@ -75,7 +75,7 @@ def byol(rank: int, planned: bool, in_forward: bool, updates: bool) -> Trained:
     model: Any = DistributedDataParallel(learner, find_unused_parameters=True)
     optimizer = adam(learner)
     if planned:
-        options = PLAIN | {"optimizer": optimizer} if updates else PLAIN
+        options: dict[str, Any] = PLAIN | {"optimizer": optimizer} if updates else PLAIN
         model = memplan.optimize(model, (*crops(rank, 0, (4, 4)),), **options)
     after = (lambda: None) if in_forward else learner.update_moving_average
     return trained(
@@ -112,7 +112,8 @@ def dino(rank: int, way: str) -> Trained:
     if way == "module":
         student = memplan.optimize_module(student, (crops(rank, 0),), budget="100%", cache=False)
     elif way.startswith("after"):
-        options = PLAIN | {"optimizer": optimizer} if way == "after, with updates" else PLAIN
+        updates = way == "after, with updates"
+        options: dict[str, Any] = PLAIN | {"optimizer": optimizer} if updates else PLAIN
         step = memplan.optimize(step, {"images": crops(rank, 0)}, return_outputs=True, **options)
 
     def loss_of(number: int) -> tuple[Any, bool]:

@@ -1,6 +1,6 @@
 """Names that PyTorch and Python do not promise to keep, and their errors in one line.
 
-Whoever imports anything from here learns first whether this version of PyTorch is supported.
+An import of anything from here first checks the version of PyTorch.
 """
 
 from .torch_range import check_torch

@@ -663,7 +663,7 @@ def module_structure(module: nn.Module) -> tuple[tuple[Any, ...], tuple[int, ...
 def looks_on(hook: Any) -> bool:
     """Tell whether a module's hook is known to change nothing that the module computes."""
     home = getattr(hook, "__module__", None) or ""
-    return home == "transformers.utils.output_capturing" or home.endswith(".runtime.sharded.direct_calls")
+    return home == "transformers.utils.output_capturing" or home.endswith(".devices.sharded.direct_calls")
 
 
 def hooks_of_all_modules() -> list[int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import memplan.runtime
+import memplan
 import pytest
 import torch
 from hostile import (
@@ -53,7 +53,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from removed_waits import REMOVALS
 
-RUNTIME = Path(memplan.runtime.__file__).parent
+PACKAGE = Path(memplan.__file__).parent
 
 
 @pytest.fixture
@@ -340,7 +340,7 @@ def test_a_new_thread_computes_as_the_first_one_does():
 def test_the_table_of_waits_is_of_this_code():
     """`benchmarks/removed_waits.py` finds each line that it takes out, once."""
     for removal in REMOVALS:
-        source = (RUNTIME / f"{removal.file}.py").read_text()
+        source = (PACKAGE / f"{removal.file}.py").read_text()
         assert source.count(removal.line) == 1, removal.name
 
 

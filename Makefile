@@ -15,7 +15,7 @@ demo: $(VENV)/ready
 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --durations 30 --durations-min 5
 
-# The suite. Its last line says what it took of the processors.
+# The suite: eight minutes on two cores. Its last line says what it took of the processors.
 test: $(VENV)/ready
 	$(PYTEST) -m "not scripts and not exhaustive and not clock" $(PYTEST_OPTIONS)
 

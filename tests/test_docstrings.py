@@ -81,6 +81,7 @@ def missing_files(path: Path, known: set[str]) -> list[str]:
     ]
 
 
+@pytest.mark.scripts
 def test_named_files_exist() -> None:
     folders = ("memplan", "tests", "benchmarks", "examples", "docs")
     known = {path.name for folder in folders for path in (ROOT / folder).rglob("*.py")} | {"setup.py"}
@@ -143,6 +144,7 @@ def undefined(tree: ast.AST) -> list[str]:
     ]
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_documented_parameters_exist(layer: str) -> None:
     faults = [

@@ -28,11 +28,13 @@ def frozen_clock() -> Iterator[None]:
         yield
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("solver", solvers())
 def test_a_solver_answers_as_recorded(solver: str) -> None:
     _compare(solver, solver_rows(solver))
 
 
+@pytest.mark.scripts
 def test_bounds_are_as_recorded() -> None:
     _compare(BOUNDS, bound_rows())
 

@@ -83,6 +83,7 @@ def test_a_cap_has_room_for_one_segment_more(monkeypatch: pytest.MonkeyPatch) ->
     assert shares == [0.5 + 22 * 2**20 / 2**34, 1.0]
 
 
+@pytest.mark.scripts
 def test_cuda_tests_are_collected_quickly_by_one_command() -> None:
     call = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "--collect-only", "tests/devices"]
     done = subprocess.run(call, cwd=COMMAND.parents[2], capture_output=True, text=True)

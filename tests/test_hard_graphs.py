@@ -80,7 +80,7 @@ def _compiled() -> None:
     warm_up(["search", "joint", "offload-greedy", "rk-rotor"])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", CASES)
 def test_no_solver_stumbles(name: str) -> None:
     budgets, solvers = CASES[name]
@@ -98,6 +98,7 @@ def test_every_file_is_tried() -> None:
     assert {path.stem for path in FOLDER.iterdir()} == set(CASES)
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", range(0, 90, 30))
 def test_no_quick_solver_stumbles_over_odd_graphs(first: int) -> None:

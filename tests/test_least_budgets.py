@@ -23,6 +23,7 @@ PROBLEMS = 12
 SECONDS = 10.0
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_the_least_budget_that_a_refusal_names_is_reached(solver: str) -> None:
     """Of a byte, and of the floor."""

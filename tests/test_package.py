@@ -40,6 +40,7 @@ def test_what_is_not_part_of_the_package_is_not_in_it(folder: str) -> None:
     assert f"No module named 'memplan.{folder}'" in done.stderr
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", [[sys.executable, "-m", "memplan"], ["memplan"], ["plan"]])
 def test_the_command_has_three_ways_in(command: list[str], tmp_path: Path) -> None:
     program = which(command[0], path=str(Path(sys.executable).parent)) or command[0]

@@ -15,6 +15,7 @@ START = (ROOT / "docs" / "start.md").read_text()
 README = (ROOT / "README.md").read_text()
 
 
+@pytest.mark.scripts
 def test_the_model_of_the_first_steps_has_the_figures_of_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

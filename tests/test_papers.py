@@ -21,6 +21,7 @@ from rows import append, load, measured, missing, spelled  # noqa: E402
 ROWS = load(ROOT / "benchmarks" / "papers" / "rows.csv")
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
 def test_a_figure_runs_on_a_small_case(figure: Figure) -> None:
     own = figure.measure(figure.small, 2.0)

@@ -59,6 +59,7 @@ def test_each_is_a_schema(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMAS[name])
 
 
+@pytest.mark.scripts
 def test_every_instance_and_every_machine(tmp_path: Path) -> None:
     for entry in entries():
         if entry.path is not None and entry.operations < 2000:
@@ -105,6 +106,7 @@ def test_refusals_and_shards(plan: Callable[..., Any]) -> None:
     assert fault(read_document(Path("sharded.json")), "plan-graph") is None
 
 
+@pytest.mark.scripts
 def test_comparisons_and_curves(plan: Callable[..., Any]) -> None:
     save_graph(chain(6), "g.json")
     call = (

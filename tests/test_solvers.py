@@ -63,7 +63,7 @@ def attempt(solver: str, graph: Graph, budget: int) -> ValidatedSolution | Infea
         return refusal
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_solver_against_exhaustive_search(solver: str, graph: str) -> None:

@@ -54,6 +54,7 @@ def strings() -> str:
     return "\n".join(n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str))
 
 
+@pytest.mark.scripts
 def test_every_error_class_has_an_entry() -> None:
     heads = [head for head in PARTS[1::2] if head.endswith("Error")]
     assert sorted(heads) == sorted(error_classes())

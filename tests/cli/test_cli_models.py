@@ -116,6 +116,7 @@ def test_from_a_model_to_a_run_equal_to_eager(plan: Plan) -> None:
     assert "bitwise equal" in plan(*run, "--timing-repeats", "1").stdout
 
 
+@pytest.mark.scripts
 def test_profile_says_what_it_measured(plan: Plan) -> None:
     found = json.loads(plan("profile", "model.py", "--json").stdout)
     assert found["operations"] > 30
@@ -237,6 +238,7 @@ def test_what_the_model_prints_is_not_the_result(plan: Plan) -> None:
     assert json.loads(plan(*run).stdout)["equal"] is True
 
 
+@pytest.mark.scripts
 def test_a_loss_that_is_no_number(plan: Plan) -> None:
     """Equal to eager's, bit by bit; JSON has no word for it."""
     name = "model.py:without_a_loss_to_speak_of"
@@ -284,6 +286,7 @@ ERRORS = {
 }
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("fault", ERRORS)
 def test_an_error_is_one_line(fault: str, plan: Plan) -> None:
     arguments, expected = ERRORS[fault]

@@ -215,6 +215,7 @@ def test_a_rate_without_a_unit_is_refused(text: str, meant: str) -> None:
         parse_host("64GB,16cores,80/s", SERVER)
 
 
+@pytest.mark.scripts
 def test_shares_of_weights_are_offloaded_and_updated_on_the_host(graph: Path) -> None:
     """The smallest budget is less than without --offload-shares."""
     machine = (

@@ -291,6 +291,7 @@ def test_what_is_refused_agrees_with_the_smallest_budget(
     assert fitting == sorted(fitting, reverse=True)  # a schedule of a batch is one of every smaller batch
 
 
+@pytest.mark.scripts
 def test_pinned_memory_that_forbids_a_batch_is_named(plan: Plan) -> None:
     lines = [f"device: {{capacity: {14_000_000 + KEPT}}}", "host: {capacity: 1GB, pinned: 10KB}"]
     Path("m.yaml").write_text("\n".join([*lines, "links: {d2h: 100e9, h2d: 100e9}"]))
@@ -361,6 +362,7 @@ def solve(problem, options):
 """
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize(
     ("error", "code", "reason"),
     [
@@ -504,6 +506,7 @@ def steps_of(reported: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in reported["next_steps"]["rows"]}
 
 
+@pytest.mark.scripts
 def test_what_people_do_next_is_a_row_each(plan: Plan) -> None:
     """At a batch at which activations are most of it: all plans take what checkpoints do."""
     words = ("--batch", 8192, "--solver", "auto")

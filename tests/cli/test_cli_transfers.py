@@ -51,6 +51,7 @@ def figures(plan):
     return simulate(graph, schedule, machine=MACHINE, budget=budget).figures
 
 
+@pytest.mark.scripts
 def test_all_memories_planned_and_measured(plan, figures):
     result = plan(*RUN, "--json")
     assert result.exit_code == 0, result.stderr
@@ -66,6 +67,7 @@ def test_all_memories_planned_and_measured(plan, figures):
     assert "bitwise equal" in text
 
 
+@pytest.mark.scripts
 @pytest.mark.usefixtures("figures")
 def test_the_folder_for_the_disk(plan):
     Path("scratch").mkdir()

@@ -97,6 +97,7 @@ def test_all_states_on_the_host_and_updated_there(plan: Plan) -> None:
     assert json.loads(result.stdout)["equal"] is True
 
 
+@pytest.mark.scripts
 def test_a_run_as_a_cuda_graph(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU that stands for a device with graphs; else it is refused in one line."""
     assert plan("profile", "model.py", "--optimizer", "adamw", "-o", "graph.json").exit_code == 0
@@ -142,6 +143,7 @@ def test_a_graph_updated_afterwards_can_not_be_run(plan: Plan) -> None:
     assert "no fingerprint" in result.stderr
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("change", "code", "line"),
     [

@@ -108,6 +108,7 @@ def test_a_time_limit_must_be_above_0(seconds: str) -> None:
     assert f"the time must be above 0 seconds and finite, not {seconds}" in told
 
 
+@pytest.mark.scripts
 @pytest.mark.usefixtures("folder")
 def test_the_folder_of_plots_is_made() -> None:
     done = plan("bench", "g.graph.json", "--budgets", "90%", "--solvers", "store-all,rotor", "--plots", "a/b")

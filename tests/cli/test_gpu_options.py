@@ -82,6 +82,7 @@ def test_a_paper_s_machine_has_no_more_to_use_than_its_gpu() -> None:
     assert found["budget"] + found["reserve"] == find_preset("rtx3060").gpu.usable < 12 * 2**30
 
 
+@pytest.mark.scripts
 def test_a_dtype_that_the_gpu_has_not() -> None:
     words = ("size", "config.json", "--solver", "store-all", "--batch", "2", "--dtype", "bfloat16")
     refused = plan(*words, "--gpu", "t4,a100")
@@ -96,6 +97,7 @@ def test_a_dtype_that_the_gpu_has_not() -> None:
     assert "bfloat16" not in plan("profile", "model.py:half", "--estimate", "--gpu", "a100").stderr
 
 
+@pytest.mark.scripts
 def test_with_all_gpus_those_without_the_dtype_are_left_out() -> None:
     words = ("--solver", "store-all", "--batch", "2", "--dtype", "bfloat16", "--gpu", "all", "--json")
     result = plan("size", "config.json", *words)

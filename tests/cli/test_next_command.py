@@ -26,6 +26,7 @@ def test_the_command_is_as_typed_with_another_budget(typed: str, then: str | Non
     assert command_within("84%", shlex.split(typed)) == then
 
 
+@pytest.mark.scripts
 def test_a_refusal_ends_with_a_command_that_succeeds(tmp_path: Path) -> None:
     save_graph(chain(6, parameters=True), tmp_path / "chain.json")
     plan = Path(sys.executable).with_name("plan")

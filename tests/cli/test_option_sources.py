@@ -85,6 +85,7 @@ def test_the_nearest_file_with_a_table_counts(plan: Plan) -> None:
     assert settings(plan(*SOLVE, "--json"))[1] == 2 * peak
 
 
+@pytest.mark.scripts
 def test_values_of_every_sort(plan: Plan) -> None:
     """Lists, numbers, true and false, a machine's file beside the table."""
     Path("../m.yaml").write_text("device: {capacity: 1GB}\n")

@@ -85,6 +85,7 @@ def test_the_answer_names_the_micro_batches(plan: Plan) -> None:
     assert any(line.startswith("8 x 4  ") for line in lines)
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("budget", ["24MB", "40MB", "1GB"])
 def test_a_global_batch_is_the_best_of_all_divisors(plan: Plan, budget: str) -> None:
     total = 2 * 7 * 113
@@ -111,6 +112,7 @@ def test_a_global_batch_starts_where_it_can(plan: Plan) -> None:
     assert [one["batch"] for one in reported["batches"]] == [2, 3, 6]
 
 
+@pytest.mark.scripts
 def test_a_global_batch_with_a_plan(plan: Plan) -> None:
     """A micro-batch that needs a plan is solved too, and the fastest is named."""
     words = ("--global-batch", 8192, "--budget", "45MB", "--time-limit", 3, "--json")
@@ -140,6 +142,7 @@ def test_adapters_change_all_rows_and_are_described(plan: Plan) -> None:
     assert f"lora       {adapted['lora']}" in result.stdout.splitlines()
 
 
+@pytest.mark.scripts
 def test_autocast_and_attention(plan: Plan) -> None:
     words = ("--batch", 16, "--seq-len", 64)
     whole, half = (

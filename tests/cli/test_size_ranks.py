@@ -78,6 +78,7 @@ def test_policies_are_those_of_a_graph_that_is_sharded_by_hand(plan: Plan) -> No
         assert policy(row, name)["time"] == pytest.approx(figures.time, rel=0.02)
 
 
+@pytest.mark.scripts
 def test_weights_and_states_are_spread(reported: dict[str, Any]) -> None:
     # Small biases are spread as well: each share is rounded up.
     assert (WEIGHTS + STATES) / 4 <= reported["shares"] <= (WEIGHTS + STATES) / 4 + 500
@@ -90,6 +91,7 @@ def test_weights_and_states_are_spread(reported: dict[str, Any]) -> None:
         assert row["min_memory"] <= min(one["least_budget"] for one in row["policies"])
 
 
+@pytest.mark.scripts
 def test_less_memory_takes_no_less_time_and_a_plan_none_more(reported: dict[str, Any]) -> None:
     curve = reported["curve"]
     assert len(curve) == 5
@@ -104,6 +106,7 @@ def test_less_memory_takes_no_less_time_and_a_plan_none_more(reported: dict[str,
     assert planned == sorted(planned)
 
 
+@pytest.mark.scripts
 def test_the_page_has_the_curve(reported: dict[str, Any]) -> None:
     page = Path("size.html").read_text()
     assert reported["page"] == "size.html"
@@ -112,6 +115,7 @@ def test_the_page_has_the_curve(reported: dict[str, Any]) -> None:
     assert "4 ranks" in page
 
 
+@pytest.mark.scripts
 def test_more_ranks_fit_what_one_gpu_does_not(plan: Plan) -> None:
     # Gradients, and copies of the step, come in addition.
     budget = WEIGHTS + STATES
@@ -139,6 +143,7 @@ def test_a_price_is_of_one_gpu(plan: Plan) -> None:
     assert found["samples_per_price"] == pytest.approx(rate * 3600 / (4 * 2))
 
 
+@pytest.mark.scripts
 def test_replicas_train_more_samples_and_wait_for_their_network(plan: Plan) -> None:
     alone = sized(plan, "--batch", 64)
     replicas = ("--replicas", 2, "--replica-link", "1GB/s,2ms")
@@ -154,6 +159,7 @@ def test_replicas_train_more_samples_and_wait_for_their_network(plan: Plan) -> N
     assert "between replicas  2 replicas, 1 GB/s, 2.00 ms an all-reduce" in plan(*words).stdout
 
 
+@pytest.mark.scripts
 def test_states_on_the_host_of_a_node_fit_less_memory(plan: Plan) -> None:
     """The host has room for the states of all ranks of a node; if fewer share it, each has more of it."""
     budget = 17_000_000  # of which 8 MiB are for cuBLAS
@@ -241,6 +247,7 @@ def test_contradicting_options_are_refused(plan: Plan, arguments: list[Any], lin
 # ── what is resident on a rank ──────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.scripts
 @settings(deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 9))
 def test_no_schedule_is_below_the_minimum_and_shares_alone_are_resident(seed: int, count: int) -> None:

@@ -61,6 +61,7 @@ def test_whoever_is_killed_goes_on_bit_by_bit(place: Killed) -> None:
     assert ended.losses == losses
 
 
+@pytest.mark.scripts
 def test_a_run_is_lengthened(place: Killed, tmp_path: Path) -> None:
     losses, weights = by_hand(place.folder / "m.py", 13)
     model, folder = str(place.folder / "m.py"), str(tmp_path / "c")

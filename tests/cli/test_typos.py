@@ -89,6 +89,7 @@ def test_a_setting_beyond_reason_is_refused(solver: str, plan: Plan) -> None:
         assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1), (setting, result.stderr)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", [*COMMANDS, "sovle"])
 def test_a_typo_is_one_line_before_any_work(name: str, plan: Plan) -> None:
     before = set(Path().iterdir())

@@ -187,6 +187,7 @@ def test_ctrl_c_leaves_the_rows_and_no_process(bench: Callable[..., Result], tmp
     assert not alive(int(Path("hung.pid").read_text()))
 
 
+@pytest.mark.scripts
 def test_what_pytorch_does_competes_once(bench: Callable[..., Result]) -> None:
     words = ["graphs/chain.json", "--budgets", "100%", "--bound-time", "0", "--baseline", "torch"]
     result = bench(*words, "--solvers", "store-all,layer-checkpoint", "-o", "rows.csv")
@@ -203,6 +204,7 @@ def test_what_pytorch_does_competes_once(bench: Callable[..., Result]) -> None:
     ]
 
 
+@pytest.mark.scripts
 def test_the_folder_of_the_corpora_is_theirs(bench: Callable[..., Result], tmp_path: Path) -> None:
     ours = FILES.parent
     result = bench(ours, "--solvers", "store-all")

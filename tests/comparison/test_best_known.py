@@ -126,6 +126,7 @@ def test_a_record_of_nothing_is_refused(field: str, tmp_path: Path) -> None:
         load_best(tmp_path / "best.yaml")
 
 
+@pytest.mark.scripts
 def test_a_comparison_keeps_its_best_and_tells_what_beats_it(bench: Bench) -> None:
     save_graph(chain(6), "g.json")
     words = ["g.json", "--budgets", "70%", "--update-best", "best.yaml", "--json", "--bound-time", "2"]

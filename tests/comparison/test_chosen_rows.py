@@ -59,6 +59,7 @@ def test_a_filter_that_no_row_has_is_refused(bench: Bench) -> None:
     assert "--filter rotor: no row of 8 matches: names are GRAPH/BUDGET/SOLVER, like chain-4" in result.stderr
 
 
+@pytest.mark.scripts
 def test_nothing_solved_and_nothing_proven_is_no_success(bench: Bench) -> None:
     found = bench("--solvers", "store-all", "--budgets", "80%")
     assert found.exit_code == 3

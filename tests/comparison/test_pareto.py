@@ -159,6 +159,7 @@ def test_budgets_of_ones_own(plan: Callable[..., Result]) -> None:
     assert lines[-1].startswith("the minimum memory without offloading is ")
 
 
+@pytest.mark.scripts
 def test_a_graph_that_the_solver_does_not_take_is_said(plan: Callable[..., Result]) -> None:
     save_graph(layered(20), "chain.json")
     result = plan("--points", 2)

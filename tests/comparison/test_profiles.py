@@ -118,6 +118,7 @@ def test_tables(rows: Callable[..., Row]) -> None:
     assert not list(curve_tables([replace(a, lower_bound=None)]))
 
 
+@pytest.mark.scripts
 def test_bench_writes_the_plots(bench: Callable[..., Result]) -> None:
     words = ["graphs/chain.json", "--solvers", "rotor,store-all", "--budgets", "100%"]
     Path("out").mkdir()

@@ -8,6 +8,7 @@ from memplan.solvers.registry import run as registry
 LINKS = Links(d2h=Link(1e9), h2d=Link(1e9))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("solver", ["joint", "offload-greedy", "lohan", "search"])
 @pytest.mark.parametrize("links", [Links(), LINKS], ids=["alone", "with links"])
 def test_a_solver_has_run_before_the_clock_does(

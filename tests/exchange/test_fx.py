@@ -183,7 +183,7 @@ def attention(m: Any, x: Tensor) -> Tensor:
     return m.norm(scores.softmax(-1, dtype=torch.float32).to(x.dtype) @ x)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     "forward", [converts, autocast, checks, verified_number, without_gradient, checkpointed, attention]

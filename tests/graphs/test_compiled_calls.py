@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 import memplan
+import pytest
 from memplan.graphs import compiled as room
 
 PACKAGE = Path(memplan.__file__).parent
@@ -59,6 +60,7 @@ def named(path: Path, tree: ast.Module, within: Iterable[ast.AST]) -> Iterator[F
             yield module.with_suffix("") / f"{name}.py", node.attr
 
 
+@pytest.mark.scripts
 def test_what_python_calls_of_compiled_code_gives_no_object_back() -> None:
     functions = compiled_functions()
     called = {

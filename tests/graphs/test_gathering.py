@@ -103,6 +103,7 @@ def test_the_baseline_takes_what_its_queues_take() -> None:
     assert max(computing - communicating, communicating) <= found <= computing * (1 + 1e-9)
 
 
+@pytest.mark.scripts
 def test_budgets_below_the_shares_have_plans() -> None:
     """With the shares of weights on the device there is none below the smallest of `sharded`."""
     whole = updated(length=12)

@@ -57,7 +57,7 @@ WORST = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("what", WORST)
 def test_reading_takes_memory_in_proportion_to_the_file(what: str, tmp_path: Path) -> None:
     suffix, part, most = WORST[what]

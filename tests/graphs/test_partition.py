@@ -166,6 +166,7 @@ def facts(graph: Graph, cluster: Cluster) -> list[object]:
     return [len(cluster.forward), operations, tensors]
 
 
+@pytest.mark.scripts
 @given(graphs(), limits(), st.sampled_from([0.0, 0.2, inf]))
 def test_identical_clusters_are_isomorphic(graph: Graph, limit: dict[str, int], tolerance: float) -> None:
     """And clusters that are, and whose times agree, are identical."""

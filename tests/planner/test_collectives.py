@@ -185,6 +185,7 @@ def check(graph: Graph, schedule: Schedule, machine: Machine, budget: int, seed:
     return time
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch", range(8))
 def test_three_replays_and_the_bounds_agree(batch: int) -> None:
@@ -205,6 +206,7 @@ def test_three_replays_and_the_bounds_agree(batch: int) -> None:
     assert joined > 20
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch", range(4))
 def test_they_agree_beside_other_links(batch: int) -> None:

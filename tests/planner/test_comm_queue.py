@@ -143,6 +143,7 @@ def check_compiled(
 # ── random schedules ────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch", range(8))
 def test_three_replays_agree(batch: int) -> None:

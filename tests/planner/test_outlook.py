@@ -50,6 +50,7 @@ def test_the_ends_of_memory() -> None:
     assert same == (225, 232 + 1000, int(1.12 * 232) + 1000)
 
 
+@pytest.mark.scripts
 def test_the_ends_of_a_plans_memory_are_those_of_its_lifetimes() -> None:
     held = 0
     for seed in range(400):

@@ -140,7 +140,7 @@ def test_a_result_may_end_on_the_host() -> None:
     simulate(graph, schedule, machine=LINKED)
 
 
-@pytest.mark.sampled(281)
+@pytest.mark.sampled(194)
 @pytest.mark.parametrize("seed", range(400))
 def test_any_decision_makes_a_valid_schedule(seed: int) -> None:
     random = Random(seed)

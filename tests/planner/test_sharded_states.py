@@ -46,6 +46,7 @@ def trained(layers: int, seed: int, ranks: int, link: float, weight: int = 1) ->
     return replace(sharded(graph, peers), machine=Machine(links=links))
 
 
+@pytest.mark.scripts
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from([1, 2, 3, 8]), st.sampled_from([0.25, 4.0]))
 def test_replays_and_bound_agree_on_random_decisions(
@@ -79,6 +80,7 @@ def test_replays_and_bound_agree_on_random_decisions(
     assert bound <= figures.time * (1 + 1e-9)
 
 
+@pytest.mark.scripts
 def test_with_a_host_plans_take_less_than_weights_and_states() -> None:
     """States are most of what a rank holds, and only an update needs them."""
     graph = trained(8, 3, 2, 4 * RATE, weight=64)

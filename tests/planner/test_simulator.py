@@ -29,12 +29,14 @@ def test_both_replays_agree(case: Case) -> None:
     assert disagreement(case) is None
 
 
+@pytest.mark.scripts
 @settings(max_examples=400)
 @given(st.sampled_from((2, 4, 5)).flatmap(cases))
 def test_both_replays_agree_on_any_number_of_memories(case: Case) -> None:
     assert disagreement(case) is None
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("memories", [2, 4, 5, 8])
 def test_both_replays_agree_on_seeded_cases_of_any_number_of_memories(memories: int) -> None:
@@ -52,6 +54,7 @@ def test_both_replays_agree_on_seeded_cases_of_any_number_of_memories(memories: 
     assert deep > (held // 10 if memories > 3 else -1)
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch", range(8))
 def test_both_replays_agree_on_seeded_cases(batch: int) -> None:

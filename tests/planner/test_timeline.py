@@ -68,6 +68,7 @@ def test_a_thread_that_launches_slowly_is_a_cause(scale: float) -> None:
     assert found.idle.tolist() == [2 * scale, 2 * scale, 0]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch", range(2))
 def test_every_timeline_adds_up(batch: int) -> None:
     """Queues run one step at a time in list order; nothing begins before what it reads is there; what a queue

@@ -72,6 +72,7 @@ def test_the_machine_is_told() -> None:
     assert re.search(r"\d+ cores", this_machine())
 
 
+@pytest.mark.scripts
 def test_bench_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save_graph(chain(6), "g.json")

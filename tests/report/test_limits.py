@@ -130,6 +130,7 @@ def test_what_a_schedule_is_above_its_own_bound_is_no_price_of_memory() -> None:
     )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("count", [4, 6, 8])
 @pytest.mark.parametrize("share", [0.76, 0.82, 0.9])
 def test_no_schedule_with_more_memory_saves_more(count: int, share: float) -> None:

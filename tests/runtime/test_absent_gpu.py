@@ -81,6 +81,7 @@ def cases() -> list[Any]:
     ]
 
 
+@pytest.mark.sampled(1)
 @same_torch
 @pytest.mark.parametrize("row", cases())
 def test_operations_saved_bytes_and_fingerprint_are_those_of_cudas_build(row: Row) -> None:
@@ -182,6 +183,7 @@ ATTENTION = [
 ]
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("capability", "forward", "kernel"), ATTENTION)
 def test_attention_has_the_kernel_of_the_gpu(
     capability: Capability, forward: Callable[..., Tensor], kernel: str | None
@@ -438,6 +440,7 @@ def build():
 """
 
 
+@pytest.mark.scripts
 def test_a_model_that_asks_for_values_is_built_if_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -679,6 +679,7 @@ CASES = {
 }
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(7)
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 @pytest.mark.parametrize("name", CASES)
@@ -693,7 +694,7 @@ def test_cause_place_and_way_on(name):
     )  # advice, no frame of ours
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", CASES)
 def test_the_way_on_trains_as_eager(name):
     torch.manual_seed(0)
@@ -730,6 +731,7 @@ class Cached(nn.Module):
         return (self.linear(x) * self.table - self.last).square().mean()
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("make", [lambda: State(None, False), lambda: State(torch.zeros(4), False)])
 def test_a_state_is_refused_without_a_comparison_too(make):
     options = {"budget": "100%", "solver": "store-all", "cache": False, "verify": False}
@@ -756,6 +758,7 @@ class OwnError(nn.Linear):
         return super().forward(x)
 
 
+@pytest.mark.scripts
 def test_the_reason_is_that_of_the_way_that_went_furthest():
     given = Given(OwnError(4, 4), (torch.randn(3, 4), torch.tensor([2, 3])), torch.sum)
     with pytest.raises((MemplanError, ValueError), match=r"mm_token_type_ids is missing$"):

@@ -16,6 +16,7 @@ def step():
     return optimize(nn.Linear(3, 2), (torch.ones(4, 3),))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("inputs", [torch.ones(4, 3), [torch.ones(4, 3)], {"input": torch.ones(4, 3)}])
 def test_one_tensor_a_list_and_names_are_inputs(inputs):
     made = optimize(nn.Linear(3, 2), inputs)

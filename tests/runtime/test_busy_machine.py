@@ -71,6 +71,7 @@ def convnet() -> Iteration:
     return Iteration(nn.Sequential(*layers), (torch.randn(2, 2, 6, 6),), mean_square)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(5))
 def test_time_slices_of_others_are_not_in_the_times(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Some 100 distinct calls. A median of three is off by 4 ms or more for a fifth of them."""
@@ -160,6 +161,7 @@ def test_the_launch_is_that_of_launches_ahead() -> None:
     assert launch(0.0, 0.3, 0.0, 0.0) == 0.0
 
 
+@pytest.mark.scripts
 def test_further_rounds_time_only_what_is_not_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     iteration = convnet()
     program = trace(iteration)
@@ -255,6 +257,7 @@ class FakeEager:
         self.seconds = self._left.pop(0) if len(self._left) > 1 else self._left[0]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("eager", "whole", "close", "iterations"),
     [

@@ -103,6 +103,7 @@ class Built(nn.Module):
         return self.make(x.shape[1])(self.linear(x)).square().mean()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("warm", [False, True])
 def test_what_forward_builds_once_is_planned_and_stays_eager_s(warm: bool) -> None:
     module, x = Built(functools.lru_cache(builder)), torch.randn(3, 4)

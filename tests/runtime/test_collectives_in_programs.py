@@ -93,6 +93,7 @@ IN_PLACE: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.filterwarnings("ignore:.*deprecated")
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_functions_that_change_tensors_are_refused_with_the_functional_one(name: str) -> None:

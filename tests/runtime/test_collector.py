@@ -28,6 +28,7 @@ def collects(request: pytest.FixtureRequest) -> Iterator[bool]:
     (gc.enable if before else gc.disable)()
 
 
+@pytest.mark.sampled(1)
 def test_new_objects_are_told_from_old_ones(collects: bool) -> None:
     random, old = Random(0), [[number] for number in range(200)]
     youngest = Youngest()
@@ -71,6 +72,7 @@ def test_an_error_switches_it_on_again() -> None:
     assert gc.isenabled()
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(1)
 def test_planning_leaves_the_collector_as_it_was(collects: bool) -> None:
     class Logs(nn.Module):

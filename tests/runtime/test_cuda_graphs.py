@@ -106,6 +106,7 @@ def recomputing_dropout(program: Any, graph: Any) -> Any:
     return schedule_of(graph, in_default_mode(order))
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("rates", SCHEDULES)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_replays_are_eagers_bit_by_bit(name: str, rates: str) -> None:

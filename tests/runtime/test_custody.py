@@ -323,6 +323,7 @@ def written(module, write):
         WRITES[write](module, weight)
 
 
+@pytest.mark.scripts
 def test_what_is_written_into_an_offloaded_weight_is_trained_on():
     """By every way of PyTorch to change a weight; what was read before it holds no part of memplan."""
     eager, iteration = seeded("perceptron", adamw), seeded("perceptron", adamw)

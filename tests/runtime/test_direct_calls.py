@@ -39,6 +39,7 @@ def content(results: Any) -> list[tuple[Any, ...]]:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ITERATIONS)
 def test_each_call_of_a_program_has_the_bits_of_its_operator(name: str) -> None:
     iteration = ITERATIONS[name]()

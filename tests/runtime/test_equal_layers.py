@@ -65,6 +65,7 @@ def assert_same(one: Program, other: Program) -> None:
     assert one.loss == other.loss
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize(
     ("name", "lists"),
     [
@@ -164,7 +165,7 @@ def stack(count: int, way: str = "") -> Iteration:
     return Iteration(kind(count, way).train(), (torch.zeros(4, 8),))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("when", ["in-backward", "after"])
 @pytest.mark.parametrize("count", [6, 9])
 def test_layers_are_put_back(count: int, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +180,7 @@ WAYS = (
 )
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_others_are_traced_whole(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code reads which layer it is, or has a layer's number as a constant or attribute; a weight is in
@@ -191,6 +192,7 @@ def test_others_are_traced_whole(way: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert not put_back
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("way", "whole"), [("", 0), ("formula", 1), ("number", 1)])
 def test_forward_of_all_layers_shows_that_they_are_equal(
     way: str, whole: int, monkeypatch: pytest.MonkeyPatch

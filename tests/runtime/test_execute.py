@@ -53,7 +53,7 @@ def unmeasured(program):
     return graph
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ITERATIONS)
 def test_bitwise_equal_to_eager_however_much_is_recomputed(name):
     iteration = seeded(name)

@@ -133,7 +133,7 @@ CASES = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", CASES)
 def test_trains_as_eager(name):
     torch.manual_seed(0)
@@ -225,6 +225,7 @@ class Holder(nn.Module):
         return self.linear(x).square().mean()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ODD)
 def test_objects_that_can_not_be_asked(name):
     module, batch = Holder(ODD[name]()), (torch.randn(3, 4), torch.tensor([1]))

@@ -63,6 +63,7 @@ def test_offloading(name):
         step.restore_to_device()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["lstm", "points"])
 def test_optimize(name):
     iteration = seeded(name)

@@ -3,6 +3,7 @@
 import random
 from functools import partial
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
@@ -66,6 +67,7 @@ def measured(program, iteration):
     return graph
 
 
+@pytest.mark.scripts
 @settings(max_examples=25, deadline=None)
 @given(
     some.lists(some.tuples(some.integers(0, 2), some.sampled_from(WAYS)), min_size=1, max_size=7),

@@ -58,6 +58,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_there_when_the_module_is_planned_is_in_the_plan(name):
@@ -174,7 +175,7 @@ LATER = {
 }
 
 
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", LATER)
 def test_what_changes_later_is_noticed(name):
     iteration, step = planned(network())

@@ -60,6 +60,7 @@ def test_values_are_read_and_written_where_they_lie(name: str, memory: Memory) -
         hostile.run_eager(other)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("number", range(6))
 def test_on_a_device_of_its_own_nothing_of_it_is_taken(number: int) -> None:
     """Whatever is still queued on it: what is read is what the iterations give, all jobs ended."""

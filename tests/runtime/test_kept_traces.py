@@ -79,11 +79,13 @@ def entries() -> list[Path]:
     return sorted((folder / "traces").glob("*"))
 
 
+@pytest.mark.scripts
 def test_a_trace_is_made_once(traces: Count) -> None:
     assert [traces(), traces(), traces("other options"), traces(batch=3), traces(batch=3)] == [1, 0, 1, 1, 0]
     assert len(entries()) == 3
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("name", ["sizes.txt", "width_of_layers.py", "model.py"])
 def test_a_file_that_was_read_or_imported_is_another(
     traces: Count, name: str, monkeypatch: pytest.MonkeyPatch
@@ -93,6 +95,7 @@ def test_a_file_that_was_read_or_imported_is_another(
     assert [traces(), traces()] == [1, 0]
 
 
+@pytest.mark.scripts
 def test_variables_of_pytorch_count_and_others_do_not(traces: Count, monkeypatch: pytest.MonkeyPatch) -> None:
     assert traces() == 1
     monkeypatch.setenv("LAYERS", "12")
@@ -115,6 +118,7 @@ READERS = {
 }
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("place", ["build", "file"])
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
@@ -142,6 +146,7 @@ def test_the_environment_is_as_it_was_after_a_trace(traces: Count) -> None:
     assert (kind.__getitem__, kind.__iter__) == before
 
 
+@pytest.mark.scripts
 def test_a_file_that_the_model_file_reads_when_it_is_run_counts(model: Path, traces: Count) -> None:
     model.write_text(f"{model.read_text()}\nWORDS = Path('words.txt').read_text()\n")
     Path("words.txt").write_text("one")
@@ -150,6 +155,7 @@ def test_a_file_that_the_model_file_reads_when_it_is_run_counts(model: Path, tra
     assert [traces(), traces()] == [1, 0]
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-9], lambda data: b"", lambda data: data[:-9] + b"x" * 9]
 )
@@ -160,6 +166,7 @@ def test_a_damaged_entry_is_made_anew(traces: Count, damage: Callable[[bytes], b
     assert [traces(), traces()] == [1, 0]
 
 
+@pytest.mark.scripts
 def test_the_least_recently_used_are_removed(traces: Count, monkeypatch: pytest.MonkeyPatch) -> None:
     traces()
     (first,) = entries()
@@ -184,6 +191,7 @@ def test_what_json_can_not_hold_is_not_kept(model: Path) -> None:
     assert len(entries()) == 1
 
 
+@pytest.mark.scripts
 def test_a_forged_entry_is_traced_anew_and_runs_nothing(
     traces: Count, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +216,7 @@ class Planted:
         return os.mkdir, (os.environ["PLANTED"],)
 
 
+@pytest.mark.scripts
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give a file away")
 def test_a_trace_of_another_user_is_not_read(traces: Count) -> None:
     assert traces() == 1

@@ -81,6 +81,7 @@ def test_as_many_weights_are_trained_as_peft_trains(name: str, dtype: torch.dtyp
     assert adapters[0] == adapters[1] == {torch.float32}
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_an_iteration_takes_as_much_memory_as_with_peft(name: str) -> None:
     from peft import LoraConfig, get_peft_model

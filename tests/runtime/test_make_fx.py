@@ -175,6 +175,7 @@ def test_options_leave_pytorchs_trace_as_it_is(monkeypatch: pytest.MonkeyPatch) 
     assert not calls
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["mlp", "gpt2", "bert", "llama", "t5", "vit", "transformer", "unet"])
 def test_models_have_the_programs_of_pytorchs_trace(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,7 @@ def trained_eagerly(model, name, gradient_accumulation_steps=1, max_grad_norm=No
     return module.state_dict()
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way)) or "in-backward")
 @pytest.mark.parametrize("model", MODELS)
 def test_weights_are_those_of_an_eager_loop(model, way):
@@ -162,6 +162,7 @@ def test_the_comparison_agrees(model):
     )
 
 
+@pytest.mark.scripts
 def test_shared_weights_are_shared_in_the_plan_of_another_shape():
     """Made while both parameters are on the host."""
     module, optimizer = fresh(Shared)

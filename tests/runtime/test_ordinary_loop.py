@@ -62,6 +62,7 @@ def own_peak(name: str, batch: int, micro_batches: int = 1, *, checkpointed: boo
     return there + live_peak(iteration)[0]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", list(COPIES))
 @pytest.mark.parametrize("batch", [8, 4096])
 def test_the_peak_is_that_of_pytorchs_own_loop(name: str, batch: int) -> None:
@@ -70,6 +71,7 @@ def test_the_peak_is_that_of_pytorchs_own_loop(name: str, batch: int) -> None:
     assert found == pytest.approx(own_peak(name, batch), rel=0.01)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", list(COPIES))
 @pytest.mark.parametrize("batch", [8, 4096])
 @pytest.mark.parametrize("steps", [2, 3])

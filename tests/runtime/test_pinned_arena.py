@@ -119,6 +119,7 @@ def test_memory_that_can_not_be_pinned_is_told_in_one_line(limit: int) -> None:
     assert device.pinned.reserved == 0
 
 
+@pytest.mark.scripts
 def test_the_machines_limit_holds_for_all_plans_together() -> None:
     made = moving(0)
     first = planned_step(made, SimulatedDevice(0))

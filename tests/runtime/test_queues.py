@@ -114,6 +114,7 @@ def test_the_collector_may_give_back_in_the_midst_of_taking():
     assert count.bytes == 8
 
 
+@pytest.mark.scripts
 def test_at_the_end_of_the_process_jobs_are_done():
     """A daemon's job would be cut off wherever it is."""
     script = """

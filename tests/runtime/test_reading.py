@@ -67,6 +67,7 @@ def test_labels_without_a_name_are_refused() -> None:
         read(Labelled((X,), Z), (X, Z))
 
 
+@pytest.mark.scripts
 @pytest.mark.filterwarnings("ignore:the gradients of the step before")
 def test_a_loaders_batches_go_into_a_step_as_they_are() -> None:
     x = torch.randn(4, 3)

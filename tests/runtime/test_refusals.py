@@ -49,6 +49,7 @@ class Dropping(nn.Linear):
         return x if self.training and chance < self.layerdrop else super().forward(x)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("module", "inputs", "words"),
     [
@@ -72,7 +73,7 @@ NUMBER = "def run(x):\n    return x * x.sum().item()"
 MASKS = "def mask_along_axis(x):\n    return x * x.sum().item()\ndef run(x):\n    return mask_along_axis(x)"
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("file", "source", "advice"),
     [
@@ -144,6 +145,7 @@ class Asking(nn.Linear):
         return ORIGINS[self.origin][0](linear, x)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("origin", ORIGINS)
 def test_advice_depends_on_what_the_values_follow_from(origin):
     module, words = Asking(3, 3), ORIGINS[origin][1]
@@ -165,6 +167,7 @@ def adapted(x):
 """
 
 
+@pytest.mark.scripts
 def test_a_constant_of_a_library_is_no_label(tmp_path, monkeypatch):
     """Its coefficients are the plan's, as long as they are the same; what is refused beyond that is named."""
     folder = tmp_path / "site-packages"

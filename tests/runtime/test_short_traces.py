@@ -89,6 +89,7 @@ MODELS: dict[str, tuple[Callable[[], tuple[nn.Module, Any]], bool]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_graph_that_needs_no_second_pass_gives_the_program_of_two(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -153,6 +154,7 @@ def product(target: Any, tensors: list[Tensor]) -> tuple[Program, Call, int]:
     return program, program.operations[0].call, peak - result.nbytes
 
 
+@pytest.mark.scripts
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_products_that_lie_alike_take_alike(data: st.DataObject) -> None:

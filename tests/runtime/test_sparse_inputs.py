@@ -86,6 +86,7 @@ def assert_bitwise(product: str, form: str, *others: str, **options: Any) -> Any
     return step
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_products_are_those_of_eager_pytorch(product: str, form: str) -> None:
@@ -105,6 +106,7 @@ def test_they_are_recomputed_and_offloaded_as_others() -> None:
     assert {"1.rows", "1.columns", "1.values"} < step.plans[0].program.inputs.keys()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("use", "words"),
     [

@@ -85,6 +85,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", CASES)
 def test_what_differs_each_time_is_refused_when_it_is_traced(case):
     make, words = CASES[case]

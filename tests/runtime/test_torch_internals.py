@@ -115,6 +115,7 @@ def _torch_modules(node: ast.AST) -> Iterator[str]:
     return (name for name in names if re.fullmatch(r"torch(\.\w+)*", name))
 
 
+@pytest.mark.sampled(173)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_they_stand_in_their_files(path: Path) -> None:
     found = private_names(path.read_text())

@@ -176,6 +176,7 @@ def test_the_truth_of_what_has_no_length() -> None:
     assert "addmm" in " ".join(operation.name for operation in program.operations)
 
 
+@pytest.mark.scripts
 def test_known_values_forget_what_is_overwritten():
     class Overwritten(Branching):
         def forward(self, x):
@@ -263,6 +264,7 @@ class Sparse(nn.Module):
         return self.table(x.long()).sum()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("module", "error", "message"),
     [

@@ -90,6 +90,7 @@ def mean_square(output):
     return output.square().mean()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("compare", [True, False])
 @pytest.mark.parametrize("name", CASES)
 def test_parameters_that_code_holds_itself(name, compare):

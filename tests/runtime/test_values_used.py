@@ -105,6 +105,7 @@ CASES = {
 }
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", CASES)
 def test_a_batch_with_other_answers_is_not_run(name):
@@ -162,6 +163,7 @@ def test_what_follows_from_weights_decides_nothing():
         trace(Iteration(Model(run), (torch.randn(5, 8), torch.ones(5, 1).long()), mean_square))
 
 
+@pytest.mark.scripts
 def test_a_value_overwritten_by_something_unknown_is_forgotten():
     def run(model, x, ids):
         ids = ids.clone()
@@ -208,6 +210,7 @@ def test_real_numbers_of_an_input_decide():
         step(x, images + 1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "run",
     [
@@ -247,6 +250,7 @@ def test_distributions_do_not_ask_whether_their_arguments_are_valid(monkeypatch)
         torch.distributions.Normal(0.0, torch.tensor(-1.0))
 
 
+@pytest.mark.scripts
 def test_a_batch_with_other_answers_has_another_plan_made():
     torch.manual_seed(0)
     model, x = Model(picked), torch.randn(12, 8)

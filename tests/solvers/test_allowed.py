@@ -99,6 +99,7 @@ def solved(solver: str, problem: Problem, bound_seconds: float = 0.0) -> Validat
         return None
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("solver", USES)
 def test_no_solver_uses_what_is_left_out(solver: str) -> None:
     first, used, found = 10_000 * [*USES].index(solver), Counter[str](), 0
@@ -122,6 +123,7 @@ def test_no_solver_uses_what_is_left_out(solver: str) -> None:
     assert USES[solver] <= {*used}
 
 
+@pytest.mark.scripts
 def test_computed_bounds_are_at_least_those_of_the_free_problem() -> None:
     higher = 0
     for seed in range(60):

@@ -81,6 +81,7 @@ def calls_of(solver: str) -> int:
     return counted.calls
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("solver", RECOMPUTING + OFFLOADING)
 def test_a_search_that_is_interrupted_gives_its_best_so_far(solver: str) -> None:
     calls, problem = calls_of(solver), problem_for(solver)

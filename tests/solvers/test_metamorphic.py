@@ -129,6 +129,7 @@ def _still_clock() -> Iterator[None]:
         yield
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("solver", QUICK)
 def test_units_names_and_unused_memories_change_no_answer(solver: str) -> None:
     solved = 0

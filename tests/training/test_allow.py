@@ -56,6 +56,7 @@ def techniques_of(graph: Graph, schedule: Schedule) -> set[str]:
     return {name for name, used in found.items() if used}
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize(
     ("allow", "machine", "used"),
     [
@@ -96,6 +97,7 @@ def test_a_cached_plan_serves_the_same_techniques_alone(tmp_path: Path) -> None:
         planned(model(), **options, allow="offload")
 
 
+@pytest.mark.scripts
 def test_nothing_that_is_not_allowed_is_advised() -> None:
     with pytest.raises(memplan.InfeasibleError) as caught:
         planned(model(), machine=None, budget=1000, solver="rotor", optimizer=None, allow=("recompute",))

@@ -36,6 +36,7 @@ def bytes_around(step: Any, given: dict[str, Tensor]) -> int:
     return live_peak(lambda: step(**given)).peak_bytes
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [{}, {"fused": True}, {"foreach": True}])
 @pytest.mark.parametrize("host", [False, True])
 def test_counting_steps_takes_no_memory(options: dict[str, Any], host: bool) -> None:

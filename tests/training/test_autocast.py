@@ -53,6 +53,7 @@ def test_training_is_that_under_autocast() -> None:
     assert all(torch.equal(a, b) for a, b in zip(module.parameters(), baseline.parameters(), strict=True))
 
 
+@pytest.mark.scripts
 def test_a_step_has_its_own_autocast_or_that_around_optimize() -> None:
     x, labels = torch.randn(24, 6), torch.randint(3, (24,))
     step = planned(model(), autocast=BFLOAT16)

@@ -135,7 +135,7 @@ class Model(nn.Module):
 KINDS = [Data, Frozen, Holder, Slotted, Registered, Keyed, Kinds, Row]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_batch_of_each_kind(kind: Any) -> None:
     """Other values, another shape, another number: each loss is eager PyTorch's."""
@@ -163,6 +163,7 @@ def test_an_object_is_given_as_it_is() -> None:
     assert torch.equal(step(data).detach(), module(data))
 
 
+@pytest.mark.scripts
 def test_tensors_deeper_inside() -> None:
     class Deep(nn.Module):
         def __init__(self) -> None:
@@ -183,6 +184,7 @@ def test_tensors_deeper_inside() -> None:
     assert len(step.plans) == 1
 
 
+@pytest.mark.scripts
 def test_an_integer_that_changes_has_a_plan_for_each_value() -> None:
     class Power(Model):
         def forward(self, x: Tensor, n: int) -> Tensor:

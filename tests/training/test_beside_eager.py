@@ -67,6 +67,7 @@ def eager_peak(module):
     return there + live_peak(run).peak_bytes
 
 
+@pytest.mark.scripts
 def test_a_model_with_checkpoints_of_its_own_takes_less_than_the_baseline(monkeypatch):
     monkeypatch.setattr("memplan.training.plans.verification.worse_than_eager", lambda *_: None)
     module = Checkpointed()
@@ -82,6 +83,7 @@ SLOW = [(1.0, 1.2)] * 6 + [(1.0, 0.9)]
 """Rounds of a plan that is slow in all but one: seconds of eager, of the plan."""
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("verify", [None, True], ids=["at the first batch", "before"])
 def test_a_plan_that_is_worse_in_both_is_refused(monkeypatch, verify):
@@ -113,6 +115,7 @@ def test_one_that_is_slower_now_and_then_is_not(rounds, slower):
     assert is_slower(plan, eager) is slower
 
 
+@pytest.mark.scripts
 def test_new_shapes_of_a_training_that_runs_are_not_refused(monkeypatch):
     module = Checkpointed()
     _, step = said(module, budget=eager_peak(module) - 1, states=0, gradients="freed")
@@ -195,6 +198,7 @@ class _Unsteady(torch.autograd.Function):
         return gradient
 
 
+@pytest.mark.scripts
 def test_operations_that_differ_from_run_to_run_are_told():
     lines, _ = said(FromRunToRun())
     (line,) = [line for line in lines if "from run to run" in line]
@@ -203,12 +207,14 @@ def test_operations_that_differ_from_run_to_run_are_told():
     )
 
 
+@pytest.mark.scripts
 def test_they_are_told_at_each_start(tmp_path):
     for _ in range(2):
         lines, _step = said(FromRunToRun(), cache=tmp_path)
         assert any("from run to run" in line for line in lines)
 
 
+@pytest.mark.scripts
 def test_rounds_take_turns(monkeypatch):
     """So that what else the machine does meets both."""
     module, order = Checkpointed(), []

@@ -80,6 +80,7 @@ def test_padded_batches_train_as_plain_pytorch_on_them() -> None:
     assert torch.allclose(evaluated, expected, rtol=1e-5)
 
 
+@pytest.mark.scripts
 def test_the_longest_is_planned_first_and_serves_where_there_are_no_more_plans() -> None:
     step = planned(Model(), max_plans=1, budget="1MB")
     for length in LENGTHS:

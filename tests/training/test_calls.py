@@ -83,6 +83,7 @@ def eager(module: nn.Module, call: Call) -> tuple[Tensor, list[Tensor | None]]:
     return loss.detach(), gradients
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize(
     ("make", "calls"),
     [
@@ -132,6 +133,7 @@ class Shifted(nn.Module):
         return made + sum(more or ())
 
 
+@pytest.mark.scripts
 def test_arguments_left_out_and_given_have_plans_of_their_own() -> None:
     """An empty list is not the default, 1 is neither True nor 1.0, and a NaN is itself."""
     module, x = Shifted(), torch.randn(4, 8)

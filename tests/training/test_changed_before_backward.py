@@ -193,6 +193,7 @@ class Normed(nn.Module):
         return self.last(hidden).square().mean()
 
 
+@pytest.mark.scripts
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("counted", [False, True], ids=["a norm", "a buffer"])
 def test_two_losses_before_one_backward(*, counted: bool) -> None:

@@ -90,6 +90,7 @@ def change(holder: Any, name: str, value: Any) -> None:
         setattr(holder, name, value)
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("where", "name"),
@@ -121,6 +122,7 @@ def test_a_number_that_the_code_reads_has_changed(
     assert len(step.plans) == 1
 
 
+@pytest.mark.scripts
 def test_a_number_of_a_closure_has_changed() -> None:
     factor = 1.0
     module = model()
@@ -131,6 +133,7 @@ def test_a_number_of_a_closure_has_changed() -> None:
         assert_as_eager(step, module, loss)
 
 
+@pytest.mark.scripts
 def test_a_function_that_the_code_calls_is_another() -> None:
     module = model()
     step = planned(module)
@@ -139,6 +142,7 @@ def test_a_function_that_the_code_calls_is_another() -> None:
         assert_as_eager(step, module)
 
 
+@pytest.mark.scripts
 def test_what_no_code_of_the_iteration_reads_may_change() -> None:
     """What it writes too: a module's own count, which a plain evaluation moves as well."""
     module, loss = model(), Loss()
@@ -153,6 +157,7 @@ def test_what_no_code_of_the_iteration_reads_may_change() -> None:
     assert loss.steps == 3
 
 
+@pytest.mark.scripts
 def test_a_number_of_a_users_own_file_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "factor", 1.0, raising=False)
     module = model()
@@ -163,6 +168,7 @@ def test_a_number_of_a_users_own_file_has_changed(monkeypatch: pytest.MonkeyPatc
         assert_as_eager(step, module, loss)
 
 
+@pytest.mark.scripts
 def test_weights_that_are_tied_since() -> None:
     module = model()
     step = planned(module)
@@ -173,6 +179,7 @@ def test_weights_that_are_tied_since() -> None:
         step(X, targets=LABELS)
 
 
+@pytest.mark.scripts
 def test_a_weight_that_the_optimizer_has_no_longer() -> None:
     module = model()
     optimizer = torch.optim.AdamW(module.parameters())
@@ -195,6 +202,7 @@ def decaying(_module: Scaled, optimizer: torch.optim.Optimizer) -> None:
     optimizer.param_groups[0]["weight_decay"] = 0.1
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("changed", [evaluating, normed, decaying])
 def test_a_change_just_when_another_plan_takes_over(
     changed: Callable[[Scaled, torch.optim.Optimizer], None], monkeypatch: pytest.MonkeyPatch
@@ -216,6 +224,7 @@ def test_a_change_just_when_another_plan_takes_over(
     assert step.plans[0] is before
 
 
+@pytest.mark.scripts
 def test_autocast_around_optimize_and_all_that_it_compares() -> None:
     """Its cache of weights in bfloat16 outlives an update there."""
     module = model()
@@ -225,6 +234,7 @@ def test_autocast_around_optimize_and_all_that_it_compares() -> None:
         step(X, targets=LABELS)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("before", [True, False])
 def test_a_hook_on_the_optimizers_steps_is_refused(before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is traced: a trace takes seconds."""
@@ -243,6 +253,7 @@ def test_a_hook_on_the_optimizers_steps_is_refused(before: bool, monkeypatch: py
         step(X, targets=LABELS)
 
 
+@pytest.mark.scripts
 def test_weights_that_become_parts_of_one_vector() -> None:
     """Each that the plan moves has memory of its own again, with the vector's values."""
     links = Machine(links=Links(1e9, 1e9))
@@ -263,6 +274,7 @@ def test_weights_that_become_parts_of_one_vector() -> None:
         assert torch.equal(one, other)
 
 
+@pytest.mark.scripts
 def test_a_large_array_or_text_is_named_in_one_line() -> None:
     table, words = np.ones((40, 40)), ["a\nb" * 100]
 

@@ -53,6 +53,7 @@ def trained_plainly(module, optimizer, given):
     return seen
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", [adamw, sgd])
 @pytest.mark.parametrize("moved", [False, True], ids=["device alone", "weights moved"])

@@ -87,6 +87,7 @@ def start(folder: Path, module: nn.Module | None = None, loss_fn: Any = total, *
     return step
 
 
+@pytest.mark.scripts
 def test_calls_run_by_themselves_where_the_plan_is_compared(
     tmp_path: Path, compared: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +104,7 @@ def test_calls_run_by_themselves_where_the_plan_is_compared(
     assert len(compared) == 3
 
 
+@pytest.mark.scripts
 def test_a_second_start_does_not_compare_and_says_so(tmp_path: Path, compared: list[bool]) -> None:
     first, reported = start(tmp_path), list[ProgressEvent]()
     assert not first.report().plans[0].compared_before
@@ -118,6 +120,7 @@ def test_a_second_start_does_not_compare_and_says_so(tmp_path: Path, compared: l
     assert len(compared) == 1
 
 
+@pytest.mark.scripts
 def test_true_compares_always_false_never(tmp_path: Path, compared: list[bool]) -> None:
     start(tmp_path, verify=False)
     assert not compared
@@ -159,6 +162,7 @@ def hooked(module: nn.Module) -> nn.Module:
     return module
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_it_rests_on_has_changed(
@@ -176,6 +180,7 @@ def test_what_it_rests_on_has_changed(
     assert len(compared) == 2
 
 
+@pytest.mark.scripts
 def test_code_that_goes_another_way_later_is_found_though_its_trace_is_the_same(tmp_path: Path) -> None:
     start(tmp_path)
     with pytest.raises(memplan.MemplanError, match=r"uses module\.count, which the iteration itself changes"):
@@ -205,6 +210,7 @@ class Goes(nn.Linear):
         return super().forward(x)
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize(("kind", "times"), [(SetsAtFirst, 1), (Goes, 2)])
 def test_what_may_go_on_otherwise_is_compared_at_each_start(
     tmp_path: Path, compared: list[bool], kind: type[nn.Linear], times: int
@@ -214,6 +220,7 @@ def test_what_may_go_on_otherwise_is_compared_at_each_start(
     assert len(compared) == times
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("place", ["notebook", "edited"])
 def test_code_that_can_not_be_told_is_compared_at_each_start(
     tmp_path: Path, compared: list[bool], monkeypatch: pytest.MonkeyPatch, place: str

@@ -199,6 +199,7 @@ def test_they_train_as_without(more: dict[str, Any], near: dict[str, Any]) -> No
     torch.testing.assert_close(losses[0], losses[1], **near)
 
 
+@pytest.mark.scripts
 def test_a_wrong_kernel_is_told_before_anything_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     def spoilt(program: Program, measured: Any, progress: Any = None) -> Chosen:
         made = chosen(program, measured, progress)
@@ -218,6 +219,7 @@ def test_a_wrong_kernel_is_told_before_anything_is_trained(monkeypatch: pytest.M
         optimized(Small(), False)
 
 
+@pytest.mark.scripts
 def test_where_kernels_do_not_fit_they_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def large(program: Program, measured: Any, progress: Any = None) -> Chosen:
         made = chosen(program, measured, progress)

@@ -67,6 +67,7 @@ def sgd(module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("most", "updates"), [(2, True), (8, False)], ids=["updates", "gradients"])
 def test_forty_lengths_train_as_eager_pytorch(most: int, updates: bool, measured: list[str]) -> None:
@@ -98,6 +99,7 @@ def test_forty_lengths_train_as_eager_pytorch(most: int, updates: bool, measured
         assert peak.peak_bytes + resident_bytes(step.plans[0].program) <= step.plans[0].budget
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("length", [3, 40, 63])
 def test_bytes_are_those_that_are_measured(length: int) -> None:
@@ -110,6 +112,7 @@ def test_bytes_are_those_that_are_measured(length: int) -> None:
     assert derived.operations.workspace.tolist() == expected.operations.workspace.tolist()
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", [64, 20], ids=["fits", "does not fit"])
 def test_a_branch_by_lengths_keeps_everything_or_is_measured(first: int, measured: list[str]) -> None:
@@ -135,6 +138,7 @@ def test_a_branch_by_lengths_keeps_everything_or_is_measured(first: int, measure
     assert len(measured) == (1 if first == 64 else 2)
 
 
+@pytest.mark.scripts
 def test_bytes_of_another_structure_are_those_that_are_measured() -> None:
     module = Wide()
     module.branch_from = 30
@@ -164,6 +168,7 @@ def test_an_optimizers_step_that_does_not_fit_beside_a_longer_batch_is_refused()
         step(x, targets=y)
 
 
+@pytest.mark.scripts
 def test_offloaded_weights_stay_offloaded_by_a_transferred_schedule(measured: list[str]) -> None:
     module = Wide()
     baseline = copy.deepcopy(module)
@@ -186,6 +191,7 @@ def test_offloaded_weights_stay_offloaded_by_a_transferred_schedule(measured: li
         assert torch.equal(one, other)
 
 
+@pytest.mark.scripts
 def test_verify_compares_each_plan() -> None:
     step = planned(Wide(), 64, budget="100%", verify=True)
     x, labels = batch(20)
@@ -194,6 +200,7 @@ def test_verify_compares_each_plan() -> None:
     assert "compare" in setup
 
 
+@pytest.mark.scripts
 def test_structure_is_the_same_for_other_sizes_alone() -> None:
     def of(module: nn.Module, length: int) -> str:
         return structure(planned(module, length, budget="100%", verify=False).plans[0].program)

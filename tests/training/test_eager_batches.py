@@ -56,6 +56,7 @@ def planned(module: nn.Module, **options: Any) -> Any:
     return memplan.optimize(module, x, targets=labels, loss_fn=functional.cross_entropy, **(given | options))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["of the loop", "planned", "planned later", "clipped", "moved", "averaged"])
 def test_they_train_as_eager_pytorch_with_one_warning(kind: str) -> None:
     module = Drawing()
@@ -125,6 +126,7 @@ def test_outputs_are_those_of_the_batch() -> None:
     assert torch.equal(step.output, module(x).detach())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("why", ["longer", "budget", "first"])
 def test_those_that_may_not_fit_are_refused(why: str) -> None:
     module = Drawing()

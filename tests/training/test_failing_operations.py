@@ -309,6 +309,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("with_faults")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("way", "model"), CASES)

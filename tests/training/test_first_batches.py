@@ -120,6 +120,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, first: int = 0) -> None:
     monkeypatch.setattr(PlannedStep, "run", spoilt)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("first", [0, 1], ids=["first batch", "second batch"])
 @pytest.mark.parametrize("kind", ["backward", "planned updates", "updates after the plan"])
 def test_a_difference_refuses_the_step_and_keeps_eager_s_result(
@@ -299,6 +300,7 @@ UPDATES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("many", "kind", "low", "clip"), UPDATES)
 def test_batches_of_an_update_are_compared_one_of_each_kind(
     eager_runs: list[bool], many: int, kind: str, low: bool, clip: float | None
@@ -311,6 +313,7 @@ def test_batches_of_an_update_are_compared_one_of_each_kind(
     loop.check(losses)
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("first", range(5))
 @pytest.mark.parametrize(("many", "kind", "low", "clip"), UPDATES)
 def test_a_difference_in_the_midst_of_an_update_keeps_eager_s_result(

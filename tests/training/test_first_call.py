@@ -51,6 +51,7 @@ def test_a_loop_planned_at_its_first_call_has_the_bits_of_the_eager_loop() -> No
     assert len(step.report().plans) == 2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", ["tensor", "positional", "tuple", "named", "dict"])
 def test_the_first_call_takes_every_form_of_batch(form: str) -> None:
     class Pair(nn.Module):
@@ -133,6 +134,7 @@ def test_threads_that_call_it_first_make_one_plan() -> None:
     assert len(step.plans) == 1
 
 
+@pytest.mark.scripts
 def test_a_first_call_that_fails_leaves_the_step_to_be_planned() -> None:
     step = memplan.optimize(model(), loss_fn=functional.cross_entropy, budget="100%")
     x, y = torch.randn(8, 6), torch.randint(3, (8,))

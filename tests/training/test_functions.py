@@ -134,6 +134,7 @@ def same(one: Any, other: Any) -> bool:
     return torch.equal(one, other) if isinstance(one, Tensor) else one == other
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_planned_function_trains_as_the_function_does(kind: Any) -> None:
     planned = curve(kind, memplan.optimize(budget="100%"))
@@ -142,6 +143,7 @@ def test_a_planned_function_trains_as_the_function_does(kind: Any) -> None:
     assert all(map(same, planned, eager))
 
 
+@pytest.mark.scripts
 def test_it_has_a_plan_for_each_shape_whatever_the_index_of_the_batch() -> None:
     class Lightning(nn.Module):
         def __init__(self) -> None:
@@ -158,6 +160,7 @@ def test_it_has_a_plan_for_each_shape_whatever_the_index_of_the_batch() -> None:
     assert [plan.iterations for plan in module.training_step.report().plans] == [4]
 
 
+@pytest.mark.scripts
 def test_other_modules_have_a_step_of_their_own() -> None:
     @memplan.optimize(budget="100%")
     def loss(model: nn.Module, x: Tensor) -> Tensor:
@@ -185,6 +188,7 @@ class Holder:
         self.net = encoder().eval()
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("what", ["a module", "an object", "a number", "an attribute"])
 def test_what_a_closure_has_by_now_counts(what: str) -> None:
     """Eager PyTorch reads a variable of the closure, or an attribute, at each call."""
@@ -222,6 +226,7 @@ def test_a_number_that_changes_makes_another_plan_of_the_same_step() -> None:
     assert len(planned.report().plans) == 2
 
 
+@pytest.mark.scripts
 def test_steps_are_kept_for_as_many_models_as_max_plans_says() -> None:
     @memplan.optimize(budget="100%", max_plans=2)
     def loss(model: nn.Module, x: Tensor) -> Tensor:
@@ -318,6 +323,7 @@ def test_an_attribute_with_the_name_of_a_global_is_no_part_of_the_function() -> 
     assert len(steps) == 1
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("what", ["object", "value"])
 def test_calls_that_are_traced_time_and_again_are_warned_of_once(what: str) -> None:
     model, measure, x, share = encoder(), nn.MSELoss(), torch.randn(4, 8), 1.0

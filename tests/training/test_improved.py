@@ -67,6 +67,7 @@ def trained(module: nn.Module, turns: int) -> nn.Module:
     return module
 
 
+@pytest.mark.scripts
 @pytest.mark.usefixtures("slow_first")
 def test_a_stopped_plan_is_improved_between_iterations(tmp_path: Path) -> None:
     module, reported = model(), list[ProgressEvent]()
@@ -126,6 +127,7 @@ def test_the_background_has_the_techniques_that_are_allowed(monkeypatch: pytest.
     assert [problem.allow for problem in begun] == [("recompute",)]
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("options", [{"time_limit": 5}, {"gap": 0.02}, {"solver": "rotor"}], ids=str)
 def test_what_the_user_has_limited_is_solved_to_its_end(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch

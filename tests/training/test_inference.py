@@ -30,6 +30,7 @@ class Teacher(nn.Module):
         return {"hidden": x, "logits": self.norm(x)}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("at_first_call", [True, False])
 def test_the_output_is_that_of_the_module_in_its_mode(training: bool, at_first_call: bool) -> None:

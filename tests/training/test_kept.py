@@ -55,6 +55,7 @@ def test_a_second_start_measures_and_solves_nothing(tmp_path: Path, counted: lis
     assert torch.equal(first(x, targets=labels), second(x, targets=labels))
 
 
+@pytest.mark.scripts
 def test_other_questions_have_other_plans(tmp_path: Path, counted: list[str]) -> None:
     for budget, width in (("100%", 16), ("1MB", 16), ("100%", 24)):
         step(tmp_path, budget, width)
@@ -62,6 +63,7 @@ def test_other_questions_have_other_plans(tmp_path: Path, counted: list[str]) ->
     assert len(list(tmp_path.iterdir())) == 3
 
 
+@pytest.mark.scripts
 def test_a_gap_is_the_solver_s_and_part_of_the_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +118,7 @@ def test_when_weights_are_updated_is_part_of_the_question(tmp_path: Path, counte
     assert orders[0] == orders[2] != orders[1]
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["graph.json", "schedule.json"])
 @pytest.mark.parametrize("spoil", ["cut", "changed", "gone"])
@@ -137,6 +140,7 @@ def test_what_is_not_whole_is_planned_anew(tmp_path: Path, counted: list[str], n
     assert counted == ["measure_program", "solve"] * 2
 
 
+@pytest.mark.scripts
 def test_plans_that_were_not_used_for_longest_go_where_a_folder_is_full(
     tmp_path: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +171,7 @@ def test_a_folder_that_takes_nothing_costs_the_copy_alone(tmp_path: Path, counte
     assert len([one for one in reported if "cached" in str(one.message)]) == 1
 
 
+@pytest.mark.scripts
 def test_the_default_is_the_users_cache_and_false_is_nowhere(
     tmp_path: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

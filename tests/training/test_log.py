@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 
+@pytest.mark.scripts
 def test_planning_is_logged_and_so_is_the_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def planned() -> str:
         model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))

@@ -194,6 +194,7 @@ def kept(model: Model) -> str:
     return repr([[*map(value, model.kept)], model.calls, model.mean, model.best, value(model.state)])
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("use", FOLLOWED, ids=lambda use: use.__name__)
 def test_code_keeps_the_values_that_eager_pytorch_gives_it(use: Use) -> None:
@@ -215,6 +216,7 @@ def test_state_that_no_code_repeats_is_named() -> None:
     assert model.calls == 0
 
 
+@pytest.mark.scripts
 def test_a_cache_is_no_state_that_each_iteration_changes() -> None:
     def cached(model: Model, _x: Tensor, rows: Tensor) -> None:
         if model.state is None:
@@ -263,6 +265,7 @@ REFUSED: dict[Use, str] = {
 }
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("use", REFUSED, ids=lambda use: use.__name__)
 def test_a_value_that_leads_to_the_loss_is_refused_with_its_line(use: Use) -> None:
@@ -276,6 +279,7 @@ def rarely(model: Model, x: Tensor, rows: Tensor) -> Tensor:
     return rows * 2 if round(x[0, 0].item() * 8) == 24 else rows
 
 
+@pytest.mark.scripts
 def test_an_iteration_that_takes_another_way_after_all_is_refused() -> None:
     model, targets = Model(rarely), torch.tensor([0, 1, 2, 0, 1, 2])
     given = batches()[0]
@@ -290,6 +294,7 @@ def test_an_iteration_that_takes_another_way_after_all_is_refused() -> None:
     assert all(torch.equal(one, other) for one, other in zip(now, before, strict=True))
 
 
+@pytest.mark.scripts
 def test_a_count_of_tokens_makes_no_plan_of_its_own() -> None:
     """A whole number of the batch, read for a log: a model with such inputs has one plan for all."""
 
@@ -319,6 +324,7 @@ def test_a_count_of_tokens_makes_no_plan_of_its_own() -> None:
     assert torch.equal(not_none(model.table.weight.grad), not_none(eager.table.weight.grad))
 
 
+@pytest.mark.scripts
 def test_an_evaluation_keeps_values_too() -> None:
     model, targets = Model(item), torch.tensor([0, 1, 2, 0, 1, 2])
     given = batches()[0]

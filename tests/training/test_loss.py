@@ -109,6 +109,7 @@ def test_backward_leaves_what_plain_backward_leaves(options: dict[str, Any]) -> 
     assert_same(module, baseline)
 
 
+@pytest.mark.scripts
 def test_gradients_are_taken_over_where_there_are_none_and_never_copied() -> None:
     module = model()
     step = planned(module)
@@ -162,6 +163,7 @@ def in_place(tensor: Tensor) -> None:
         tensor.mul_(2)
 
 
+@pytest.mark.scripts
 def test_what_backward_needs_has_changed() -> None:
     """As in eager PyTorch, by its own error; what backward does not need may change."""
     module = model()
@@ -217,6 +219,7 @@ def test_backward_twice_where_the_graph_is_kept() -> None:
     assert_same(module, baseline)
 
 
+@pytest.mark.scripts
 def test_what_else_autograd_does_with_a_loss() -> None:
     """Some gradients only; a hook on a parameter that came after the iteration; no second derivative."""
     module = model()
@@ -239,6 +242,7 @@ def test_what_else_autograd_does_with_a_loss() -> None:
         torch.autograd.grad(step(words, targets=labels), [turned], create_graph=True)
 
 
+@pytest.mark.scripts
 def test_a_third_is_rounded_once_more() -> None:
     module = model()
     baseline = copy.deepcopy(module)
@@ -272,6 +276,7 @@ USES: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
 """What a loop makes of a loss before `backward`, and whether gradients are bitwise eager PyTorch's."""
 
 
+@pytest.mark.scripts
 def test_gradients_are_bitwise_where_they_are_promised() -> None:
     """A power of two is exact; any other factor is said, and rounds once more."""
     module = model()
@@ -295,6 +300,7 @@ def test_gradients_are_bitwise_where_they_are_promised() -> None:
             ), name
 
 
+@pytest.mark.scripts
 def test_gradients_that_nobody_asks_for_are_told_once() -> None:
     step, (words, labels) = planned(model()), batch(1)
     step(words, targets=labels)
@@ -324,6 +330,7 @@ def test_a_loss_whose_updates_are_done_says_so() -> None:
         assert not step(words, targets=labels).requires_grad
 
 
+@pytest.mark.scripts
 def test_where_gradients_could_not_be_had_a_step_is_refused() -> None:
     step, (words, labels) = planned(model()), batch(1)
     for nobody in (torch.no_grad, torch.inference_mode):

@@ -139,6 +139,7 @@ class Training:
         return sum(each.nbytes for each in stays if each.dim())
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("tiny", ["10%", 1000], ids=["a share", "bytes"])

@@ -157,7 +157,7 @@ def made(model, name):
     return module, kinds[name](module.parameters(), lr=0.1, **({"momentum": 0.9} if name == "sgd" else {}))
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("optimizer", [None, "adamw"])
 @pytest.mark.parametrize("model", MODELS)
 def test_nothing_is_changed_accepted_or_refused(model, optimizer):
@@ -200,6 +200,7 @@ def test_states_are_the_same_objects_in_the_midst_of_training(options):
     assert differences(before, digest(iteration)) == []
 
 
+@pytest.mark.scripts
 def test_the_first_evaluation_and_another_shape_count_once():
     module, _ = made(Counter, None)
     step = memplan.optimize(module, X, budget="100%", cache=False, time_limit=1)
@@ -208,6 +209,7 @@ def test_the_first_evaluation_and_another_shape_count_once():
         assert module.count.item() == number
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("verify", [None, True], ids=["first batch", "before"])
 def test_a_counter_that_is_not_compared_equal_is_told(verify):
     """Eager changes a frozen weight that the trace leaves alone: that is a difference of its own."""
@@ -306,6 +308,7 @@ def test_a_graph_through_the_weights_goes_on_after_updates_were_compared():
     assert x.grad is not None
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("train", [True, False])
 def test_an_input_that_requires_a_gradient_is_refused_as_a_step_refuses_it(train):
     module, _ = made(Base, None)

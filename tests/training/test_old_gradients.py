@@ -37,6 +37,7 @@ def is_away(loops: Loops) -> bool:
     return loops.step._planner.outside.offloaded
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("name", ["zero_grad between", "accumulate", "closure", "scaler", "clip"])
 def test_the_peak_of_the_whole_loop_is_within_the_budget(name: str) -> None:
     least = smallest(loops_of(name))
@@ -46,6 +47,7 @@ def test_the_peak_of_the_whole_loop_is_within_the_budget(name: str) -> None:
     assert 0.8 * least < loops.peak() <= least
 
 
+@pytest.mark.scripts
 def test_the_smallest_budget_is_lower(monkeypatch: pytest.MonkeyPatch) -> None:
     """SGD: its step takes little, so that an iteration needs most."""
     options = GIVEN | {"allow": ("recompute", "offload")}
@@ -86,6 +88,7 @@ def least() -> int:
     return smallest(loops_of("zero_grad between"))
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("to_none", [True, False])
 def test_zero_grad_between(least: int, to_none: bool) -> None:
     both = Both(least)
@@ -100,6 +103,7 @@ def test_zero_grad_between(least: int, to_none: bool) -> None:
         both.check()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("fused", [False, True])
 def test_accumulation_with_clipping(least: int, fused: bool) -> None:
     both = Both(least)
@@ -152,6 +156,7 @@ def test_another_shape_and_a_last_batch(least: int) -> None:
         both.check()
 
 
+@pytest.mark.scripts
 def test_it_is_done_where_the_plan_with_its_copies_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """On links of many speeds, by the simulated times of all plans that were made."""
     made: list[Plan] = []
@@ -181,6 +186,7 @@ def test_it_is_done_where_the_plan_with_its_copies_is_faster(monkeypatch: pytest
     assert {(1, False), (2, True)} <= ways
 
 
+@pytest.mark.scripts
 def test_a_host_that_has_no_room_for_them_gets_none(least: int) -> None:
     with pytest.raises(InfeasibleError):
         loops_of("zero_grad between", machine=Machine(host_capacity=1000, links=Links(1e12, 1e12))).plan(
@@ -188,11 +194,13 @@ def test_a_host_that_has_no_room_for_them_gets_none(least: int) -> None:
         )
 
 
+@pytest.mark.scripts
 def test_without_offloading_they_stay(least: int) -> None:
     with pytest.raises(InfeasibleError):
         loops_of("zero_grad between", allow=("recompute",), solver="search").plan(least)
 
 
+@pytest.mark.scripts
 def test_the_plan_is_found_in_the_cache(least: int, tmp_path: Path) -> None:
     for _ in range(2):
         loops = loops_of("zero_grad between", cache=tmp_path)
@@ -204,6 +212,7 @@ def test_the_plan_is_found_in_the_cache(least: int, tmp_path: Path) -> None:
     assert len([each for each in tmp_path.iterdir() if each.name != "refused"]) == 1
 
 
+@pytest.mark.scripts
 def test_gradients_in_memory_that_others_have_too_stay_and_count() -> None:
     """The loop keeps all its gradients in one flat tensor."""
     whole = loops_of("zero_grad between").plan("100%")
@@ -228,6 +237,7 @@ def test_gradients_in_memory_that_others_have_too_stay_and_count() -> None:
     assert torch.equal(not_none(parameters[0].grad).flatten(), flat[: parameters[0].numel()])
 
 
+@pytest.mark.scripts
 def test_a_host_without_memory_for_them_has_them_stay_and_count(monkeypatch: pytest.MonkeyPatch) -> None:
     both = Both(smallest(loops_of("zero_grad between")))
     for loss in both.losses():

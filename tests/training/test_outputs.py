@@ -157,6 +157,7 @@ def test_outputs_go_when_the_next_iteration_starts() -> None:
     assert step.output.logits.shape == (12, 4)
 
 
+@pytest.mark.scripts
 def test_kept_plans_are_for_the_outputs_that_they_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +213,7 @@ def test_an_input_that_is_returned_is_a_copy_of_it() -> None:
     assert not step.output["loss"].requires_grad
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("what", "message"),
     [

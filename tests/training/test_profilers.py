@@ -33,6 +33,7 @@ def recording():
     return profiler.profile(activities=[profiler.ProfilerActivity.CPU], profile_memory=True)
 
 
+@pytest.mark.scripts
 def test_a_batch_of_a_new_shape_is_eager_pytorchs_and_the_profile_is_whole(tmp_path):
     step = made()
     with recording() as profile:
@@ -46,6 +47,7 @@ def test_a_batch_of_a_new_shape_is_eager_pytorchs_and_the_profile_is_whole(tmp_p
     step(torch.randn(24, 16)).backward()
 
 
+@pytest.mark.scripts
 def test_a_larger_batch_is_eager_pytorchs_while_the_profiler_is_on():
     """It is planned when the profiler has ended."""
     step, large = made(), torch.randn(40, 16)
@@ -65,6 +67,7 @@ def test_optimize_itself_is_refused():
         made()
 
 
+@pytest.mark.scripts
 def test_the_advice_works():
     step = made()
     step(torch.randn(24, 16)).backward()

@@ -390,7 +390,7 @@ def twins() -> dict[bool, Twins]:
     return {within: Twins(within=within) for within in (True, False)}
 
 
-@pytest.mark.sampled(50)
+@pytest.mark.sampled(19)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("within", [True, False], ids=["in the step", "in the loop"])
 @pytest.mark.parametrize("name", CHANGES)

@@ -110,6 +110,7 @@ def assert_bitwise(
         assert torch.equal(mine.state_dict()[name], tensor), name
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
 @pytest.mark.parametrize("planned_updates", [False, True])
 @pytest.mark.parametrize("kind", MODULES)
@@ -141,6 +142,7 @@ def test_a_loss_may_call_the_module_with_other_weights() -> None:
         assert torch.equal(one, weight.grad)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "rows", [torch.tensor([True, False] * 3), torch.tensor([0, 3, 5])], ids=["mask", "index"]
 )

@@ -179,6 +179,7 @@ def radam(module: nn.Module) -> torch.optim.Optimizer:
 MOVED = {"machine": Machine(links=Links(1e9, 1e9)), "solver": "joint", "time_limit": 0.5, "update": "after"}
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step", "ignore:RAdam is not in the plan")
 @pytest.mark.parametrize(
@@ -347,6 +348,7 @@ def gradients(module: nn.Module) -> list[Tensor]:
     return found
 
 
+@pytest.mark.scripts
 def test_a_loss_scaled_otherwise_than_its_iteration() -> None:
     """Less is a division behind the plan, as of a loss that an update's batches share; more is refused."""
     module, own = model().eval(), scaler(2.0**10)
@@ -364,6 +366,7 @@ def test_a_loss_scaled_otherwise_than_its_iteration() -> None:
         own.scale(loss).backward()
 
 
+@pytest.mark.scripts
 def test_evaluation_and_buckets_know_no_scale() -> None:
     module = model()
     step = planned(
@@ -388,6 +391,7 @@ def test_what_is_no_scaler_is_refused(kind: Any) -> None:
         planned(model(), scaler=kind if kind is torch.amp.GradScaler else kind())
 
 
+@pytest.mark.scripts
 def test_one_that_is_not_enabled_is_none() -> None:
     module = model().eval()
     x, labels = batches(1)[0]

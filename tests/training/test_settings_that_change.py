@@ -148,6 +148,7 @@ def assert_same(name: str, change: Callable[..., None], loop: str, **options: An
     return step
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore:Rprop is not in the plan")
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("name", FOLLOWED)
@@ -166,6 +167,7 @@ def test_what_changes_is_followed_by_another_plan(name: str, loop: str) -> None:
             raise AssertionError(each)
 
 
+@pytest.mark.scripts
 def test_the_plan_used_least_recently_goes() -> None:
     with pytest.warns(
         UserWarning, match=r"more shapes, values or modes than max_plans=1: .* max_plans=2 keeps"
@@ -173,6 +175,7 @@ def test_the_plan_used_least_recently_goes() -> None:
         assert len(assert_same("frozen", frozen, "own loop", max_plans=1).plans) == 1
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("make", [sgd, adamw])
 def test_what_is_frozen_keeps_its_states_in_moved_plans(make: Callable[..., Any]) -> None:
     loop = "SGD in the step" if make is sgd else "AdamW in the step"
@@ -192,6 +195,7 @@ def test_states_of_what_is_frozen_count_in_the_budget() -> None:
     assert step.plans[1].budget - step.plans[0].budget >= left
 
 
+@pytest.mark.scripts
 def test_gradients_and_states_of_what_is_unfrozen_count_in_the_budget() -> None:
     module = network()
     module[0].requires_grad_(requires_grad=False)
@@ -205,6 +209,7 @@ def test_gradients_and_states_of_what_is_unfrozen_count_in_the_budget() -> None:
     assert step.plans[1].budget - step.plans[0].budget >= more
 
 
+@pytest.mark.scripts
 def test_planned_updates_do_not_go_on_after_a_freeze_and_the_call_that_helps_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -259,6 +264,7 @@ def test_a_layer_is_frozen_between_updates() -> None:
     step(X, targets=CLASSES)
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("options", [{}, {"optimizer": sgd}], ids=["own loop", "updates"])
 def test_a_mode_that_was_forgotten_is_refused_with_the_call_that_helps(options: Any) -> None:
     for mode, line in (
@@ -284,6 +290,7 @@ def test_a_mode_that_was_forgotten_is_refused_with_the_call_that_helps(options: 
         assert len(step.plans) == 1
 
 
+@pytest.mark.scripts
 def test_losses_that_are_added_do_not_warn() -> None:
     module = network().eval()
     baseline = copy.deepcopy(module)
@@ -303,6 +310,7 @@ def test_losses_that_are_added_do_not_warn() -> None:
         assert torch.allclose(one.grad, same.grad)  # pyright: ignore
 
 
+@pytest.mark.scripts
 def test_a_loss_that_is_there_is_not_reported_until_it_is_gone() -> None:
     step = planned(network(), Smoothed())
     with warnings.catch_warnings():

@@ -51,6 +51,7 @@ def assert_same(module, baseline, losses, expected):
         assert torch.equal(own, theirs), name
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("planned_updates", [False, True], ids=["gradients", "updates"])
 @pytest.mark.parametrize("moved", [False, True], ids=["device alone", "weights moved"])
@@ -99,6 +100,7 @@ def test_each_shape_is_planned_once_within_the_same_bytes() -> None:
     assert len({plan.budget for plan in step.plans}) == 1
 
 
+@pytest.mark.scripts
 def test_beyond_the_limit_the_plan_used_least_recently_goes() -> None:
     step = small_step(max_plans=2)
     (x, labels), (y, more), (z, most) = batches((64, 20, 10))
@@ -118,6 +120,7 @@ def test_beyond_the_limit_the_plan_used_least_recently_goes() -> None:
     assert step.plans[0] is first
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("most", [1, 2])
 @pytest.mark.parametrize("planned_updates", [False, True], ids=["gradients", "updates"])
 def test_plans_that_go_leave_offloaded_weights_to_those_that_come(most: int, planned_updates: bool) -> None:
@@ -200,6 +203,7 @@ def test_wrong_arguments_are_named(wrong, message) -> None:
         small_step(**wrong)
 
 
+@pytest.mark.scripts
 def test_an_example_given_twice_is_two_inputs_in_other_batches() -> None:
     """As input and as target; a later batch has another target."""
     module, (x, other) = nn.Linear(6, 6), torch.randn(2, 8, 6)

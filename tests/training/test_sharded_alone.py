@@ -70,6 +70,7 @@ def eager(module: nn.Module, optimizer: torch.optim.Optimizer, given: list[Tenso
     return losses
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "make", [adamw, lambda module: torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)]
 )
@@ -83,6 +84,7 @@ def test_one_rank_trains_as_eager_pytorch(make: Any) -> None:
         assert torch.equal(own, known.state_dict()[name]), name
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("update", ["in-backward", "after"])
 @pytest.mark.parametrize(("norm", "every"), [(0.1, 1), (None, 2), (0.1, 3)])
 def test_clipped_and_accumulated_gradients_are_eager_pytorchs(
@@ -174,6 +176,7 @@ def step_of_one_process(module: nn.Module, optimizer: torch.optim.Optimizer) -> 
     return plan(module, optimizer, shard=None, solver="auto", budget="100%")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("saver", "loader"), [(plan, plan), (plan, step_of_one_process), (step_of_one_process, plan)]
 )
@@ -334,6 +337,7 @@ def test_the_dimension_of_a_mesh_is_taken_that_is_named() -> None:
     plan(module, adamw(module), shard=mesh["dp"])
 
 
+@pytest.mark.scripts
 def test_one_replica_of_one_rank_trains() -> None:
     module = model()
     step = plan(

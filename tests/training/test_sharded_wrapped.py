@@ -272,6 +272,7 @@ def test_replicas_go_by_the_mesh_whatever_its_names(group: None) -> None:
     assert step(torch.ones(4, 6)).isfinite()
 
 
+@pytest.mark.scripts
 def test_an_offload_policy_has_no_meaning_on_the_cpu(group: None) -> None:
     assert plan(shard(network(), offload_policy=CPUOffloadPolicy(pin_memory=False)))(
         torch.ones(4, 6)

@@ -123,6 +123,7 @@ def planned(way):
     return module, optimizer, memplan.optimize(module, X[0], optimizer=optimizer, **options)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT], ids=["timeout", "ctrl-c"])
 @pytest.mark.parametrize("way", WAYS)

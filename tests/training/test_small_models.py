@@ -51,6 +51,7 @@ def variational() -> tuple[nn.Module, Tensor, dict[str, Any]]:
     return Autoencoder(), torch.rand(16, 196), {}
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("make", [dense, convolutional, variational])
 def test_a_refusal_says_the_share_and_what_goes_below(make: Any) -> None:
     """Less than the share that is named is refused; with optimizer= about as little suffices as is said."""
@@ -123,6 +124,7 @@ def lbfgs(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.LBFGS(parameters)
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("make", [torch.optim.RMSprop, torch.optim.Adadelta, lbfgs])
 def test_what_this_optimizer_or_device_can_not_is_not_advised(make: Any) -> None:
     """States that no plan has, and a CPU: the line says what suffices, which then does, and nothing else."""
@@ -139,6 +141,7 @@ def test_what_this_optimizer_or_device_can_not_is_not_advised(make: Any) -> None
     assert optimizer.param_groups
 
 
+@pytest.mark.scripts
 def test_the_schedule_of_a_named_budget_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """A solver that finds nothing the second time: what it named is met, here and after a restart."""
     torch.manual_seed(0)
@@ -165,6 +168,7 @@ def test_the_schedule_of_a_named_budget_is_kept(monkeypatch: pytest.MonkeyPatch,
         memplan.optimize(module, x, budget=f"{int(named[:-1]) - 2}%", **options)
 
 
+@pytest.mark.scripts
 def test_bytes_are_answered_in_bytes() -> None:
     module, x, options = dense()
     optimizer = torch.optim.AdamW(module.parameters())

@@ -68,11 +68,13 @@ def refused(make: Make) -> Make:
     return make
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("name", FOLLOWED)
 def test_what_gives_the_same_to_all_is_followed(name: str) -> None:
     assert list(losses(FOLLOWED[name], planned=True)) == list(losses(FOLLOWED[name], planned=False))
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_the_next_iteration_would_feel_is_refused(name: str) -> None:
     list(losses(REFUSED[name], planned=False))
@@ -84,6 +86,7 @@ def test_what_the_next_iteration_would_feel_is_refused(name: str) -> None:
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("name", ["statistics_of_the_first_batch", "a_first_iteration"])
 def test_a_model_that_has_run_once_is_settled(name: str) -> None:
     """The way out that the refusal names."""

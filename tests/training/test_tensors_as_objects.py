@@ -51,6 +51,7 @@ READS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("name", ["attribute", "default"])
 @pytest.mark.parametrize("first", [{}, {"w": 1.0}])
 def test_an_attribute_of_a_batch(name: str, first: dict[str, Any]) -> None:
@@ -63,6 +64,7 @@ def test_an_attribute_of_a_batch(name: str, first: dict[str, Any]) -> None:
     assert len(step.plans) == 2 + (first != {})
 
 
+@pytest.mark.scripts
 def test_a_list_that_a_batch_carries() -> None:
     module = Model(lambda x: sum(x.w))
     step = planned(module, carrying(w=[1.0, 2.0]))
@@ -71,6 +73,7 @@ def test_a_list_that_a_batch_carries() -> None:
         assert torch.equal(step(x).detach(), module(x))
 
 
+@pytest.mark.scripts
 def test_what_the_iteration_itself_puts_there() -> None:
     def read(x: Any) -> float:
         x.seen = 2.0
@@ -84,6 +87,7 @@ def test_what_the_iteration_itself_puts_there() -> None:
     assert len(step.plans) == 1
 
 
+@pytest.mark.scripts
 def test_what_nothing_reads_may_be_there() -> None:
     module = Model(lambda _x: 1.0)
     step = planned(module, carrying(number=0))
@@ -92,6 +96,7 @@ def test_what_nothing_reads_may_be_there() -> None:
     assert len(step.plans) == 1
 
 
+@pytest.mark.scripts
 def test_a_tensor_that_a_batch_carries_is_refused_by_name() -> None:
     with pytest.raises(
         memplan.MemplanError, match=r"py:\d+: reads w, a tensor .* the input 0, .* of its own"
@@ -106,6 +111,7 @@ def test_all_that_a_batch_carries_is_refused() -> None:
         planned(Model(lambda x: len(vars(x)) + 1.0), carrying())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("which", [lambda m, x: x, lambda m, x: m.layer.weight])
 def test_how_often_a_tensor_has_changed_is_refused(which: Any) -> None:
     module = Model(lambda x: 1.0 + which(module, x)._version)
@@ -121,6 +127,7 @@ IDENTITIES: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("name", IDENTITIES)
 @pytest.mark.parametrize("pattern", ["abc", "aaa"])
 def test_inputs_that_are_one_object(name: str, pattern: str) -> None:
@@ -133,6 +140,7 @@ def test_inputs_that_are_one_object(name: str, pattern: str) -> None:
         assert torch.equal(step(*batch).detach(), module(*batch))
 
 
+@pytest.mark.scripts
 def test_inputs_whose_identity_nothing_asks_for() -> None:
     module = Model(lambda x, y: 1.0 if y is None else 2.0)
     x, y = carrying(), carrying()
@@ -156,6 +164,7 @@ def test_numbers_written_into_a_tensor_s_memory_are_refused() -> None:
         planned(module, carrying())
 
 
+@pytest.mark.scripts
 def test_columns_that_a_tensor_names() -> None:
     """As pytorch_tabnet's embeddings: a loop over a tensor of bits in an attribute."""
 
@@ -179,6 +188,7 @@ HELD: dict[str, Callable[[Any, Tensor], float]] = {
 }
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("name", HELD)
 @pytest.mark.parametrize("buffer", [False, True])
 def test_an_input_that_an_attribute_holds(name: str, buffer: bool) -> None:
@@ -194,6 +204,7 @@ def test_an_input_that_an_attribute_holds(name: str, buffer: bool) -> None:
     assert torch.equal(step(other).detach(), module(other))
 
 
+@pytest.mark.scripts
 def test_a_weight_that_an_attribute_holds() -> None:
     """Outside of the registers, as itself."""
     module = Model(lambda _x: 2.0 if module.held[0] is module.layer.weight else 1.0)
@@ -216,6 +227,7 @@ NUMBERS: dict[str, Callable[[Any, Tensor], Any]] = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NUMBERS)
 def test_the_number_of_an_input_is_refused(name: str) -> None:
     module, x = Model(lambda x: NUMBERS[name](module, x)), carrying()
@@ -224,6 +236,7 @@ def test_the_number_of_an_input_is_refused(name: str) -> None:
         planned(module, x)
 
 
+@pytest.mark.scripts
 def test_the_number_of_an_input_within_an_iteration() -> None:
     def read(x: Tensor, y: Tensor) -> float:
         seen = {id(x): 2.0}

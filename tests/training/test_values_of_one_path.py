@@ -34,6 +34,7 @@ def warned(step: Any, x: Tensor, mask: Tensor) -> list[str]:
     return [str(each.message) for each in caught]
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("verify", [None, True])
 def test_a_mask_that_hides_nothing_is_compared_after_one_that_hides(verify: bool | None) -> None:
     torch.manual_seed(0)
@@ -49,6 +50,7 @@ def test_a_mask_that_hides_nothing_is_compared_after_one_that_hides(verify: bool
     assert not warned(step, x, hides)
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("batches", [1, 3])
 def test_batches_of_an_update_are_compared_too(batches: int) -> None:
     """In the midst of an update, whose sums are as they were afterwards."""

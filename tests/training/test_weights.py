@@ -101,6 +101,7 @@ def test_a_model_that_never_was_whole_on_the_device(tmp_path: Path, monkeypatch:
     assert torch.equal(module.get_buffer("scale"), real.get_buffer("scale"))
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize(
     "extra", [{"master_weights": True}, {"ema": 0.9}, {"master_weights": True, "ema": 0.9}], ids=str
 )
@@ -149,6 +150,7 @@ def test_without_room_to_move_weights_are_read_to_the_device(tmp_path: Path) -> 
     assert module.get_parameter("head.weight") is module.get_parameter("embed.weight")
 
 
+@pytest.mark.scripts
 def test_what_is_saved_before_the_first_iteration(tmp_path: Path) -> None:
     """The files' values, and those of a checkpoint that is loaded."""
     torch.manual_seed(1)

@@ -86,6 +86,7 @@ CANNOT = {"an_iterator"}
 """Kinds that are refused when they are traced."""
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in CANNOT])
 def test_a_value_that_changes_is_noticed(name: str) -> None:
     module, before = model(), codes()
@@ -100,6 +101,7 @@ def test_a_value_that_changes_is_noticed(name: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("name", RARER)
 def test_a_rarer_value_that_changes_is_noticed(name: str) -> None:
     module = model()
@@ -140,6 +142,7 @@ def test_a_value_that_no_trace_can_take(name: str) -> None:
         traced(module)
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("name", ["attribute", "a_set", "a_tensor_replaced", "an_object_replaced", "item"])
 def test_another_plan_follows(name: str) -> None:
     module = model()
@@ -152,6 +155,7 @@ def test_another_plan_follows(name: str) -> None:
     assert len(planned.plans) == 2
 
 
+@pytest.mark.scripts
 def test_a_plan_for_each_value_up_to_the_limit() -> None:
     module = model()
     module.read = lambda self: self.alpha
@@ -223,6 +227,7 @@ def test_a_switch_that_code_reads(name: str) -> None:
     assert torch.equal(planned(X).detach(), module(X))
 
 
+@pytest.mark.scripts
 def test_a_default_dtype_that_nothing_reads() -> None:
     """`torch.ones(3)` in forward depends on it: another plan follows."""
     module = model()
@@ -409,6 +414,7 @@ def numbers_of_a_library(m):
     return (lambda self: math.pi * torch.pi * np.e), nothing
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_changes_without_influence(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)  # as it was, afterwards
@@ -578,6 +584,7 @@ def by_a_first_iteration(m):
     return read
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", COUNTS)
 def test_what_an_iteration_counts_and_uses_is_refused(name: str) -> None:
@@ -588,6 +595,7 @@ def test_what_an_iteration_counts_and_uses_is_refused(name: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.scripts
 def test_a_count_in_a_buffer_is_followed() -> None:
     """The way out that the refusal names."""
     module = model()
@@ -717,6 +725,7 @@ def only_counting_hook(self: Any, _gradient: Tensor) -> None:
     self.alpha += 1
 
 
+@pytest.mark.scripts
 def test_what_a_gradient_hook_only_changes_is_said() -> None:
     module = model()
     module.alpha = 0
@@ -779,6 +788,7 @@ def test_iterators_that_the_iteration_makes() -> None:
     assert torch.equal(traced(module)(X).detach(), module(X))
 
 
+@pytest.mark.scripts
 def test_a_trace_that_fails_lets_go_of_what_was_there():
     class Draws(nn.Module):
         def __init__(self):
@@ -799,6 +809,7 @@ def test_a_trace_that_fails_lets_go_of_what_was_there():
 HELD: Any = None
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("place", ["closure", "global"])
 def test_a_loss_that_holds_the_batch_means_each_batch(place):
     """A training loop gives its variable another batch each time; one that stays behind is eager's."""

@@ -31,6 +31,7 @@ from torch.optim import SGD, Adagrad, AdamW, Optimizer, RMSprop
 from whole_loops import LOOPS, Loops, adam, momentum, smallest
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LOOPS)
 def test_the_peak_of_the_whole_loop_is_within_the_budget(name: str) -> None:
@@ -63,7 +64,7 @@ PLACES = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PLACES)
 def test_all_places_state_the_same_memory(
     name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -126,6 +127,7 @@ def test_copies_of_weights_are_given_in_bytes() -> None:
     assert 0.8 * whole < loops.peak() <= whole
 
 
+@pytest.mark.scripts
 @pytest.mark.filterwarnings("error")
 def test_an_optimizer_made_later_is_assumed_and_then_counted() -> None:
     """SGD takes less than the AdamW that was assumed: plans to come get the rest."""
@@ -152,6 +154,7 @@ def test_an_optimizer_made_later_is_assumed_and_then_counted() -> None:
     assert planner.bytes > step.plan.budget
 
 
+@pytest.mark.scripts
 def test_an_optimizer_that_takes_more_than_was_assumed_gets_it_at_once() -> None:
     loops = Loops(lambda p: AdamW(p, amsgrad=True), Loops.zero_grad_between)
     with pytest.warns(UserWarning, match="no optimizer of the module's"):
@@ -194,6 +197,7 @@ def test_gradients_that_are_kept_in_spite_of_freed_count_at_once() -> None:
     assert loops.peak() + states <= whole
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("states", "times"),
     [(0, 0), ("2kB", None), (SGD, 0), (momentum, 1), (AdamW, 2), (Adagrad, 1)],
@@ -247,6 +251,7 @@ def test_a_wrapper_and_what_it_wraps_are_one_optimizer() -> None:
     assert not optimizers_of([nn.Parameter(torch.ones(1))])
 
 
+@pytest.mark.scripts
 def test_several_optimizers_are_all_counted() -> None:
     """They step one after the other."""
     loops = Loops(lambda p: SGD(list(p)[:2], momentum=0.9), Loops.zero_grad_first)
@@ -265,6 +270,7 @@ def test_an_optimizer_that_can_not_be_counted_is_said() -> None:
         Loops(torch.optim.LBFGS, Loops.zero_grad_first).plan("100%")
 
 
+@pytest.mark.scripts
 def test_the_refusal_includes_what_is_outside() -> None:
     loops = Loops(adam, Loops.zero_grad_first)
     with pytest.raises(InfeasibleError, match=r"includes .* of AdamW's states and .* of \.grad"):

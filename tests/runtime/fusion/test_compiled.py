@@ -89,6 +89,7 @@ def test_they_are_as_exact_as_eager(made: tuple[Iteration, Program, Fused, Graph
     assert accuracy(iteration, program, found.program, found.kernels).ratio < 2
 
 
+@pytest.mark.scripts
 def test_a_kernel_that_is_wrong_is_told(made: tuple[Iteration, Program, Fused, Graph]) -> None:
     iteration, program, found, _graph = made
     name, (members, kernel) = next(iter(found.kernels.items()))

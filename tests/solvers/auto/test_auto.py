@@ -71,6 +71,7 @@ def test_a_refusal_is_its_own_and_names_a_budget_that_it_reaches() -> None:
     assert found.figures.peak <= caught.value.least
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("links", [Links(), Links(2**20, 2**20)], ids=["alone", "links"])
 def test_below_the_minimum_memory_it_refuses_in_seconds(links: Links) -> None:
     """`search` would take minutes to look for the smallest budget with all its moves."""

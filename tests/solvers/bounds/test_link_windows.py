@@ -40,6 +40,7 @@ def run_once(graph: Graph) -> Graph:
     )
 
 
+@pytest.mark.scripts
 def test_no_bound_is_above_the_least_period_and_many_are_near() -> None:
     closed: list[float] = []
     for seed in SEEDS:

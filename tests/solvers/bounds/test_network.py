@@ -25,7 +25,7 @@ from two_replays import judged
 SAME = 1 + 1e-9
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("batch", range(4))
 def test_no_random_schedule_is_faster(batch: int, shared: bool) -> None:
@@ -81,6 +81,7 @@ def test_what_does_not_stay_is_gathered_twice() -> None:
     assert tight[-1] <= (18 * one + around_the_loss) * SAME
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rate", [2.0**16, 2.0**18, 2.0**20, 2.0**21, 2.0**22])
 def test_with_memory_for_all_weights_the_bound_is_the_optimum(rate: float) -> None:
     """Also where the network is done in the time of a few layers: then their weights alone count."""
@@ -92,6 +93,7 @@ def test_with_memory_for_all_weights_the_bound_is_the_optimum(rate: float) -> No
     assert found.figures.time == pytest.approx(bound, rel=1e-6)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rate", [2.0**16, 2.0**18, 2.0**20, 2.0**22])
 def test_fsdp2_policies_are_not_faster(rate: float) -> None:
     graph = layers(rate)
@@ -105,6 +107,7 @@ def test_fsdp2_policies_are_not_faster(rate: float) -> None:
         assert bound > 0.5 * figures.time, str(policy)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_links_that_take_turns_raise_the_bound_and_the_plan(seed: int) -> None:
     """Nothing is recomputed, and optimizer states come and go in one pass: with turns that is one queue."""

@@ -103,6 +103,7 @@ def test_intervals_between_moments_raise_the_bound_in_fractions() -> None:
     assert bounds[1] > bounds[0] * 1.01
 
 
+@pytest.mark.scripts
 def test_a_bound_too_strong_is_seen_by_these_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two mutants: a moment's own operation counted twice; more needed than (3) says."""
     graph = unet(1)

@@ -59,6 +59,7 @@ def test_no_block_reaches_over_a_layer(model: str) -> None:
         assert in_layers >= 2 * len(layers)
 
 
+@pytest.mark.scripts
 def test_a_unet_keeps_its_skips_and_is_cut_between_them() -> None:
     chained = chain_of(graph_of("unet"))
     assert 3 <= len(chained.shared) <= 6
@@ -70,6 +71,7 @@ def simulated_peak(graph: Graph, chained: Chain, moves: object) -> int:
     return simulate(graph, schedule_of(graph, runs)).figures.peak
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", [*LAYERS, "unet", "llama", "transformer", "mlp"])
 def test_any_persistent_sequence_is_valid(model: str) -> None:

@@ -57,7 +57,7 @@ def test_an_honest_backend_of_that_name_is_believed(solve: Solve) -> None:
     assert Path("s.json").exists()
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("body", "line"),
     [

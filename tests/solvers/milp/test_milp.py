@@ -117,6 +117,7 @@ def test_other_backends_equal_enumeration(backend: str, seed: int) -> None:
         assert best - 1e-4 <= result.bound <= best
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("backend", ["highs", *APART])
 def test_a_time_limit_gives_the_best_so_far_and_its_bound(backend: str) -> None:

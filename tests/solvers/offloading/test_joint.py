@@ -151,6 +151,7 @@ def test_refusals() -> None:
         registry.solve("joint", Problem(graph, min_memory - 1, LINKED))
 
 
+@pytest.mark.scripts
 def test_what_the_host_cannot_hold_goes_to_the_disk() -> None:
     graph = GRAPHS["trained"]
     budget = minimum_memory(graph, LINKED) * 3 // 2
@@ -162,6 +163,7 @@ def test_what_the_host_cannot_hold_goes_to_the_disk() -> None:
     assert figures.disk_peak > 0
 
 
+@pytest.mark.scripts
 def test_what_the_disk_cannot_hold_goes_deeper() -> None:
     """Through host and disk to the memory below, as few as needed: fewer where the disk is larger."""
     graph, counts = GRAPHS["trained"], list[int]()

@@ -82,6 +82,7 @@ def test_collectives_are_hidden_with_weights_on_the_host() -> None:
     assert found.figures.time == pytest.approx(1 + 6 * 1 + 6 * 2 + 1, rel=0.01)
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("seed", range(12))
 def test_a_known_schedule_is_never_made_slower(seed: int) -> None:
     random = Random(seed)

@@ -34,7 +34,7 @@ def _decided(graph: Graph, runs: list[Run], random: Random, deepest: int) -> dic
     return {place: random.randint(1, deepest) for place in places if random.random() < 0.5}
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("machine", [LINKED, FOUR, RANKS], ids=["three", "four", "ranks"])
 @pytest.mark.parametrize("seed", range(60))
 def test_what_is_derived_once_is_what_each_tensor_derives(machine: Machine, seed: int) -> None:

@@ -72,6 +72,7 @@ def random_graph(random: Random, seed: int) -> Graph:
     return training(random.randint(1, 2), seed, skip=random.choice((0.0, 0.4)), update=update)
 
 
+@pytest.mark.sampled(22)
 @pytest.mark.parametrize("seed", range(30))
 def test_random_graphs(seed: int) -> None:
     """Accepted within the budget and not below the bound, or refused with a least budget that is reached."""

@@ -80,7 +80,7 @@ def solved(iteration: Iteration, limits: Limits, *, whole: bool = True, without:
     return result.objective * written.second
 
 
-@pytest.mark.sampled(29)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_whole_groups_against_enumeration(seed: int) -> None:
     iteration, limits = instance(seed)

@@ -79,6 +79,7 @@ def test_policies_gather_weights_once_or_twice_and_checkpoint_layers() -> None:
     assert len(scatters) == 8
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("rate", RATES)
 def test_auto_is_never_slower_than_fsdp2(rate: float) -> None:
     graph = layers(rate)
@@ -120,6 +121,7 @@ def not_slower_than_policies(graph: Graph, budgets: int, limit: float, workers: 
     return named
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("rate", RATES)
 def test_in_no_time_auto_is_not_slower_than_fsdp2(rate: float, workers: int) -> None:
@@ -148,6 +150,7 @@ def test_policies_that_fail_cost_auto_their_own_answer_alone(
     assert "fsdp failed: RuntimeError: broken" in found.notes
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("name", ["gpt2", "llama-2-7b"])
 def test_of_language_models_auto_has_fsdp2s_policies_in_a_moment(name: str) -> None:
     """12 and 32 layers; the larger is solved by worker processes. Where nothing is faster auto names the
@@ -203,6 +206,7 @@ def test_annealing_from_the_policies_is_never_slower() -> None:
     assert simulate(graph, found.schedule).figures.time <= min(seconds for _schedule, seconds in known)
 
 
+@pytest.mark.scripts
 @pytest.mark.parametrize("rate", [RATES[0], inf])
 @pytest.mark.parametrize("share", [0.02, 0.3])
 def test_plans_reach_the_minimum_memory(rate: float, share: float) -> None:

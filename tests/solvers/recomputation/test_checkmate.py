@@ -209,6 +209,7 @@ def test_never_above_rotor_on_chains(blocks: int, seed: int, fast_forward: bool,
     assert found.time <= simulate(graph, answer.schedule).figures.time * (1 + 1e-9)
 
 
+@pytest.mark.scripts
 def test_what_fits_plainly_is_not_searched() -> None:
     graph = layered(5000)
     plain = baseline(graph)

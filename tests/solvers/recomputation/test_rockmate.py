@@ -157,7 +157,7 @@ MODELS = [
 CHAINS = [chain(6, seed=seed, fast_forward=seed % 3 > 0) for seed in range(6)]
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("graph", [*MODELS, *CHAINS], ids=lambda graph: graph.name)
 def test_rk_rotor_is_never_above_rotor(graph: Graph) -> None:
     for budget in budgets(graph):

@@ -163,6 +163,7 @@ def test_an_unknown_backend() -> None:
         solve_all(square, [Job(n, 1.0) for n in range(2)], workers=2, backend="mpi")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("backend", "package"), [("dask", "distributed"), ("ray", "ray")])
 def test_on_a_cluster(backend: str, package: str) -> None:
     pytest.importorskip(package)

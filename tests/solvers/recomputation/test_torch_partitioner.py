@@ -156,6 +156,7 @@ def test_it_saves_what_pytorch_saves(seed: int) -> None:
     assert own(nodes, graph, SHARES) == theirs(nodes, SHARES)
 
 
+@pytest.mark.scripts
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_of_long_chains_of_cheap_operations_it_saves_what_pytorch_saves(seed: int) -> None:
@@ -236,6 +237,7 @@ def test_its_schedules_hold_at_every_share(name: str) -> None:
     assert found[0].time == min(one.time for one in found)
 
 
+@pytest.mark.scripts
 def test_it_takes_the_fastest_share_that_fits() -> None:
     graph = entry("unet-16").graph()
     all_of_them = list(candidates(graph, [step / 20 for step in range(20, -1, -1)]))

@@ -46,6 +46,7 @@ def test_a_slow_network_is_the_bound() -> None:
     assert found.figures.time == pytest.approx(80, rel=0.05)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("share", [1.0, 0.8, 0.6, 0.5])
 def test_memory_is_not_exceeded_for_it(share: float) -> None:
     graph = gathered_layers(5, 1.0, 1.0)
@@ -135,6 +136,7 @@ def test_each_solver_takes_such_a_graph(name: str) -> None:
     assert (found.lower_bound or 0.0) <= found.figures.time
 
 
+@pytest.mark.scripts
 def test_with_links_tensors_are_offloaded_too() -> None:
     graph, machine = gathered_layers(4, 1.0, 1.0), Machine(links=Links(4.0, 4.0))
     budget = int(0.7 * baseline(graph).peak)

@@ -38,6 +38,7 @@ def problem_of(graph: Graph, share: float) -> Problem:
     return Problem(graph, int(share * baseline(graph).peak))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("solver", ["auto", "rotor", "chen-sqrt", "rk-rotor", "search", "tw-remat"])
 @pytest.mark.parametrize("share", [0.6, 0.75])
 def test_no_answer_is_slower_than_the_start(solver: str, share: float) -> None:
@@ -91,6 +92,7 @@ def test_the_search_goes_on_from_the_start() -> None:
     assert figures_of(problem.graph, with_start.schedule).time <= good.figures.time * (1 + 1e-9)
 
 
+@pytest.mark.scripts
 def test_a_start_with_transfers_is_kept() -> None:
     graph = layered(20)
     machine = Machine(links=Links(d2h=Link(1e9), h2d=Link(1e9)))

@@ -139,6 +139,7 @@ def test_errors_of_memplan_come_as_they_are_and_others_as_a_line() -> None:
     assert portable(error) is error
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("call", "reason", "code"),
     [
@@ -213,6 +214,7 @@ def test_ctrl_c_asks_for_the_result_and_a_second_one_goes_through(monkeypatch: p
     pool.close()
 
 
+@pytest.mark.scripts
 def test_an_idle_worker_ends_and_a_call_that_meets_its_end_is_answered() -> None:
     pool = Pool("test", idle_seconds=0.3)
     first = pool.call("functions:number").value
@@ -273,6 +275,7 @@ if sys.argv[1] == "kill":
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 @pytest.mark.parametrize("ending", ["end", "kill"])
 def test_workers_and_what_they_started_end_with_the_program(

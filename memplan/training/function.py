@@ -106,7 +106,8 @@ class PlannedFunction:
         if step is not None:
             self._watch.note(None)
         else:
-            self._watch.note(call.difference(self._steps[0][0]) if self._steps else "there was no plan yet")
+            if self._steps:
+                self._watch.note(call.difference(self._steps[0][0]))
             step = self._plan(call.module(self._function, _name(self._function)), inputs, self._options)
         others = [(known, other) for known, other in self._steps if other is not step]
         self._steps = [(call, step), *others][: self._options.max_plans]

@@ -76,7 +76,8 @@ class Plans:
             self._watch.note(None)
             return step, given
         before_new(inputs)
-        self._watch.note(str(refused or "there was no plan yet"))
+        if refused is not None:  # the first plan is none that is made anew
+            self._watch.note(str(refused))
         if isinstance(refused, OtherValuesError):
             self._say("values", f"{refused}; another plan is made. {_GIVE_TENSORS}")
         if isinstance(refused, OtherModeError) and self._iteration.purpose != "part":  # there it is usual

@@ -18,8 +18,11 @@ NIGHTS = ROOT / "tests" / "nightly.tsv"
 """Complete runs by `make nightly`, newest last: commit, day."""
 
 READ_BY_ALL = ("pyproject.toml", "constraints.txt", "Makefile", "tests/conftest.py")
-READ_BY_NONE = ("docs/", ".ci/", ".git", "benchmarks/results/", "LICENSE", "CITATION.cff")
-"""Files whose tests are not heavy."""
+READ_BY_NONE = (
+    *("docs/", ".ci/", ".git", "benchmarks/results/", "LICENSE", "CITATION.cff"),
+    *("tests/fast.tsv", "tests/nightly.tsv"),
+)
+"""Beginnings of the names of files whose tests are not heavy, and of the record of complete runs itself."""
 
 
 def changed_since(commit: str, root: Path = ROOT) -> list[str] | None:

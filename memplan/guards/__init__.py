@@ -1,1 +1,1 @@
-"""What a plan assumes of Python: read in a trace, put back after it, checked before each iteration."""
+"""Guards: the Python state that a plan assumes, read in a trace, put back after it, checked in iterations."""

@@ -40,7 +40,7 @@ _UNWATCHED = (
     ', or was killed, which the others know at once by init_process_group("cpu:gloo,cuda:nccl"), not by '
     "NCCL alone"
 )
-"""What is said of a rank that did not come to a default group without connections that PyTorch watches."""
+"""End of the line about a rank that did not come, where the default group has no connections to watch."""
 
 _TAG = 1_835_363_696
 """Tag of the first meeting's bytes: none that a program is likely to use itself."""

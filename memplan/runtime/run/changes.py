@@ -40,7 +40,7 @@ class Lasting(NamedTuple):
 
 
 class Changes:
-    """What autograd would know of an iteration's tensors.
+    """The tensors that eager PyTorch's iteration would save, and the changes that it would count.
 
     moved: storages that the schedule moves. Their tensors change where autograd counts nothing.
     """

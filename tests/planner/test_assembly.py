@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from layered_training import HOST_MODE, LINKED, random_runs, training
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Mode
 from memplan.graphs.machine import Links, Machine, Memory
@@ -28,7 +29,6 @@ from memplan.planner.schedule.schedule import Schedule, Verb
 from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import simulate
 from memplan.solvers.offloading.joint.state import State
-from test_residency import HOST_MODE, LINKED, random_runs, training
 
 HOPS = 2
 FETCH = fetch_type(HOPS)

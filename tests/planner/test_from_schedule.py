@@ -7,6 +7,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
+from layered_training import LINKED, random_runs, training
 from memplan.graphs.draft import Draft
 from memplan.graphs.machine import Link, Memory, Tier
 from memplan.planner.residency.from_schedule import recover_residency
@@ -17,7 +18,6 @@ from memplan.planner.schedule.schedule import Schedule, Verb, compute, delete, o
 from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import simulate
 from strategies import Case
-from test_residency import LINKED, random_runs, training
 from two_replays import disagreement
 
 

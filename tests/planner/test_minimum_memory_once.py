@@ -18,7 +18,7 @@ from memplan.planner.schedule.sequence import schedule_of
 from memplan.planner.simulator.simulate import simulate
 from odd_graphs import odd_graph
 from small_graphs import small_graph
-from test_checkmate import least_time
+from stages import least_time
 
 
 def trained(random: Random) -> Graph:

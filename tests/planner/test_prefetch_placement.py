@@ -7,6 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from layered_training import LINKED, random_runs, training
 from memplan.graphs.draft import Draft
 from memplan.graphs.graph import Graph, Kind, Phase
 from memplan.graphs.machine import Links, Machine, Memory
@@ -18,7 +19,6 @@ from memplan.planner.residency.residency import Residency, TensorUse
 from memplan.planner.schedule.sequence import in_default_mode
 from memplan.planner.simulator.simulate import simulate
 from strategies import random_graph
-from test_residency import LINKED, random_runs, training
 
 HOST = Memory.HOST
 

@@ -7,15 +7,14 @@ import copy
 import gc
 import io
 import pickle
-import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from away import moving
 from memplan.devices.storage.offloaded import Offloaded, give_up, hold_of, offload_value, restore
 from memplan.graphs.errors import InputError, MemplanError, MismatchError
-from memplan.graphs.graph import Mode
 from memplan.graphs.machine import Memory
 from memplan.guards.python_state import PythonState
 from memplan.planner.baseline import baseline_schedule
@@ -29,31 +28,9 @@ from memplan.tracing.trace import trace
 from not_none import not_none
 from torch import nn
 from torch.utils import dlpack
-from transfers import MACHINE, absent, adamw, assert_equal, everything, seeded, train_eagerly, unmeasured
+from transfers import MACHINE, adamw, assert_equal, everything, seeded, train_eagerly, unmeasured
 
 HOST, DISK = Memory.HOST, Memory.DISK
-
-
-def moving(iteration, seed=0, memories=(HOST, DISK)):
-    """A step that moves all weights; with updates on the CPU, and so the states on the host."""
-    program = trace(iteration)
-    graph = unmeasured(program)
-    graph, runs = with_updates_on_cpu(graph, program)
-    weights = {program.values[value].storage for value in program.parameters.values()}
-    for number in range(seed, seed + 100):
-        schedule = absent(graph, runs, random.Random(number), share=0.9, memories=memories)
-        step = PlannedStep(iteration, program, schedule, Terms(graph, None, MACHINE))
-        if step.cycle is not None and weights <= step.cycle.moved:
-            return step
-    raise AssertionError("no schedule moves all weights")
-
-
-def with_updates_on_cpu(graph, program):
-    """The graph with modes for that, and all runs of a plain iteration in these."""
-    updates = [i for i, operation in enumerate(program.operations) if operation.name.endswith("/update")]
-    modes = {i: (Mode("host", 1.0, 0, (), on_host=True),) for i in updates}
-    graph = replace(graph, operations=replace(graph.operations, modes=modes))
-    return graph, [(index, int(index in modes)) for index in range(len(program.operations))]
 
 
 def trained(iteration, steps, turns=4):

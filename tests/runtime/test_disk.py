@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from away import overwrite
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from memplan.devices.storage import disk as module
@@ -126,13 +127,6 @@ def test_a_checksum_sees_damage(damage: Callable[[bytearray], None]) -> None:
         before = checksum(np.frombuffer(bytes(data), np.uint8))
         damage(data)
         assert checksum(np.frombuffer(bytes(data), np.uint8)) != before
-
-
-def overwrite(file: File, data: bytes) -> None:
-    """By somebody who finds the file that has no name."""
-    with Path(f"/proc/self/fd/{file._disk._file.fileno()}").open("r+b") as other:
-        other.seek(file._place())
-        other.write(data)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the file in /proc")

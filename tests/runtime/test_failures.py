@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from away import with_updates_on_cpu
 from memplan.graphs.errors import MemplanError
 from memplan.planner.baseline import baseline_schedule
 from memplan.profiling.compare.eager import run_eager
@@ -20,7 +21,6 @@ from memplan.runtime.run.cycle import Terms
 from memplan.steps.execute import PlannedStep
 from memplan.tracing.trace import trace
 from not_none import not_none
-from test_custody import with_updates_on_cpu
 from transfers import MACHINE, absent, adamw, clipped, everything, in_order, seeded, unmeasured
 
 

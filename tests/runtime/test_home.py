@@ -8,14 +8,13 @@ from typing import Any
 import hostile
 import pytest
 import torch
+from away import moving, overwrite
 from memplan.devices.storage.disk import File
 from memplan.devices.storage.host_access import at_home, at_home_value, replace_at_home
 from memplan.devices.storage.offloaded import Offloaded
 from memplan.graphs.errors import MemplanError
 from memplan.graphs.machine import Memory
 from memplan.steps.execute import PlannedStep
-from test_custody import moving
-from test_disk import overwrite
 from transfers import adamw, everything, seeded, train_eagerly
 
 

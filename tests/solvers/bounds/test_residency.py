@@ -36,7 +36,7 @@ from memplan.solvers.problem import Problem
 from memplan.solvers.registry import run as registry
 from memplan.solvers.stages.slots import variants_of
 from small_graphs import small_graphs
-from test_checkmate import least_time
+from stages import least_time
 
 ROOM = 1 + 1e-9
 

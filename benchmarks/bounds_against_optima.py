@@ -1,6 +1,6 @@
 """Lower bounds against exhaustive optima, on random graphs of up to six operations and every magnitude.
 
-Protocol. Each graph (tests/wide_graphs.py) has bytes from 1 to 2^50 and times over 12 orders of magnitude,
+Protocol. Each graph (wide_graphs.py) has bytes from 1 to 2^50 and times over 12 orders of magnitude,
 and one budget, most often exactly what some of its tensors take. All bounds that a solution without transfers
 carries, for any order and the traced one, with backward operations once or not, are compared with the optimum
 of their class, by exhaustive search, without any tolerance; proofs that there is no schedule likewise, and
@@ -17,8 +17,7 @@ from pathlib import Path
 from random import Random
 from time import monotonic
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "solvers" / "recomputation"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from wide_graphs import exact_budget, false_bounds, wide_graph
 

@@ -43,7 +43,7 @@ RANKS, LATENCY, UPDATE_RATE = 8, 30e-6, 150e9
 ROUNDS, ITERATIONS = 8, 10
 MILLISECONDS = 1e3
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 
 def simple_fsdp(graph: Graph, peers: Peers, pairs: Mapping[int, int]) -> Graph:
@@ -168,7 +168,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=45.0, help="GB/s that a device receives")
     parser.add_argument("--gib", default="5.4,7.8", help="budgets above the shares of the weights")
     parser.add_argument("--seconds", type=float, default=20.0, help="time limit of each search")
-    parser.add_argument("--gloo", default="", help="models of tests/communicating_models.py")
+    parser.add_argument("--gloo", default="", help="models of tests/support/communicating_models.py")
     words = parser.parse_args()
     if words.graph is not None:
         simulated(words.graph, words.rate, [float(each) for each in words.gib.split(",")], words.seconds)

@@ -1,6 +1,6 @@
 """Training whose links, or whose computing, are not as fast as planned: what adapting gains.
 
-Protocol: the emulated device of tests/training/test_drift.py: each operation sleeps 5 ms, each copy as long
+Protocol: the emulated device of test_drift.py: each operation sleeps 5 ms, each copy as long
 as its link needs. Six layers of 96×96, SGD, a link that moves a weight in 5 ms as planned. From the first
 iteration on the link is half as fast, or the computing twice as slow or as fast. Medians of 15 iterations:
 before anything has changed, with the transfers moved, and after the second solve. Behind each row all weights
@@ -20,7 +20,7 @@ import torch
 from memplan.training.progress import ProgressEvent
 
 TESTS = Path(__file__).parents[1] / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "training")]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS / "training" / "plans")]
 emulation: Any = import_module("test_drift")
 
 DRIFTS = {"link ×½": (0.5, 1.0), "computing ×2": (1.0, 2.0), "computing ×½": (1.0, 0.5)}

@@ -31,7 +31,7 @@ from multiprocessing.context import ForkContext, SpawnContext
 from pathlib import Path
 from time import monotonic
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from fuzzing.area import Fault
 from fuzzing.areas import SHARES, area_called

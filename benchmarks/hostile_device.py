@@ -1,6 +1,6 @@
 """Random schedules on the simulated device, late at random, and every kind of fault.
 
-Protocol: `check` of tests/hostile.py for seeds from `first` on, the nets in turn: results bitwise eager's
+Protocol: `check` of hostile.py for seeds from `first` on, the nets in turn: results bitwise eager's
 over three turns, then the peaks over three more: the device's as planned to the byte, host and disk not above
 the plan. Then as many cases of `check_fault`, the kinds in turn: an error in the third iteration; the tensors
 are those of an iteration's end, and the turns that follow give what eager gives. Each failure is printed with
@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from hostile import FAULTS, check, check_fault, net_of
 

@@ -1,6 +1,6 @@
 """How long it takes until a copy is on its stream, with and without the thread that trains giving it there.
 
-Protocol: random schedules of tests/hostile.py on the simulated device, which is never late, four turns each;
+Protocol: random schedules of hostile.py on the simulated device, which is never late, four turns each;
 the first two make the code, the others count. From the call that adds a copy to when its stream has it.
 "threads alone": every copy is given by its queue's own thread, while the thread that trains goes on.
 Usage: python benchmarks/issue_times.py [schedules]     (default 40)
@@ -20,7 +20,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from hostile import NETS, Case, between_device_and_host, case, planned_step
 from memplan.runtime.run.streams import DeviceJob, StreamQueue

@@ -1,7 +1,7 @@
 """Commands killed at random moments by SIGKILL, SIGTERM and SIGINT: what is wrong then, and what is left.
 
 Each command is run once undisturbed, then killed at any time within what it took, or within --within
-seconds where that is given. What must hold is in tests/killing.py. Exit code 1 where there was a fault.
+seconds where that is given. What must hold is in killing.py. Exit code 1 where there was a fault.
 With --training alone `plan train` is killed by SIGKILL, and must go on with the same losses each time.
 
     python benchmarks/kills.py [--kills N] [--seed S] [--within SECONDS] [--only COMMAND,COMMAND | --training]
@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from killed_training import Killed
 from killing import ALL, SIGNALS, Range, moment

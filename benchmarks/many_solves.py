@@ -1,6 +1,6 @@
 """A thousand solves in one process: what they leave of memory, open files, threads and children.
 
-Protocol: problem k is odd or random by turns (tests/growth.py), solver k the k-th of all; 0.2 s each and
+Protocol: problem k is odd or random by turns (growth.py), solver k the k-th of all; 0.2 s each and
 0.2 s for bounds. The first fifth warms up. Exit code 1 where the rest leaves more than 64 MiB, a file, a
 thread or a child behind.
 
@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from growth import held, solve_many
 from memplan.solvers.registry import run as registry

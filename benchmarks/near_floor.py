@@ -26,7 +26,7 @@ from random import Random
 from statistics import fmean
 from time import thread_time
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from memplan.graphs.files.files import load_graph
 from memplan.graphs.generators import chain, layered, unet

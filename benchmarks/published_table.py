@@ -99,11 +99,11 @@ def render(rows: list[Row], results: Mapping[str, Mapping[str, str]], work: Mapp
         f"{_dates(results)}. Written by `python benchmarks/published.py`. Half of the rows, by a hash of the "
         "id, are for fitting the efficiencies of operations ([published_fit.py](../published_fit.py), "
         "[efficiencies.yaml](../../memplan/profiling/profile/efficiencies.yaml)); the others judge them. "
-        "Nothing was fitted to memory, but for the 12 % that its high end has above the allocator's segments. "
-        "Programs "
-        "are PyTorch's ordinary loop, with the operations that 2.13 runs on that GPU, whatever version the "
-        "authors had. An expected figure is compared with the bytes that tensors take where the author "
-        "published those, and with the allocator's segments where he published those or nvidia-smi's.",
+        "Nothing was fitted to memory, but for the 12 % that its high end has above the allocator's "
+        "segments. Programs are PyTorch's ordinary loop, with the operations that 2.13 runs on that GPU, "
+        "whatever version the authors had. An expected figure is compared with the bytes that tensors take "
+        "where the author published those, and with the allocator's segments where he published those or "
+        "nvidia-smi's.",
         "## How good",
         "Ratios are estimated / published. Inside: the published figure lies between low and high. A row "
         "whose source was not found (`recalled`) is in no statistic.",

@@ -1,7 +1,7 @@
 """Every wait of the runtime taken out, one at a time: does the simulated device notice?
 
 Protocol: per wait a process of its own loads the runtime with one line changed as the table tells, and runs
-the schedules of tests/waits.py, three failing iterations and random schedules of tests/hostile.py (nets in
+the schedules of waits.py, three failing iterations and random schedules of hostile.py (nets in
 turn, seeds from 0 on) until one fails: another result than eager's, another peak than planned, a hazard that
 the device itself found, an error, or no end. The schedules by hand run without a change first, and must pass.
 The exit code is 1 if a removal was not noticed.
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 PATIENCE_SECONDS = 20
 FAULT_SEEDS = (9, 30, 51)
 
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 
 class Removal(NamedTuple):

@@ -1,6 +1,6 @@
 """Strangers' kernel traces: how near solvers come to the bound, beside a greedy planner of migration.
 
-Protocol. Each trace of tests/kernel_traces/kept.py, and others of its family by seed, at each budget in
+Protocol. Each trace of kernel_traces/kept.py, and others of its family by seed, at each budget in
 percent of the plain peak. Times are over that of all kernels: the offloading bound, with so many seconds, for
 the file's order, or for any where the file says which kernels are updates: solvers move these; the greedy
 planner (greedy_migration.py); each solver with the same time limit, in this process, all judged by the
@@ -31,7 +31,7 @@ from memplan.solvers.bounds.offload.offload_bound import offload_bound
 from memplan.solvers.problem import InfeasibleError, Problem
 from memplan.solvers.registry.run import solve
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
 from kernel_traces.kept import KEPT
 from kernel_traces.traces import Trace, kernel_trace

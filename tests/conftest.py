@@ -40,6 +40,10 @@ if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_I
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+DEVICES = (("cpu", "scripts"), ("cuda", "cuda"))
+"""Devices of the tests that ask for one, each with the marker of those cases."""
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all cases of a `sampled(count)` test but `count` of them, the same in every run.
@@ -119,6 +123,31 @@ def planning_leaves_no_trace() -> None:
 
 
 _watched: list[bool] = []
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """PyTorch computes in one thread: two that wait for each other take forever where other tests run."""
+    if "torch" not in sys.modules:
+        yield
+        return
+    torch = importlib.import_module("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(params=[pytest.param(name, marks=getattr(pytest.mark, mark)) for name, mark in DEVICES])
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of the CPU or of a CUDA device, where there is one: PyTorch repeats its results bit by bit."""
+    torch = importlib.import_module("torch")
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # CUDA reads it at the first matrix product
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield request.param
+    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture(scope="session")

@@ -10,29 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sources import layers
 
 ROOT = Path(__file__).parents[1]
-LAYERS = (
-    "cli",
-    "comparison",
-    "devices",
-    "exchange",
-    "graphs",
-    "guards",
-    "instances",
-    "model",
-    "planner",
-    "profiling",
-    "program",
-    "report",
-    "runtime",
-    "solvers",
-    "steps",
-    "torch_support",
-    "tracing",
-    "training",
-    "updates",
-)
+LAYERS = layers()
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 SOURCES = sorted(
     [*(ROOT / "memplan").glob("*.py"), *(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_docstrings import LAYERS
+from sources import layers
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -140,7 +140,7 @@ def test_words_are_the_fields_own(page: Path) -> None:
 
 def test_messages_and_names_have_the_fields_words() -> None:
     found: dict[str, int] = {}
-    for layer in LAYERS:
+    for layer in layers():
         for path in (ROOT / layer).rglob("*.py"):
             text = path.read_text()
             if count := sum(len(re.findall(rf"\b{word}\b", text, re.I)) for word in CODE_WORDS):

@@ -22,12 +22,12 @@ FILES = {
     "memplan/graphs/kinds/wide.py": "",
     "memplan/graphs/kinds_of_all.py": "from . import kinds\n",
     "benchmarks/fuzz.py": "",
-    "tests/ranks.py": "",
+    "tests/support/ranks.py": "",
     "tests/conftest.py": "",
     "tests/training/test_step.py": "import memplan\nfrom ranks import pair\n",
     "tests/solvers/test_rotor.py": "from memplan.solvers.paths.rotor import solve\n",
     "tests/graphs/test_kinds.py": "from memplan.graphs.kinds_of_all import all_kinds\n",
-    "tests/test_fuzz.py": "import fuzz\n",
+    "tests/benchmarks/test_fuzz.py": "import fuzz\n",
 }
 STEP, ROTOR, KINDS, FUZZ = "test_step.py", "test_rotor.py", "test_kinds.py", "test_fuzz.py"
 
@@ -46,7 +46,7 @@ def root(tmp_path: Path) -> Path:
         ("memplan/graphs/graph.py", {STEP, ROTOR}),  # from the solver, that from a text of the catalogue
         ("memplan/training/optimize.py", {STEP}),
         ("memplan/graphs/kinds/wide.py", {KINDS}),  # with its package
-        ("tests/ranks.py", {STEP}),
+        ("tests/support/ranks.py", {STEP}),
         ("tests/graphs/test_kinds.py", {KINDS}),
         ("benchmarks/fuzz.py", {FUZZ}),
         ("memplan/graphs/gone.py", set()),

@@ -47,7 +47,7 @@ cd "$here"
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 # click, rich and PyYAML; HiGHS, PuLP, Gurobi and OR-Tools; numba, numpy and networkx; torch and transformers.
 "$python" -m pytest --numprocesses 2 \
-    tests/cli/test_cli_show.py tests/graphs/test_graph_files.py \
-    tests/solvers/milp/test_milp.py tests/solvers/bounds/test_offload_bound.py tests/solvers/recomputation/test_moccasin.py \
-    tests/solvers/recomputation/test_search.py tests/solvers/recomputation/test_tw_remat.py \
-    tests/runtime/test_trace.py tests/runtime/test_live_bytes.py tests/runtime/test_roofline.py tests/runtime/test_execute.py tests/runtime/test_losses.py
+    tests/cli/test_show.py tests/graphs/files/test_files.py \
+    tests/solvers/milp/test_solve.py tests/solvers/bounds/offload/test_offload_bound.py tests/solvers/recomputation/moccasin/test_moccasin.py \
+    tests/solvers/recomputation/search/test_search.py tests/solvers/recomputation/tw_remat/test_tw_remat.py \
+    tests/tracing/test_trace.py tests/devices/measuring/test_live_bytes.py tests/profiling/profile/test_roofline.py tests/steps/test_execute.py tests/tracing/test_trace_losses.py

@@ -1,4 +1,4 @@
-"""Solvers on odd graphs (tests/odd_graphs.py), held against the rules of tests/solver_cases.py."""
+"""Solvers on odd graphs (odd_graphs.py), held against the rules of solver_cases.py."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ from memplan.solvers.registry.run import solve
 from memplan.steps.execute import PlannedStep
 from memplan.tracing.output_layouts import residents, trace_real_layouts
 
-sys.path.append(str(Path(__file__).parents[2] / "tests"))
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
 
 from simulated_device.device import SimulatedDevice
 from simulated_device.threads import Delays

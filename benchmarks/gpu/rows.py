@@ -34,13 +34,12 @@ import torch
 from table import table
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 SHARES = (0.6, 0.4, 0.2, 0.1)
 CUDA_TESTS = (
-    "tests/devices",
-    *(
-        f"tests/runtime/test_{name}.py"
-        for name in ("live_bytes", "measure", "this_machine", "execute_transfers")
-    ),
+    *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("tests/**/*_on_devices.py"))),
+    *(f"tests/devices/measuring/test_{name}.py" for name in ("live_bytes", "measure", "this_machine")),
+    "tests/steps/test_execute_transfers.py",
 )
 TEST_SECONDS = 480.0
 START_SECONDS = 120.0

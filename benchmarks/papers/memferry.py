@@ -20,7 +20,7 @@ from memplan.instances.transformer import transformer
 from memplan.solvers.problem import InfeasibleError, Problem, ValidatedSolution
 from memplan.solvers.registry import run as registry
 
-sys.path.append(str(Path(__file__).parents[2] / "tests"))
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
 
 from direct_access import with_direct_access, with_direct_gradients
 

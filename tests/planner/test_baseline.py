@@ -11,9 +11,8 @@ from memplan.graphs.graph import Graph
 from memplan.graphs.machine import Machine
 from memplan.planner.baseline import baseline, baseline_schedule
 from memplan.planner.simulator.simulate import simulate
-
-from ..small_graphs import small_graphs
-from ..wide_graphs import wide_graph
+from small_graphs import small_graphs
+from wide_graphs import wide_graph
 
 
 @settings(max_examples=500)

@@ -3,7 +3,7 @@
 Knows no rule but memory and time: its input comes from planner/residency, and the simulator itself
 validates what is returned. If an allocation does not fit, the excess is noted and the replay goes on, so
 that a search sees how far it is. Same figures as planner/simulator/simulate.py on schedules that hold
-(tests/planner/test_replay.py).
+(tests/planner/replay/test_replay.py).
 """
 
 from __future__ import annotations

@@ -1,0 +1,55 @@
+"""Solvers give the schedules, and bounds the seconds, that are recorded in golden/."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+
+import pytest
+from golden_table import (
+    BOUNDS,
+    FOLDER,
+    bound_rows,
+    freeze_the_clock,
+    recorded,
+    same,
+    solver_rows,
+    solvers,
+    versions,
+)
+
+AGAIN = "\nif that is on purpose, record it again: .venv/bin/python tests/support/golden_table.py "
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen_clock() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        freeze_the_clock(patch)
+        yield
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("solver", solvers())
+def test_a_solver_answers_as_recorded(solver: str) -> None:
+    _compare(solver, solver_rows(solver))
+
+
+@pytest.mark.scripts
+def test_bounds_are_as_recorded() -> None:
+    _compare(BOUNDS, bound_rows())
+
+
+def test_every_file_is_compared() -> None:
+    assert sorted(path.stem for path in FOLDER.iterdir()) == sorted([*solvers(), BOUNDS])
+
+
+def _compare(name: str, rows: list[str]) -> None:
+    numbers, wanted = recorded(name)
+    if numbers != versions(name):
+        pytest.skip(f"recorded with {numbers}: another solver of programs may choose another of several best")
+    changed = [
+        f"{name}: {row!r}, recorded is {other!r}"
+        for row, other in zip_longest(rows, wanted, fillvalue="")
+        if not same(row, other)
+    ]
+    assert not changed, "\n".join(changed) + AGAIN + name

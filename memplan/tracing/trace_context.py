@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ..devices.calls.cumulative_norm import cumulative
+from ..guards.cached_results import caches_forgotten
 from ..guards.captured import users_line
-from ..guards.python_state import caches_forgotten
 from ..torch_support.torch_internals import (
     FAKE_TENSOR_LOGGER,
     checkpoints_replaced,

@@ -9,7 +9,7 @@ from typing import Any
 import memplan
 import pytest
 import torch
-from memplan.guards.python_state import caches_forgotten
+from memplan.guards.cached_results import caches_forgotten
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 

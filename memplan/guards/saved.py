@@ -1,4 +1,4 @@
-"""Tensors and an optimizer as they were before an iteration, put back bit by bit.
+"""Tensors and their gradients as they were before an iteration, put back bit by bit.
 
 A tensor is written only if it has changed, and then past its version counter, which is put back too: autograd
 takes every change in place for another value, and a graph of the user's that has saved the tensor is not to
@@ -63,30 +63,6 @@ class SavedTensor:
             self.tensor.data = torch.empty_strided(shape, strides, dtype=dtype, device=device)
         elements = elements_of(self.tensor.data)
         elements.copy_(bytes_.view(elements.dtype).reshape(elements.shape))
-
-
-class SavedOptimizer:
-    """An optimizer's states, groups and attributes: the same objects with the same entries. Tensors among
-    them are saved separately.
-    """
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._optimizer = optimizer
-        self._own = dict(vars(optimizer))
-        self._rows = {parameter: (row, dict(row)) for parameter, row in optimizer.state.items()}
-        self._groups = [(group, dict(group)) for group in optimizer.param_groups]
-
-    def put_back(self) -> None:
-        """Put the entries back; not what tensors among them hold."""
-        _refill(vars(self._optimizer), self._own)
-        state: Any = self._optimizer.state
-        for parameter in [parameter for parameter in state if parameter not in self._rows]:
-            del state[parameter]
-        for parameter, (row, known) in self._rows.items():
-            _refill(row, known)
-            state[parameter] = row
-        for group, known in self._groups:
-            _refill(group, known)
 
 
 class SavedGradients:
@@ -154,8 +130,3 @@ def _form(tensor: Tensor) -> tuple[Any, ...]:
 
 def _layout(tensor: Tensor) -> tuple[Any, ...]:
     return memory_of(tensor), tensor.storage_offset(), *_form(tensor)
-
-
-def _refill(held: dict[Any, Any], known: dict[Any, Any]) -> None:
-    held.clear()
-    held.update(known)

@@ -11,7 +11,7 @@ after success, after an exception and after Ctrl-C.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -24,9 +24,9 @@ from ..model.iteration import Iteration, tensors_in
 from ..program.program import Program
 from ..torch_support.interrupts import deferred_signals, open_to_signals
 from ..torch_support.raw import is_a
-from ..torch_support.reach import parts_with_code, reachable
+from .kept import kept_optimizer
 from .python_state import PythonState
-from .saved import SavedGradients, SavedOptimizer, SavedTensor, run_all
+from .saved import SavedGradients, SavedTensor, run_all
 
 
 class Before:
@@ -70,15 +70,15 @@ def unchanged(
     with deferred_signals():
         generators = {each: save_generator(each) for each in {torch.device("cpu"), device}}
         state = PythonState(iteration, tensors=True)
-        optimizer = None if iteration.updates is None else SavedOptimizer(iteration.updates.optimizer)
+        optimizer = [] if iteration.updates is None else kept_optimizer(iteration.updates.optimizer)
         tensors = {
             name: SavedTensor(tensor, keep_memory=not programs)
             for name, tensor in _changeable(iteration, programs).items()
         }
-        gradients = SavedGradients(_of_loss(iteration))
+        gradients = SavedGradients(_of_loss(iteration, state.tensors))
         steps: list[Callable[[], None]] = [
             state.put_back,
-            *([] if optimizer is None else [optimizer.put_back]),
+            *(entries.put_back for entries in optimizer),
             *(tensor.put_back for tensor in tensors.values()),
             gradients.put_back,
             *(partial(restore_generator, each, numbers) for each, numbers in generators.items()),
@@ -166,11 +166,11 @@ def _left_alone(program: Program) -> set[str]:
     return {name for name, value in named.items() if program.values[value].storage not in changed}
 
 
-def _of_loss(iteration: Iteration) -> list[Tensor]:
+def _of_loss(iteration: Iteration, reached: Iterable[Tensor]) -> list[Tensor]:
     """Return tensors other than the module's to which eager's backward gives a gradient: a loss function's
     parameters.
+
+    reached: the tensors that the iteration's code can reach.
     """
     own = {id(tensor) for tensor in (*iteration.module.parameters(), *tensors_in(iteration.inputs).values())}
-    roots = {"module": iteration.module, "loss_fn": iteration.loss_fn}
-    found = (thing for _path, thing in reachable(roots, parts_with_code) if is_a(thing, Tensor))
-    return [tensor for tensor in found if tensor.requires_grad and id(tensor) not in own]
+    return [tensor for tensor in reached if tensor.requires_grad and id(tensor) not in own]
